@@ -1,0 +1,80 @@
+# Everything is driven from here; `make help` lists the targets.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install system test check unit golden crash integration airflow chain rows bench campaign demo up down proto lock clean
+
+help:            ## This list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+install: $(STAMP) ## Virtual environment from the lock (hashes checked)
+
+system: $(STAMP)  ## MariaDB, where it is missing
+	@$(BIN)/python -m pumphouse.stack.system
+
+check: $(STAMP)  ## Format, lint, types, import contracts, generated code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tests.architecture.proto_check
+
+unit: $(STAMP)   ## Unit, property and architecture tests
+	$(BIN)/pytest tests/unit tests/property tests/architecture -q -m "not slow"
+
+golden: $(STAMP) ## Test vectors of the real thing (GOLDEN_DIR=... for others)
+	$(BIN)/pytest tests/golden -q
+
+crash: $(STAMP)  ## Frozen file systems and kill -9
+	$(BIN)/pytest tests/crash -q -m "not slow"
+
+integration: $(STAMP) system ## Real MariaDB, S3 server, Pumps, Spark
+	$(BIN)/pytest tests/integration -q -m "not slow"
+
+airflow: $(STAMP) system ## DAG tests
+	$(BIN)/pytest tests/dags -q -m "not slow"
+
+chain: $(STAMP) system ## The whole chain, small
+	$(BIN)/pytest tests/e2e -q -m "not slow"
+
+test: $(STAMP) system ## All tiers
+	$(MAKE) check
+	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench
+
+rows: $(STAMP)   ## Requirement row -> tests
+	@$(BIN)/python -m tests.support.rows
+
+bench: $(STAMP) system ## Benchmarks (ONLY=<name prefix> for a part)
+	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
+
+campaign: $(STAMP) system ## What takes long; adds to docs/reliability.json
+	$(BIN)/pytest tests -q -m slow --ignore tests/bench
+
+demo: $(STAMP) system ## The whole product on this machine, checked from end to end (KEEP=1 leaves it running)
+	$(BIN)/pumphouse demo run $(if $(KEEP),--keep)
+
+up: $(STAMP) system ## The same stack to stay, with the UI
+	$(BIN)/pumphouse demo up
+
+down: $(STAMP)   ## End it
+	$(BIN)/pumphouse demo down
+
+proto: $(STAMP)  ## Generate the protobuf modules again
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. include/proto/*.proto
+
+lock:            ## Resolve the locks again (needs uv)
+	uv lock
+	uv export --frozen --no-emit-project --no-annotate --no-header -q --all-extras --all-groups -o requirements.lock
+	for part in pump airflow spark; do uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra $$part -o locks/$$part.lock; done
+
+clean:           ## Remove what was built
+	rm -rf build dist .mypy_cache .ruff_cache .hypothesis

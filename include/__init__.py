@@ -1,0 +1,1 @@
+"""Shared library of Pumphouse. It knows nothing of Airflow, Spark or the Pump server."""

@@ -1,0 +1,231 @@
+"""Every error that Pumphouse raises on purpose. Catch at the level that you need.
+
+BinlogError
+├─ ConfigError · UsageError
+├─ CorruptionError(path, offset, reason)
+│  ├─ TornTail (only the last file of a log; recoverable) ├─ BadRecord ├─ BadSegment └─ BadManifest
+├─ PumpError
+│  ├─ ClusterMismatch ├─ BadBinlog ├─ PumpUnavailable* ├─ PumpReadOnly* ├─ PumpDraining*
+│  ├─ PositionCollected (asked for ts below the GC point) ├─ OrphanCommit ├─ LateCommit
+│  └─ WriterFailed (EIO or failed fsync; this process writes no more) · ResolverOverlap
+├─ GapError                     never skipped, never retried into silence
+│  └─ WindowHeld* (who holds the window, and since which start ts)
+├─ CodecError
+├─ SchemaError ├─ UnknownTable ├─ UnknownDdl └─ ColumnMismatch
+├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
+├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected └─ DdlUncertain
+└─ RestoreError └─ TargetUnreachable
+                                                                  * = retryable
+
+Each error carries its facts as public attributes (keyword arguments of the constructor), says in one sentence what,
+where and what to type next (`hint`), and survives pickling, because Spark and Airflow pickle errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+
+class BinlogError(Exception):
+    """Base of the tree. ``BinlogError("what and where", hint="next command", fact=value)``."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "", **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached when a fact was not given: facts are optional for callers.
+        if name.startswith("__") or name in {"facts", "message", "hint"}:
+            raise AttributeError(name)
+        return self.__dict__.get("facts", {}).get(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.hint, self.facts)
+
+    @classmethod
+    def rebuild(cls, message: str, hint: str, facts: dict[str, Any]) -> Self:
+        """Make the error again from its parts (unpickling, gRPC details)."""
+        return cls(message, hint=hint, **facts)
+
+
+def _rebuild(cls: type[BinlogError], message: str, hint: str, facts: dict[str, Any]) -> BinlogError:
+    return cls.rebuild(message, hint, facts)
+
+
+class ConfigError(BinlogError):
+    """A setting is missing, misspelt or impossible."""
+
+
+class UsageError(BinlogError):
+    """The command was called in a way that cannot work."""
+
+
+class CorruptionError(BinlogError):
+    """Bytes are not what was written. Facts: path, offset, reason."""
+
+
+class TornTail(CorruptionError):
+    """The last file of a log ends in the middle of a record; the tail was never answered."""
+
+
+class BadRecord(CorruptionError):
+    """A value-log record has a wrong magic, length or checksum and is not the torn tail."""
+
+
+class BadSegment(CorruptionError):
+    """A segment object is not the one that the manifest names, or cannot be read."""
+
+
+class BadManifest(CorruptionError):
+    """A manifest cannot be parsed, has an unknown version, or does not chain."""
+
+
+class PumpError(BinlogError):
+    """A Pump refused or failed."""
+
+
+class ClusterMismatch(PumpError):
+    """The caller's cluster id is not this Pump's. Facts: got, want."""
+
+
+class BadBinlog(PumpError):
+    """A payload does not parse as a Binlog or uses obsolete fields."""
+
+
+class PumpUnavailable(PumpError):
+    """No answer from the Pump. Facts: node_id."""
+
+    retryable = True
+
+
+class PumpReadOnly(PumpError):
+    """Prewrites are refused for want of disk space. Facts: available, limit."""
+
+    retryable = True
+
+
+class PumpDraining(PumpError):
+    """The Pump is not online and takes no prewrites. Facts: state."""
+
+    retryable = True
+
+
+class PositionCollected(PumpError):
+    """A pull asked for binlogs below the GC point. Facts: start_from, gc_point."""
+
+
+class OrphanCommit(PumpError):
+    """A commit whose prewrite is on no file. Facts: start_ts, commit_ts."""
+
+
+class LateCommit(PumpError):
+    """A commit at or below the published watermark. Facts: start_ts, commit_ts, watermark."""
+
+
+class WriterFailed(PumpError):
+    """Write or fsync failed: nothing more is written by this process. Facts: path."""
+
+
+class ResolverOverlap(PumpError):
+    """A resolver's key prefixes overlap another live resolver's. Facts: resolver_id, other."""
+
+
+class GapError(BinlogError):
+    """A range of history is missing. Facts: node_id, from_ts, to_ts."""
+
+
+class WindowHeld(GapError):
+    """The window cannot be completed yet. Facts: holders (list of who and why)."""
+
+    retryable = True
+
+
+class CodecError(BinlogError):
+    """Bytes of a row, datum or key do not decode."""
+
+
+class SchemaError(BinlogError):
+    """The schema history does not say what is needed."""
+
+
+class UnknownTable(SchemaError):
+    """A row names a table id that the timeline does not know. Facts: table_id, schema_version."""
+
+
+class UnknownDdl(SchemaError):
+    """A DDL job of a type that is not known or not supported. Facts: job_id, type."""
+
+
+class ColumnMismatch(SchemaError):
+    """Row image and columns do not fit."""
+
+
+class StoreError(BinlogError):
+    """Object storage failed."""
+
+
+class ObjectNotFound(StoreError):
+    """No such object. Facts: key."""
+
+
+class ObjectExists(StoreError):
+    """A conditional put found the object there. Facts: key."""
+
+
+class UnsafeStore(StoreError):
+    """The store ignores conditional puts and cannot be trusted with manifests."""
+
+
+class ManifestConflict(StoreError):
+    """Another writer won this window; run again from the new end."""
+
+    retryable = True
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer or answered 5xx."""
+
+    retryable = True
+
+
+class LoadError(BinlogError):
+    """Loading a target failed."""
+
+
+class TargetBusy(LoadError):
+    """Another run holds the target. Facts: target, holder."""
+
+    retryable = True
+
+
+class TargetAhead(LoadError):
+    """The target's checkpoint is beyond the archive's end. Facts: checkpoint, archive_end."""
+
+
+class TargetIncomplete(LoadError):
+    """The target is in the middle of a restore or was abandoned; only a restore clears that."""
+
+
+class RowRejected(LoadError):
+    """The target did not take the rows as they are. Facts: table, rows."""
+
+
+class DdlUncertain(LoadError):
+    """A DDL may or may not have run before a crash and cannot be told by looking. Facts: statement."""
+
+
+class RestoreError(BinlogError):
+    """A restore cannot be planned or done."""
+
+
+class TargetUnreachable(RestoreError):
+    """The wanted moment is outside the restorable range. Facts: target, have_from, have_to."""

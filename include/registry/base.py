@@ -1,0 +1,77 @@
+"""The cluster as every part sees it: id, clock, registered nodes, resolvers (row W4).
+
+One Protocol, three back ends: ``pd://host:port[,…]``, ``etcd://host:port[,…]`` and ``file:///dir``
+(`include.registry.open.open_cluster`). A back end is safe to use from several threads and, after a fork, from the child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from include.model.node import NodeKind, NodeStatus
+from include.model.tso import Tso
+
+RESOLVER_TTL_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolverRecord:
+    """An application that answers for the transactions whose prewrite key starts with one of its prefixes."""
+
+    resolver_id: str
+    host: str
+    prefixes: tuple[bytes, ...]
+    heartbeat: float  # seconds since the epoch; live = younger than RESOLVER_TTL_S
+
+
+class Cluster(Protocol):
+    """Registry, clock and identity of one cluster."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets."""
+        ...
+
+    def cluster_id(self) -> int:
+        """The id that every write and pull must carry (row W5)."""
+        ...
+
+    def tso(self) -> Tso:
+        """A fresh timestamp, above every one given out before by anyone, also across restarts and processes."""
+        ...
+
+    def nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """Every registered node of a kind, sorted by id; offline ones too."""
+        ...
+
+    def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
+        """One node, or None."""
+        ...
+
+    def update_node(
+        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
+    ) -> NodeStatus | None:
+        """Read, change and write one node atomically; ``change`` may run again after a conflict.
+
+        Returning None deletes the node; returning its argument leaves it alone; raising leaves it alone too.
+        Returns what is stored now.
+        """
+        ...
+
+    def resolvers(self) -> list[ResolverRecord]:
+        """Every registered resolver, live or not."""
+        ...
+
+    def put_resolver(self, record: ResolverRecord) -> None:
+        """Register or heartbeat a resolver; overlap with another live one raises ResolverOverlap."""
+        ...
+
+    def delete_resolver(self, resolver_id: str) -> None:
+        """Remove a resolver; a missing one is no error."""
+        ...
+
+    def close(self) -> None:
+        """Release connections."""
+        ...

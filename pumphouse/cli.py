@@ -1,0 +1,122 @@
+"""``pumphouse``: one command line for everything that the DAGs do. Exit code 0 done, 1 failed, 2 usage.
+
+Each command lives in ``pumphouse/commands/<file>.py`` and is imported when it is called, so ``--help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from include.errors import BinlogError, ConfigError, UsageError
+from include.log import configure_logging
+from include.settings import Settings
+
+# command -> (module:attribute, one line of help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "pump": ("pumphouse.commands.pump:pump", "Run a Pump; settle a prewrite."),
+    "pumps": ("pumphouse.commands.nodes:pumps", "List the Pumps."),
+    "drainers": ("pumphouse.commands.nodes:drainers", "List the consumers of the Pumps."),
+    "consumer": ("pumphouse.commands.nodes:consumer", "Register or remove a consumer."),
+    "pause-pump": ("pumphouse.commands.nodes:pause_pump", "Pause a Pump."),
+    "offline-pump": ("pumphouse.commands.nodes:offline_pump", "Take a Pump out of the cluster, drained."),
+    "update-pump": ("pumphouse.commands.nodes:update_pump", "Force a Pump's registered state."),
+    "tso": ("pumphouse.commands.nodes:tso", "Convert between TSO and clock time."),
+    "snapshot": ("pumphouse.commands.archive:snapshot", "Extend the archive."),
+    "archive": ("pumphouse.commands.archive:archive", "Start, list, verify and mend the archive."),
+    "schema": ("pumphouse.commands.schema:schema", "Rebuild and show the schema timeline."),
+    "load": ("pumphouse.commands.load:load", "Load the archive into a target."),
+    "restore": ("pumphouse.commands.restore:restore", "Restore a target to a moment."),
+    "gc": ("pumphouse.commands.nodes:gc", "Trigger GC on the Pumps and show what holds it."),
+    "diff": ("pumphouse.commands.diff:diff", "Compare two databases row by row."),
+    "demo": ("pumphouse.commands.demo:demo", "The local stack: demo, up, down."),
+}
+
+
+class LazyGroup(click.Group):
+    """Group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of COMMANDS."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+class Context:
+    """What every command gets: settings, read on first use."""
+
+    def __init__(self, config: Path | None, overrides: dict[str, Any]) -> None:
+        self._config = config
+        self._overrides = overrides
+        self._settings: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this call."""
+        if self._settings is None:
+            self._settings = Settings.read(self._config, self._overrides)
+        return self._settings
+
+
+pass_context = click.make_pass_decorator(Context)
+
+
+@click.command(cls=LazyGroup)
+@click.option("--config", type=click.Path(path_type=Path), help="Settings file (default ./pumphouse.toml).")
+@click.option("--set", "sets", multiple=True, metavar="SECTION.NAME=VALUE", help="Override one setting; repeatable.")
+@click.option("--log-level", default="info", show_default=True)
+@click.version_option(package_name="pumphouse")
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None, sets: tuple[str, ...], log_level: str) -> None:
+    """Batch replication and point-in-time restore for databases that speak TiDB Binlog."""
+    configure_logging(log_level)
+    overrides = {}
+    for item in sets:
+        name, sep, value = item.partition("=")
+        if not sep or "." not in name:
+            raise click.UsageError(f"--set takes SECTION.NAME=VALUE, not {item!r}")
+        overrides[name] = value
+    ctx.obj = Context(config, overrides)
+
+
+def main() -> None:
+    """Entry point: turns errors into one line and an exit code."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except (ConfigError, UsageError) as error:
+        click.echo(f"pumphouse: {error}", err=True)
+        sys.exit(2)
+    except BinlogError as error:
+        if os.environ.get("PUMPHOUSE_DEBUG"):
+            raise
+        click.echo(f"pumphouse: {type(error).__name__}: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
