@@ -107,7 +107,7 @@ class SchemaSettings(Section):
 
     history: str = Field(
         "",
-        description="http(s)://tidb:10080 (status API), mysql://user@host:port/schema.table (demo source), or empty = the archive alone",
+        description="http(s)://tidb:10080 (status API), mysql://user@host:port/schema.table (demo source); empty = archive",
     )
     history_password: SecretStr = Field(SecretStr(""), description="password of a mysql:// history")
 
@@ -166,7 +166,7 @@ class Settings(Section):
 
     @classmethod
     def read(cls, path: Path | None = None, overrides: dict[str, Any] | None = None) -> Self:
-        """Load settings. ``path`` None = ./pumphouse.toml where there is one; overrides are ``section.name`` -> value."""
+        """Load settings. ``path`` None = ./pumphouse.toml, if any; overrides are ``section.name`` -> value."""
         data: dict[str, Any] = {}
         source = path or Path(os.environ.get(ENV_PREFIX + "CONFIG", "pumphouse.toml"))
         if source.exists():

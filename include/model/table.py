@@ -1,7 +1,7 @@
 """Schema objects as TiDB writes them into DDL jobs: JSON in, frozen values out (docs/formats.md, "DDL jobs").
 
-Only the fields that decoding and rendering need are named; ``raw`` keeps the whole JSON object, because the archive keeps
-jobs whole and because a rendered statement may need a field that nothing else does.
+Only the fields that decoding and rendering need are named; ``raw`` keeps the whole JSON object, because the archive
+keeps jobs whole and because a rendered statement may need a field that nothing else does.
 """
 
 from __future__ import annotations

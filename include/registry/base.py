@@ -1,7 +1,8 @@
 """The cluster as every part sees it: id, clock, registered nodes, resolvers (row W4).
 
 One Protocol, three back ends: ``pd://host:port[,…]``, ``etcd://host:port[,…]`` and ``file:///dir``
-(`include.registry.open.open_cluster`). A back end is safe to use from several threads and, after a fork, from the child.
+(`include.registry.open.open_cluster`). A back end is safe to use from several
+threads and, after a fork, from the child.
 """
 
 from __future__ import annotations
