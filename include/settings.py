@@ -150,6 +150,16 @@ class SparkSettings(Section):
     shuffle_partitions: int = Field(4, ge=1, description="partitions after a shuffle")
 
 
+class AirflowSettings(Section):
+    """How the DAGs are scheduled; read when Airflow parses them."""
+
+    snapshot_cron: str = Field("*/5 * * * *", description="when the archive is extended")
+    apply_cron: str = Field("0 * * * *", description="intervals of the apply DAG, for backfills onto a restore target")
+    gc_follows: Literal["snapshot", "load"] = Field(
+        "snapshot", description="Pumps may free what the archive has, or only what every target has too"
+    )
+
+
 class Settings(Section):
     """All sections."""
 
@@ -162,6 +172,7 @@ class Settings(Section):
     restore_target: TargetSettings = TargetSettings()
     load: LoadSettings = LoadSettings()
     spark: SparkSettings = SparkSettings()
+    airflow: AirflowSettings = AirflowSettings()
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     @classmethod

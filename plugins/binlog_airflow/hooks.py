@@ -1,0 +1,186 @@
+"""Connections: what Airflow stores of the archive, the cluster and a downstream, turned into our settings.
+
+Secrets stay in the connection's login and password; everything else lies in its extra, named as the setting is. Settings
+that no connection names come from the environment and pumphouse.toml, as for the command line.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from include.errors import BinlogError, ConfigError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from include.settings import Settings
+
+ARCHIVE = "pumphouse_archive"
+CLUSTER = "pumphouse_cluster"
+DOWNSTREAM = "pumphouse_downstream"
+RESTORE_TARGET = "pumphouse_restore"
+
+
+class _SettingsHook(BaseHook, ABC):  # type: ignore[misc]  # airflow has no types for strict mode
+    """A hook whose connection overrides settings."""
+
+    conn_type = ""
+    fields: tuple[str, ...] = ()
+
+    def __init__(self, conn_id: str) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+
+    def overrides(self) -> dict[str, Any]:
+        """``section.name`` -> value, from the connection."""
+        connection = self.get_connection(self.conn_id)
+        if connection.conn_type != self.conn_type:
+            raise ConfigError(
+                f"connection {self.conn_id!r} has type {connection.conn_type!r}, not {self.conn_type!r}",
+                hint="choose the type in Admin > Connections",
+            )
+        extra = dict(connection.extra_dejson)
+        unknown = sorted(set(extra) - set(self.fields))
+        if unknown:
+            raise ConfigError(
+                f"connection {self.conn_id!r} has unknown extra fields {', '.join(unknown)}",
+                hint=f"known are {', '.join(self.fields)}",
+            )
+        return self._map(connection, {k: v for k, v in extra.items() if v not in (None, "")})
+
+    @abstractmethod
+    def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
+        """Settings of one connection."""
+
+    def test_connection(self) -> tuple[bool, str]:
+        """The Test button: reads the connection and opens what it names."""
+        try:
+            return True, self._probe()
+        except BinlogError as error:
+            return False, str(error)
+
+    @abstractmethod
+    def _probe(self) -> str:
+        """Open what the connection names; a sentence about it, or a BinlogError."""
+
+
+class ArchiveHook(_SettingsHook):
+    """Connection type ``pumphouse_archive``: root, archive id, S3 endpoint; login and password = S3 keys."""
+
+    conn_name_attr = "archive_conn_id"
+    default_conn_name = ARCHIVE
+    conn_type = "pumphouse_archive"
+    hook_name = "Pumphouse archive"
+    fields = ("root", "archive_id", "s3_endpoint", "s3_region")
+
+    def __init__(self, archive_conn_id: str = ARCHIVE) -> None:
+        super().__init__(archive_conn_id)
+
+    def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
+        found = {f"archive.{name}": value for name, value in extra.items()}
+        if connection.login:
+            found["archive.s3_access_key"] = connection.login
+            found["archive.s3_secret_key"] = connection.password or ""
+        return found
+
+    def _probe(self) -> str:
+        from include.objectstore.open import open_store
+
+        store = open_store(settings_from(archive=self.conn_id, cluster=None).archive)
+        next(iter(store.list("")), None)
+        return f"{store.url} answers"
+
+
+class ClusterHook(_SettingsHook):
+    """Connection type ``pumphouse_cluster``: cluster URL, DDL history and TLS files; password = the history's."""
+
+    conn_name_attr = "cluster_conn_id"
+    default_conn_name = CLUSTER
+    conn_type = "pumphouse_cluster"
+    hook_name = "Pumphouse cluster"
+    fields = ("url", "history", "tls_ca", "tls_cert", "tls_key")
+
+    def __init__(self, cluster_conn_id: str = CLUSTER) -> None:
+        super().__init__(cluster_conn_id)
+
+    def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
+        names = {
+            "url": "cluster.url",
+            "history": "schema.history",
+            "tls_ca": "tls.ca",
+            "tls_cert": "tls.cert",
+            "tls_key": "tls.key",
+        }
+        found = {names[name]: value for name, value in extra.items()}
+        if connection.password:
+            found["schema.history_password"] = connection.password
+        return found
+
+    def _probe(self) -> str:
+        from include.registry.open import open_cluster
+
+        settings = settings_from(archive=None, cluster=self.conn_id)
+        cluster = open_cluster(settings.cluster.url, settings.tls)
+        try:
+            return f"cluster {cluster.cluster_id()} answers"
+        finally:
+            cluster.close()
+
+
+class DownstreamHook(_SettingsHook):
+    """Connection type ``pumphouse_downstream``: a MySQL, MariaDB or TiDB that is loaded."""
+
+    conn_name_attr = "downstream_conn_id"
+    default_conn_name = DOWNSTREAM
+    conn_type = "pumphouse_downstream"
+    hook_name = "Pumphouse downstream"
+    fields = ("task", "schema_name", "tls_ca")
+
+    def __init__(self, downstream_conn_id: str = DOWNSTREAM) -> None:
+        super().__init__(downstream_conn_id)
+
+    def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in extra.items():
+            found["load.task" if name == "task" else f"target.{name}"] = value
+        if connection.host:
+            found["target.host"] = connection.host
+        if connection.port:
+            found["target.port"] = connection.port
+        if connection.login:
+            found["target.user"] = connection.login
+        if connection.password:
+            found["target.password"] = connection.password
+        return found
+
+    def _probe(self) -> str:
+        import pymysql
+
+        target = settings_from(archive=None, cluster=None, downstream=self.conn_id).target
+        try:
+            with pymysql.connect(
+                host=target.host, port=target.port, user=target.user, password=target.password.get_secret_value()
+            ) as connection:
+                return f"{target.host}:{target.port} answers with {connection.server_version}"
+        except pymysql.Error as error:
+            raise ConfigError(f"{target.host}:{target.port} does not answer: {error}") from error
+
+
+def settings_from(
+    *, archive: str | None = ARCHIVE, cluster: str | None = CLUSTER, downstream: str | None = None
+) -> Settings:
+    """Settings of a task, from its connections; None leaves a part to the environment and pumphouse.toml."""
+    from include.settings import Settings
+
+    overrides: dict[str, Any] = {}
+    for hook in (
+        ArchiveHook(archive) if archive else None,
+        ClusterHook(cluster) if cluster else None,
+        DownstreamHook(downstream) if downstream else None,
+    ):
+        if hook is not None:
+            overrides |= hook.overrides()
+    return Settings.read(overrides=overrides)
