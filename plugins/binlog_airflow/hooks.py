@@ -1,7 +1,7 @@
 """Connections: what Airflow stores of the archive, the cluster and a downstream, turned into our settings.
 
-Secrets stay in the connection's login and password; everything else lies in its extra, named as the setting is. Settings
-that no connection names come from the environment and pumphouse.toml, as for the command line.
+Secrets stay in the connection's login and password; everything else lies in its extra, named as the
+setting is. Settings that no connection names come from the environment and pumphouse.toml, as for the command line.
 """
 
 from __future__ import annotations

@@ -1,0 +1,45 @@
+"""Applies the archive interval by interval onto a restored target, driven by backfill.
+
+`airflow backfill create --dag-id binlog_apply --from-date … --to-date … --dag-run-conf
+'{"target": "pumphouse_restore", "stop": "<tso or time>"}'`. A run without a target in its conf is skipped, so the
+scheduled runs of an unpaused DAG do nothing. The last interval is cut at `stop`; running it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task
+from airflow.sdk.exceptions import AirflowSkipException
+from binlog_airflow import tasks
+from binlog_airflow.retry import default_args
+
+from include.settings import Settings
+
+
+@dag(
+    schedule=CronDataIntervalTimetable(Settings.read().airflow.apply_cron, timezone="UTC"),
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args=default_args(),
+    tags=["pumphouse"],
+    doc_md=__doc__,
+)
+def binlog_apply() -> None:
+    """Archive -> restored target, interval by interval."""
+
+    @task(execution_timeout=timedelta(hours=12))
+    def apply() -> dict[str, Any]:
+        """Load up to the smaller of the interval's end and the stop."""
+        context = get_current_context()
+        conf = dict(context["dag_run"].conf or {})
+        if not conf.get("target"):
+            raise AirflowSkipException("no target in this run's conf: nothing to apply")
+        return tasks.apply_interval(context["data_interval_start"], context["data_interval_end"], conf)
+
+    apply()
+
+
+binlog_apply()

@@ -1,0 +1,35 @@
+"""Loads the archive into the downstream database, in safe mode."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import dag, task
+from binlog_airflow import assets, tasks
+from binlog_airflow.retry import default_args
+
+
+@dag(
+    schedule=[assets.SCHEMA],
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args=default_args(),
+    tags=["pumphouse"],
+    doc_md=__doc__,
+)
+def binlog_load() -> None:
+    """Archive -> target."""
+
+    @task(outlets=[assets.TARGET], execution_timeout=timedelta(hours=12))
+    def load(*, outlet_events: Any = None) -> dict[str, Any]:
+        """Load from the target's checkpoint to the archive's end."""
+        done = tasks.load_target()
+        outlet_events[assets.TARGET].extra = {"end": done["to"]}
+        return done
+
+    load()
+
+
+binlog_load()

@@ -1,0 +1,57 @@
+"""Extends the archive up to the end of the run's interval: one mapped task a Pump, one task that commits the window."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task
+from airflow.sdk.exceptions import AirflowSkipException
+from binlog_airflow import assets, tasks
+from binlog_airflow.retry import default_args
+
+from include.settings import Settings
+
+
+@dag(
+    schedule=CronDataIntervalTimetable(Settings.read().airflow.snapshot_cron, timezone="UTC"),
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args=default_args(),
+    tags=["pumphouse"],
+    doc_md=__doc__,
+)
+def binlog_snapshot() -> None:
+    """Pumps -> archive."""
+
+    @task(execution_timeout=timedelta(minutes=5))
+    def plan() -> dict[str, Any]:
+        """Choose the next window; skip the run when the archive reaches its interval's end already."""
+        found = tasks.plan_window(get_current_context()["data_interval_end"])
+        if found is None:
+            raise AirflowSkipException("the archive reaches the interval's end already")
+        return found
+
+    @task
+    def nodes(found: dict[str, Any]) -> list[str]:
+        """Ids of the Pumps to pull."""
+        return list(found["pumps"])
+
+    @task(execution_timeout=timedelta(hours=2))
+    def pull(found: dict[str, Any], node_id: str) -> dict[str, Any]:
+        """Pull one Pump."""
+        return tasks.pull_node(found, node_id)
+
+    @task(outlets=[assets.ARCHIVE], execution_timeout=timedelta(hours=2))
+    def commit(found: dict[str, Any], reports: list[dict[str, Any]], *, outlet_events: Any = None) -> dict[str, Any]:
+        """Write the manifest, then move the archive's checkpoint."""
+        done = tasks.commit_window(found, list(reports), get_current_context()["data_interval_end"])
+        outlet_events[assets.ARCHIVE].extra = {"end": done["end"], "manifest": done["manifest"]}
+        return done
+
+    found = plan()
+    commit(found, pull.partial(found=found).expand(node_id=nodes(found)))
+
+
+binlog_snapshot()

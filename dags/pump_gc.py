@@ -1,0 +1,35 @@
+"""Triggers GC on the Pumps after their binlogs are safe, and reports what was freed and who holds the rest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import dag, task
+from binlog_airflow import assets, tasks
+from binlog_airflow.retry import default_args
+
+from include.settings import Settings
+
+
+@dag(
+    schedule=[assets.TARGET if Settings.read().airflow.gc_follows == "load" else assets.ARCHIVE],
+    start_date=datetime(2024, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args=default_args(),
+    tags=["pumphouse"],
+    doc_md=__doc__,
+)
+def pump_gc() -> None:
+    """Checkpoint -> Pump GC."""
+
+    @task(execution_timeout=timedelta(minutes=30))
+    def collect() -> dict[str, Any]:
+        """Every Pump, one report each."""
+        return tasks.collect_pumps()
+
+    collect()
+
+
+pump_gc()

@@ -1,0 +1,165 @@
+"""What the DAGs' tasks do: read the connections, open the parts, call the same functions as the command line.
+
+Every function takes and returns small JSON (names, numbers), because that is what XCom carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from binlog_airflow.hooks import DOWNSTREAM, settings_from
+from include.errors import ConfigError, GapError
+from include.model import tso
+
+if TYPE_CHECKING:
+    from include.archive.archive import Archive
+    from include.schema.history import JobSource
+
+    from include.registry.base import Cluster
+    from include.settings import Settings
+
+log = structlog.get_logger()
+
+
+def _archive(settings: Settings, cluster_id: int) -> Archive:
+    from include.archive.archive import Archive
+    from include.objectstore.open import open_store
+
+    return Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
+
+
+@contextmanager
+def _cluster(settings: Settings) -> Iterator[Cluster]:
+    from include.registry.open import open_cluster
+
+    cluster = open_cluster(settings.cluster.url, settings.tls)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def _history(settings: Settings) -> JobSource:
+    from include.schema.history import open_history
+
+    source = open_history(settings.history)
+    if source is None:
+        raise ConfigError(
+            "the cluster connection names no DDL history", hint="set `history` in the extra of pumphouse_cluster"
+        )
+    return source
+
+
+def plan_window(until: datetime) -> dict[str, Any] | None:
+    """The next window towards the interval's end; None when the archive is there already."""
+    from include.archive.snapshot import plan_window as plan
+
+    settings = settings_from()
+    with _cluster(settings) as cluster:
+        return plan(_archive(settings, cluster.cluster_id()), cluster, tso.from_datetime(until))
+
+
+def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
+    """One Pump's part of a window, into segments that no manifest names yet."""
+    from include.archive.snapshot import pull_node as pull
+
+    settings = settings_from()
+    with _cluster(settings) as cluster:
+        return pull(_archive(settings, cluster.cluster_id()), cluster, plan, node_id, settings)
+
+
+def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]], until: datetime) -> dict[str, Any]:
+    """Make the window visible, then go on in this task while the byte budget left something before ``until``."""
+    from include.archive.snapshot import commit_window as commit
+    from include.archive.snapshot import run_snapshot
+
+    settings = settings_from()
+    with _cluster(settings) as cluster:
+        archive = _archive(settings, cluster.cluster_id())
+        history = _history(settings)
+        done = commit(archive, cluster, plan, reports, history, settings)
+        if done["more"]:
+            later = run_snapshot(archive, cluster, tso.from_datetime(until), settings, history)
+            done = later[-1] if later else done
+    return done
+
+
+def rebuild_schema() -> dict[str, Any]:
+    """Fold the DDL jobs of new windows into the schema timeline; a Spark session only when there are any."""
+    from spark_tasks.jobs import schema
+
+    return schema.run(settings_from())
+
+
+def load_target(conn_id: str = DOWNSTREAM) -> dict[str, Any]:
+    """Bring a target up to the archive's end, in safe mode."""
+    from spark_tasks.jobs import load
+
+    settings = settings_from(downstream=conn_id)
+    report = load.run(settings, target=settings.target, task=settings.load.task)
+    return report.to_dict()
+
+
+def collect_pumps() -> dict[str, Any]:
+    """Trigger GC on every Pump; report what was freed and who holds the rest."""
+    from include.client.gc import trigger_gc
+
+    settings = settings_from()
+    with _cluster(settings) as cluster:
+        reports = trigger_gc(cluster, settings.tls)
+    for report in reports:
+        log.info("pump_collected", **report)
+    return {"pumps": reports}
+
+
+def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
+    """What a restore to that moment would read and do."""
+    from spark_tasks.jobs import restore
+
+    settings = settings_from(downstream=conn_id)
+    with _cluster(settings) as cluster:
+        moment = tso.parse_time(to, cluster.tso)
+    report = restore.run(settings, target=settings.target, to=moment, dry_run=True)
+    return report.to_dict()
+
+
+def restore_target(plan: dict[str, Any], conn_id: str) -> dict[str, Any]:
+    """Carry the plan out: reset the target, load the base and the windows up to the moment."""
+    from spark_tasks.jobs import restore
+
+    settings = settings_from(downstream=conn_id)
+    report = restore.run(settings, target=settings.target, to=tso.Tso(int(plan["to"])), dry_run=False)
+    return report.to_dict()
+
+
+def apply_interval(start: datetime, end: datetime, conf: dict[str, Any]) -> dict[str, Any]:
+    """Load (checkpoint, min(end, stop)] onto a restored target; a checkpoint before the interval's start is a gap."""
+    from include.loader.target import read_checkpoint
+
+    from spark_tasks.jobs import load
+
+    settings = settings_from(downstream=str(conf["target"]))
+    with _cluster(settings) as cluster:
+        stop = tso.parse_time(str(conf["stop"]), cluster.tso) if conf.get("stop") else tso.MAX_TSO
+    upto = tso.Tso(min(tso.from_datetime(end), stop))
+    checkpoint = read_checkpoint(settings.target, settings.load.task)
+    if checkpoint is None:
+        raise GapError(
+            f"target {conf['target']!r} has no checkpoint to go on from",
+            hint="restore it first: DAG binlog_restore, or `pumphouse restore`",
+        )
+    if checkpoint >= upto:
+        return {"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True}
+    if checkpoint < tso.from_datetime(start):
+        raise GapError(
+            f"the target stands at {tso.show(checkpoint)}, before the interval's start",
+            hint="include the earlier intervals in the backfill",
+            from_ts=checkpoint,
+            to_ts=tso.from_datetime(start),
+        )
+    return load.run(settings, target=settings.target, task=settings.load.task, to=upto).to_dict()
