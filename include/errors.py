@@ -7,11 +7,11 @@ BinlogError
 ├─ PumpError
 │  ├─ ClusterMismatch ├─ BadBinlog ├─ PumpUnavailable* ├─ PumpReadOnly* ├─ PumpDraining*
 │  ├─ PositionCollected (asked for ts below the GC point) ├─ OrphanCommit ├─ LateCommit
-│  └─ WriterFailed (EIO or failed fsync; this process writes no more) · ResolverOverlap
+│  └─ WriterFailed (EIO or failed fsync; this process writes no more) · ResolverOverlap · PeerRefused
 ├─ GapError                     never skipped, never retried into silence
 │  └─ WindowHeld* (who holds the window, and since which start ts)
 ├─ CodecError
-├─ SchemaError ├─ UnknownTable ├─ UnknownDdl └─ ColumnMismatch
+├─ SchemaError ├─ UnknownTable ├─ UnknownDdl ├─ HistoryUnavailable* └─ ColumnMismatch
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected └─ DdlUncertain
 └─ RestoreError └─ TargetUnreachable
@@ -139,6 +139,10 @@ class ResolverOverlap(PumpError):
     """A resolver's key prefixes overlap another live resolver's. Facts: resolver_id, other."""
 
 
+class PeerRefused(PumpError):
+    """The caller's certificate carries none of the allowed names. Facts: peer."""
+
+
 class GapError(BinlogError):
     """A range of history is missing. Facts: node_id, from_ts, to_ts."""
 
@@ -163,6 +167,12 @@ class UnknownTable(SchemaError):
 
 class UnknownDdl(SchemaError):
     """A DDL job of a type that is not known or not supported. Facts: job_id, type."""
+
+
+class HistoryUnavailable(SchemaError):
+    """The source of the DDL job history did not answer. Facts: url."""
+
+    retryable = True
 
 
 class ColumnMismatch(SchemaError):
