@@ -1,0 +1,93 @@
+"""TLS and mutual TLS from one section of settings, for gRPC and HTTP alike (row W6).
+
+TLS is on when ``tls.ca`` is set. A server asks for client certificates only when ``tls.cert_allowed_cn`` is set, as
+the Go tools do: then one is required, signed by the CA, and its common name must be on the list.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from include.errors import ConfigError, PeerRefused
+from include.settings import TlsSettings
+
+
+def server_credentials(tls: TlsSettings) -> grpc.ServerCredentials | None:
+    """Credentials of a gRPC server's port; None = plain text."""
+    if not tls.enabled:
+        return None
+    return grpc.ssl_server_credentials(
+        [(_read(tls.key, "key"), _read(tls.cert, "cert"))],
+        root_certificates=_read(tls.ca, "ca"),
+        require_client_auth=bool(tls.cert_allowed_cn),
+    )
+
+
+def channel_credentials(tls: TlsSettings) -> grpc.ChannelCredentials | None:
+    """Credentials of a gRPC client; None = plain text."""
+    if not tls.enabled:
+        return None
+    if tls.cert is None and tls.key is None:
+        return grpc.ssl_channel_credentials(_read(tls.ca, "ca"))
+    return grpc.ssl_channel_credentials(_read(tls.ca, "ca"), _read(tls.key, "key"), _read(tls.cert, "cert"))
+
+
+def server_ssl_context(tls: TlsSettings) -> ssl.SSLContext | None:
+    """Context of an HTTP server; None = plain text."""
+    if not tls.enabled:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=_path(tls.ca, "ca"))
+    context.load_cert_chain(_path(tls.cert, "cert"), _path(tls.key, "key"))
+    context.verify_mode = ssl.CERT_REQUIRED if tls.cert_allowed_cn else ssl.CERT_NONE
+    return context
+
+
+def client_ssl_context(tls: TlsSettings) -> ssl.SSLContext | None:
+    """Context of an HTTP client; None = plain text."""
+    if not tls.enabled:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=_path(tls.ca, "ca"))
+    if tls.cert is not None or tls.key is not None:
+        context.load_cert_chain(_path(tls.cert, "cert"), _path(tls.key, "key"))
+    return context
+
+
+def check_grpc_peer(auth_context: Mapping[str, Iterable[bytes]], tls: TlsSettings, *, peer: str = "") -> None:
+    """Raise PeerRefused unless a caller's certificate may come in; ``auth_context`` is ``context.auth_context()``."""
+    if tls.enabled and tls.cert_allowed_cn:
+        _check((name.decode("utf-8", "replace") for name in auth_context.get("x509_common_name", ())), tls, peer)
+
+
+def check_http_peer(certificate: Mapping[str, Any] | None, tls: TlsSettings, *, peer: str = "") -> None:
+    """The same for HTTP; ``certificate`` is ``SSLObject.getpeercert()``."""
+    if tls.enabled and tls.cert_allowed_cn:
+        subject = (certificate or {}).get("subject", ())
+        _check((value for part in subject for key, value in part if key == "commonName"), tls, peer)
+
+
+def _check(names: Iterable[str], tls: TlsSettings, peer: str) -> None:
+    have = sorted(names)
+    if not set(have) & set(tls.cert_allowed_cn):
+        raise PeerRefused(
+            f"the certificate of {peer or 'the caller'} carries {', '.join(map(repr, have)) or 'no name'}, "
+            "which tls.cert_allowed_cn does not list",
+            hint="use a certificate with an allowed common name",
+            peer=peer,
+        )
+
+
+def _path(path: Path | None, name: str) -> Path:
+    if path is None:
+        raise ConfigError(f"tls.{name} is missing", hint="tls.ca, tls.cert and tls.key belong together")
+    if not path.is_file():
+        raise ConfigError(f"tls.{name}: there is no file {path}", path=str(path))
+    return path
+
+
+def _read(path: Path | None, name: str) -> bytes:
+    return _path(path, name).read_bytes()
