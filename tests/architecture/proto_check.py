@@ -1,0 +1,31 @@
+"""Generated protobuf modules are those of the .proto files beside them: `python -m tests.architecture.proto_check`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def stale() -> list[str]:
+    """Names of generated files that differ from what the generator makes now."""
+    sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "include/proto").glob("*.proto"))
+    with tempfile.TemporaryDirectory() as out:
+        code = protoc.main(
+            ["protoc", f"-I{ROOT}", f"--python_out={out}", f"--pyi_out={out}", f"--grpc_python_out={out}", *sources]
+        )
+        if code:
+            raise SystemExit(code)
+        fresh = sorted((Path(out) / "include/proto").glob("*_pb2*"))
+        return [p.name for p in fresh if (ROOT / "include/proto" / p.name).read_bytes() != p.read_bytes()]
+
+
+if __name__ == "__main__":
+    wrong = stale()
+    if wrong:
+        print(f"generated files are stale: {', '.join(wrong)}; run make proto")
+    sys.exit(bool(wrong))

@@ -1,0 +1,58 @@
+"""A real Airflow home for tests: its own database, our DAGs and plugins, no examples. Airflow runs in child processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def airflow_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    home = tmp_path_factory.mktemp("airflow")
+    env = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PUMPHOUSE"))},
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+        "PYTHONPATH": str(ROOT),
+    }
+    subprocess.run(
+        [sys.executable, "-m", "airflow", "db", "migrate"],
+        env=env,
+        check=True,
+        capture_output=True,
+        cwd=home,
+        timeout=240,
+    )
+    return env
+
+
+@pytest.fixture(scope="session")
+def in_airflow(airflow_env: dict[str, str]) -> Callable[..., Any]:
+    """Run a script in a fresh interpreter with that home; it prints its result as the last line of JSON."""
+
+    def run(script: str, **extra: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**airflow_env, **extra},
+            capture_output=True,
+            text=True,
+            cwd=airflow_env["AIRFLOW_HOME"],
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+    return run

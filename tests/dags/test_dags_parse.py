@@ -1,0 +1,126 @@
+"""The DAG files: they parse quickly, import nothing heavy, and are joined as the design says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_PARSE = """
+import json, sys, time
+from airflow.dag_processing.dagbag import DagBag
+before = set(sys.modules)
+started = time.perf_counter()
+bag = DagBag(%r)
+seconds = time.perf_counter() - started
+print(json.dumps({
+    "errors": {k: str(v) for k, v in bag.import_errors.items()},
+    "seconds": seconds,
+    "heavy": sorted(m for m in set(sys.modules) - before if m in ("pyspark", "pyarrow", "grpc", "boto3", "numba", "plyvel")),
+    "dags": {d.dag_id: {
+        "file": d.fileloc, "tags": sorted(d.tags), "active": d.max_active_runs, "catchup": d.catchup,
+        "timetable": type(d.timetable).__name__, "tasks": {t.task_id: {
+            "owner": t.owner, "retries": t.retries, "policy": type(t.retry_policy).__name__,
+            "outlets": [o.name for o in t.outlets], "upstream": sorted(t.upstream_task_ids)} for t in d.tasks},
+        "params": {k: v for k, v in d.params.dump().items()},
+    } for d in bag.dags.values()},
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def parsed(in_airflow: Callable[..., Any]) -> Any:
+    return in_airflow(_PARSE % str(ROOT / "dags"))
+
+
+@pytest.mark.row("O1")
+def test_every_dag_file_parses_and_is_named_as_its_dag(parsed: Any) -> None:
+    assert parsed["errors"] == {}
+    files = {p.stem for p in (ROOT / "dags").glob("*.py")}
+    assert {name: Path(d["file"]).stem for name, d in parsed["dags"].items()} == {f: f for f in files}
+
+
+@pytest.mark.row("O1")
+def test_parsing_loads_no_heavy_library(parsed: Any) -> None:
+    assert parsed["heavy"] == []
+
+
+@pytest.mark.row("O1")
+def test_every_task_has_an_owner_and_asks_the_error_whether_to_retry(parsed: Any) -> None:
+    for dag in parsed["dags"].values():
+        assert dag["tags"] == ["pumphouse"]
+        assert dag["active"] == 1, "two runs of one DAG at once would only wait for each other's fence"
+        assert not dag["catchup"], "a missed interval is covered by the next run, not by a run of its own"
+        for task in dag["tasks"].values():
+            assert task["owner"] == "pumphouse"
+            assert task["retries"] == 3
+            assert task["policy"] == "BinlogRetryPolicy"
+
+
+@pytest.mark.row("O1", "A1")
+def test_snapshot_maps_a_task_over_the_pumps_and_only_the_commit_moves_the_asset(parsed: Any) -> None:
+    snapshot = parsed["dags"]["binlog_snapshot"]
+    assert snapshot["timetable"] == "CronDataIntervalTimetable"
+    assert snapshot["tasks"]["commit"]["upstream"] == ["plan", "pull"]
+    assert {t: v["outlets"] for t, v in snapshot["tasks"].items() if v["outlets"]} == {"commit": ["pumphouse_archive"]}
+
+
+@pytest.mark.row("O1")
+def test_schema_load_and_gc_follow_assets(parsed: Any) -> None:
+    dags = parsed["dags"]
+    assert dags["binlog_schema"]["tasks"]["rebuild"]["outlets"] == ["pumphouse_schema"]
+    for name in ("binlog_schema", "binlog_load", "pump_gc"):
+        assert dags[name]["timetable"] == "AssetTriggeredTimetable"
+
+
+@pytest.mark.row("R1")
+def test_restore_asks_for_a_moment_a_target_and_a_confirmation(parsed: Any) -> None:
+    params = parsed["dags"]["binlog_restore"]["params"]
+    assert params == {"to": "now", "target": "pumphouse_restore", "dry_run": True, "confirm": ""}
+
+
+@pytest.mark.row("R1")
+def test_apply_has_real_data_intervals_for_backfill(parsed: Any) -> None:
+    assert parsed["dags"]["binlog_apply"]["timetable"] == "CronDataIntervalTimetable"
+
+
+@pytest.mark.row("O1")
+def test_gc_follows_the_load_where_the_setting_says_so(in_airflow: Callable[..., Any]) -> None:
+    script = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+dag = DagBag(%r).dags["pump_gc"]
+print(json.dumps([a.name for a in dag.timetable.asset_condition.objects]))
+""" % str(ROOT / "dags" / "pump_gc.py")  # noqa: UP031
+    assert in_airflow(script, PUMPHOUSE_AIRFLOW__GC_FOLLOWS="load") == ["pumphouse_target"]
+    assert in_airflow(script) == ["pumphouse_archive"]
+
+
+@pytest.mark.row("O1", "O2")
+def test_plugins_leave_the_standard_library_alone_and_no_module_has_two_names(in_airflow: Callable[..., Any]) -> None:
+    found = in_airflow("""
+import json, sys
+import queue, types, logging  # noqa
+before = {n: id(m) for n, m in sys.modules.items()}
+from airflow import plugins_manager
+plugins, errors = plugins_manager._get_plugins() if hasattr(plugins_manager, "_get_plugins") else ([], {})
+import binlog_airflow.hooks
+files = {}
+for name, module in list(sys.modules.items()):
+    path = getattr(module, "__file__", None) or ""
+    if "plugins/" in path and "site-packages" not in path:
+        files.setdefault(path, []).append(name)
+print(json.dumps({
+    "changed": [n for n, i in before.items() if n in sys.modules and id(sys.modules[n]) != i and n in sys.stdlib_module_names],
+    "double": {p: n for p, n in files.items() if len(n) > 1}, "errors": {str(k): str(v) for k, v in errors.items()},
+    "names": [p.name for p in plugins],
+}))
+""")
+    assert found["changed"] == []
+    assert found["double"] == {}
+    assert found["errors"] == {}
+    assert "pumphouse" in found["names"]

@@ -1,0 +1,110 @@
+"""Connections become settings; what a connection cannot say is refused by name; secrets do not leak."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+_ARCHIVE = {
+    "conn_type": "pumphouse_archive",
+    "login": "key",
+    "password": "s3cr3t-a",
+    "extra": {"root": "s3://bucket/prefix", "archive_id": "demo", "s3_endpoint": "http://127.0.0.1:9"},
+}
+_CLUSTER = {
+    "conn_type": "pumphouse_cluster",
+    "password": "s3cr3t-h",
+    "extra": {"url": "file:///somewhere", "history": "mysql://root@127.0.0.1:1/a.b"},
+}
+_TARGET = {
+    "conn_type": "pumphouse_downstream",
+    "host": "db.example",
+    "port": 4000,
+    "login": "loader",
+    "password": "s3cr3t-d",
+    "extra": {"task": "dr"},
+}
+
+
+def _env(**connections: Any) -> dict[str, str]:
+    return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(value) for name, value in connections.items()}
+
+
+_READ = """
+import json
+from binlog_airflow.hooks import settings_from
+from include.errors import ConfigError
+try:
+    s = settings_from(downstream="pumphouse_downstream")
+    print(json.dumps({"root": s.archive.root, "id": s.archive.archive_id, "key": s.archive.s3_access_key,
+        "secret": s.archive.s3_secret_key.get_secret_value(), "url": s.cluster.url, "history": s.history.history,
+        "hp": s.history.history_password.get_secret_value(), "host": s.target.host, "port": s.target.port,
+        "user": s.target.user, "task": s.load.task, "shown": repr(s)}))
+except ConfigError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+@pytest.mark.row("O1", "O2")
+def test_three_connections_become_one_set_of_settings(in_airflow: Callable[..., Any]) -> None:
+    found = in_airflow(
+        _READ, **_env(pumphouse_archive=_ARCHIVE, pumphouse_cluster=_CLUSTER, pumphouse_downstream=_TARGET)
+    )
+    shown = found.pop("shown")
+    assert found == {
+        "root": "s3://bucket/prefix", "id": "demo", "key": "key", "secret": "s3cr3t-a", "url": "file:///somewhere",
+        "history": "mysql://root@127.0.0.1:1/a.b", "hp": "s3cr3t-h", "host": "db.example", "port": 4000, "user": "loader",
+        "task": "dr",
+    }  # fmt: skip
+    assert "s3cr3t" not in shown
+
+
+@pytest.mark.row("O2")
+def test_a_misspelt_extra_is_refused_by_name(in_airflow: Callable[..., Any]) -> None:
+    wrong = {**_ARCHIVE, "extra": {"rooot": "s3://bucket"}}
+    found = in_airflow(_READ, **_env(pumphouse_archive=wrong, pumphouse_cluster=_CLUSTER, pumphouse_downstream=_TARGET))
+    assert "rooot" in found["error"]
+    assert "root" in found["error"].split("known are")[1]
+
+
+@pytest.mark.row("O2")
+def test_a_connection_of_another_type_is_refused(in_airflow: Callable[..., Any]) -> None:
+    found = in_airflow(
+        _READ,
+        **_env(
+            pumphouse_archive={**_ARCHIVE, "conn_type": "aws"},
+            pumphouse_cluster=_CLUSTER,
+            pumphouse_downstream=_TARGET,
+        ),
+    )
+    assert "'aws'" in found["error"]
+
+
+@pytest.mark.row("O2")
+def test_connection_types_are_known_to_airflow_with_their_forms(in_airflow: Callable[..., Any]) -> None:
+    found = in_airflow("""
+import json
+from airflow.providers_manager import ProvidersManager
+hooks = ProvidersManager().hooks
+print(json.dumps({k: (v.connection_type if v else None) for k, v in hooks.items() if k.startswith("pumphouse")}))
+""")
+    assert found == {k: k for k in ("pumphouse_archive", "pumphouse_cluster", "pumphouse_downstream")}
+
+
+@pytest.mark.row("O1")
+def test_the_retry_policy_asks_the_error(in_airflow: Callable[..., Any]) -> None:
+    found = in_airflow("""
+import json
+from binlog_airflow.retry import BinlogRetryPolicy
+from include import errors
+policy = BinlogRetryPolicy()
+print(json.dumps({e.__name__: policy.evaluate(e("x"), 1, 3).action.value for e in
+    (errors.WindowHeld, errors.BadManifest, errors.GapError, errors.StoreUnavailable)} |
+    {"killed": policy.evaluate(RuntimeError("x"), 1, 3).action.value}))
+""")
+    assert found == {
+        "WindowHeld": "retry", "BadManifest": "fail", "GapError": "fail", "StoreUnavailable": "retry", "killed": "default",
+    }  # fmt: skip

@@ -1,0 +1,63 @@
+"""Settings: where they come from, and what a typo says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.errors import ConfigError
+from include.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_command_line_beats_environment_beats_file_beats_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pumphouse.toml").write_text(
+        '[pump]\nheartbeat_interval_s = 5\ngc_interval_s = 6\nretention_s = 7\n[schema]\nhistory = "x"\n'
+    )
+    monkeypatch.setenv("PUMPHOUSE_PUMP__GC_INTERVAL_S", "8")
+    monkeypatch.setenv("PUMPHOUSE_PUMP__RETENTION_S", "9")
+    settings = Settings.read(overrides={"pump.retention_s": "10"})
+    assert settings.pump.heartbeat_interval_s == 5
+    assert settings.pump.gc_interval_s == 8
+    assert settings.pump.retention_s == 10
+    assert settings.pump.gen_binlog_interval_s == 3
+    assert settings.history.history == "x"
+
+
+def test_a_typo_names_the_setting_and_the_nearest_known_one(tmp_path: Path) -> None:
+    (tmp_path / "pumphouse.toml").write_text("[pump]\nheartbeat_intervall_s = 5\n")
+    with pytest.raises(ConfigError, match=r"pump\.heartbeat_intervall_s.*did you mean 'heartbeat_interval_s'"):
+        Settings.read()
+
+
+def test_a_typo_in_a_section_or_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUMPHOUSE_PUMPP__ADDR", "x")
+    with pytest.raises(ConfigError, match="pumpp"):
+        Settings.read()
+
+
+def test_a_wrong_value_is_named_but_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "pumphouse.toml").write_text('[target]\nport = "hunter2"\n')
+    with pytest.raises(ConfigError, match=r"target\.port") as caught:
+        Settings.read()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_missing_named_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        Settings.read(tmp_path / "nowhere.toml")
+
+
+def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUMPHOUSE_TARGET__PASSWORD", "hunter2")
+    settings = Settings.read()
+    assert settings.target.password.get_secret_value() == "hunter2"
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in settings.model_dump_json()
