@@ -13,7 +13,8 @@ BinlogError
 ├─ CodecError
 ├─ SchemaError ├─ UnknownTable ├─ UnknownDdl ├─ HistoryUnavailable* └─ ColumnMismatch
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
-├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected └─ DdlUncertain
+├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlUncertain
+│            ├─ TargetUnavailable* └─ FenceLost
 └─ RestoreError └─ TargetUnreachable
                                                                   * = retryable
 
@@ -227,6 +228,16 @@ class TargetIncomplete(LoadError):
 
 class RowRejected(LoadError):
     """The target did not take the rows as they are. Facts: table, rows."""
+
+
+class TargetUnavailable(LoadError):
+    """The target does not answer or dropped the connection. Facts: target."""
+
+    retryable = True
+
+
+class FenceLost(LoadError):
+    """Another owner raised the target's fence: this run must change nothing more. Facts: target, have, found."""
 
 
 class DdlUncertain(LoadError):
