@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from include.errors import StoreError
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
@@ -63,3 +65,9 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove; a missing object is no error."""
         ...
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that could leave the root (``..``, empty parts, a leading slash)."""
+    if not key or any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
+        raise StoreError(f"{key!r} is no key of an object", key=key)

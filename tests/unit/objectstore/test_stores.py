@@ -1,0 +1,144 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pydantic import SecretStr
+
+from include.errors import ConfigError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable, UnsafeStore
+from include.objectstore.file import FileStore
+from include.objectstore.open import open_store
+from include.objectstore.probe import probe_conditional_puts, put_again
+from include.settings import ArchiveSettings
+from tests.support.memorystore import CarelessStore, MemoryStore
+from tests.support.motoserver import MotoServer
+
+
+@pytest.fixture(scope="module")
+def moto():
+    with MotoServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["file", "memory", "s3"])
+def store(request, tmp_path):
+    if request.param == "file":
+        return FileStore(tmp_path / "archive")
+    if request.param == "memory":
+        return MemoryStore()
+    return open_store(request.getfixturevalue("moto").archive_settings())
+
+
+@pytest.mark.row("A1")
+def test_an_object_comes_back_whole_by_range_and_as_a_file(store, tmp_path):
+    store.put("a/b.bin", b"0123456789")
+    assert store.get("a/b.bin") == b"0123456789"
+    assert store.size("a/b.bin") == 10
+    assert store.get_range("a/b.bin", 3, 4) == b"3456"
+    assert store.get_range("a/b.bin", 8, 10) == b"89"
+    assert store.get_range("a/b.bin", 10, 4) == b""
+    store.get_file("a/b.bin", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"0123456789"
+    store.put_file("c d%/ü.bin", tmp_path / "out")
+    assert store.get("c d%/ü.bin") == b"0123456789"
+    store.put("a/b.bin", b"new")
+    assert store.get("a/b.bin") == b"new"
+
+
+def test_a_missing_object_is_named(store, tmp_path):
+    for call in (
+        lambda: store.get("no/such"),
+        lambda: store.get_range("no/such", 0, 1),
+        lambda: store.size("no/such"),
+        lambda: store.get_file("no/such", tmp_path / "x"),
+    ):
+        with pytest.raises(ObjectNotFound, match="no/such"):
+            call()
+    store.delete("no/such")
+
+
+def test_a_list_is_sorted_and_knows_prefixes_that_end_inside_a_name(store):
+    for key in ("w/2.json", "w/10.json", "w/1.json", "x/1", "w/sub/3"):
+        store.put(key, b"." * len(key))
+    assert [each.key for each in store.list("w/")] == ["w/1.json", "w/10.json", "w/2.json", "w/sub/3"]
+    assert [each.key for each in store.list("w/1")] == ["w/1.json", "w/10.json"]
+    assert [each.size for each in store.list("x/")] == [3]
+    assert list(store.list("nothing/")) == []
+    store.delete("w/1.json")
+    assert [each.key for each in store.list("w/1")] == ["w/10.json"]
+
+
+@pytest.mark.row("A1")
+def test_of_eight_conditional_writers_exactly_one_wins(store):
+    start = threading.Barrier(8)
+
+    def put(number):
+        start.wait()
+        try:
+            store.put_if_absent("one", str(number).encode())
+        except (ObjectExists, StoreUnavailable):
+            return None
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [number for number in pool.map(put, range(8)) if number is not None]
+    assert len(won) == 1
+    assert store.get("one") == str(won[0]).encode()
+
+
+def test_keys_cannot_leave_the_root(store):
+    for key in ("../x", "a/../b", "/abs", "a//b", ""):
+        with pytest.raises(StoreError):
+            store.put(key, b"")
+
+
+@pytest.mark.row("A1")
+def test_a_store_that_honours_conditional_puts_passes_the_probe_and_keeps_nothing_of_it(store):
+    probe_conditional_puts(store, "7/")
+    assert list(store.list("7/")) == []
+
+
+@pytest.mark.row("A1")
+def test_a_store_that_ignores_conditional_puts_is_refused():
+    store = CarelessStore()
+    with pytest.raises(UnsafeStore, match="ignores conditional puts"):
+        probe_conditional_puts(store, "7/")
+    store.put("key", b"x")
+    with pytest.raises(UnsafeStore, match="could both win"):
+        put_again(store, "key", b"x")
+
+
+def test_a_store_that_does_not_answer_is_unavailable_and_may_be_tried_again():
+    store = open_store(
+        ArchiveSettings(
+            root="s3://b/p",
+            s3_endpoint="http://127.0.0.1:9",
+            s3_access_key="k",
+            s3_secret_key=SecretStr("s"),
+        )
+    )
+    with pytest.raises(StoreUnavailable) as caught:
+        store.get("x")
+    assert caught.value.retryable
+
+
+def test_a_missing_bucket_is_said_so(moto):
+    store = open_store(moto.archive_settings(root="s3://not-there/p"))
+    with pytest.raises(StoreError, match="does the bucket exist"):
+        store.put("x", b"")
+
+
+@pytest.mark.parametrize("root", ["gs://b/p", "s3://", "s3://key:secret@bucket/p", "file://"])
+def test_an_unknown_root_is_a_configuration_error_without_secrets(root):
+    with pytest.raises(ConfigError) as caught:
+        open_store(ArchiveSettings(root=root))
+    assert "secret@" not in str(caught.value)
+
+
+def test_a_large_file_goes_up_in_parts_and_comes_back_equal(moto, tmp_path, monkeypatch):
+    monkeypatch.setattr("include.objectstore.s3._MULTIPART_BYTES", 5 << 20)
+    data = bytes(range(256)) * (12 << 12)
+    (tmp_path / "big").write_bytes(data)
+    store = open_store(moto.archive_settings())
+    store.put_file("big", tmp_path / "big")
+    store.get_file("big", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == data
