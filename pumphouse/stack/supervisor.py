@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
@@ -71,21 +71,19 @@ class Supervisor:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        stdout: int | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a program in a session of its own; its output is appended to ``log_path(name)``.
 
-        ``env`` is added to ours. ``stdout=subprocess.PIPE`` hands stdout to the caller instead of the log.
+        ``env`` is added to ours.
         """
         if self.alive(name):
             raise StackError(f"{name} runs already", hint="pumphouse demo down", name=name)
         environment = {**os.environ, **(env or {}), TAG: self.tag}
         with self.log_path(name).open("ab") as log:
-            target: int | IO[bytes] = stdout if stdout is not None else log
             process = subprocess.Popen(
                 [str(part) for part in command],
                 stdin=subprocess.DEVNULL,
-                stdout=target,
+                stdout=log,
                 stderr=log,
                 env=environment,
                 cwd=cwd,
@@ -177,6 +175,13 @@ class Supervisor:
             psutil.wait_procs(found, timeout=3)
         return count
 
+    def log_size(self, name: str) -> int:
+        """Bytes in a log now: a later look can begin there."""
+        try:
+            return self.log_path(name).stat().st_size
+        except OSError:
+            return 0
+
     def tail(self, name: str, lines: int = 15) -> str:
         """The last lines of a log, for messages."""
         try:
@@ -208,8 +213,6 @@ class Supervisor:
         if child is not None:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=10)
-            if child.stdout is not None:
-                child.stdout.close()
 
     def _wait(self, name: str, members: Iterable[psutil.Process], timeout_s: float) -> None:
         limit = time.monotonic() + timeout_s
@@ -221,8 +224,6 @@ class Supervisor:
             waiting = [member for member in waiting if _lives(member)]
             if waiting:
                 time.sleep(0.02)
-        if child is not None and child.poll() is not None and child.stdout is not None:
-            child.stdout.close()
 
 
 def tagged(tag: str) -> list[psutil.Process]:

@@ -1,0 +1,258 @@
+"""Compare two MySQL servers: schemas, tables, columns, then every row of every table.
+
+Rows are compared as multisets of whole rows, which serves tables with and without a key alike. A first pass adds up
+16-byte digests of the rows on each side (constant memory); only a table whose sums differ is read again to name rows.
+Both servers must stand still meanwhile: each side is read in one consistent snapshot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from pymysql.connections import Connection
+from pymysql.converters import encoders
+from pymysql.cursors import SSCursor
+
+from pumphouse.diff.rows import Column, Encode, encoder, quote, row_digest, select_expression
+from pumphouse.stack.dsn import Dsn
+
+SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"})
+# Schemas of the product itself: bookkeeping on a target, and on the demo's source.
+OWN_SCHEMAS = frozenset({"pumphouse", "pumphouse_source"})
+_MODULUS = 1 << 128
+_DISPLAY_WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int|year)\(\d+\)")
+_JSON_CHECK = re.compile(r"json_valid\(`((?:[^`]|``)+)`\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing that differs. ``kind``: schema, table, columns, rows or row; ``side`` is where a row is, for rows."""
+
+    kind: str
+    table: str
+    detail: str
+    side: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class DiffReport:
+    """Outcome of a comparison."""
+
+    tables: int = 0
+    rows: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    columns: tuple[Column, ...]
+    base: bool
+
+
+def compare(
+    source: Dsn,
+    target: Dsn,
+    *,
+    schemas: Mapping[str, str] | None = None,
+    ignore: Collection[str] = (),
+    views: bool = True,
+    first: int = 5,
+    progress: Callable[[str], None] = lambda _: None,
+) -> DiffReport:
+    """Compare everything, or the given schemas (source name -> target name).
+
+    Args:
+        source: one server.
+        target: the other.
+        schemas: names to compare; None = all but the system's, our own and those in ignore.
+        ignore: schemas to leave out when ``schemas`` is None.
+        views: whether views are compared as well.
+        first: rows to name for each table that differs.
+        progress: is called with the name of each table.
+    """
+    report = DiffReport()
+    with closing(_connect(source)) as left, closing(_connect(target)) as right:
+        if schemas is None:
+            names = _schemas(left, ignore), _schemas(right, ignore)
+            for name in sorted(names[0] ^ names[1]):
+                where = "source" if name in names[0] else "target"
+                report.differences.append(Difference(kind="schema", table=name, detail=f"only in the {where}"))
+            schemas = {name: name for name in sorted(names[0] & names[1])}
+        for ours, theirs in schemas.items():
+            _compare_schema(left, right, ours, theirs, report, views=views, first=first, progress=progress)
+    return report
+
+
+def _connect(dsn: Dsn) -> Connection[Any]:
+    # No converters for what is read and no decoding: values arrive as the bytes that the server printed.
+    connection = dsn.connect(conv=encoders, use_unicode=False, cursorclass=SSCursor)
+    with closing(connection.cursor()) as cursor:
+        cursor.execute("SET time_zone = '+00:00', sql_mode = '', SESSION net_write_timeout = 600")
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    return connection
+
+
+def _rows(connection: Connection[Any], sql: str, *values: str) -> Iterator[tuple[bytes | None, ...]]:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(sql, values or None)
+        while batch := cursor.fetchmany(1000):
+            yield from batch
+
+
+def _text(value: bytes | str | None) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value or "")
+
+
+def _schemas(connection: Connection[Any], ignore: Collection[str]) -> set[str]:
+    rows = list(_rows(connection, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA"))
+    found = {_text(name) for (name,) in rows}
+    return {name for name in found if name.lower() not in SYSTEM_SCHEMAS | OWN_SCHEMAS} - set(ignore)
+
+
+def _json_checked(connection: Connection[Any], schema: str) -> set[tuple[str, str]]:
+    """MariaDB keeps JSON as LONGTEXT with a check; MySQL and TiDB have a type, and may lack the view."""
+    named = "SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema' "
+    named += "AND TABLE_NAME = 'CHECK_CONSTRAINTS' AND COLUMN_NAME = 'TABLE_NAME'"
+    if _text(next(iter(list(_rows(connection, named))))[0]) == "0":
+        return set()
+    sql = "SELECT TABLE_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS WHERE CONSTRAINT_SCHEMA = %s"
+    found = set()
+    for table, clause in list(_rows(connection, sql, schema)):
+        for name in _JSON_CHECK.findall(_text(clause)):
+            found.add((_text(table), name.replace("``", "`")))
+    return found
+
+
+def _tables(connection: Connection[Any], schema: str, *, views: bool) -> dict[str, _Table]:
+    sql = "SELECT TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+    kinds = {_text(name): _text(kind) for name, kind in list(_rows(connection, sql, schema))}
+    checked = _json_checked(connection, schema)
+    columns: dict[str, list[Column]] = {name: [] for name in kinds}
+    sql = (
+        "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE FROM information_schema.COLUMNS "
+        "WHERE TABLE_SCHEMA = %s ORDER BY TABLE_NAME, ORDINAL_POSITION"
+    )
+    for table, name, data_type, full in list(_rows(connection, sql, schema)):
+        kind = _text(data_type).lower()
+        is_json = kind == "json" or (_text(table), _text(name)) in checked
+        columns[_text(table)].append(
+            Column(
+                name=_text(name),
+                data_type=kind,
+                type="json" if is_json else _DISPLAY_WIDTH.sub(r"\1", _text(full)),
+                json=is_json,
+            )
+        )
+    return {
+        name: _Table(columns=tuple(columns[name]), base=kind == "BASE TABLE")
+        for name, kind in kinds.items()
+        if kind == "BASE TABLE" or (views and kind == "VIEW")
+    }
+
+
+def _compare_schema(
+    left: Connection[Any],
+    right: Connection[Any],
+    ours: str,
+    theirs: str,
+    report: DiffReport,
+    *,
+    views: bool,
+    first: int,
+    progress: Callable[[str], None],
+) -> None:
+    tables = _tables(left, ours, views=views), _tables(right, theirs, views=views)
+    for name in sorted(tables[0].keys() ^ tables[1].keys()):
+        where = "source" if name in tables[0] else "target"
+        report.differences.append(Difference(kind="table", table=f"{ours}.{name}", detail=f"only in the {where}"))
+    for name in sorted(tables[0].keys() & tables[1].keys()):
+        title = f"{ours}.{name}"
+        progress(title)
+        report.tables += 1
+        a, b = tables[0][name], tables[1][name]
+        told = _describe(a, b)
+        if told:
+            report.differences.append(Difference(kind="columns", table=title, detail=told))
+        if [c.name for c in a.columns] != [c.name for c in b.columns]:
+            continue
+        sides = _Side(left, ours, name, a, b), _Side(right, theirs, name, b, a)
+        counts = sides[0].sum(), sides[1].sum()
+        report.rows += counts[0][0]
+        if counts[0] != counts[1]:
+            detail = f"{counts[0][0]} rows in the source, {counts[1][0]} in the target"
+            report.differences.append(Difference(kind="rows", table=title, detail=detail))
+            report.differences += _name_rows(title, *sides, first=first)
+
+
+def _describe(a: _Table, b: _Table) -> str:
+    if a.base != b.base:
+        return "a table on one side, a view on the other"
+    names = [c.name for c in a.columns], [c.name for c in b.columns]
+    if names[0] != names[1]:
+        return f"source ({', '.join(names[0])}), target ({', '.join(names[1])})"
+    pairs = zip(a.columns, b.columns, strict=True)
+    return "; ".join(
+        f"{x.name} is {x.type} in the source, {y.type} in the target" for x, y in pairs if x.type != y.type
+    )
+
+
+class _Side:
+    """One table on one server, read as digests or as rows."""
+
+    def __init__(self, connection: Connection[Any], schema: str, name: str, table: _Table, other: _Table) -> None:
+        self.connection = connection
+        self.columns = table.columns
+        self.encoders: list[Encode | None] = [
+            encoder(x, as_json=x.json or y.json) for x, y in zip(table.columns, other.columns, strict=True)
+        ]
+        fields = ", ".join(select_expression(column) for column in table.columns)
+        self.sql = f"SELECT {fields} FROM {quote(schema)}.{quote(name)}"  # noqa: S608 - names are quoted
+
+    def sum(self) -> tuple[int, int]:
+        """Number of rows and the sum of their digests: equal for equal multisets, whatever the order."""
+        count = total = 0
+        for row in _rows(self.connection, self.sql):
+            count += 1
+            total += int.from_bytes(row_digest(row, self.encoders), "little")
+        return count, total % _MODULUS
+
+    def digests(self) -> Counter[bytes]:
+        """Digest -> how often."""
+        return Counter(row_digest(row, self.encoders) for row in _rows(self.connection, self.sql))
+
+    def find(self, wanted: Counter[bytes], first: int) -> list[str]:
+        """The first rows whose digests are wanted, printed."""
+        left = wanted.copy()
+        found: list[str] = []
+        for row in _rows(self.connection, self.sql):
+            key = row_digest(row, self.encoders)
+            if left[key] > 0 and len(found) < first:
+                left[key] -= 1
+                found.append(self._show(row))
+        return found
+
+    def _show(self, row: tuple[bytes | None, ...]) -> str:
+        cells = []
+        for column, value in zip(self.columns, row, strict=True):
+            shown = "NULL" if value is None else repr(value[:40])[1:] + ("…" if len(value) > 40 else "")
+            cells.append(f"{column.name}={shown}")
+        return ", ".join(cells)
+
+
+def _name_rows(title: str, left: _Side, right: _Side, *, first: int) -> list[Difference]:
+    ours, theirs = left.digests(), right.digests()
+    found: list[Difference] = []
+    for side, name, wanted in ((left, "source", ours - theirs), (right, "target", theirs - ours)):
+        found += [Difference(kind="row", table=title, detail=text, side=name) for text in side.find(wanted, first)]
+    return found

@@ -1,0 +1,81 @@
+"""An S3 server of our own: moto on a free loopback port. It keeps objects in memory, so it lives as long as the run."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+from pumphouse.stack.ports import free_port, listening
+from pumphouse.stack.supervisor import StackError, Supervisor
+
+BUCKET = "pumphouse"
+REGION = "us-east-1"
+ACCESS_KEY = "pumphouse"
+SECRET_KEY = "not-a-secret"  # noqa: S105 - moto checks nothing and listens on the loopback only
+
+
+class S3Server:
+    """One moto server with one bucket; as a context manager it starts and stops."""
+
+    def __init__(self, supervisor: Supervisor, *, name: str = "s3", bucket: str = BUCKET) -> None:
+        self.supervisor = supervisor
+        self.name = name
+        self.bucket = bucket
+        self.port = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Address for ``archive.s3_endpoint``."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def settings(self, prefix: str = "archive") -> dict[str, str]:
+        """The ``[archive]`` settings of an archive on this server."""
+        return {
+            "root": f"s3://{self.bucket}/{prefix}",
+            "s3_endpoint": self.endpoint,
+            "s3_region": REGION,
+            "s3_access_key": ACCESS_KEY,
+            "s3_secret_key": SECRET_KEY,
+        }
+
+    def client(self) -> Any:
+        """A boto3 client."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+        )
+
+    def start(self) -> Self:
+        """Start, wait until it listens, make the bucket."""
+        for attempt in range(5):
+            self.port = free_port()
+            code = "import sys; from moto.server import main; main(sys.argv[1:])"
+            self.supervisor.start(
+                self.name, [sys.executable, "-W", "ignore", "-c", code, "-H", "127.0.0.1", "-p", str(self.port)]
+            )
+            try:
+                self.supervisor.wait_until(self.name, lambda: listening(self.port), timeout_s=60)
+                break
+            except StackError:
+                if attempt == 4 or "in use" not in self.supervisor.tail(self.name).lower():
+                    raise
+        self.client().create_bucket(Bucket=self.bucket)
+        return self
+
+    def stop(self) -> None:
+        """End it; what it held is gone."""
+        self.supervisor.stop(self.name, timeout_s=2)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

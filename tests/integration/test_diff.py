@@ -1,0 +1,129 @@
+"""The comparer on real servers: equal is equal, and every single change is found."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pumphouse.commands.diff import diff
+from pumphouse.diff.compare import DiffReport, compare
+from pumphouse.stack.mariadb import MariaDbServer
+
+TABLES = """
+CREATE TABLE {s}.t (
+  id INT PRIMARY KEY, i BIGINT UNSIGNED, f FLOAT, d DOUBLE, n DECIMAL(20,5), s VARCHAR(20), b BLOB, j JSON,
+  e ENUM('a','b'), st SET('x','y','z'), bi BIT(9), dt DATETIME(6), ts TIMESTAMP(3) NULL, ti TIME(2), y YEAR,
+  g INT AS (id + 1) VIRTUAL
+);
+CREATE TABLE {s}.keyless (a INT, b VARCHAR(10));
+CREATE VIEW {s}.v AS SELECT id, s FROM {s}.t;
+INSERT INTO {s}.t (id, i, f, d, n, s, b, j, e, st, bi, dt, ts, ti, y) VALUES
+  (1, 18446744073709551615, 0.1, 0.1, 1.00001, 'ä', x'00ff', '{{"k": 3}}', 'b', 'x,z', b'101', '2026-01-02 03:04:05.678901',
+   '2026-01-02 03:04:05.678', '-12:34:56.78', 2026),
+  (2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO {s}.keyless VALUES (1, 'x'), (1, 'x'), (2, NULL);
+"""
+
+
+def _run(server: MariaDbServer, sql: str) -> None:
+    connection = server.connect(autocommit=True)
+    with connection.cursor() as cursor:
+        for statement in sql.split(";"):
+            if statement.strip():
+                cursor.execute(statement)
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDbServer]:
+    with MariaDbServer(tmp_path_factory.mktemp("db")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _tables(server: MariaDbServer) -> None:
+    for schema in ("one", "two"):
+        _run(server, f"DROP DATABASE IF EXISTS {schema}; CREATE DATABASE {schema};" + TABLES.format(s=schema))
+    # Equal by value, in other bytes.
+    _run(server, """UPDATE two.t SET j = '{ "k" : 3.0 }' WHERE id = 1""")
+
+
+def _compare(server: MariaDbServer, **options: Any) -> DiffReport:
+    # Views name their schema, so only the tables are alike under another name.
+    return compare(server.dsn, server.dsn, schemas={"one": "two"}, **options)
+
+
+def test_equal_tables_are_equal(server: MariaDbServer) -> None:
+    report = _compare(server)
+    assert report.differences == []
+    assert (report.tables, report.rows) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "table"),
+    [
+        ("UPDATE two.t SET i = 18446744073709551614 WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET f = 0.10000001 WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET d = 0.10000000000000002 WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET n = 1.00002 WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET s = 'a' WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET s = '' WHERE id = 2", "one.t"),
+        ("UPDATE two.t SET b = x'00fe' WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET j = '{\"k\": 4}' WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET e = 'a' WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET st = 'x' WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET bi = b'100' WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET dt = '2026-01-02 03:04:05.678902' WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET ts = '2026-01-02 03:04:05.679' WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET ti = '-12:34:56.79' WHERE id = 1", "one.t"),
+        ("UPDATE two.t SET y = 2025 WHERE id = 1", "one.t"),
+        ("DELETE FROM two.keyless LIMIT 1", "one.keyless"),
+        ("INSERT INTO two.keyless VALUES (2, NULL)", "one.keyless"),
+        ("UPDATE two.keyless SET a = 2 LIMIT 1", "one.keyless"),
+    ],
+)
+def test_any_single_change_is_found_and_the_row_named(server: MariaDbServer, change: str, table: str) -> None:
+    _run(server, change)
+    report = _compare(server, views=False)
+    assert {difference.table for difference in report.differences} == {table}
+    assert {difference.kind for difference in report.differences} == {"rows", "row"}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("ALTER TABLE two.t ADD COLUMN x INT", "columns"),
+        ("ALTER TABLE two.t MODIFY s VARCHAR(21)", "columns"),
+        ("ALTER TABLE two.t MODIFY j LONGTEXT", "columns"),
+        ("DROP TABLE two.keyless", "table"),
+        ("CREATE TABLE two.more (a INT)", "table"),
+        ("DROP VIEW two.v; CREATE TABLE two.v (id INT, s VARCHAR(20))", "columns"),
+    ],
+)
+def test_other_structure_is_found(server: MariaDbServer, change: str, kind: str) -> None:
+    _run(server, change)
+    assert kind in {difference.kind for difference in _compare(server).differences}
+
+
+def test_the_command_says_so_by_its_exit_code(server: MariaDbServer) -> None:
+    sides = ["--source", str(server.dsn), "--target", str(server.dsn), "--schema", "one=two", "--json"]
+    result = CliRunner().invoke(diff, sides)
+    assert result.exit_code == 0, result.output
+    _run(server, "UPDATE two.t SET y = 2000 WHERE id = 1")
+    result = CliRunner().invoke(diff, sides)
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["equal"] is False
+    assert any("id=" in item["detail"] and item["side"] == "target" for item in found["differences"])
+
+
+def test_a_schema_on_one_side_only_is_found(server: MariaDbServer, tmp_path: Path) -> None:
+    with MariaDbServer(tmp_path / "other") as other:
+        report = compare(server.dsn, other.dsn)
+        assert {(d.kind, d.table, d.detail) for d in report.differences} == {
+            ("schema", "one", "only in the source"),
+            ("schema", "two", "only in the source"),
+        }
