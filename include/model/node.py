@@ -91,8 +91,8 @@ class NodeStatus:
         """Copy with changes."""
         return replace(self, **changes)
 
-    def to_json(self) -> bytes:
-        """Compact JSON, fields in TiDB Binlog's order."""
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object, fields in TiDB Binlog's order."""
         data: dict[str, Any] = {
             "nodeId": self.node_id,
             "host": self.host,
@@ -106,7 +106,11 @@ class NodeStatus:
         if self.extra is not None:
             data["pumphouse"] = self.extra.to_dict()
         data.update(self.unknown)
-        return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+        return data
+
+    def to_json(self) -> bytes:
+        """Compact JSON."""
+        return json.dumps(self.to_dict(), separators=(",", ":"), ensure_ascii=False).encode()
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
