@@ -1,0 +1,293 @@
+"""The pump client: spreads prewrites over a cluster's Pumps and sends each commit where its prewrite went.
+
+Behaviour as TiDB's own client has it (rows C1-C5): a Pump for each prewrite by strategy, other Pumps when one fails,
+commits and rollbacks in the background. One client serves all threads of a process; it does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from include.client.commits import PERMANENT, CommitSender, Send
+from include.client.members import Members
+from include.client.pump import PumpConnection, refuse_too_large
+from include.client.selector import make_selector
+from include.clock import SYSTEM_CLOCK, Clock
+from include.errors import BinlogError, PumpDraining, PumpReadOnly, PumpUnavailable, WriterFailed
+from include.model.node import NodeKind, NodeStatus
+from include.registry.base import Cluster
+from include.rpc.retry import RetryPolicy, RetryState
+from include.settings import TlsSettings
+
+log = structlog.get_logger()
+
+RETRY_INTERVAL_S = 0.1
+WATCH_INTERVAL_S = 1.0
+PROBE_INTERVAL_S = 30.0
+# Open transactions that are remembered; one that was never ended is forgotten after so many newer ones.
+_MOST_OPEN = 1_000_000
+# Refusals that a Pump gives in its own words: it will say the same to the next prewrite.
+_REFUSALS = (PumpDraining, PumpReadOnly, WriterFailed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStats:
+    """What a client did so far, in binlogs."""
+
+    prewrites: int
+    prewrite_retries: int
+    prewrites_failed: int
+    commits_sent: int
+    commits_lost: int
+
+
+class PumpClient:
+    """Writes binlogs of transactions to the Pumps of a cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        strategy: str = "range",
+        write_timeout_s: float = 15.0,
+        tls: TlsSettings | None = None,
+        watch_interval_s: float = WATCH_INTERVAL_S,
+        probe_interval_s: float = PROBE_INTERVAL_S,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Look the Pumps up and keep watching them.
+
+        Args:
+            cluster: where the Pumps are registered. Not closed by the client.
+            strategy: ``range`` (one after the other) or ``hash`` (by start ts).
+            write_timeout_s: time-out of one call, and age at which a prewrite stops going round.
+            tls: certificates.
+            watch_interval_s: seconds between looks at the registry.
+            probe_interval_s: seconds between probes of Pumps that are online but not available.
+            clock: time.
+
+        Raises:
+            PumpUnavailable: no Pump is registered.
+        """
+        self._cluster = cluster
+        self._cluster_id = cluster.cluster_id()
+        self._tls = tls
+        self._timeout_s = write_timeout_s
+        self._watch_interval_s = watch_interval_s
+        self._probe_interval_s = probe_interval_s
+        self._clock = clock
+        self._members = Members(make_selector(strategy))
+        self._lock = threading.Lock()
+        self._connections: dict[str, PumpConnection] = {}
+        self._senders: dict[str, CommitSender] = {}
+        self._taken_by: OrderedDict[int, str] = OrderedDict()
+        self._prewrites = self._retries = self._failed = 0
+        self._closed = threading.Event()
+        pumps = cluster.nodes(NodeKind.PUMP)
+        if not pumps:
+            raise PumpUnavailable(f"no Pump is registered in {cluster.url}", hint="start one with `pumphouse pump run`")
+        self._members.update(pumps)
+        self._watcher = threading.Thread(target=self._watch, name="pump-watch", daemon=True)
+        self._watcher.start()
+
+    # Writing
+
+    def write_prewrite(self, payload: bytes, start_ts: int) -> str:
+        """Store a transaction's P-binlog; durable on some Pump on return.
+
+        After a time-out the binlog goes to another Pump, so one that answers too late may hold it as well: both ask for
+        the outcome, and the archive reads the transaction once.
+
+        Returns:
+            Node id of the Pump that took it; the commit will go there.
+
+        Raises:
+            PumpUnavailable: no Pump took it; the transaction must not commit.
+            BadBinlog: too large, or not a binlog.
+            ClusterMismatch: the Pumps belong to another cluster.
+        """
+        refuse_too_large(payload)
+        policy = RetryPolicy(
+            interval_s=RETRY_INTERVAL_S, timeout_s=self._timeout_s, min_tries=len(self._members.available()) + 1
+        )
+        state = RetryState(policy, self._clock)
+        last: BinlogError | None = None
+        while True:
+            pump = self._members.select(start_ts, state.tries)
+            if pump is not None:
+                last = self._try(pump, payload)
+                if last is None:
+                    return self._remember(start_ts, pump.node_id)
+            else:
+                self.refresh()
+            with self._lock:
+                self._retries += 1
+            if not state.another():
+                break
+        for pump in self._members.online():
+            self._disconnect(pump.node_id)
+            last = self._try(pump, payload)
+            if last is None:
+                return self._remember(start_ts, pump.node_id)
+        with self._lock:
+            self._failed += 1
+        raise PumpUnavailable(
+            f"no Pump took the prewrite of transaction {start_ts}; the last error: {last or 'no Pump is online'}",
+            hint="see `pumphouse pumps`; the transaction must not commit",
+            start_ts=start_ts,
+            node_id=last.node_id if last is not None else "",
+        ) from last
+
+    def write_commit(self, payload: bytes, start_ts: int) -> None:
+        """Send a C-binlog in the background, to the Pump that took the P. Never fails; a lost one is asked for."""
+        with self._lock:
+            node_id = self._taken_by.pop(start_ts, None)
+            if node_id is None:
+                return
+            sender = self._senders.get(node_id)
+            if sender is None:
+                sender = self._senders[node_id] = CommitSender(node_id, self._sender_of(node_id), clock=self._clock)
+        sender.put(payload)
+
+    def write_rollback(self, payload: bytes, start_ts: int) -> None:
+        """Send a Rollback binlog; as `write_commit`."""
+        self.write_commit(payload, start_ts)
+
+    def forget(self, start_ts: int) -> None:
+        """End a transaction without a C or Rollback: its Pump will ask."""
+        with self._lock:
+            self._taken_by.pop(start_ts, None)
+
+    # State
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, for timestamps."""
+        return self._cluster
+
+    @property
+    def stats(self) -> ClientStats:
+        """Counts so far."""
+        with self._lock:
+            senders = list(self._senders.values())
+        return ClientStats(
+            prewrites=self._prewrites,
+            prewrite_retries=self._retries,
+            prewrites_failed=self._failed,
+            commits_sent=sum(sender.sent for sender in senders),
+            commits_lost=sum(sender.lost for sender in senders),
+        )
+
+    def available(self) -> list[NodeStatus]:
+        """Pumps that take prewrites, as far as is known."""
+        return self._members.available()
+
+    def refresh(self) -> None:
+        """Look at the registry now; a failure leaves what is known."""
+        try:
+            self._members.update(self._cluster.nodes(NodeKind.PUMP))
+        except (BinlogError, OSError) as error:
+            log.warning("pump_watch_failed", error=str(error))
+
+    def probe(self) -> None:
+        """Send an empty binlog to each Pump that is online but not available; an answer brings it back."""
+        for pump in self._members.to_probe():
+            try:
+                self._connection(pump).probe(self._timeout_s)
+            except BinlogError as error:
+                log.debug("probe_failed", node_id=pump.node_id, error=str(error))
+            else:
+                self._members.succeeded(pump.node_id)
+                log.info("pump_available_again", node_id=pump.node_id)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all commits are answered or given up; False when the time is up before."""
+        until = self._clock.monotonic() + timeout_s
+        with self._lock:
+            senders = list(self._senders.values())
+        return all(sender.flush(max(0.0, until - self._clock.monotonic())) for sender in senders)
+
+    def close(self, flush_s: float = 5.0) -> None:
+        """Flush commits for so long, then stop all threads and close all channels."""
+        self.flush(flush_s)
+        self._closed.set()
+        with self._lock:
+            senders, connections = list(self._senders.values()), list(self._connections.values())
+            self._connections.clear()
+        for sender in senders:
+            sender.close(0)
+        self._watcher.join(timeout=self._watch_interval_s + 1)
+        for connection in connections:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # Inside
+
+    def _try(self, pump: NodeStatus, payload: bytes) -> BinlogError | None:
+        """One try at one Pump; what no other Pump would answer differently is raised."""
+        try:
+            self._connection(pump).write(payload, self._timeout_s)
+        except PERMANENT:
+            raise
+        except BinlogError as error:
+            self._members.failed(pump.node_id, refused=isinstance(error, _REFUSALS))
+            return error
+        self._members.succeeded(pump.node_id)
+        return None
+
+    def _remember(self, start_ts: int, node_id: str) -> str:
+        with self._lock:
+            self._prewrites += 1
+            self._taken_by[start_ts] = node_id
+            if len(self._taken_by) > _MOST_OPEN:
+                self._taken_by.popitem(last=False)
+        return node_id
+
+    def _connection(self, pump: NodeStatus) -> PumpConnection:
+        stale = None
+        with self._lock:
+            connection = self._connections.get(pump.node_id)
+            if connection is not None and connection.host != pump.host:
+                stale, connection = connection, None
+            if connection is None:
+                connection = PumpConnection(pump.node_id, pump.host, self._cluster_id, self._tls)
+                self._connections[pump.node_id] = connection
+        if stale is not None:
+            stale.close()
+        return connection
+
+    def _disconnect(self, node_id: str) -> None:
+        with self._lock:
+            connection = self._connections.pop(node_id, None)
+        if connection is not None:
+            connection.close()
+
+    def _sender_of(self, node_id: str) -> Send:
+        def send(payloads: Sequence[bytes]) -> list[BinlogError | None]:
+            pump = self._members.get(node_id)
+            if pump is None:
+                gone = PumpUnavailable(f"Pump {node_id} is not registered any more", node_id=node_id)
+                return [gone] * len(payloads)
+            return self._connection(pump).write_many(payloads, self._timeout_s)
+
+        return send
+
+    def _watch(self) -> None:
+        probe_at = self._clock.monotonic() + self._probe_interval_s
+        while not self._closed.wait(self._watch_interval_s):
+            self.refresh()
+            if self._clock.monotonic() >= probe_at:
+                self.probe()
+                probe_at = self._clock.monotonic() + self._probe_interval_s

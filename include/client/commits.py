@@ -1,0 +1,110 @@
+"""Commits and rollbacks on their way to one Pump, in the background (row C3).
+
+The caller has its answer already, so nothing here is an error for it: what cannot be delivered is counted, and the
+Pump finds the outcome by asking.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from include.clock import SYSTEM_CLOCK, Clock
+from include.errors import BadBinlog, BinlogError, ClusterMismatch, PeerRefused
+
+log = structlog.get_logger()
+
+GIVE_UP_S = 600.0
+RETRY_INTERVAL_S = 1.0
+# In flight at once; also the most that one round can lose to a Pump that just died.
+WINDOW = 64
+# Waiting for a Pump that is down. Beyond it the oldest goes: the Pump will have to ask for it anyway.
+LIMIT = 100_000
+# No other answer will come by asking again.
+PERMANENT = (ClusterMismatch, BadBinlog, PeerRefused)
+
+Send = Callable[[Sequence[bytes]], list[BinlogError | None]]
+
+
+@dataclass(slots=True)
+class _Item:
+    payload: bytes
+    since: float
+
+
+class CommitSender:
+    """One queue and one thread, started with the first item."""
+
+    def __init__(self, node_id: str, send: Send, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.sent = 0
+        self.lost = 0
+        self._node_id = node_id
+        self._send = send
+        self._clock = clock
+        self._queue: deque[_Item] = deque()
+        self._busy = 0
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, payload: bytes) -> None:
+        """Queue one binlog; never waits."""
+        with self._changed:
+            if self._stopping:
+                self.lost += 1
+                return
+            if len(self._queue) >= LIMIT:
+                self._queue.popleft()
+                self.lost += 1
+            self._queue.append(_Item(payload, self._clock.monotonic()))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"commits-{self._node_id}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is answered or given up; False when the time is up before."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._queue and not self._busy, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Flush for so long, then stop; what is left counts as lost."""
+        self.flush(timeout_s)
+        with self._changed:
+            self._stopping = True
+            self.lost += len(self._queue)
+            self._queue.clear()
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._stopping)
+                if self._stopping:
+                    return
+                items = [self._queue.popleft() for _ in range(min(WINDOW, len(self._queue)))]
+                self._busy = len(items)
+            outcomes = self._send([item.payload for item in items])
+            with self._changed:
+                again = [item for item, error in zip(items, outcomes, strict=True) if self._is_due_again(item, error)]
+                self._queue.extendleft(reversed(again))
+                self._busy = 0
+                self._changed.notify_all()
+                if again:
+                    self._changed.wait_for(lambda: self._stopping, RETRY_INTERVAL_S)
+
+    def _is_due_again(self, item: _Item, error: BinlogError | None) -> bool:
+        if error is None:
+            self.sent += 1
+            return False
+        if isinstance(error, PERMANENT) or self._stopping or self._clock.monotonic() - item.since > GIVE_UP_S:
+            self.lost += 1
+            log.warning("commit_lost", node_id=self._node_id, error=str(error))
+            return False
+        return True

@@ -1,0 +1,87 @@
+"""One Pump as its writers see it: unary ``binlog.Pump.WriteBinlog``, which our Pump and the Go Pump both serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+
+from include.errors import BadBinlog, BinlogError, PumpError, PumpUnavailable
+from include.model.binlog import MAX_TRANSACTION_BYTES
+from include.proto.pump_pb2 import WriteBinlogReq, WriteBinlogResp
+from include.proto.pump_pb2_grpc import PumpStub
+from include.rpc.channel import open_channel
+from include.rpc.status import from_rpc_error
+from include.settings import TlsSettings
+
+
+def refuse_too_large(payload: bytes) -> None:
+    """Raise BadBinlog over the one limit on a transaction (row P17), before anything is sent."""
+    if len(payload) > MAX_TRANSACTION_BYTES:
+        raise BadBinlog(
+            f"a binlog of {len(payload)} bytes is over the limit of {MAX_TRANSACTION_BYTES}",
+            hint="split the transaction",
+            size=len(payload),
+            limit=MAX_TRANSACTION_BYTES,
+        )
+
+
+class PumpConnection:
+    """Channel to one Pump, for any number of threads. Make it after a fork."""
+
+    def __init__(self, node_id: str, host: str, cluster_id: int, tls: TlsSettings | None = None) -> None:
+        self.node_id = node_id
+        self.host = host
+        self._cluster_id = cluster_id
+        self._channel = open_channel(host, tls)
+        self._stub = PumpStub(self._channel)
+
+    def write(self, payload: bytes, timeout_s: float) -> None:
+        """Store one binlog; durable on return. Any refusal or silence is a BinlogError."""
+        refuse_too_large(payload)
+        try:
+            answer = self._stub.WriteBinlog(self._request(payload), timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, peer=self.node_id) from error
+        except ValueError as error:  # what gRPC says of a channel that another thread closed
+            raise self._closed() from error
+        self._check(answer)
+
+    def write_many(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
+        """Store several at once, in no particular order; one outcome each, None = durable."""
+        try:
+            calls = [self._stub.WriteBinlog.future(self._request(payload), timeout=timeout_s) for payload in payloads]
+        except ValueError:
+            return [self._closed()] * len(payloads)
+        outcomes: list[BinlogError | None] = []
+        for call in calls:
+            try:
+                self._check(call.result())
+            except grpc.RpcError as error:
+                outcomes.append(from_rpc_error(error, peer=self.node_id))
+            except grpc.FutureCancelledError:
+                outcomes.append(self._closed())
+            except BinlogError as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+        return outcomes
+
+    def probe(self, timeout_s: float) -> None:
+        """Ask whether prewrites are taken: an empty binlog, of which nothing is stored."""
+        self.write(b"", timeout_s)
+
+    def close(self) -> None:
+        """Close the channel; calls under way end with an error."""
+        self._channel.close()
+
+    def _request(self, payload: bytes) -> WriteBinlogReq:
+        return WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
+
+    def _closed(self) -> BinlogError:
+        return PumpUnavailable(f"Pump {self.node_id}: the connection was closed", node_id=self.node_id)
+
+    def _check(self, answer: WriteBinlogResp) -> None:
+        # Failures come as a gRPC status; the field is of older Pumps.
+        if answer.errmsg:
+            raise PumpError(f"Pump {self.node_id}: {answer.errmsg}", node_id=self.node_id)
