@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -109,7 +109,7 @@ class Watch:
         """Largest sum of resident memory over the tree."""
         return self._peak
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         self._look()
         self._start = dict(self._seen)
         self._thread = threading.Thread(target=self._loop, daemon=True)
