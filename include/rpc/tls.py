@@ -57,7 +57,7 @@ def client_ssl_context(tls: TlsSettings) -> ssl.SSLContext | None:
     return context
 
 
-def check_grpc_peer(auth_context: Mapping[str, Iterable[bytes]], tls: TlsSettings, *, peer: str = "") -> None:
+def check_grpc_peer(auth_context: Mapping[str, Any], tls: TlsSettings, *, peer: str = "") -> None:
     """Raise PeerRefused unless a caller's certificate may come in; ``auth_context`` is ``context.auth_context()``."""
     if tls.enabled and tls.cert_allowed_cn:
         _check((name.decode("utf-8", "replace") for name in auth_context.get("x509_common_name", ())), tls, peer)
