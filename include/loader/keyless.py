@@ -1,0 +1,96 @@
+"""Delete exact rows from a table that has no key: as a multiset, compared byte by byte.
+
+One scan of the table serves a whole unit: the rows to delete lie in a temporary table, indexed by a digest that the
+server computes in the same way on both sides; equal digests are compared column by column.
+"""
+
+# Names in statements are quoted by include.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from include.errors import RowRejected
+from include.loader import textrows
+from include.loader.columns import Column
+from include.loader.insert import insert_rows
+from include.loader.target import RetryUnit, StatementFailed, TargetConnection
+from include.schema.ident import qualified, quote
+
+# Last column of a batch: how many copies of the row go.
+COUNT = "pumphouse:count"
+_ROW, _DIGEST = "pumphouse:row", "pumphouse:digest"
+
+
+def delete_rows(connection: TargetConnection, db: str, table: str, batches: Sequence[pa.RecordBatch]) -> None:
+    """Delete ``COUNT`` copies of each row; RowRejected names the first row of which there are fewer."""
+    wanted = pa.Table.from_batches(batches).combine_chunks()
+    counts = wanted.column(COUNT).to_numpy()
+    rows = wanted.drop_columns([COUNT])
+    columns = [Column.of(field) for field in rows.schema]
+    target = qualified(db, table)
+    gone = qualified(connection.settings.schema_name, "unit_rows")
+    connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
+    try:
+        _fill(connection, gone, target, rows, columns)
+        digest = f"CRC32(CONCAT_WS(',',{','.join(c.digest('t') for c in columns)}))"
+        match = f"g.{quote(_DIGEST)} = {digest} AND " + " AND ".join(c.same("t", "g") for c in columns)
+        join = f"{target} AS t STRAIGHT_JOIN {gone} AS g ON {match}"
+        found = np.zeros(len(counts), np.int64)
+        for row, count in connection.query(f"SELECT g.{quote(_ROW)}, COUNT(*) FROM {join} GROUP BY 1"):
+            found[int(row)] = int(count)
+        _check(found, counts, rows, db, table)
+        deleted = connection.execute(f"DELETE t FROM {join}")
+        if deleted != found.sum():
+            raise RowRejected(
+                f"{db}.{table}: {deleted} rows were deleted where {found.sum()} had been counted",
+                hint="somebody else writes to this table",
+                table=f"{db}.{table}",
+                rows=[],
+            )
+    finally:
+        with contextlib.suppress(StatementFailed, RetryUnit):
+            connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
+    _put_back(connection, target, rows, found - counts)
+
+
+def _fill(connection: TargetConnection, gone: str, target: str, rows: pa.Table, columns: list[Column]) -> None:
+    numbered = rows.append_column(
+        pa.field(_ROW, pa.int64(), metadata={b"tp": b"8"}), pa.array(np.arange(rows.num_rows), pa.int64())
+    ).combine_chunks()
+    connection.execute(
+        f"CREATE TEMPORARY TABLE {gone} ({quote(_DIGEST)} BIGINT UNSIGNED, {quote(_ROW)} BIGINT NOT NULL,"
+        f" INDEX ({quote(_DIGEST)})) ENGINE=InnoDB AS SELECT {textrows.names(columns)} FROM {target} LIMIT 0"
+    )
+    for batch in numbered.to_batches():
+        insert_rows(connection, gone, batch)
+    digest = f"CRC32(CONCAT_WS(',',{','.join(c.digest('g') for c in columns)}))"
+    connection.execute(f"UPDATE {gone} AS g SET g.{quote(_DIGEST)} = {digest}")
+
+
+def _check(found: np.ndarray, counts: np.ndarray, rows: pa.Table, db: str, table: str) -> None:
+    short = np.flatnonzero(found < counts)
+    if not len(short):
+        return
+    first = rows.slice(int(short[0]), 1).to_pylist()[0]
+    shown = {name: str(value)[:80] for name, value in list(first.items())[:8]}
+    raise RowRejected(
+        f"{db}.{table} lacks {len(short)} of the rows to delete, as {shown}",
+        hint="the target was changed by somebody else; only a restore helps",
+        table=f"{db}.{table}",
+        rows=[shown],
+    )
+
+
+def _put_back(connection: TargetConnection, target: str, rows: pa.Table, extra: np.ndarray) -> None:
+    """The join deleted every copy: load again what was more than asked for."""
+    again = np.repeat(np.arange(len(extra)), extra)
+    if not len(again):
+        return
+    for batch in rows.take(pa.array(again)).combine_chunks().to_batches():
+        insert_rows(connection, target, batch)

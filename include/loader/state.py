@@ -1,0 +1,183 @@
+"""Rows of `checkpoint`, `plan` and `applied`: what a target knows of its load. Each change is one transaction."""
+
+# Names in statements are quoted by include.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from include.errors import FenceLost, LoadError
+from include.loader.fence import Ownership
+from include.loader.plan import Plan, UnitId
+from include.loader.target import TargetConnection
+from include.model.tso import Tso
+
+
+class TargetState(StrEnum):
+    """Whether a target may be loaded."""
+
+    READY = "ready"
+    INCOMPLETE = "incomplete"
+    INCONSISTENT = "inconsistent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A task's row."""
+
+    task: str
+    ts: Tso
+    state: TargetState
+    reason: str
+    cluster_id: int
+    plan_number: int
+
+
+def read(connection: TargetConnection, task: str) -> Checkpoint | None:
+    """A task's checkpoint, or None."""
+    return next((found for found in read_all(connection) if found.task == task), None)
+
+
+def read_all(connection: TargetConnection) -> list[Checkpoint]:
+    """Every task's checkpoint."""
+    rows = connection.query(
+        f"SELECT task, ts, state, reason, cluster_id, plan_number FROM {connection.table('checkpoint')} ORDER BY task"
+    )
+    return [
+        Checkpoint(
+            task=str(task),
+            ts=Tso(int(ts)),
+            state=TargetState(state),
+            reason=str(reason),
+            cluster_id=int(cluster_id),
+            plan_number=int(number),
+        )
+        for task, ts, state, reason, cluster_id, number in rows
+    ]
+
+
+def write(connection: TargetConnection, owner: Ownership, checkpoint: Checkpoint) -> None:
+    """Put a task's checkpoint as a whole (a start or a restore, never the course of a load)."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        _put(connection, checkpoint)
+
+
+def reset(connection: TargetConnection, owner: Ownership, checkpoint: Checkpoint) -> None:
+    """Forget plans and units of every task and begin anew with one checkpoint row: a restore's first change."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        for name in ("plan", "applied", "checkpoint"):
+            connection.execute(f"DELETE FROM {connection.table(name)}")
+        _put(connection, checkpoint)
+
+
+def _put(connection: TargetConnection, checkpoint: Checkpoint) -> None:
+    connection.execute(
+        f"REPLACE INTO {connection.table('checkpoint')} (task, ts, state, reason, cluster_id, plan_number)"
+        " VALUES (%s, %s, %s, %s, %s, %s)",
+        (checkpoint.task, checkpoint.ts, str(checkpoint.state), checkpoint.reason, checkpoint.cluster_id,
+         checkpoint.plan_number),
+    )  # fmt: skip
+
+
+def lock_fence(connection: TargetConnection, owner: Ownership) -> None:
+    """Inside a transaction: take the fence exclusively (waits for running units) and compare its number."""
+    found = connection.value(f"SELECT number FROM {connection.table('fence')} WHERE id = 1 FOR UPDATE")
+    if found is None or int(found) != owner.number:
+        raise FenceLost(
+            f"target {connection.name} has a new owner (fence {found}, ours is {owner.number}): this run ends",
+            target=connection.name,
+            have=owner.number,
+            found=found,
+        )
+
+
+def open_plan(connection: TargetConnection, task: str) -> Plan | None:
+    """The plan that an earlier run left unfinished, or None."""
+    rows = connection.query(
+        f"SELECT task, number, from_ts, to_ts, mode, spec, digest FROM {connection.table('plan')}"
+        " WHERE task = %s AND state = 'open'",
+        (task,),
+    )
+    if len(rows) > 1:
+        raise LoadError(f"task {task} has {len(rows)} open plans on {connection.name}", hint="only a restore helps")
+    return Plan.from_row(rows[0]) if rows else None
+
+
+def begin_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:
+    """Commit the plan row before its first unit."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        connection.execute(
+            f"INSERT INTO {connection.table('plan')} (task, number, from_ts, to_ts, mode, spec, digest, state)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, 'open')",
+            (plan.task, plan.number, plan.from_ts, plan.to_ts, str(plan.mode), plan.spec(), plan.digest()),
+        )
+        connection.execute(
+            f"UPDATE {connection.table('checkpoint')} SET plan_number = %s WHERE task = %s",
+            (plan.number, plan.task),
+        )
+
+
+def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, *, checkpoint: Tso) -> None:
+    """Close the plan, move the checkpoint and clear `applied`, as one.
+
+    Under the exclusive fence: a unit that was still running would otherwise find its id gone and apply itself again.
+    """
+    with connection.transaction():
+        lock_fence(connection, owner)
+        closed = connection.execute(
+            f"UPDATE {connection.table('plan')} SET state = 'closed'"
+            " WHERE task = %s AND number = %s AND state = 'open'",
+            (plan.task, plan.number),
+        )
+        if closed != 1:
+            raise FenceLost(f"plan {plan.number} of task {plan.task} is not open any more", target=connection.name)
+        connection.execute(
+            f"UPDATE {connection.table('checkpoint')} SET ts = %s WHERE task = %s AND ts <= %s",
+            (checkpoint, plan.task, checkpoint),
+        )
+        connection.execute(
+            f"DELETE FROM {connection.table('applied')} WHERE task = %s AND plan = %s",
+            (plan.task, plan.number),
+        )
+
+
+def set_state(
+    connection: TargetConnection, owner: Ownership, task: str, state: TargetState, reason: str, *, ts: Tso | None = None
+) -> None:
+    """Change the state of a task's target (and its ts, where a restore ends)."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        connection.execute(
+            f"UPDATE {connection.table('checkpoint')} SET state = %s, reason = %s, ts = COALESCE(%s, ts)"
+            " WHERE task = %s",
+            (str(state), reason, ts, task),
+        )
+
+
+def abandon_plan(connection: TargetConnection, owner: Ownership, plan: Plan, reason: str) -> None:
+    """Give an open plan up: the target is neither before nor after it and is marked so."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        connection.execute(
+            f"UPDATE {connection.table('plan')} SET state = 'abandoned' WHERE task = %s AND number = %s",
+            (plan.task, plan.number),
+        )
+        connection.execute(
+            f"UPDATE {connection.table('checkpoint')} SET state = %s, reason = %s WHERE task = %s",
+            (str(TargetState.INCONSISTENT), reason, plan.task),
+        )
+
+
+def applied_units(connection: TargetConnection, plan: Plan) -> set[UnitId]:
+    """Units of a plan that are committed."""
+    rows: Iterable[tuple[int, int, int, int]] = connection.query(
+        f"SELECT epoch, phase, table_id, bucket FROM {connection.table('applied')} WHERE task = %s AND plan = %s",
+        (plan.task, plan.number),
+    )
+    return {UnitId(*map(int, row)) for row in rows}
