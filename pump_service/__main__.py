@@ -1,0 +1,5 @@
+"""``python -m pump_service``."""
+
+from pump_service.cli import main
+
+main()

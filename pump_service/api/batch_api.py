@@ -1,0 +1,140 @@
+"""``pumphouse.v1.PumpBatch``: batches instead of single messages, and the calls of operation. Translates only.
+
+Refusals are a gRPC code with google.rpc.ErrorInfo (`include.rpc.status`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc
+import structlog
+
+from include.errors import BinlogError
+from include.model.tso import Tso
+from include.proto.pumphouse_pb2 import (
+    AcceptRequest,
+    AcceptResponse,
+    PullBatchesRequest,
+    PullBatchesResponse,
+    SettleRequest,
+    SettleResponse,
+    StatusRequest,
+    StatusResponse,
+    TriggerGcRequest,
+    TriggerGcResponse,
+    WriteBinlogsRequest,
+    WriteBinlogsResponse,
+)
+from include.proto.pumphouse_pb2_grpc import PumpBatchServicer
+from include.rpc.status import abort_details, code_and_reason, item_status
+from pump_service.api.frame import arrow_frame
+from pump_service.ingest import Ingest
+from pump_service.metrics import PumpMetrics
+from pump_service.operations import Operations
+from pump_service.pulls import Pulls
+from pump_service.submit import Statuses
+
+log = structlog.get_logger()
+Context = grpc.aio.ServicerContext[Any, Any]
+
+# Batches of one stream that wait for their fsync at once; the bytes are bounded by the submitter.
+_BATCHES_IN_FLIGHT = 64
+_MIN_FRAME_BYTES = 4096
+
+
+class PumpBatchApi(PumpBatchServicer):
+    """The six calls."""
+
+    def __init__(
+        self, ingest: Ingest, pulls: Pulls, operations: Operations, metrics: PumpMetrics, *, pull_bytes: int
+    ) -> None:
+        self._ingest = ingest
+        self._pulls = pulls
+        self._operations = operations
+        self._metrics = metrics
+        self._pull_bytes = pull_bytes
+
+    async def WriteBinlogs(  # noqa: N802
+        self, request_iterator: AsyncIterator[WriteBinlogsRequest], context: Context
+    ) -> AsyncIterator[WriteBinlogsResponse]:
+        """Batch after batch; several are in flight, answers keep the order."""
+        answers: asyncio.Queue[tuple[int, asyncio.Future[Statuses]] | BinlogError | None] = asyncio.Queue(
+            _BATCHES_IN_FLIGHT
+        )
+
+        async def take() -> None:
+            try:
+                async for request in request_iterator:
+                    self._ingest.check_cluster(request.cluster_id)
+                    await answers.put((request.batch_id, await self._ingest.write_batch(request.payloads)))
+            except BinlogError as error:
+                await answers.put(error)
+            else:
+                await answers.put(None)
+
+        taker = asyncio.create_task(take())
+        try:
+            while (answer := await answers.get()) is not None:
+                if isinstance(answer, BinlogError):
+                    await self._refuse(context, answer)
+                batch_id, statuses = answer
+                yield WriteBinlogsResponse(batch_id=batch_id, statuses=[item_status(s) for s in await statuses])
+        finally:
+            taker.cancel()
+
+    async def PullBatches(  # noqa: N802
+        self, request: PullBatchesRequest, context: Context
+    ) -> AsyncIterator[PullBatchesResponse]:
+        """Frames; ``watermark`` of a frame says up to where the stream is complete with it."""
+        try:
+            self._ingest.check_cluster(request.cluster_id)
+            size = max(min(request.max_frame_bytes or self._pull_bytes, self._pull_bytes), _MIN_FRAME_BYTES)
+            async for batch in self._pulls.follow(Tso(request.start_from), max_bytes=size, strict=False):
+                frame = await asyncio.to_thread(arrow_frame, batch) if batch.size else b""
+                yield self._operations.pull_response(batch, frame)
+                if request.until and batch.complete_to >= request.until:
+                    return
+        except BinlogError as error:
+            await self._refuse(context, error)
+
+    async def Status(self, request: StatusRequest, context: Context) -> StatusResponse:  # noqa: N802
+        """What holds what."""
+        try:
+            self._ingest.check_cluster(request.cluster_id)
+            return await self._operations.status()
+        except BinlogError as error:
+            await self._refuse(context, error)
+
+    async def Accept(self, request: AcceptRequest, context: Context) -> AcceptResponse:  # noqa: N802
+        """Take a late or orphan commit by name."""
+        try:
+            self._ingest.check_cluster(request.cluster_id)
+            await self._operations.accept(request.start_ts, request.commit_ts, request.reason)
+        except BinlogError as error:
+            await self._refuse(context, error)
+        return AcceptResponse()
+
+    async def Settle(self, request: SettleRequest, context: Context) -> SettleResponse:  # noqa: N802
+        """Say what became of a transaction that nobody answers for."""
+        try:
+            self._ingest.check_cluster(request.cluster_id)
+            await self._operations.settle(request.start_ts, request.commit_ts, reason=request.reason, who=request.who)
+        except BinlogError as error:
+            await self._refuse(context, error)
+        return SettleResponse()
+
+    async def TriggerGc(self, request: TriggerGcRequest, context: Context) -> TriggerGcResponse:  # noqa: N802
+        """Run GC now; it answers when the run is done."""
+        try:
+            self._ingest.check_cluster(request.cluster_id)
+            return await self._operations.trigger_gc()
+        except BinlogError as error:
+            await self._refuse(context, error)
+
+    async def _refuse(self, context: Context, error: BinlogError) -> NoReturn:
+        self._metrics.refused.labels(code_and_reason(error)[1]).inc()
+        await context.abort(*abort_details(error))
+        raise AssertionError("abort returned")

@@ -1,0 +1,66 @@
+"""Between messages and what the store takes. Translates only; decides nothing but whether bytes are a Binlog."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from include.errors import BadBinlog
+from include.model.binlog import BinlogType
+from include.proto.binlog_pb2 import Binlog
+from include.proto.binlog_pb2 import BinlogType as WireType
+from pump_service.store.store import Item
+
+_TAKEN = (BinlogType.PREWRITE, BinlogType.COMMIT, BinlogType.ROLLBACK)
+
+
+def item_of(payload: bytes) -> Item:
+    """Parse a payload and serialize it again, as the Go Pump does: always-emitted fields are set explicitly.
+
+    Raises:
+        BadBinlog: it does not parse, has an obsolete or unknown type, or times that cannot be.
+    """
+    try:
+        message = Binlog.FromString(payload)
+    except DecodeError as error:
+        raise BadBinlog(f"a payload of {len(payload)} bytes is no Binlog: {error}", size=len(payload)) from error
+    tp, start_ts, commit_ts = message.tp, message.start_ts, message.commit_ts
+    _check(message, tp, start_ts, commit_ts)
+    message.tp = tp
+    message.start_ts = start_ts
+    message.commit_ts = commit_ts
+    message.ddl_job_id = message.ddl_job_id
+    message.ddl_schema_state = message.ddl_schema_state
+    return Item(
+        payload=message.SerializeToString(),
+        tp=int(tp),
+        start_ts=start_ts,
+        commit_ts=commit_ts,
+        prewrite_key=message.prewrite_key,
+    )
+
+
+def _check(message: Binlog, tp: int, start_ts: int, commit_ts: int) -> None:
+    if tp not in _TAKEN or (not message.HasField("tp") and any(f.field_number == 1 for f in UnknownFieldSet(message))):
+        # A type that the enum does not know lands in the unknown fields and would look like a Prewrite.
+        raise BadBinlog(f"a Binlog of type {tp or 'unknown'} is refused", hint="0, 1 and 2 are in use", tp=tp)
+    if start_ts < 0 or commit_ts < 0:
+        raise BadBinlog(f"negative time in a Binlog: start {start_ts}, commit {commit_ts}", start_ts=start_ts)
+    # Such a C would end its P's wait and be invisible to pullers: the transaction would be lost in silence.
+    if tp == BinlogType.COMMIT and commit_ts <= start_ts:
+        raise BadBinlog(
+            f"a Commit must be above its start: start {start_ts}, commit {commit_ts}",
+            start_ts=start_ts,
+            commit_ts=commit_ts,
+        )
+    if tp == BinlogType.ROLLBACK and commit_ts not in (0, start_ts):
+        raise BadBinlog(
+            f"a Rollback has no commit time: start {start_ts}, commit {commit_ts}",
+            start_ts=start_ts,
+            commit_ts=commit_ts,
+        )
+
+
+def commit_item(start_ts: int, commit_ts: int) -> Item:
+    """The C that the Pump writes itself when it has learnt an outcome: tp, start and commit alone (docs/formats.md)."""
+    return item_of(Binlog(tp=WireType.Commit, start_ts=start_ts, commit_ts=commit_ts).SerializeToString())

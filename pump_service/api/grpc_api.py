@@ -1,0 +1,74 @@
+"""``binlog.Pump`` as TiDB's pump client and the Drainer call it (rows W1, W5). Translates only.
+
+Refusals are UNKNOWN with the Go Pump's text, because that is what those clients read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc
+
+from include.errors import BinlogError
+from include.model.tso import Tso
+from include.proto.pump_pb2 import (
+    Entity,
+    Meta,
+    Pos,
+    PullBinlogReq,
+    PullBinlogResp,
+    WriteBinlogReq,
+    WriteBinlogResp,
+)
+from include.proto.pump_pb2_grpc import PumpServicer
+from include.rpc.status import code_and_reason, go_abort
+from pump_service.ingest import Ingest
+from pump_service.metrics import PumpMetrics
+from pump_service.pulls import Pulls
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_DURABLE = WriteBinlogResp()
+
+
+class PumpApi(PumpServicer):
+    """The two calls of TiDB Binlog."""
+
+    def __init__(self, ingest: Ingest, pulls: Pulls, metrics: PumpMetrics, *, pull_bytes: int) -> None:
+        self._ingest = ingest
+        self._pulls = pulls
+        self._metrics = metrics
+        self._pull_bytes = pull_bytes
+        self._written = metrics.rpc_seconds.labels("WriteBinlog", "succ")
+        self._failed = metrics.rpc_seconds.labels("WriteBinlog", "fail")
+
+    async def WriteBinlog(self, request: WriteBinlogReq, context: Context) -> WriteBinlogResp:  # noqa: N802
+        """Durable when it answers."""
+        began = time.perf_counter()
+        try:
+            self._ingest.check_cluster(request.clusterID)
+            await self._ingest.write(request.payload)
+        except BinlogError as error:
+            self._failed.observe(time.perf_counter() - began)
+            await self._refuse(context, error)
+        self._written.observe(time.perf_counter() - began)
+        return _DURABLE
+
+    async def PullBinlogs(self, request: PullBinlogReq, context: Context) -> AsyncIterator[PullBinlogResp]:  # noqa: N802
+        """Every committed binlog with a commit ts above ``startFrom.offset``, one a message."""
+        try:
+            self._ingest.check_cluster(request.clusterID)
+            after = Tso(request.startFrom.offset)
+            async for batch in self._pulls.follow(after, max_bytes=self._pull_bytes, strict=True):
+                for start_ts, commit_ts, payload in batch.rows():
+                    yield PullBinlogResp(
+                        entity=Entity(pos=Pos(), payload=payload, meta=Meta(startTs=start_ts, commitTs=commit_ts))
+                    )
+        except BinlogError as error:
+            await self._refuse(context, error)
+
+    async def _refuse(self, context: Context, error: BinlogError) -> NoReturn:
+        self._metrics.refused.labels(code_and_reason(error)[1]).inc()
+        await context.abort(*go_abort(error))
+        raise AssertionError("abort returned")

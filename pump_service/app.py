@@ -1,0 +1,266 @@
+"""Composition root of a Pump: builds the stages, starts them in order, stops them in order.
+
+Order of a start: identity, ports, store (recovered), registered, serving, Drainers notified, and only then online for
+itself; a start that fails puts back the registry value that it found. Order of an end: gate, registry, streams and
+calls, store, registry. Whatever stage dies stops the process: nothing limps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from include.clock import SYSTEM_CLOCK, Clock
+from include.errors import BinlogError
+from include.model.node import NodeKind, NodeState
+from include.proto.pump_pb2_grpc import add_PumpServicer_to_server
+from include.proto.pumphouse_pb2_grpc import add_PumpBatchServicer_to_server
+from include.registry.base import Cluster
+from include.settings import PumpSettings, TlsSettings
+from pump_service import heartbeat, listen, notify
+from pump_service.api.batch_api import PumpBatchApi
+from pump_service.api.grpc_api import PumpApi
+from pump_service.api.http_api import HttpApi
+from pump_service.drain import drained
+from pump_service.identity import node_id_of
+from pump_service.lifecycle import Action, must_notify
+from pump_service.stages import Stages, build_stages
+from pump_service.store.store import Store
+
+log = structlog.get_logger()
+
+_GRACE_S = 5.0
+_REGISTER_AGAIN_S = 1.0
+_WRITER_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What a Pump says when it serves."""
+
+    node_id: str
+    grpc: str
+    http: str
+    pid: int
+
+
+class PumpApp:
+    """One Pump in this process. `run` returns the exit code."""
+
+    def __init__(
+        self,
+        settings: PumpSettings,
+        cluster: Cluster,
+        tls: TlsSettings,
+        *,
+        announce: Callable[[Serving], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._tls = tls
+        self._announce = announce
+        self._clock = clock
+        self._stop = asyncio.Event()
+        self._in_turn = asyncio.Lock()
+        self._failure: BaseException | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._change: asyncio.Task[None] | None = None
+
+    async def run(self) -> int:
+        """Start, serve until told to stop, stop. 0 = stopped in order, 1 = a stage failed."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        async with contextlib.AsyncExitStack() as undo:
+            stages = await self._start(undo)
+            await self._stop.wait()
+            await self._finish(stages)
+        if self._failure is not None:
+            log.error("pump_failed", error=str(self._failure), exc_info=self._failure)
+            return 1
+        return 0
+
+    # ---- start -------------------------------------------------------------------------------------------------
+
+    async def _start(self, undo: contextlib.AsyncExitStack) -> Stages:
+        settings = self._settings
+        server, port = listen.bind_grpc(settings.addr, self._tls)
+        undo.push_async_callback(server.stop, 0)
+        host = listen.split_address(settings.addr)[0]
+        addr = f"{host}:{port}"
+        listening = listen.bind_http(settings.http_addr or f"{host}:0")
+        undo.callback(listening.close)
+        http_addr = f"{listen.split_address(settings.http_addr or addr)[0]}:{listening.getsockname()[1]}"
+        advertised = settings.advertise_addr or _reachable(addr)
+        node_id = node_id_of(settings.data_dir, settings.node_id, advertised)
+
+        registrar = await asyncio.to_thread(heartbeat.Registrar, self._cluster, node_id, advertised, self._clock)
+        found_end = registrar.found.extra if registrar.found is not None else None
+        store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=found_end)
+        undo.push_async_callback(asyncio.to_thread, store.close)
+        stages = build_stages(
+            settings,
+            cluster=self._cluster,
+            tls=self._tls,
+            clock=self._clock,
+            store=store,
+            registrar=registrar,
+            http=_reachable(http_addr),
+            request=self._request,
+        )
+        undo.push_async_callback(stages.resolver.close)
+        undo.callback(stages.pulls.close)
+        self._stages = stages
+
+        add_PumpServicer_to_server(
+            PumpApi(stages.ingest, stages.pulls, stages.metrics, pull_bytes=settings.pull_batch_bytes), server
+        )
+        add_PumpBatchServicer_to_server(
+            PumpBatchApi(
+                stages.ingest, stages.pulls, stages.operations, stages.metrics, pull_bytes=settings.pull_batch_bytes
+            ),
+            server,
+        )
+        # From here to the last line a failure puts back what the registry held.
+        with_registry = undo.enter_context(contextlib.ExitStack())
+        with_registry.callback(registrar.put_back)
+        await asyncio.to_thread(registrar.write, NodeState.ONLINE, stages.report())
+        await server.start()
+        self._server = server
+        runner = await listen.serve_http(
+            HttpApi(stages.operations, stages.metrics, self._tls).application(), listening, self._tls
+        )
+        undo.push_async_callback(runner.cleanup)
+        if must_notify(registrar.found.state if registrar.found is not None else None):
+            nodes = await asyncio.to_thread(self._cluster.nodes, NodeKind.DRAINER)
+            await notify.notify([node for node in nodes if node.state is NodeState.ONLINE], self._tls)
+        with_registry.pop_all()
+
+        stages.lifecycle.apply(Action.START)
+        self._run_loops(stages)
+        self._announce(Serving(node_id=node_id, grpc=_reachable(addr), http=_reachable(http_addr), pid=os.getpid()))
+        log.info("pump_serving", node_id=node_id, grpc=addr, http=http_addr, incarnation=store.incarnation)
+        return stages
+
+    def _run_loops(self, stages: Stages) -> None:
+        settings = self._settings
+        self._loop("fakes", stages.fakes.run(settings.gen_binlog_interval_s))
+        self._loop("resolve", stages.asker.run())
+        self._loop("gc", stages.collector.run())
+        self._loop("writer", self._watch_writer(stages))
+        self._loop(
+            "heartbeat",
+            heartbeat.beat(
+                stages.registrar,
+                settings.heartbeat_interval_s,
+                lambda: stages.lifecycle.state,
+                stages.report,
+                stages.metrics,
+                self._in_turn,
+            ),
+        )
+
+    def _loop(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        task.add_done_callback(self._died)
+        self._loops.append(task)
+
+    def _died(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+            self._stop.set()
+
+    # ---- changes of state --------------------------------------------------------------------------------------
+
+    def _request(self, action: Action) -> None:
+        """Begin a change: the gate closes here and now, everything after it takes its time."""
+        stages = self._stages
+        stages.lifecycle.apply(action)
+        work = self._close(stages) if action is Action.CLOSE else self._pause(stages)
+        self._change = asyncio.get_running_loop().create_task(work, name=str(action))
+        self._change.add_done_callback(self._died)
+
+    async def _pause(self, stages: Stages) -> None:
+        await stages.submitter.settled()
+        await self._register(stages)
+        self._stop.set()
+
+    async def _close(self, stages: Stages) -> None:
+        # Ps that were taken before the gate closed are on disk before anybody reads `closing`.
+        await stages.submitter.settled()
+        await self._register(stages)
+        await drained(self._cluster, stages.store, stages.fakes)
+        stages.lifecycle.refuse_outcomes()
+        await stages.submitter.settled()
+        stages.lifecycle.apply(Action.DRAINED)
+        await self._register(stages)
+        self._stop.set()
+
+    async def _watch_writer(self, stages: Stages) -> None:
+        """After EIO or a failed fsync: no more writes, reads go on, the exit code says so."""
+        while not stages.store.writer_failed:
+            await asyncio.sleep(_WRITER_LOOK_S)
+        error = stages.store.writer_error
+        log.error("writer_failed", error=str(error), hint="reads go on; mend the disk, then restart this Pump")
+        self._failure = self._failure or error
+        if stages.lifecycle.state is NodeState.ONLINE:
+            stages.lifecycle.apply(Action.PAUSE)
+            await self._register(stages)
+
+    async def _register(self, stages: Stages) -> None:
+        """Register the state; again and again until the registry takes it."""
+        while True:
+            try:
+                async with self._in_turn:
+                    await asyncio.to_thread(stages.registrar.write, stages.lifecycle.state, stages.report())
+            except heartbeat.Superseded:
+                raise
+            except (BinlogError, OSError) as error:
+                log.warning("registration_failed", state=str(stages.lifecycle.state), error=str(error))
+                await asyncio.sleep(_REGISTER_AGAIN_S)
+            else:
+                return
+
+    # ---- end ---------------------------------------------------------------------------------------------------
+
+    async def _finish(self, stages: Stages) -> None:
+        if self._change is not None and not self._change.done():
+            self._change.cancel()  # SIGTERM while closing: paused, and to be closed again after the next start
+            await asyncio.wait([self._change])
+        if stages.lifecycle.state in (NodeState.ONLINE, NodeState.CLOSING):
+            stages.lifecycle.apply(Action.PAUSE)
+        superseded = isinstance(self._failure, heartbeat.Superseded)
+        if stages.lifecycle.state is NodeState.PAUSING and not superseded:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE_S):
+                    await self._register(stages)
+        stages.pulls.stop()
+        await self._server.stop(_GRACE_S)
+        stages.lifecycle.refuse_outcomes()
+        for task in self._loops:
+            task.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await stages.submitter.settled()
+        await asyncio.to_thread(stages.store.close)
+        if stages.lifecycle.state is NodeState.PAUSING:
+            stages.lifecycle.apply(Action.STOPPED)
+        if not superseded:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE_S):
+                    await self._register(stages)
+        log.info("pump_stopped", node_id=stages.registrar.node_id, state=str(stages.lifecycle.state))
+
+
+def _reachable(addr: str) -> str:
+    """What others connect to: an address that means "all" becomes this host's name."""
+    host, _, port = addr.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::", "") else addr  # noqa: S104

@@ -1,0 +1,67 @@
+"""Leaving the cluster without taking anything along (row P13).
+
+When this begins, the gate for Ps is closed already and `closing` is registered. Then: no P unresolved -> F, a fake, so
+F lies above every commit ts of this Pump -> every consumer that is not offline has passed F. Fakes and pulls go on
+meanwhile, C and Rollback are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from include.errors import BinlogError
+from include.model.tso import Tso, show
+from include.registry.base import Cluster
+from pump_service.collector import checkpoints
+from pump_service.fakes import FakeWriter
+from pump_service.store.store import Store
+
+log = structlog.get_logger()
+
+_LOOK_S = 0.2
+_NAMED_EVERY_S = 10.0
+
+
+async def drained(cluster: Cluster, store: Store, fakes: FakeWriter) -> Tso:
+    """Wait until the Pump may go; returns F. Without any consumer nothing is waited for after F."""
+    await _nothing_unresolved(store)
+    last = await _last_position(store, fakes)
+    log.info("last_position_fixed", ts=last)
+    named_at = float("-inf")
+    while True:
+        behind = await _behind(cluster, last)
+        if not behind:
+            return last
+        now = asyncio.get_running_loop().time()
+        if now - named_at >= _NAMED_EVERY_S:
+            named_at = now
+            log.info("waiting_for_consumers", ts=last, behind={name: show(ts) for name, ts in behind.items()})
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _nothing_unresolved(store: Store) -> None:
+    while store.unresolved_count:
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _last_position(store: Store, fakes: FakeWriter) -> Tso:
+    while True:
+        ts = await fakes.write()
+        if ts is not None:
+            break
+        await asyncio.sleep(_LOOK_S)
+    while store.watermark < ts:
+        await asyncio.sleep(_LOOK_S)
+    return ts
+
+
+async def _behind(cluster: Cluster, last: Tso) -> dict[str, Tso]:
+    try:
+        found = await asyncio.to_thread(checkpoints, cluster)
+    except (BinlogError, OSError) as error:
+        # Not knowing is not the same as nobody waiting.
+        log.warning("consumers_unreadable", error=str(error))
+        return {"unknown": Tso(0)}
+    return {name: ts for name, ts in found.items() if ts < last}

@@ -1,0 +1,70 @@
+"""Fake binlogs: the watermark moves on even when no transaction does (row P8).
+
+Anything that was taken before a fake's ts was drawn lies before the fake in the value log, and a transaction whose P
+comes after it takes its commit ts after that; so a fake never passes a commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from include.errors import BinlogError
+from include.model.binlog import BinlogType
+from include.model.tso import Tso
+from include.proto.binlog_pb2 import Binlog
+from include.proto.binlog_pb2 import BinlogType as WireType
+from include.registry.base import Cluster
+from pump_service.metrics import PumpMetrics
+from pump_service.store.store import Item, Store
+from pump_service.submit import Submitter
+
+log = structlog.get_logger()
+
+
+def fake_item(ts: int) -> Item:
+    """A Binlog of type Rollback whose start and commit are both ``ts``."""
+    message = Binlog(tp=WireType.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
+    return Item(payload=message.SerializeToString(), tp=int(BinlogType.ROLLBACK), start_ts=ts, commit_ts=ts)
+
+
+class FakeWriter:
+    """Writes fakes; where nothing can be written, publishes them unpersisted."""
+
+    def __init__(self, cluster: Cluster, store: Store, submitter: Submitter, metrics: PumpMetrics) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._submitter = submitter
+        self._metrics = metrics
+        self._last = 0
+
+    async def write(self) -> Tso | None:
+        """One fake; its ts, or None when it could be neither written nor published."""
+        ts = await asyncio.to_thread(self._cluster.tso)
+        (status,) = await self._submitter.submit((fake_item(ts),))
+        if status is None:
+            self._metrics.fakes.labels("written").inc()
+            self._last = ts
+            return ts
+        # Without it a full disk would stay full: the archive could not advance, so nothing could be freed.
+        if self._store.publish_unpersisted(ts):
+            self._metrics.fakes.labels("unpersisted").inc()
+            return ts
+        self._metrics.fakes.labels("failed").inc()
+        log.warning("fake_failed", ts=ts, error=str(status))
+        return None
+
+    async def run(self, interval_s: float) -> None:
+        """A fake whenever the watermark has not moved for an interval, for ever."""
+        before = self._store.watermark
+        while True:
+            await asyncio.sleep(interval_s)
+            now = self._store.watermark
+            # One of ours that waits behind an unresolved P is enough: it moves the watermark when the P is settled.
+            if now == before and self._last <= now:
+                try:
+                    await self.write()
+                except (BinlogError, OSError) as error:
+                    log.warning("fake_failed", error=str(error))
+            before = self._store.watermark

@@ -1,0 +1,118 @@
+"""Registration: what the registry says of this Pump, and the heartbeat that keeps it fresh (rows W3, P10).
+
+Cluster calls block, so they run on the app's small pool of threads; everything else runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from include.clock import Clock
+from include.errors import BinlogError, PumpError
+from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from include.model.tso import Tso, compose, physical_ms
+from include.registry.base import Cluster
+from pump_service.metrics import PumpMetrics
+
+log = structlog.get_logger()
+
+
+class Superseded(PumpError):
+    """Another process has registered under this node id after us. Facts: node_id, found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a heartbeat says beside the state."""
+
+    max_commit_ts: Tso
+    extra: PumpExtra
+    score: int = 0
+    label: dict[str, str] | None = None
+
+
+class Registrar:
+    """Writes the Pump's registry value; knows what it found there at the start, to put it back."""
+
+    def __init__(self, cluster: Cluster, node_id: str, host: str, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self.node_id = node_id
+        self.host = host
+        self.found = cluster.node(NodeKind.PUMP, node_id)
+        self._registered = False
+        self._start_tso = cluster.tso()
+        self._start_at = clock.monotonic()
+
+    def approximate_tso(self) -> Tso:
+        """Start TSO + elapsed time: fresh enough for ``updateTS``, without asking the cluster each time."""
+        elapsed_ms = int((self._clock.monotonic() - self._start_at) * 1000)
+        return compose(physical_ms(self._start_tso) + elapsed_ms)
+
+    def write(self, state: NodeState, report: Report) -> None:
+        """Register state and report; blocks. Superseded when another process took the node id."""
+
+        def change(found: NodeStatus | None) -> NodeStatus:
+            mine = report.extra
+            other = found.extra if found is not None else None
+            if (
+                self._registered
+                and other is not None
+                and (other.incarnation != mine.incarnation or other.start_count > mine.start_count)
+            ):
+                raise Superseded(
+                    f"another process has registered as {self.node_id} (incarnation {other.incarnation},"
+                    f" start {other.start_count}), this one is incarnation {mine.incarnation}, start"
+                    f" {mine.start_count}",
+                    hint="one node id belongs to one data directory and one process",
+                    node_id=self.node_id,
+                    found=other.incarnation,
+                )
+            return NodeStatus(
+                node_id=self.node_id,
+                host=self.host,
+                state=state,
+                score=report.score,
+                label=report.label,
+                max_commit_ts=report.max_commit_ts,
+                update_ts=self.approximate_tso(),
+                extra=mine,
+                unknown=found.unknown if found is not None else {},
+            )
+
+        self._cluster.update_node(NodeKind.PUMP, self.node_id, change)
+        self._registered = True
+
+    def put_back(self) -> None:
+        """A failed start leaves the registry as it was; blocks."""
+        if self._registered:
+            self._cluster.update_node(NodeKind.PUMP, self.node_id, lambda _: self.found)
+            self._registered = False
+
+
+async def beat(
+    registrar: Registrar,
+    interval_s: float,
+    state: Callable[[], NodeState],
+    report: Callable[[], Report],
+    metrics: PumpMetrics,
+    in_turn: asyncio.Lock,
+) -> None:
+    """Write the registry value every ``interval_s`` seconds, for ever; failures are logged, Superseded is raised.
+
+    ``in_turn`` keeps a heartbeat that is under way from overwriting a state that was registered after it was read.
+    """
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            async with in_turn:
+                await asyncio.to_thread(registrar.write, state(), report())
+        except Superseded:
+            raise
+        except (BinlogError, OSError) as error:
+            metrics.heartbeat_failures.inc()
+            log.warning("heartbeat_failed", node_id=registrar.node_id, error=str(error))

@@ -1,0 +1,45 @@
+"""Who this Pump is: its node id, kept with its data."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import structlog
+
+from include.durable import make_dirs, write_atomic
+from include.errors import ConfigError
+
+log = structlog.get_logger()
+
+NODE_FILE = ".node"
+
+
+def node_id_of(data_dir: Path, wanted: str, advertised: str) -> str:
+    """Node id of a data directory; what is stored there wins, as in the Go Pump (docs/formats.md).
+
+    Args:
+        data_dir: made when it is missing.
+        wanted: the setting ``node_id``, '' for none.
+        advertised: ``host:port`` that others connect to; its port goes into an id made here.
+    """
+    path = data_dir / NODE_FILE
+    stored = path.read_text().strip() if path.exists() else ""
+    if stored:
+        if wanted and wanted != stored:
+            log.warning("node_id_setting_ignored", setting=wanted, stored=stored, path=str(path))
+        return check_node_id(stored)
+    node_id = check_node_id(wanted or f"{socket.gethostname()}:{advertised.rpartition(':')[2]}")
+    make_dirs(data_dir)
+    # Stored even when it was a setting: a data directory is one node for ever, whatever the next start is told.
+    write_atomic(path, node_id.encode(), mode=0o600)
+    return node_id
+
+
+def check_node_id(node_id: str) -> str:
+    """The id itself, or ConfigError: it is one element of a registry key and of names in the archive."""
+    if not node_id or node_id != node_id.strip() or any(c in "/\\\0" or not c.isprintable() for c in node_id):
+        raise ConfigError(f"{node_id!r} is no node id", hint="printable, no slash", node_id=node_id)
+    if node_id in {".", ".."} or len(node_id.encode()) > 200:
+        raise ConfigError(f"{node_id!r} is no node id", hint="at most 200 bytes", node_id=node_id)
+    return node_id

@@ -1,0 +1,106 @@
+"""Sockets and servers of the two ports. TLS, mutual TLS and allowed names are the same on both (row W6)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from aiohttp import web
+
+from include.errors import ConfigError, PeerRefused
+from include.rpc.channel import SERVER_OPTIONS
+from include.rpc.status import abort_details
+from include.rpc.tls import check_grpc_peer, server_credentials, server_ssl_context
+from include.settings import TlsSettings
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def split_address(addr: str) -> tuple[str, int]:
+    """Host and port of ``host:port``; ConfigError otherwise. Port 0 picks a free one."""
+    host, sep, port = addr.rpartition(":")
+    if not sep or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{addr!r} is no address", hint="host:port", addr=addr)
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - an empty host means all, as for the Go Pump
+
+
+def bind_grpc(addr: str, tls: TlsSettings) -> tuple[grpc.aio.Server, int]:
+    """A server that is bound but does not serve yet, and its port."""
+    interceptors = [_AllowedNames(tls)] if tls.enabled and tls.cert_allowed_cn else []
+    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
+    host, port = split_address(addr)
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    credentials = server_credentials(tls)
+    try:
+        if credentials is None:
+            bound = server.add_insecure_port(target)
+        else:
+            bound = server.add_secure_port(target, credentials)
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {addr}: {error}", hint="is another Pump running?", addr=addr) from error
+    return server, bound
+
+
+def bind_http(addr: str) -> socket.socket:
+    """A listening socket; connections wait until somebody serves it."""
+    host, port = split_address(addr)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=64)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {addr}: {error}", addr=addr) from error
+
+
+async def serve_http(application: web.Application, listening: socket.socket, tls: TlsSettings) -> web.AppRunner:
+    """Serve; end it with ``cleanup()``."""
+    runner = web.AppRunner(application, access_log=None, handle_signals=False)
+    await runner.setup()
+    await web.SockSite(runner, listening, ssl_context=server_ssl_context(tls)).start()
+    return runner
+
+
+class _AllowedNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Refuses calls whose client certificate carries none of the allowed names."""
+
+    def __init__(self, tls: TlsSettings) -> None:
+        self._tls = tls
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Wrap the handler; an interceptor itself does not see the certificate."""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        if handler.response_streaming:
+            name = "stream_stream" if handler.request_streaming else "unary_stream"
+            return handler._replace(**{name: self._stream(getattr(handler, name))})
+        name = "stream_unary" if handler.request_streaming else "unary_unary"
+        return handler._replace(**{name: self._unary(getattr(handler, name))})
+
+    async def _check(self, context: Context) -> None:
+        try:
+            check_grpc_peer(context.auth_context(), self._tls, peer=context.peer())
+        except PeerRefused as error:
+            await context.abort(*abort_details(error))
+
+    def _unary(self, behavior: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def checked(request: Any, context: Context) -> Any:
+            await self._check(context)
+            return await behavior(request, context)
+
+        return checked
+
+    def _stream(
+        self, behavior: Callable[[Any, Context], AsyncIterator[Any]]
+    ) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        async def checked(request: Any, context: Context) -> AsyncIterator[Any]:
+            await self._check(context)
+            async for message in behavior(request, context):
+                yield message
+
+        return checked

@@ -1,0 +1,51 @@
+"""A Pump that is new to the cluster is known to every online Drainer before it takes a write (row P9)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from include.errors import PumpUnavailable
+from include.model.node import NodeStatus
+from include.proto.cistern_pb2 import NotifyReq
+from include.proto.cistern_pb2_grpc import CisternStub
+from include.rpc.channel import open_aio_channel
+from include.settings import TlsSettings
+
+_TRIES = 3
+_FIRST_WAIT_S = 1.0
+OVERALL_S = 10.0
+
+
+async def notify(drainers: list[NodeStatus], tls: TlsSettings) -> None:
+    """Call ``Cistern.Notify`` on each Drainer; PumpUnavailable names the one that did not answer."""
+    try:
+        async with asyncio.timeout(OVERALL_S):
+            for drainer in drainers:
+                await _notify_one(drainer, tls)
+    except TimeoutError:
+        raise PumpUnavailable(
+            f"fail to notify all living drainer: no answer within {OVERALL_S:.0f} s",
+            hint="a Drainer that is gone must be set offline first",
+        ) from None
+
+
+async def _notify_one(drainer: NodeStatus, tls: TlsSettings) -> None:
+    wait_s = _FIRST_WAIT_S
+    async with open_aio_channel(drainer.host, tls) as channel:
+        for left in reversed(range(_TRIES)):
+            try:
+                await CisternStub(channel).Notify(NotifyReq())
+            except grpc.RpcError as error:
+                if not left:
+                    code = error.code() if isinstance(error, grpc.aio.AioRpcError) else error
+                    raise PumpUnavailable(
+                        f"fail to notify all living drainer: {drainer.node_id} at {drainer.host}: {code}",
+                        hint="a Drainer that is gone must be set offline before a new Pump can start",
+                        node_id=drainer.node_id,
+                    ) from error
+                await asyncio.sleep(wait_s)
+                wait_s *= 2
+            else:
+                return

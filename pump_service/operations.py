@@ -1,0 +1,233 @@
+"""What operators and the archive ask of a running Pump, whatever door they come through.
+
+Owned by the event loop; store and cluster calls that may block run on threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import structlog
+
+from include.errors import BinlogError, PumpDraining, UsageError
+from include.model.node import NodeKind, NodeStatus
+from include.model.tso import physical_ms, show
+from include.proto.binlog_pb2 import Binlog, PrewriteValue
+from include.proto.pumphouse_pb2 import (
+    Blocker,
+    PendingCommit,
+    PullBatchesResponse,
+    StatusResponse,
+    TriggerGcResponse,
+)
+from include.registry.base import Cluster
+from pump_service.collector import Collector
+from pump_service.heartbeat import Registrar
+from pump_service.ingest import Ingest
+from pump_service.lifecycle import OPERATOR_ACTIONS, Action, Lifecycle
+from pump_service.resolve.base import Resolver
+from pump_service.store.store import PullBatch, Store, Unresolved
+
+log = structlog.get_logger()
+
+_BLOCKERS_SHOWN = 100
+_WRONG_PARAMETER = 3
+_OK = 200
+
+
+class Operations:
+    """The calls behind HTTP and ``PumpBatch``."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        registrar: Registrar,
+        lifecycle: Lifecycle,
+        store: Store,
+        ingest: Ingest,
+        collector: Collector,
+        resolver: Resolver,
+        sync_log: bool,
+        request: Callable[[Action], None],
+    ) -> None:
+        self._cluster = cluster
+        self._registrar = registrar
+        self._lifecycle = lifecycle
+        self._store = store
+        self._ingest = ingest
+        self._collector = collector
+        self._resolver = resolver
+        self._sync_log = sync_log
+        self._request = request
+        self._version = _version()
+        self._gc: asyncio.Task[None] | None = None
+
+    # ---- state -------------------------------------------------------------------------------------------------
+
+    def change_state(self, node_id: str, action: str) -> tuple[int, str]:
+        """``PUT /state/{nodeID}/{action}``: code and message of the Go Pump; begins the change."""
+        mine = self._registrar.node_id
+        if node_id != mine:
+            return _WRONG_PARAMETER, f"invalide nodeID {node_id}, this pump's nodeID is {mine}"
+        if not self._lifecycle.takes_prewrites:
+            return _WRONG_PARAMETER, f"this pump's state is {self._lifecycle.state}, apply {action} failed!"
+        if action not in OPERATOR_ACTIONS:
+            return _WRONG_PARAMETER, f"invalide action {action}"
+        try:
+            self._request(OPERATOR_ACTIONS[action])
+        except PumpDraining as error:
+            return _WRONG_PARAMETER, error.message
+        return _OK, f"apply action {action} success!"
+
+    # ---- lists -------------------------------------------------------------------------------------------------
+
+    async def http_status(self) -> dict[str, Any]:
+        """Body of ``GET /status``."""
+        try:
+            nodes = await asyncio.to_thread(self._cluster.nodes, NodeKind.PUMP)
+            now = await asyncio.to_thread(self._cluster.tso)
+        except (BinlogError, OSError) as error:
+            return {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
+        status = {node.node_id: node.to_dict() for node in nodes}
+        return {"status": status, "CommitTS": now, "Checkpoint": {}, "ErrMsg": ""}
+
+    async def drainers(self) -> list[NodeStatus]:
+        """Every registered consumer."""
+        return await asyncio.to_thread(self._cluster.nodes, NodeKind.DRAINER)
+
+    async def status(self) -> StatusResponse:
+        """Everything that holds something, with its ts."""
+        status = await asyncio.to_thread(self._store.status)
+        last = self._collector.last
+        return StatusResponse(
+            node_id=self._registrar.node_id,
+            incarnation=self._store.incarnation,
+            start_count=self._store.start_count,
+            state=str(self._lifecycle.state),
+            watermark=self._store.watermark,
+            gc_point=self._store.gc_point,
+            deletion_limit=self._store.deletion_limit,
+            gc_held_by=list(last.held_by) if last is not None else [],
+            unresolved=self._store.unresolved_count,
+            oldest_unresolved=[self._blocker(p) for p in self._store.unresolved(_BLOCKERS_SHOWN)],
+            late=[self._pending(c) for c in self._store.late()],
+            orphans=[self._pending(c) for c in self._store.orphans()],
+            value_log_bytes=status.value_log_bytes,
+            value_log_files=status.value_log_files,
+            available_bytes=status.available_bytes,
+            read_only=self._store.read_only,
+            writer_failed=self._store.writer_failed,
+            sync_log=self._sync_log,
+            slow_mode=status.slow_mode,
+            duplicate_commits=status.duplicate_commits,
+            version=self._version,
+        )
+
+    def pull_response(self, batch: PullBatch, frame: bytes) -> PullBatchesResponse:
+        """A frame with what goes beside it."""
+        blocking = self._store.unresolved(1)
+        return PullBatchesResponse(
+            frame=frame,
+            watermark=batch.complete_to,
+            node_id=self._registrar.node_id,
+            incarnation=self._store.incarnation,
+            start_count=self._store.start_count,
+            sync_log=self._sync_log,
+            gc_point=self._store.gc_point,
+            blocker=self._blocker(blocking[0]) if blocking else None,
+        )
+
+    # ---- acts --------------------------------------------------------------------------------------------------
+
+    async def accept(self, start_ts: int, commit_ts: int, reason: str) -> None:
+        """The archive has taken a late or orphan commit by name."""
+        await asyncio.to_thread(self._store.accept, start_ts, commit_ts, reason)
+        log.info("commit_accepted", start_ts=start_ts, commit_ts=commit_ts, reason=reason)
+
+    async def settle(self, start_ts: int, commit_ts: int, *, reason: str, who: str) -> None:
+        """The recorded way out for a P whose outcome nobody answers; ``commit_ts`` 0 = rolled back."""
+        if not reason.strip():
+            raise UsageError("settling a prewrite needs a reason", hint="--reason")
+        if not self._store.is_unresolved(start_ts):
+            raise UsageError(
+                f"no unresolved prewrite has start ts {show(start_ts)}", hint="see `pumphouse pumps`", start_ts=start_ts
+            )
+        log.warning("prewrite_settled_by_hand", start_ts=start_ts, commit_ts=commit_ts, reason=reason, who=who)
+        if not commit_ts:
+            await asyncio.to_thread(self._store.settle_rolled_back, start_ts, reason=reason, who=who)
+            return
+        if commit_ts <= start_ts:
+            raise UsageError(f"commit ts {commit_ts} is not above start ts {start_ts}", start_ts=start_ts)
+        now = await asyncio.to_thread(self._cluster.tso)
+        if commit_ts > now:
+            raise UsageError(f"commit ts {show(commit_ts)} lies in the future, now is {show(now)}", commit_ts=commit_ts)
+        await self._ingest.complete(start_ts, commit_ts)
+
+    async def trigger_gc(self) -> TriggerGcResponse:
+        """Run GC and say what came of it; ``started`` false when one is running."""
+        report = await self._collector.trigger()
+        if report is None:
+            return TriggerGcResponse(
+                started=False, gc_point=self._store.gc_point, deletion_limit=self._store.deletion_limit
+            )
+        return TriggerGcResponse(
+            started=True,
+            gc_point=report.gc_point,
+            deletion_limit=report.deletion_limit,
+            held_by=list(report.held_by),
+            freed_files=report.freed_files,
+            freed_bytes=report.freed_bytes,
+            kept_files=report.kept_files,
+        )
+
+    def start_gc(self) -> bool:
+        """Begin a GC run and do not wait; False when one is running."""
+        if self._gc is not None and not self._gc.done():
+            return False
+
+        async def run() -> None:
+            try:
+                await self._collector.trigger()
+            except (BinlogError, OSError) as error:
+                log.warning("gc_failed", error=str(error))
+
+        self._gc = asyncio.get_running_loop().create_task(run())
+        return True
+
+    async def dump(self, ts: int) -> str:
+        """What is stored under a ts, in words; for a P also what its resolver says."""
+        payload = await asyncio.to_thread(self._store.find, ts)
+        if payload is None:
+            return f"no binlog is stored under ts {show(ts)}"
+        message = Binlog.FromString(payload)
+        lines = ["binlog:", str(message).rstrip()]
+        if message.prewrite_value:
+            lines += ["prewrite value:", str(PrewriteValue.FromString(message.prewrite_value)).rstrip()]
+        if message.prewrite_key and ts == message.start_ts:
+            lines.append("transaction:")
+            with contextlib.suppress(BinlogError):
+                outcome = await self._resolver.ask(message.start_ts, message.prewrite_key, decide=False)
+                lines.append(f"{outcome.fate.value} commit_ts: {outcome.commit_ts}")
+        return "\n".join(lines) + "\n"
+
+    # ---- parts -------------------------------------------------------------------------------------------------
+
+    def _blocker(self, prewrite: Unresolved) -> Blocker:
+        age_ms = physical_ms(self._registrar.approximate_tso()) - physical_ms(prewrite.start_ts)
+        return Blocker(start_ts=prewrite.start_ts, age_ms=max(age_ms, 0), prewrite_key=prewrite.prewrite_key)
+
+    @staticmethod
+    def _pending(commit: Any) -> PendingCommit:
+        return PendingCommit(start_ts=commit.start_ts, commit_ts=commit.commit_ts, accepted=commit.accepted)
+
+
+def _version() -> str:
+    try:
+        return version("pumphouse")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,108 @@
+"""Applications that answer for their own transactions: `pumphouse.v1.TxnResolver`, registered in the cluster.
+
+The one whose prefix matches the prewrite key is asked, the longest prefix first; only live ones (heartbeat younger
+than RESOLVER_TTL_S) count. The registry is read at most once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import structlog
+
+from include.clock import Clock
+from include.errors import BinlogError
+from include.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
+from include.proto.pumphouse_pb2_grpc import TxnResolverStub
+from include.registry.base import RESOLVER_TTL_S, Cluster, ResolverRecord
+from include.rpc.channel import open_aio_channel
+from include.rpc.status import from_rpc_error
+from include.settings import TlsSettings
+from pump_service.resolve.base import Fate, NoAnswer, Outcome
+
+log = structlog.get_logger()
+
+_ASK_TIMEOUT_S = 5.0
+_REGISTRY_TTL_S = 1.0
+_FATES = {
+    TxnStatusResponse.PENDING: Fate.PENDING,
+    TxnStatusResponse.COMMITTED: Fate.COMMITTED,
+    TxnStatusResponse.ROLLED_BACK: Fate.ROLLED_BACK,
+}
+
+
+def choose(records: list[ResolverRecord], key: bytes, now: float) -> ResolverRecord | None:
+    """The live resolver with the longest prefix of ``key``, or None."""
+    matching = [
+        (len(prefix), record)
+        for record in records
+        if now - record.heartbeat < RESOLVER_TTL_S
+        for prefix in record.prefixes
+        if key.startswith(prefix)
+    ]
+    return max(matching, key=lambda pair: pair[0])[1] if matching else None
+
+
+class ApplicationResolver:
+    """Resolver over the registered applications. Owned by the event loop."""
+
+    def __init__(self, cluster: Cluster, cluster_id: int, tls: TlsSettings, clock: Clock) -> None:
+        self._cluster = cluster
+        self._cluster_id = cluster_id
+        self._tls = tls
+        self._clock = clock
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._records: list[ResolverRecord] = []
+        self._read_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def ask(self, start_ts: int, prewrite_key: bytes, *, decide: bool) -> Outcome:
+        """See `Resolver.ask`."""
+        record = choose(await self._live(), prewrite_key, self._clock.now())
+        if record is None:
+            raise NoAnswer(
+                f"no live resolver answers for the prewrite key of start ts {start_ts}",
+                hint="start the application's resolver, or: pumphouse pump settle",
+                start_ts=start_ts,
+            )
+        channel = self._channels.get(record.host)
+        if channel is None:
+            channel = self._channels[record.host] = open_aio_channel(record.host, self._tls)
+        request = TxnStatusRequest(
+            cluster_id=self._cluster_id, start_ts=start_ts, prewrite_key=prewrite_key, decide=decide
+        )
+        try:
+            answer = await TxnResolverStub(channel).TxnStatus(request, timeout=_ASK_TIMEOUT_S)
+        except grpc.RpcError as error:
+            reason = from_rpc_error(error, peer=record.host)
+            raise NoAnswer(f"resolver {record.resolver_id}: {reason}", start_ts=start_ts) from error
+        return _outcome(answer, start_ts, record.resolver_id)
+
+    async def close(self) -> None:
+        """Close the channels."""
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()
+
+    async def _live(self) -> list[ResolverRecord]:
+        async with self._reading:
+            if self._clock.monotonic() - self._read_at >= _REGISTRY_TTL_S:
+                try:
+                    self._records = await asyncio.to_thread(self._cluster.resolvers)
+                except (BinlogError, OSError) as error:
+                    # The ones read before are asked on; their heartbeats age out by themselves.
+                    log.warning("resolvers_unreadable", error=str(error))
+                self._read_at = self._clock.monotonic()
+        return self._records
+
+
+def _outcome(answer: TxnStatusResponse, start_ts: int, who: str) -> Outcome:
+    fate = _FATES.get(answer.outcome)
+    if fate is None or (fate is Fate.COMMITTED and answer.commit_ts <= start_ts):
+        raise NoAnswer(
+            f"resolver {who} gave an answer that cannot be for start ts {start_ts}: outcome {answer.outcome}, commit"
+            f" ts {answer.commit_ts}",
+            start_ts=start_ts,
+        )
+    return Outcome(fate=fate, commit_ts=answer.commit_ts if fate is Fate.COMMITTED else 0)

@@ -1,0 +1,114 @@
+"""Asks about each P that has waited: early and again without power, with it after max-txn-timeout (row P6).
+
+A P leaves the wait only by an outcome. No answer is never "not committed": the Pump goes on asking, names the start ts
+and raises a metric.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from include.clock import Clock
+from include.errors import BinlogError
+from include.model.tso import physical_ms, show
+from include.registry.base import Cluster
+from include.settings import PumpSettings
+from pump_service.ingest import Ingest
+from pump_service.metrics import PumpMetrics
+from pump_service.resolve.base import Fate, NoAnswer, Outcome, Resolver
+from pump_service.store.store import Store, Unresolved
+
+log = structlog.get_logger()
+
+# A P whose C is on its way is not asked about.
+EARLIEST_S = 1.0
+_AT_ONCE = 16
+_A_ROUND = 1000
+_NAMED_EVERY_S = 30.0
+
+
+class Asker:
+    """One loop; owned by the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        ingest: Ingest,
+        resolver: Resolver,
+        cluster: Cluster,
+        settings: PumpSettings,
+        metrics: PumpMetrics,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._ingest = ingest
+        self._resolver = resolver
+        self._cluster = cluster
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._named_at = float("-inf")
+
+    async def run(self) -> None:
+        """Ask for ever."""
+        while True:
+            await asyncio.sleep(self._settings.resolve_interval_s)
+            try:
+                await self.round()
+            except (BinlogError, OSError) as error:
+                log.warning("resolving_failed", error=str(error))
+
+    async def round(self) -> None:
+        """Ask once about every P that has waited long enough, oldest first."""
+        now = self._clock.monotonic()
+        due = [p for p in self._store.unresolved(_A_ROUND) if now - p.arrived >= EARLIEST_S]
+        if not due:
+            self._metrics.unanswered.set(0)
+            return
+        # Ages by the cluster's own clock: a start ts was drawn from it, this machine's clock may differ.
+        now_ms = physical_ms(await asyncio.to_thread(self._cluster.tso))
+        at_once = asyncio.Semaphore(_AT_ONCE)
+        unanswered: list[Unresolved] = []
+
+        async def one(prewrite: Unresolved) -> None:
+            overdue = now_ms - physical_ms(prewrite.start_ts) > self._settings.max_txn_timeout_s * 1000
+            async with at_once:
+                if not await self._settle(prewrite, decide=overdue) and overdue:
+                    unanswered.append(prewrite)
+
+        await asyncio.gather(*(one(prewrite) for prewrite in due))
+        self._metrics.unanswered.set(len(unanswered))
+        if unanswered and now - self._named_at >= _NAMED_EVERY_S:
+            self._named_at = now
+            oldest = min(unanswered, key=lambda p: p.start_ts)
+            log.error(
+                "prewrite_unanswered",
+                start_ts=oldest.start_ts,
+                started=show(oldest.start_ts),
+                prewrite_key=oldest.prewrite_key.hex(),
+                others=len(unanswered) - 1,
+                hint="it holds the watermark; start its resolver, or: pumphouse pump settle",
+            )
+
+    async def _settle(self, prewrite: Unresolved, *, decide: bool) -> bool:
+        start_ts = prewrite.start_ts
+        try:
+            outcome = await self._resolver.ask(start_ts, prewrite.prewrite_key, decide=decide)
+        except NoAnswer as error:
+            self._metrics.resolver_questions.labels("none").inc()
+            log.debug("resolver_no_answer", start_ts=start_ts, error=str(error))
+            return False
+        self._metrics.resolver_questions.labels(outcome.fate.value).inc()
+        return await self._record(start_ts, outcome)
+
+    async def _record(self, start_ts: int, outcome: Outcome) -> bool:
+        if outcome.fate is Fate.COMMITTED:
+            await self._ingest.complete(start_ts, outcome.commit_ts)
+            log.info("commit_completed", start_ts=start_ts, commit_ts=outcome.commit_ts)
+        elif outcome.fate is Fate.ROLLED_BACK:
+            await asyncio.to_thread(self._store.settle_rolled_back, start_ts, reason="resolver", who="resolver")
+            log.info("prewrite_rolled_back", start_ts=start_ts)
+        return outcome.fate is not Fate.PENDING

@@ -1,0 +1,164 @@
+"""The parts of a Pump and how they hang together; built once by `pump_service.app`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from include.clock import Clock
+from include.model.node import PumpExtra
+from include.model.tso import physical_ms
+from include.registry.base import Cluster
+from include.settings import PumpSettings, TlsSettings
+from pump_service.collector import Collector
+from pump_service.fakes import FakeWriter
+from pump_service.heartbeat import Registrar, Report
+from pump_service.ingest import Ingest
+from pump_service.lifecycle import Action, Lifecycle
+from pump_service.metrics import PumpMetrics, Sample
+from pump_service.operations import Operations
+from pump_service.pulls import Pulls
+from pump_service.resolve.application import ApplicationResolver
+from pump_service.resolve.asker import Asker
+from pump_service.resolve.base import Resolver
+from pump_service.store.store import Store
+from pump_service.submit import Submitter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """Everything that runs."""
+
+    store: Store
+    registrar: Registrar
+    lifecycle: Lifecycle
+    metrics: PumpMetrics
+    submitter: Submitter
+    ingest: Ingest
+    pulls: Pulls
+    fakes: FakeWriter
+    resolver: Resolver
+    asker: Asker
+    collector: Collector
+    operations: Operations
+    report: Callable[[], Report]
+
+
+def build_stages(
+    settings: PumpSettings,
+    *,
+    cluster: Cluster,
+    tls: TlsSettings,
+    clock: Clock,
+    store: Store,
+    registrar: Registrar,
+    http: str,
+    request: Callable[[Action], None],
+) -> Stages:
+    """Wire the parts; nothing runs yet. Call it on the event loop."""
+    metrics = PumpMetrics()
+    lifecycle = Lifecycle(registrar.found.state if registrar.found is not None else None)
+    submitter = Submitter(store, settings.queue_bytes, metrics)
+    cluster_id = cluster.cluster_id()
+    ingest = Ingest(cluster_id=cluster_id, lifecycle=lifecycle, store=store, submitter=submitter)
+    resolver = ApplicationResolver(cluster, cluster_id, tls, clock)
+    collector = Collector(
+        cluster=cluster,
+        store=store,
+        retention_s=settings.retention_s,
+        interval_s=settings.gc_interval_s,
+        metrics=metrics,
+    )
+
+    def report() -> Report:
+        end = store.synced_end
+        extra = PumpExtra(
+            incarnation=store.incarnation,
+            start_count=store.start_count,
+            synced_fid=end.fid,
+            synced_offset=end.offset,
+            http=http,
+            batch=True,
+            sync_log=settings.sync_log,
+        )
+        disk = shutil.disk_usage(settings.data_dir)
+        free = disk.free / disk.total if disk.total else 0.0
+        return Report(
+            max_commit_ts=store.watermark,
+            extra=extra,
+            score=score(free_share=free, load=os.getloadavg()[0] / (os.cpu_count() or 1), writable=not store.read_only),
+        )
+
+    metrics.watch(lambda: store_samples(store))
+    return Stages(
+        store=store,
+        registrar=registrar,
+        lifecycle=lifecycle,
+        metrics=metrics,
+        submitter=submitter,
+        ingest=ingest,
+        pulls=Pulls(store, metrics),
+        fakes=FakeWriter(cluster, store, submitter, metrics),
+        resolver=resolver,
+        asker=Asker(
+            store=store,
+            ingest=ingest,
+            resolver=resolver,
+            cluster=cluster,
+            settings=settings,
+            metrics=metrics,
+            clock=clock,
+        ),
+        collector=collector,
+        operations=Operations(
+            cluster=cluster,
+            registrar=registrar,
+            lifecycle=lifecycle,
+            store=store,
+            ingest=ingest,
+            collector=collector,
+            resolver=resolver,
+            sync_log=settings.sync_log,
+            request=request,
+        ),
+        report=report,
+    )
+
+
+def score(*, free_share: float, load: float, writable: bool) -> int:
+    """How well this Pump can take more: 0 (not at all) to 100 (row P10).
+
+    Args:
+        free_share: free part of the disk, 0 to 1: disk use and stored size in one.
+        load: load average a CPU; 1 and above is busy.
+        writable: whether Ps are taken at all.
+    """
+    if not writable:
+        return 0
+    return max(1, round(100 * min(max(free_share, 0.0), 1.0) * (1.0 - 0.5 * min(max(load, 0.0), 1.0))))
+
+
+def store_samples(store: Store) -> list[Sample]:
+    """Gauges of the store, read when somebody scrapes. Timestamps are physical milliseconds."""
+    status = store.status()
+    prefix = "binlog_pump_storage_"
+    return [
+        (prefix + "max_commit_ts", "Watermark", {}, physical_ms(store.watermark)),
+        (prefix + "gc_ts", "GC point G", {}, physical_ms(store.gc_point)),
+        (prefix + "deletion_limit_ts", "Deletion limit D", {}, physical_ms(store.deletion_limit)),
+        (prefix + "storage_size_bytes", "Value log and disk", {"type": "value_log"}, status.value_log_bytes),
+        (prefix + "storage_size_bytes", "Value log and disk", {"type": "available"}, status.available_bytes),
+        ("binlog_pump_unresolved_prewrites", "Prewrites without an outcome", {}, store.unresolved_count),
+        ("binlog_pump_late_commits", "Late commits that nobody accepted", {}, _open(store.late())),
+        ("binlog_pump_orphan_commits", "Orphan commits that nobody accepted", {}, _open(store.orphans())),
+        ("binlog_pump_duplicate_commits", "Commits that were in the stream already", {}, status.duplicate_commits),
+        ("binlog_pump_read_only", "1 = prewrites are refused for want of space", {}, float(store.read_only)),
+        ("binlog_pump_writer_failed", "1 = this process writes no more", {}, float(store.writer_failed)),
+        ("binlog_pump_slow_mode", "1 = writes bypass the queue to the index", {}, float(status.slow_mode)),
+    ]
+
+
+def _open(commits: list[object]) -> int:
+    return sum(not getattr(commit, "accepted", False) for commit in commits)

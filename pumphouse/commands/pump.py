@@ -1,0 +1,119 @@
+"""``pumphouse pump``: run a Pump; settle a prewrite whose outcome nobody answers."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from pathlib import Path
+
+import click
+import grpc
+
+from include.errors import UsageError
+from include.model.node import NodeKind, NodeState, NodeStatus
+from include.model.tso import parse_time, show
+from include.proto.pumphouse_pb2 import SettleRequest, StatusRequest
+from include.proto.pumphouse_pb2_grpc import PumpBatchStub
+from include.registry.base import Cluster
+from include.registry.open import open_cluster
+from include.rpc.channel import open_channel
+from include.rpc.status import from_rpc_error
+from include.settings import Settings, TlsSettings
+from pumphouse.cli import Context, pass_context
+
+_TIMEOUT_S = 30.0
+
+
+@click.group()
+def pump() -> None:
+    """Run a Pump; settle a prewrite."""
+
+
+@pump.command()
+@click.option("--node-id", help="Node id; default: the one kept in the data directory, else host:port.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Value log, index and identity.")
+@click.option("--addr", help="host:port that gRPC listens on; port 0 picks a free one.")
+@click.option("--http-addr", help="host:port of the HTTP API; default: a free port on the same host.")
+@click.option("--advertise-addr", help="host:port that others connect to.")
+@click.option("--cluster", "cluster_url", help="Cluster, as file:///dir.")
+@pass_context
+def run(context: Context, cluster_url: str | None, **options: str | Path | None) -> None:
+    """Run a Pump until SIGTERM; one JSON line on stdout says where it serves."""
+    from pump_service.cli import serve
+
+    settings = context.settings
+    given = {name: value for name, value in options.items() if value is not None}
+    data = settings.model_dump(by_alias=True)
+    data["pump"] |= given
+    if cluster_url is not None:
+        data["cluster"]["url"] = cluster_url
+    sys.exit(serve(Settings.model_validate(data)))
+
+
+@pump.command()
+@click.argument("start_ts", type=int)
+@click.option("--committed", metavar="TIME", help="It was committed at this TSO.")
+@click.option("--rolled-back", is_flag=True, help="It was rolled back, and no commit can follow.")
+@click.option("--reason", required=True, help="Why this is known; recorded by the Pump.")
+@click.option("--node", help="The Pump that holds it; default: every Pump is asked.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@pass_context
+def settle(
+    context: Context,
+    start_ts: int,
+    committed: str | None,
+    rolled_back: bool,
+    reason: str,
+    node: str | None,
+    as_json: bool,
+) -> None:
+    """Say what became of the transaction with START_TS, where no resolver answers.
+
+    The last way out: a wrong answer loses a transaction, or makes one that never was.
+    """
+    if (committed is None) == (not rolled_back):
+        raise click.UsageError("give one of --committed TIME and --rolled-back")
+    settings = context.settings
+    cluster = open_cluster(settings.cluster.url, settings.tls, create=False)
+    commit_ts = 0 if committed is None else int(parse_time(committed, cluster.tso))
+    holders = _holders(cluster, settings.tls, start_ts, node)
+    request = SettleRequest(
+        cluster_id=cluster.cluster_id(), start_ts=start_ts, commit_ts=commit_ts, reason=reason, who=getpass.getuser()
+    )
+    for holder in holders:
+        with open_channel(holder.host, settings.tls) as channel:
+            try:
+                PumpBatchStub(channel).Settle(request, timeout=_TIMEOUT_S)
+            except grpc.RpcError as error:
+                raise from_rpc_error(error, peer=holder.node_id) from error
+    outcome = f"committed at {show(commit_ts)}" if commit_ts else "rolled back"
+    if as_json:
+        click.echo(json.dumps({"start_ts": start_ts, "commit_ts": commit_ts, "pumps": [h.node_id for h in holders]}))
+    else:
+        click.echo(f"{show(start_ts)}: {outcome}, on {', '.join(h.node_id for h in holders)}")
+
+
+def _holders(cluster: Cluster, tls: TlsSettings, start_ts: int, node: str | None) -> list[NodeStatus]:
+    """The Pumps on which the prewrite is unresolved; a retried one may be on several."""
+    pumps = [n for n in cluster.nodes(NodeKind.PUMP) if n.state is not NodeState.OFFLINE and node in (None, n.node_id)]
+    if not pumps:
+        raise UsageError("no such Pump" if node else "no Pump is registered", hint="see `pumphouse pumps`")
+    holders, silent = [], []
+    for each in pumps:
+        if node is not None:
+            return [each]
+        with open_channel(each.host, tls) as channel:
+            try:
+                status = PumpBatchStub(channel).Status(
+                    StatusRequest(cluster_id=cluster.cluster_id()), timeout=_TIMEOUT_S
+                )
+            except grpc.RpcError:
+                silent.append(each.node_id)
+                continue
+        if any(p.start_ts == start_ts for p in status.oldest_unresolved):
+            holders.append(each)
+    if not holders:
+        also = f"; no answer from {', '.join(silent)}" if silent else ""
+        raise UsageError(f"no Pump shows an unresolved prewrite with start ts {show(start_ts)}{also}", hint="--node")
+    return holders
