@@ -19,25 +19,22 @@ _AT_ROW = re.compile(r"at row (\d+)")
 class Rejected(Exception):
     """The rows were not taken as they are; the transaction is rolled back."""
 
-    def __init__(self, reason: str, row: int | None = None, batch: int = 0) -> None:
+    def __init__(self, reason: str, batch: pa.RecordBatch, row: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.row = row
         self.batch = batch
+        self.row = row
 
 
-def insert_rows(connection: TargetConnection, table: str, batch: pa.RecordBatch, number: int = 0) -> None:
-    """Insert a batch; Rejected when a row is bent, refused, or removes another one.
-
-    ``number`` is the batch's place in its unit, for the message.
-    """
+def insert_rows(connection: TargetConnection, table: str, batch: pa.RecordBatch) -> None:
+    """Insert a batch; Rejected when a row is bent, refused, or removes another one."""
     columns = textrows.columns_in(batch)
     zero = _enum_zero_rows(batch, columns)
     if zero is None:
-        _load(connection, table, batch, columns, number)
+        _load(connection, table, batch, columns)
         return
-    _load(connection, table, batch.filter(pc.invert(zero)), columns, number)
-    _load_enum_zero(connection, table, batch.filter(zero), columns, number)
+    _load(connection, table, batch.filter(pc.invert(zero)), columns)
+    _load_enum_zero(connection, table, batch.filter(zero), columns)
 
 
 def _enum_zero_rows(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.Array | None:
@@ -50,27 +47,23 @@ def _enum_zero_rows(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.Arra
     return mask if mask is not None and pc.any(mask).as_py() else None
 
 
-def _load(
-    connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column], number: int = 0
-) -> None:
+def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]) -> None:
     if batch.num_rows == 0:
         return
     try:
         done = connection.load_local(textrows.statement(table, columns), [textrows.render(batch)])
     except StatementFailed as error:
         found = _AT_ROW.search(error.message)
-        raise Rejected(error.message, int(found[1]) - 1 if found else None, number) from error
+        raise Rejected(error.message, batch, int(found[1]) - 1 if found else None) from error
     if done.warnings:
         texts = "; ".join(f"{text} [{code}]" for _, code, text in connection.warnings()[:_SAMPLE])
         found = _AT_ROW.search(texts)
-        raise Rejected(f"the server warned: {texts}", int(found[1]) - 1 if found else None, number)
+        raise Rejected(f"the server warned: {texts}", batch, int(found[1]) - 1 if found else None)
     if done.affected != batch.num_rows:
-        raise Rejected(f"{batch.num_rows} rows were sent, {done.affected} were affected: some collide", None, number)
+        raise Rejected(f"{batch.num_rows} rows were sent, {done.affected} were affected: some collide", batch)
 
 
-def _load_enum_zero(
-    connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column], number: int
-) -> None:
+def _load_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]) -> None:
     """ENUM 0 (written without strict mode at the source) exists in no strict session.
 
     So these rows are loaded without strict mode, and the warnings must be exactly theirs: one for each zero.
@@ -92,6 +85,6 @@ def _load_enum_zero(
         found = _AT_ROW.search("; ".join(other))
         raise Rejected(
             "; ".join(other[:_SAMPLE]) or f"{batch.num_rows} rows sent, {done.affected} affected",
+            batch,
             int(found[1]) - 1 if found else None,
-            number,
         )

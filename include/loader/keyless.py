@@ -38,14 +38,15 @@ def delete_rows(connection: TargetConnection, db: str, table: str, batches: Sequ
     connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
     try:
         _fill(connection, gone, target, rows, columns)
-        digest = f"CRC32(CONCAT_WS(',',{','.join(c.digest('t') for c in columns)}))"
-        match = f"g.{quote(_DIGEST)} = {digest} AND " + " AND ".join(c.same("t", "g") for c in columns)
-        join = f"{target} AS t STRAIGHT_JOIN {gone} AS g ON {match}"
+        # Without aliases: an alias in DELETE would need a default database.
+        match = f"{gone}.{quote(_DIGEST)} = {_digest(target, columns)} AND "
+        match += " AND ".join(c.same(target, gone) for c in columns)
+        join = f"{target} STRAIGHT_JOIN {gone} ON {match}"
         found = np.zeros(len(counts), np.int64)
-        for row, count in connection.query(f"SELECT g.{quote(_ROW)}, COUNT(*) FROM {join} GROUP BY 1"):
+        for row, count in connection.query(f"SELECT {gone}.{quote(_ROW)}, COUNT(*) FROM {join} GROUP BY 1"):
             found[int(row)] = int(count)
         _check(found, counts, rows, db, table)
-        deleted = connection.execute(f"DELETE t FROM {join}")
+        deleted = connection.execute(f"DELETE {target} FROM {join}")
         if deleted != found.sum():
             raise RowRejected(
                 f"{db}.{table}: {deleted} rows were deleted where {found.sum()} had been counted",
@@ -64,13 +65,16 @@ def _fill(connection: TargetConnection, gone: str, target: str, rows: pa.Table, 
         pa.field(_ROW, pa.int64(), metadata={b"tp": b"8"}), pa.array(np.arange(rows.num_rows), pa.int64())
     ).combine_chunks()
     connection.execute(
-        f"CREATE TEMPORARY TABLE {gone} ({quote(_DIGEST)} BIGINT UNSIGNED, {quote(_ROW)} BIGINT NOT NULL,"
+        f"CREATE TEMPORARY TABLE {gone} ({quote(_DIGEST)} BIGINT UNSIGNED, {quote(_ROW)} BIGINT,"
         f" INDEX ({quote(_DIGEST)})) ENGINE=InnoDB AS SELECT {textrows.names(columns)} FROM {target} LIMIT 0"
     )
     for batch in numbered.to_batches():
         insert_rows(connection, gone, batch)
-    digest = f"CRC32(CONCAT_WS(',',{','.join(c.digest('g') for c in columns)}))"
-    connection.execute(f"UPDATE {gone} AS g SET g.{quote(_DIGEST)} = {digest}")
+    connection.execute(f"UPDATE {gone} SET {quote(_DIGEST)} = {_digest(gone, columns)}")
+
+
+def _digest(side: str, columns: list[Column]) -> str:
+    return f"CRC32(CONCAT_WS(',',{','.join(c.digest(side) for c in columns)}))"
 
 
 def _check(found: np.ndarray, counts: np.ndarray, rows: pa.Table, db: str, table: str) -> None:

@@ -109,9 +109,9 @@ def _once(connection: TargetConnection, claim: Claim, head: UnitHead, batches: S
             )
             hold_shared(connection, claim.fence)
             if unit.phase == Phase.INSERT:
-                for at, batch in enumerate(batches):
+                for batch in batches:
                     # Each row must be new: the delete phase took away whatever had its keys.
-                    insert_rows(connection, head.target, batch, at)
+                    insert_rows(connection, head.target, batch)
             elif head.key:
                 _delete_keys(connection, head, batches)
             else:
@@ -133,10 +133,11 @@ def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence
     # Of the target's own columns, so that types and collations are equal and the join can use the index.
     connection.execute(f"CREATE TEMPORARY TABLE {keys} ENGINE=InnoDB AS SELECT {columns} FROM {head.target} LIMIT 0")
     try:
-        for at, batch in enumerate(batches):
-            insert_rows(connection, keys, batch, at)
-        condition = " AND ".join(f"t.{quote(name)} = k.{quote(name)}" for name in head.key)
-        connection.execute(f"DELETE t FROM {keys} AS k STRAIGHT_JOIN {head.target} AS t ON {condition}")
+        for batch in batches:
+            insert_rows(connection, keys, batch)
+        # Without aliases: an alias in DELETE would need a default database.
+        condition = " AND ".join(f"{head.target}.{quote(name)} = {keys}.{quote(name)}" for name in head.key)
+        connection.execute(f"DELETE {head.target} FROM {keys} STRAIGHT_JOIN {head.target} ON {condition}")
     finally:
         with contextlib.suppress(StatementFailed, RetryUnit):
             connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {keys}")
@@ -146,8 +147,7 @@ def _explain(
     connection: TargetConnection, head: UnitHead, batches: Sequence[pa.RecordBatch], rejected: Rejected
 ) -> RowRejected:
     """Name the rows. Where the server did not say which, halves are tried, in a transaction that is rolled back."""
-    batch = batches[rejected.batch]
-    row = rejected.row
+    batch, row = rejected.batch, rejected.row
     if row is None and head.unit.phase == Phase.INSERT:
         row = _find_collision(connection, head, batches)
         if row is not None:
