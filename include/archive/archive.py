@@ -1,0 +1,233 @@
+"""One archive: genesis, the chain of windows, and what they hold.
+
+The truth is the manifests; everything else is found from them. Nothing here writes except `publish`, which makes a
+window visible, and `hint`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from include.archive import layout
+from include.archive.ddl import ArchivedJob, read_jobs
+from include.archive.document import dump
+from include.archive.genesis import Genesis
+from include.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
+from include.archive.publish import put_once
+from include.archive.segment import COLUMNS, read_segment
+from include.errors import BadManifest, ConfigError, ObjectNotFound
+from include.model.tso import Tso, show
+from include.objectstore.base import ObjectStore
+from include.objectstore.prefix import PrefixStore
+
+_READERS = 8
+
+
+class Archive:
+    """The archive of one cluster in one store. Holds no state but a cache of objects that never change."""
+
+    def __init__(self, store: ObjectStore, cluster_id: int, *, archive_id: str = "main") -> None:
+        self.store: ObjectStore = PrefixStore(store, f"{cluster_id}/")
+        self.cluster_id = cluster_id
+        self.archive_id = archive_id
+        self._genesis: Genesis | None = None
+        self._manifests: dict[str, Manifest] = {}
+
+    @property
+    def url(self) -> str:
+        """Where it lies, without secrets."""
+        return self.store.url
+
+    # -- genesis ------------------------------------------------------------------------------------------------
+
+    def genesis(self) -> Genesis:
+        """Where the chain begins; ConfigError when the archive was not begun yet."""
+        if self._genesis is None:
+            try:
+                data = self.store.get(layout.GENESIS)
+            except ObjectNotFound as error:
+                raise ConfigError(
+                    f"there is no archive of cluster {self.cluster_id} at {self.url}", hint="pumphouse archive init"
+                ) from error
+            genesis = Genesis.from_json(layout.GENESIS, data)
+            if genesis.cluster_id != self.cluster_id:
+                raise BadManifest(
+                    f"{self.url}/{layout.GENESIS} belongs to cluster {genesis.cluster_id}, not {self.cluster_id}",
+                    path=layout.GENESIS,
+                    offset=0,
+                    reason="cluster",
+                )
+            self._genesis = genesis
+        return self._genesis
+
+    def begun(self) -> bool:
+        """Whether there is a genesis."""
+        try:
+            self.genesis()
+        except ConfigError:
+            return False
+        return True
+
+    # -- windows ------------------------------------------------------------------------------------------------
+
+    def chain(self) -> list[Manifest]:
+        """Every window in order, held against genesis and each other; BadManifest."""
+        genesis = self.genesis()
+        keys = [each.key for each in self.store.list(layout.WINDOWS)]
+        manifests = self._read(keys)
+        check_chain(manifests, cluster_id=self.cluster_id, start=genesis.ts, digest=genesis.sha256)
+        return manifests
+
+    def last(self) -> Manifest | None:
+        """The newest window, None before the first. Begins at the hint in HEAD and follows the chain from there."""
+        genesis = self.genesis()
+        at = self._hinted() or self._newest_listed()
+        if at is not None and at.start < genesis.ts:
+            raise BadManifest(f"{at.key} begins before genesis {genesis.ts}", path=at.key, offset=0, reason="genesis")
+        end, digest = (genesis.ts, genesis.sha256) if at is None else (at.end, at.sha256)
+        while True:
+            try:
+                manifest = self._manifest(layout.window_key(end))
+            except ObjectNotFound:
+                return at
+            check_link(manifest, cluster_id=self.cluster_id, end=end, digest=digest)
+            at, end, digest = manifest, manifest.end, manifest.sha256
+
+    def end(self) -> Tso:
+        """Everything with commit ts up to this lies in the archive."""
+        last = self.last()
+        return self.genesis().ts if last is None else last.end
+
+    def windows_between(self, after: Tso, upto: Tso) -> list[Manifest]:
+        """Windows that hold commit ts in (after, upto], in order and chained to each other; BadManifest.
+
+        ConfigError when the range begins before genesis or ends behind the archive: it is never cut to fit.
+        """
+        genesis, end = self.genesis(), self.end()
+        if after < genesis.ts or upto > end:
+            raise ConfigError(
+                f"the archive covers {show(genesis.ts)} to {show(end)}, asked for {show(after)} to {show(upto)}",
+                hint="pumphouse archive ls",
+                have_from=genesis.ts,
+                have_to=end,
+            )
+        if after >= upto:
+            return []
+        keys = [each.key for each in self.store.list(layout.WINDOWS)]
+        starts = [layout.window_start(key) for key in keys]
+        first = max((i for i, start in enumerate(starts) if start <= after), default=0)
+        wanted = [key for key, start in zip(keys[first:], starts[first:], strict=True) if start < upto]
+        manifests = self._read(wanted)
+        if not manifests or manifests[0].start > after or manifests[-1].end < upto:
+            raise BadManifest(
+                f"the windows between {after} and {upto} are not all there", path=layout.WINDOWS, offset=0, reason="gap"
+            )
+        # What lies before the first of them is not read here; `archive verify` checks the chain from genesis on.
+        digest = genesis.sha256 if manifests[0].start == genesis.ts else manifests[0].previous
+        check_chain(manifests, cluster_id=self.cluster_id, start=manifests[0].start, digest=digest)
+        return manifests
+
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Make a window visible: one conditional put decides between writers. ManifestConflict, UnsafeStore."""
+        data = manifest.to_json()
+        put_once(
+            self.store,
+            manifest.key,
+            data,
+            lambda found: Manifest.from_json(manifest.key, found).attempt == manifest.attempt,
+        )
+        stored = Manifest.from_json(manifest.key, data)
+        self._manifests[stored.key] = stored
+        self.hint(stored)
+        return stored
+
+    def hint(self, manifest: Manifest) -> None:
+        """Let HEAD point at a window, so that the end is found without listing."""
+        self.store.put(layout.HEAD, dump({"kind": "head", "format_version": 1, "manifest": manifest.key}))
+
+    # -- content ------------------------------------------------------------------------------------------------
+
+    def segment_batches(
+        self,
+        manifest: Manifest,
+        segment: SegmentEntry,
+        *,
+        after: Tso | None = None,
+        upto: Tso | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of one segment with ``after < commit_ts <= upto`` (the whole window by default), in order.
+
+        The object is held against its digest first; transactions that another Pump's segment brings are left out.
+        """
+        return read_segment(
+            self.store,
+            segment,
+            after=manifest.start if after is None else max(after, manifest.start),
+            upto=manifest.end if upto is None else min(upto, manifest.end),
+            columns=columns,
+            drop=manifest.dropped(segment.node_id),
+        )
+
+    def base_batches(self, segment: SegmentEntry, *, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
+        """Rows of one segment of a base snapshot: Binlogs that hold inserts alone."""
+        return read_segment(
+            self.store, segment, after=Tso(segment.min_commit_ts - 1), upto=segment.max_commit_ts, columns=columns
+        )
+
+    def jobs(self, after: Tso, upto: Tso) -> list[ArchivedJob]:
+        """DDL binlogs with commit ts in (after, upto] and their jobs, in commit order."""
+        found: list[ArchivedJob] = []
+        for manifest in self.windows_between(after, upto):
+            if manifest.ddl is not None:
+                found.extend(read_jobs(self.store, manifest.ddl))
+        return sorted(
+            (each for each in found if after < each.commit_ts <= upto), key=lambda each: (each.commit_ts, each.start_ts)
+        )
+
+    def genesis_jobs(self) -> list[ArchivedJob]:
+        """Jobs that make the schema at genesis, ascending by job id; their commit ts is not known and is 0.
+
+        A job that a window brings as well is left out: it is folded once, at that window's commit ts. Only jobs that
+        finished after genesis can be such, and a job's FinishedTS lies behind the commit ts of its binlog.
+        """
+        genesis = self.genesis()
+        jobs = read_jobs(self.store, genesis.ddl)
+        finished = {each.job_id: job.finished_ts for each in jobs if (job := each.parsed()) is not None}
+        doubtful = {job_id: ts for job_id, ts in finished.items() if ts > genesis.ts}
+        if doubtful:
+            upto = Tso(min(max(doubtful.values()), self.end()))
+            brought = {each.job_id for each in self.jobs(genesis.ts, upto) if each.job is not None}
+            jobs = [each for each in jobs if each.job_id not in brought]
+        return jobs
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def _manifest(self, key: str) -> Manifest:
+        if key not in self._manifests:
+            self._manifests[key] = Manifest.from_json(key, self.store.get(key))
+        return self._manifests[key]
+
+    def _read(self, keys: Sequence[str]) -> list[Manifest]:
+        if len(keys) < 2:
+            return [self._manifest(key) for key in keys]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(self._manifest, keys))
+
+    def _hinted(self) -> Manifest | None:
+        try:
+            key = json.loads(self.store.get(layout.HEAD))["manifest"]
+            layout.window_start(key)
+            return self._manifest(key)
+        except (ObjectNotFound, BadManifest, ValueError, KeyError, TypeError):
+            return None  # a hint only
+
+    def _newest_listed(self) -> Manifest | None:
+        newest = None
+        for each in self.store.list(layout.WINDOWS):
+            newest = each.key
+        return None if newest is None else self._manifest(newest)
