@@ -99,6 +99,9 @@ class ArchiveSettings(Section):
     part_bytes: int = Field(64 * MIB, ge=1 << 10, description="a larger payload is cut into parts at row boundaries")
     pull_timeout_s: float = Field(900.0, gt=0, description="a window held longer fails its task")
     poll_interval_s: float = Field(0.5, gt=0, description="seconds between looks at a held window")
+    consumer_stale_s: float = Field(
+        7200.0, gt=0, description="a consumer that did not write its checkpoint for so long is shown as stale"
+    )
     ddl_wait_s: float = Field(120.0, gt=0, description="how long a window waits for a DDL job to appear in the history")
 
 
