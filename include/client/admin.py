@@ -1,0 +1,253 @@
+"""What an operator does to Pumps and consumers: state, registration, GC. The DAGs and the command line call the same.
+
+binlogctl's ways are kept: pause and close are asked of the Pump by HTTP, a forced state goes into the registry.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+import grpc
+
+from include.clock import SYSTEM_CLOCK, Clock
+from include.errors import BinlogError, PumpError, PumpUnavailable, UsageError
+from include.model.node import NodeKind, NodeState, NodeStatus
+from include.model.tso import Tso, physical_ms
+from include.proto.pumphouse_pb2 import TriggerGcRequest
+from include.proto.pumphouse_pb2_grpc import PumpBatchStub
+from include.registry.base import Cluster
+from include.rpc.channel import open_channel
+from include.rpc.status import from_rpc_error
+from include.rpc.tls import client_ssl_context
+from include.settings import TlsSettings
+
+# A Pump writes its status every 2 s; one that is silent for so long is not running.
+PUMP_SILENT_S = 10.0
+GC_TIMEOUT_S = 600.0
+HTTP_TIMEOUT_S = 10.0
+
+Action = Literal["pause", "close"]
+
+
+def age_s(status: NodeStatus, clock: Clock = SYSTEM_CLOCK) -> float:
+    """Seconds since a node last wrote its status (its clock against ours)."""
+    return max(0.0, clock.now() - physical_ms(status.update_ts) / 1000)
+
+
+def is_silent(status: NodeStatus, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """Whether a Pump that is registered as running says nothing."""
+    running = status.state in (NodeState.ONLINE, NodeState.PAUSING, NodeState.CLOSING)
+    return running and age_s(status, clock) > PUMP_SILENT_S
+
+
+def find_pump(cluster: Cluster, node_id: str) -> NodeStatus:
+    """Status of a Pump; UsageError names the registered ones."""
+    status = cluster.node(NodeKind.PUMP, node_id)
+    if status is None:
+        known = ", ".join(pump.node_id for pump in cluster.nodes(NodeKind.PUMP)) or "none"
+        raise UsageError(f"no Pump {node_id!r} is registered", hint=f"registered are: {known}", node_id=node_id)
+    return status
+
+
+def ask_state(cluster: Cluster, node_id: str, action: Action, *, tls: TlsSettings | None = None) -> str:
+    """Ask a running Pump to pause, or to close (drain and go offline); returns its answer at once.
+
+    Raises:
+        UsageError: no such Pump.
+        PumpUnavailable: it does not answer.
+        PumpError: it refuses, as one that is not online does.
+    """
+    status = find_pump(cluster, node_id)
+    # The Go Pump serves HTTP on the port of gRPC; ours says where.
+    host = status.extra.http if status.extra is not None and status.extra.http else status.host
+    answer = _put(host, f"/state/{quote(node_id, safe='')}/{action}", tls or TlsSettings(), node_id)
+    message = str(answer.get("message", ""))
+    if answer.get("code") != http.client.OK:
+        raise PumpError(f"Pump {node_id} refuses: {message}", node_id=node_id, state=str(status.state))
+    return message
+
+
+def wait_for_state(
+    cluster: Cluster,
+    node_id: str,
+    wanted: NodeState,
+    timeout_s: float,
+    *,
+    progress: Callable[[NodeStatus | None], None] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> bool:
+    """Watch the registry until a Pump has a state; False when the time is up before."""
+    until = clock.monotonic() + timeout_s
+    while True:
+        status = cluster.node(NodeKind.PUMP, node_id)
+        if progress is not None:
+            progress(status)
+        if status is not None and status.state == wanted:
+            return True
+        if clock.monotonic() >= until:
+            return False
+        clock.sleep(0.5)
+
+
+def force_state(cluster: Cluster, node_id: str, state: NodeState) -> NodeStatus:
+    """Write a Pump's state into the registry without asking it (binlogctl's update-pump).
+
+    Only the state changes: the maxCommitTS that stays there is no evidence of anything.
+    """
+    forced = find_pump(cluster, node_id).with_(state=state)
+
+    def change(found: NodeStatus | None) -> NodeStatus:
+        nonlocal forced
+        if found is None:
+            raise UsageError(f"Pump {node_id!r} is not registered any more", node_id=node_id)
+        forced = found.with_(state=state)
+        return forced
+
+    cluster.update_node(NodeKind.PUMP, node_id, change)
+    return forced
+
+
+def register_consumer(cluster: Cluster, node_id: str, checkpoint: Tso) -> NodeStatus:
+    """Register a consumer whose checkpoint holds the Pumps' GC.
+
+    Its state is ``paused``, so that a starting Pump does not try to notify it. UsageError if the id is taken.
+    """
+    wanted = NodeStatus(
+        node_id=node_id, host="", state=NodeState.PAUSED, max_commit_ts=checkpoint, update_ts=cluster.tso()
+    )
+
+    def change(found: NodeStatus | None) -> NodeStatus:
+        if found is not None:
+            raise UsageError(f"consumer {node_id!r} is registered already", hint="see `pumphouse consumer list`")
+        return wanted
+
+    cluster.update_node(NodeKind.DRAINER, node_id, change)
+    return wanted
+
+
+def unregister_consumer(cluster: Cluster, node_id: str) -> NodeStatus:
+    """Remove a consumer; what it has not read is no longer kept for it. Returns what was registered."""
+    found = cluster.node(NodeKind.DRAINER, node_id)
+    if found is None:
+        known = ", ".join(each.node_id for each in cluster.nodes(NodeKind.DRAINER)) or "none"
+        raise UsageError(f"no consumer {node_id!r} is registered", hint=f"registered are: {known}", node_id=node_id)
+    cluster.update_node(NodeKind.DRAINER, node_id, lambda _: None)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpGc:
+    """What one Pump's GC did, or why it was not asked."""
+
+    node_id: str
+    asked: bool
+    started: bool = False
+    gc_point: int = 0
+    deletion_limit: int = 0
+    held_by: tuple[str, ...] = ()
+    freed_files: int = 0
+    freed_bytes: int = 0
+    kept_files: int = 0
+    note: str = ""
+    error: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return asdict(self) | {"held_by": list(self.held_by)}
+
+
+def trigger_gc(cluster: Cluster, *, tls: TlsSettings | None = None, timeout_s: float = GC_TIMEOUT_S) -> list[PumpGc]:
+    """Run GC on every Pump that is not offline, one after the other; a Pump that fails has its ``error`` set."""
+    return [
+        _gc_of(cluster.cluster_id(), pump, tls, timeout_s)
+        for pump in cluster.nodes(NodeKind.PUMP)
+        if pump.state != NodeState.OFFLINE
+    ]
+
+
+def _gc_of(cluster_id: int, pump: NodeStatus, tls: TlsSettings | None, timeout_s: float) -> PumpGc:
+    if pump.extra is None:
+        return PumpGc(
+            node_id=pump.node_id,
+            asked=False,
+            note="a Go Pump: its GC goes by age alone and cannot be held by a checkpoint",
+        )
+    with open_channel(pump.host, tls) as channel:
+        try:
+            answer = PumpBatchStub(channel).TriggerGc(TriggerGcRequest(cluster_id=cluster_id), timeout=timeout_s)
+        except grpc.RpcError as error:
+            return PumpGc(node_id=pump.node_id, asked=True, error=str(from_rpc_error(error, peer=pump.node_id)))
+    return PumpGc(
+        node_id=pump.node_id,
+        asked=True,
+        started=answer.started,
+        gc_point=answer.gc_point,
+        deletion_limit=answer.deletion_limit,
+        held_by=tuple(answer.held_by),
+        freed_files=answer.freed_files,
+        freed_bytes=answer.freed_bytes,
+        kept_files=answer.kept_files,
+        note="" if answer.started else "a GC is running already",
+    )
+
+
+def _put(host: str, path: str, tls: TlsSettings, node_id: str) -> dict[str, Any]:
+    context = client_ssl_context(tls)
+    connection = (
+        http.client.HTTPConnection(host, timeout=HTTP_TIMEOUT_S)
+        if context is None
+        else http.client.HTTPSConnection(host, timeout=HTTP_TIMEOUT_S, context=context)
+    )
+    try:
+        connection.request("PUT", path)
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise PumpUnavailable(
+            f"Pump {node_id} does not answer on {host}: {error}",
+            hint="only a running Pump can pause or drain: start it, then ask again",
+            node_id=node_id,
+        ) from error
+    finally:
+        connection.close()
+    try:
+        answer = json.loads(body)
+        if isinstance(answer, dict):
+            return answer
+    except ValueError:
+        pass
+    raise PumpError(f"Pump {node_id} answers HTTP {response.status}: {body[:200]!r}", node_id=node_id)
+
+
+def failures(reports: list[PumpGc]) -> BinlogError | None:
+    """One error for all Pumps whose GC failed, or None."""
+    failed = [report for report in reports if report.error]
+    if not failed:
+        return None
+    return PumpUnavailable(
+        "GC failed on " + "; ".join(f"{report.node_id}: {report.error}" for report in failed),
+        hint="see `pumphouse pumps`",
+        node_id=failed[0].node_id,
+    )
+
+
+def behind(cluster: Cluster, ts: Tso) -> list[NodeStatus]:
+    """Consumers that are not offline and have not read up to ``ts``."""
+    return [
+        node for node in cluster.nodes(NodeKind.DRAINER) if node.state != NodeState.OFFLINE and node.max_commit_ts < ts
+    ]
+
+
+def not_reached(status: NodeStatus, wanted: NodeState, waited_s: float, why: str) -> PumpError:
+    """Error for a state that did not come in time."""
+    return PumpError(
+        f"Pump {status.node_id} is {status.state} and not {wanted} after {waited_s:g} s{why}",
+        hint="it goes on by itself; see `pumphouse pumps --show-offline`",
+        node_id=status.node_id,
+        state=str(status.state),
+    )
