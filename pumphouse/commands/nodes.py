@@ -149,7 +149,7 @@ def consumer_list(context: Context, *, show_offline: bool, as_json: bool) -> Non
 @json_option
 @pass_context
 def consumer_register(context: Context, node_id: str, checkpoint: str, *, as_json: bool) -> None:
-    """Register a consumer by hand; it holds GC at its checkpoint from now on; `archive init` does that for an archive."""
+    """Register a consumer by hand: its checkpoint holds GC from now on. Archives do it themselves."""
     cluster = _open(context.settings)
     ts = Tso(0) if checkpoint == "0" else parse_time(checkpoint, cluster.tso)
     status = admin.register_consumer(cluster, node_id, ts)
