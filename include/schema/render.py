@@ -1,0 +1,392 @@
+"""From what a DDL did, in structure, to the statements that do it on a target.
+
+Rendered from the table infos before and after, never by editing the source's text: parsers of MySQL's SQL fail on much
+of TiDB's, and the text depends on a sql_mode that the binlog does not carry. For TiDB targets the text is kept. The
+types that are known here are a closed list; everything else is UnknownDdl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from include.errors import SchemaError, UnknownDdl
+from include.model.table import TableInfo
+from include.model.tso import show
+from include.schema.actions import SILENT, Action, is_system
+from include.schema.alter import alter_clauses, partition_names
+from include.schema.dialect import Dialect, charset_sql
+from include.schema.ident import columns as column_list
+from include.schema.ident import qualified, quote
+from include.schema.table_sql import (
+    auto_increment_column,
+    create_database,
+    create_object,
+    left_out,
+    partition_definition,
+    sequence_options,
+)
+from include.schema.timeline import Change, DdlEvent, TableVersion
+
+# Where tables wait that a later RECOVER or FLASHBACK brings back: our own schema on the target.
+KEEP_SCHEMA = "pumphouse"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement for a target.
+
+    ``objects``: the tables as (database, name), and databases as (database, ''), whose looks tell whether it ran.
+    ``repeatable``: running it twice, with no rows between, is the same as running it once; so where looks do not tell,
+    it may run again. ``db``: the database to be in for statements that are the source's own text.
+    """
+
+    sql: str
+    objects: tuple[tuple[str, str], ...]
+    repeatable: bool = True
+    db: str = ""
+    needs: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Statements of one DDL, in order, and what of it the target cannot say."""
+
+    statements: tuple[Statement, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Statement]:
+        return iter(self.statements)
+
+    def __len__(self) -> int:
+        return len(self.statements)
+
+
+@dataclass(slots=True)
+class _Target:
+    dialect: Dialect
+    keep_schema: str
+    event: DdlEvent
+    statements: list[Statement] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, sql: str, *objects: tuple[str, str], repeatable: bool = False) -> None:
+        self.statements.append(Statement(sql, objects, repeatable))
+
+
+def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA) -> Rendered:
+    """Statements of one DDL; none where it changes nothing that the target has.
+
+    Raises:
+        UnknownDdl: it cannot be replicated (FLASHBACK CLUSTER), or nothing is known of its type.
+        SchemaError: the job does not say enough.
+    """
+    target = _Target(dialect, keep_schema, event)
+    if event.action is Action.FLASHBACK_CLUSTER:
+        raise UnknownDdl(
+            f"DDL job {event.job.id} at {show(event.commit_ts)} flashed the whole cluster back; no binlog says which "
+            "rows changed",
+            hint="make a new archive with `pumphouse archive init`, and a new target from it",
+            job_id=event.job.id,
+            type=int(event.action),
+        )
+    if event.silent or event.action in SILENT or _is_system(event):
+        return Rendered()
+    if dialect is Dialect.TIDB:
+        return Rendered((Statement(event.job.query, _objects(event), repeatable=False, db=event.job.schema_name),))
+    rule = _RULES.get(event.action)
+    if rule is None:
+        raise UnknownDdl(
+            f"DDL job {event.job.id} has the type {event.action.name}, which cannot be rendered",
+            job_id=event.job.id,
+            type=int(event.action),
+        )
+    rule(target)
+    return Rendered(tuple(target.statements), tuple(target.notes))
+
+
+def kept_name(keep_schema: str, table_id: int) -> tuple[str, str]:
+    """Where a dropped table waits for its recovery."""
+    return keep_schema, f"kept_{table_id}"
+
+
+def _is_system(event: DdlEvent) -> bool:
+    if event.changes:
+        return all(is_system(change.known.db) for change in event.changes)
+    info = event.db_after or event.db_before
+    return info is not None and is_system(info.name)
+
+
+def _objects(event: DdlEvent) -> tuple[tuple[str, str], ...]:
+    sides = [side.name for change in event.changes for side in (change.before, change.after) if side is not None]
+    databases = [(info.name, "") for info in (event.db_before, event.db_after) if info is not None]
+    return tuple(dict.fromkeys(sides + databases))
+
+
+def _there(version: TableVersion | None, target: _Target) -> bool:
+    """Whether the target has this table: temporary tables have no rows in binlogs, and MySQL has no sequences."""
+    if version is None:
+        return False
+    if int(version.table.raw.get("temp_table_type") or 0):
+        target.notes.append(f"{qualified(*version.name)} is a temporary table: left out")
+        return False
+    if version.table.is_sequence and target.dialect is Dialect.MYSQL:
+        target.notes.append(f"{qualified(*version.name)} is a sequence, which MySQL has not: left out")
+        return False
+    return True
+
+
+def _changes(target: _Target) -> Iterator[Change]:
+    return (c for c in target.event.changes if not is_system(c.known.db) and _there(c.known, target))
+
+
+def _both(change: Change, target: _Target) -> tuple[TableVersion, TableVersion]:
+    if change.before is None or change.after is None:
+        job = target.event.job
+        raise SchemaError(
+            f"DDL job {job.id} changes {job.schema_name}.{job.table_name}, whose earlier shape is not in the archive",
+            job_id=job.id,
+        )
+    return change.before, change.after
+
+
+# -- rules, by type
+
+
+def _create(target: _Target) -> None:
+    for change in _changes(target):
+        if change.after is None:
+            raise SchemaError(f"DDL job {target.event.job.id} creates nothing", job_id=target.event.job.id)
+        _create_one(target, change.after)
+
+
+def _create_one(target: _Target, version: TableVersion) -> None:
+    sql = create_object(version.db, version.table, target.dialect)
+    target.notes += left_out(version.table)
+    # CREATE OR REPLACE VIEW may run twice; a table that exists already tells that its CREATE ran.
+    target.run(sql, version.name, repeatable=version.table.is_view)
+
+
+def _drop(target: _Target) -> None:
+    for change in _changes(target):
+        if change.before is not None:
+            _drop_one(target, change.before)
+
+
+def _drop_one(target: _Target, version: TableVersion) -> None:
+    name = qualified(*version.name)
+    if version.table.id in target.event.kept:
+        _keep(target, version)
+    elif version.table.is_view:
+        target.run(f"DROP VIEW IF EXISTS {name}", version.name, repeatable=True)
+    elif version.table.is_sequence:
+        target.run(f"DROP SEQUENCE IF EXISTS {name}", version.name, repeatable=True)
+    else:
+        target.run(f"DROP TABLE IF EXISTS {name}", version.name, repeatable=True)
+
+
+def _keep(target: _Target, version: TableVersion) -> None:
+    """The rows come back later and no binlog will bring them: the table waits aside."""
+    kept = kept_name(target.keep_schema, version.table.id)
+    target.run(f"RENAME TABLE {qualified(*version.name)} TO {qualified(*kept)}", version.name, kept)
+
+
+def _recover_one(target: _Target, version: TableVersion) -> None:
+    kept = kept_name(target.keep_schema, version.table.id)
+    sql = f"RENAME TABLE {qualified(*kept)} TO {qualified(*version.name)}"
+    target.statements.append(Statement(sql, (kept, version.name), repeatable=False, needs=kept))
+
+
+def _recover(target: _Target) -> None:
+    for change in _changes(target):
+        if change.after is not None:
+            _recover_one(target, change.after)
+
+
+def _truncate(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = change.before, change.after
+        if before is not None and after is not None and before.table.id in target.event.kept:
+            _keep(target, before)
+            _create_one(target, after)
+        elif after is not None:
+            target.run(f"TRUNCATE TABLE {qualified(*after.name)}", after.name, repeatable=True)
+
+
+def _rename(target: _Target) -> None:
+    """Each table of a multi-table rename on its own, in the statement's order; names in between are the source's."""
+    for change in _changes(target):
+        before, after = _both(change, target)
+        if before.name != after.name:
+            sql = f"RENAME TABLE {qualified(*before.name)} TO {qualified(*after.name)}"
+            target.run(sql, before.name, after.name)
+
+
+def _alter(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        if after.table.is_view:
+            _create_one(target, after)
+            continue
+        clauses = alter_clauses(before.table, after.table, target.dialect)
+        for part in (clauses.first, clauses.then):
+            if part:
+                target.run(f"ALTER TABLE {qualified(*after.name)} {', '.join(part)}", after.name)
+        before_out = left_out(before.table)
+        target.notes += [note for note in left_out(after.table) if note not in before_out]
+        _rebase(target, before.table, after)
+
+
+def _rebase(target: _Target, before: TableInfo, after: TableVersion) -> None:
+    """The base moves with every insert; only a DDL that sets it is news."""
+    start = int(after.table.raw.get("auto_inc_id") or 0)
+    if target.event.action not in {Action.REBASE_AUTO_ID, Action.MULTI_SCHEMA_CHANGE} or start <= 1:
+        return
+    if start != int(before.raw.get("auto_inc_id") or 0) and auto_increment_column(after.table) is not None:
+        target.run(f"ALTER TABLE {qualified(*after.name)} AUTO_INCREMENT={start}", after.name, repeatable=True)
+
+
+def _alter_sequence(target: _Target) -> None:
+    for change in _changes(target):
+        _, after = _both(change, target)
+        sql = f"ALTER SEQUENCE {qualified(*after.name)} {sequence_options(after.table)}"
+        target.run(sql, after.name, repeatable=True)
+
+
+def _add_partition(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        _, fresh = partition_names(before.table, after.table)
+        added = ",".join(partition_definition(d) for d in fresh)
+        target.run(f"ALTER TABLE {qualified(*after.name)} ADD PARTITION ({added})", after.name)
+
+
+def _drop_partition(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        gone, _ = partition_names(before.table, after.table)
+        target.run(f"ALTER TABLE {qualified(*after.name)} DROP PARTITION {column_list(gone)}", after.name)
+
+
+def _truncate_partition(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        gone, _ = partition_names(before.table, after.table)
+        sql = f"ALTER TABLE {qualified(*after.name)} TRUNCATE PARTITION {column_list(gone)}"
+        target.run(sql, after.name, repeatable=True)
+
+
+def _reorganize_partition(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        gone, fresh = partition_names(before.table, after.table)
+        into = ",".join(partition_definition(d) for d in fresh)
+        sql = f"ALTER TABLE {qualified(*after.name)} REORGANIZE PARTITION {column_list(gone)} INTO ({into})"
+        target.run(sql, after.name)
+
+
+def _exchange_partition(target: _Target) -> None:
+    partitioned, plain = target.event.changes
+    before, after = _both(partitioned, target)
+    table, _ = _both(plain, target)
+    gone, _ = partition_names(before.table, after.table)
+    sql = (
+        f"ALTER TABLE {qualified(*after.name)} EXCHANGE PARTITION {quote(gone[0])} WITH TABLE {qualified(*table.name)}"
+    )
+    target.run(sql, after.name, table.name)
+
+
+def _create_schema(target: _Target) -> None:
+    info = target.event.db_after
+    if info is not None:
+        target.run(create_database(info, target.dialect), (info.name, ""), repeatable=True)
+    _recover(target)
+
+
+def _alter_schema(target: _Target) -> None:
+    info = target.event.db_after
+    if info is not None:
+        charset = charset_sql(target.dialect, info.charset, info.collate)
+        target.run(f"ALTER DATABASE {quote(info.name)} {charset}", (info.name, ""), repeatable=True)
+
+
+def _drop_schema(target: _Target) -> None:
+    info = target.event.db_before
+    if info is None:
+        return
+    if info.name.lower() == target.keep_schema.lower():
+        raise SchemaError(
+            f"the source drops its database {info.name}, which on the target holds Pumphouse's own tables",
+            hint="set target.schema_name to a name that the source does not use",
+        )
+    for change in target.event.changes:
+        if change.before is not None and change.before.table.id in target.event.kept:
+            _keep(target, change.before)
+    target.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", (info.name, ""), repeatable=True)
+
+
+def _nothing(target: _Target) -> None:
+    """The target has nothing like it."""
+    target.notes.append(f"{target.event.action.name} has no meaning on {target.dialect}")
+
+
+_OTHERS: dict[Action, Callable[[_Target], None]] = {
+    Action.CREATE_SCHEMA: _create_schema,
+    Action.RECOVER_SCHEMA: _create_schema,
+    Action.MODIFY_SCHEMA_CHARSET: _alter_schema,
+    Action.DROP_SCHEMA: _drop_schema,
+    Action.CREATE_TABLE: _create,
+    Action.CREATE_TABLES: _create,
+    Action.CREATE_VIEW: _create,
+    Action.CREATE_SEQUENCE: _create,
+    Action.ALTER_SEQUENCE: _alter_sequence,
+    Action.RECOVER_TABLE: _recover,
+    Action.DROP_TABLE: _drop,
+    Action.DROP_VIEW: _drop,
+    Action.DROP_SEQUENCE: _drop,
+    Action.TRUNCATE_TABLE: _truncate,
+    Action.RENAME_TABLE: _rename,
+    Action.RENAME_TABLES: _rename,
+    Action.ADD_PARTITION: _add_partition,
+    Action.DROP_PARTITION: _drop_partition,
+    Action.TRUNCATE_PARTITION: _truncate_partition,
+    Action.REORGANIZE_PARTITION: _reorganize_partition,
+    Action.EXCHANGE_PARTITION: _exchange_partition,
+    Action.SET_TIFLASH_REPLICA: _nothing,
+    Action.SHARD_ROW_ID: _nothing,
+    Action.MODIFY_AUTO_ID_CACHE: _nothing,
+    Action.REBASE_AUTO_RANDOM: _nothing,
+    Action.ALTER_STATS_OPTIONS: _nothing,
+    Action.ALTER_TTL_INFO: _nothing,
+    Action.ALTER_TTL_REMOVE: _nothing,
+    Action.ADD_FOREIGN_KEY: _nothing,
+    Action.DROP_FOREIGN_KEY: _nothing,
+}
+
+# Everything that one ALTER TABLE can say is found by comparing the table before and after.
+_RULES = _OTHERS | dict.fromkeys(
+    (
+        Action.ADD_COLUMN,
+        Action.ADD_COLUMNS,
+        Action.DROP_COLUMN,
+        Action.DROP_COLUMNS,
+        Action.MODIFY_COLUMN,
+        Action.SET_DEFAULT_VALUE,
+        Action.ADD_INDEX,
+        Action.DROP_INDEX,
+        Action.DROP_INDEXES,
+        Action.RENAME_INDEX,
+        Action.ALTER_INDEX_VISIBILITY,
+        Action.ADD_PRIMARY_KEY,
+        Action.DROP_PRIMARY_KEY,
+        Action.MODIFY_TABLE_COMMENT,
+        Action.MODIFY_TABLE_CHARSET,
+        Action.REBASE_AUTO_ID,
+        Action.ADD_CHECK,
+        Action.DROP_CHECK,
+        Action.ALTER_CHECK,
+        Action.REPAIR_TABLE,
+        Action.MULTI_SCHEMA_CHANGE,
+    ),
+    _alter,
+)
