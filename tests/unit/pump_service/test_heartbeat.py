@@ -1,0 +1,136 @@
+"""What the registry says of a Pump."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from include.clock import SYSTEM_CLOCK
+from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from include.model.tso import Tso, physical_ms
+from include.registry.file import FileCluster
+from pump_service.heartbeat import Registrar, Report, Superseded, beat
+from pump_service.metrics import PumpMetrics
+
+pytestmark = pytest.mark.row("W3", "P10")
+
+
+def report(incarnation: str = "a", start_count: int = 1, watermark: int = 7) -> Report:
+    return Report(
+        max_commit_ts=Tso(watermark), score=42, extra=PumpExtra(incarnation=incarnation, start_count=start_count)
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> FileCluster:
+    return FileCluster(tmp_path / "cluster")
+
+
+def registrar(cluster: FileCluster) -> Registrar:
+    return Registrar(cluster, "p1", "127.0.0.1:8250", SYSTEM_CLOCK)
+
+
+def test_a_registration_says_state_watermark_score_and_incarnation(cluster: FileCluster) -> None:
+    before = cluster.tso()
+    registrar(cluster).write(NodeState.ONLINE, report())
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    assert (node.host, node.state, node.score, node.max_commit_ts) == ("127.0.0.1:8250", NodeState.ONLINE, 42, 7)
+    assert node.extra == PumpExtra(incarnation="a", start_count=1)
+    assert not node.is_alive
+    assert 0 <= physical_ms(node.update_ts) - physical_ms(before) < 60_000
+    assert list(json.loads(node.to_json()))[:8] == [
+        "nodeId", "host", "state", "isAlive", "score", "label", "maxCommitTS", "updateTS",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("state", [None, NodeState.OFFLINE, NodeState.CLOSING])
+def test_a_failed_start_puts_back_what_it_found(cluster: FileCluster, state: NodeState | None) -> None:
+    found = None if state is None else NodeStatus(node_id="p1", host="old:1", state=state, max_commit_ts=Tso(5))
+    cluster.update_node(NodeKind.PUMP, "p1", lambda _: found)
+    mine = registrar(cluster)
+    mine.write(NodeState.ONLINE, report())
+    mine.put_back()
+    assert cluster.node(NodeKind.PUMP, "p1") == found
+
+
+def test_a_start_that_never_registered_puts_nothing_back(cluster: FileCluster) -> None:
+    mine = registrar(cluster)
+    cluster.update_node(
+        NodeKind.PUMP, "p1", lambda _: NodeStatus(node_id="p1", host="other:1", state=NodeState.ONLINE)
+    )
+    mine.put_back()
+    assert cluster.node(NodeKind.PUMP, "p1") is not None
+
+
+@pytest.mark.parametrize("other", [("b", 1), ("a", 2)])
+def test_a_process_whose_node_id_was_taken_stops_instead_of_overwriting(
+    cluster: FileCluster, other: tuple[str, int]
+) -> None:
+    mine = registrar(cluster)
+    mine.write(NodeState.ONLINE, report())
+    registrar(cluster).write(NodeState.ONLINE, report(*other))
+    with pytest.raises(Superseded, match="another process has registered as p1"):
+        mine.write(NodeState.ONLINE, report())
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    assert node.extra is not None
+    assert (node.extra.incarnation, node.extra.start_count) == other
+
+
+def test_a_new_start_takes_over_the_registry_value_of_the_last_one(cluster: FileCluster) -> None:
+    registrar(cluster).write(NodeState.ONLINE, report("a", 5))
+    registrar(cluster).write(NodeState.ONLINE, report("b", 1))  # the data directory was emptied
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    assert node.extra == PumpExtra(incarnation="b", start_count=1)
+
+
+def test_fields_that_others_wrote_survive_and_a_forced_state_does_not(cluster: FileCluster) -> None:
+    mine = registrar(cluster)
+    mine.write(NodeState.ONLINE, report())
+    cluster.update_node(
+        NodeKind.PUMP, "p1", lambda n: n and n.with_(state=NodeState.OFFLINE, unknown={"later": 1})
+    )
+    mine.write(NodeState.ONLINE, report())
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    assert node.state is NodeState.ONLINE
+    assert node.unknown == {"later": 1}
+
+
+def test_a_heartbeat_goes_on_after_the_registry_was_away(cluster: FileCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = registrar(cluster)
+    metrics = PumpMetrics()
+    watermark = [1]
+    away = OSError("disk gone")
+    real = mine.write
+    calls: list[int] = []
+
+    def write(state: NodeState, what: Report) -> None:
+        calls.append(1)
+        if len(calls) <= 2:
+            raise away
+        real(state, what)
+
+    monkeypatch.setattr(mine, "write", write)  # a registry that is away for a while cannot be had from a directory
+
+    async def run() -> None:
+        task = asyncio.create_task(
+            beat(mine, 0.01, lambda: NodeState.ONLINE, lambda: report(watermark=watermark[0]), metrics, asyncio.Lock())
+        )
+        while cluster.node(NodeKind.PUMP, "p1") is None:
+            await asyncio.sleep(0.01)
+        watermark[0] = 9
+        while cluster.node(NodeKind.PUMP, "p1").max_commit_ts != 9:  # type: ignore[union-attr]
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+    assert b"binlog_pump_heartbeat_failures_total 2.0" in metrics.text()

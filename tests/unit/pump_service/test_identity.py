@@ -1,0 +1,39 @@
+"""Node id of a data directory."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from include.errors import ConfigError
+from pump_service.identity import node_id_of
+
+pytestmark = pytest.mark.row("W3")
+
+
+def test_the_setting_is_kept_with_the_data_and_wins_over_a_later_one(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert node_id_of(data, "first", "127.0.0.1:8250") == "first"
+    assert (data / ".node").read_text() == "first"
+    assert (data / ".node").stat().st_mode & 0o777 == 0o600
+    assert node_id_of(data, "second", "127.0.0.1:8250") == "first"
+    assert node_id_of(data, "", "127.0.0.1:9999") == "first"
+
+
+def test_without_a_setting_it_is_host_and_port_and_stays_when_the_port_changes(tmp_path: Path) -> None:
+    assert node_id_of(tmp_path, "", "127.0.0.1:8250") == f"{socket.gethostname()}:8250"
+    assert node_id_of(tmp_path, "", "127.0.0.1:8251") == f"{socket.gethostname()}:8250"
+
+
+def test_a_node_file_of_the_go_pump_is_trimmed(tmp_path: Path) -> None:
+    (tmp_path / ".node").write_text("  old:8250\n")
+    assert node_id_of(tmp_path, "", "127.0.0.1:1") == "old:8250"
+
+
+@pytest.mark.parametrize("bad", ["a/b", "..", "a\nb", " a", "x" * 201])
+def test_an_id_that_cannot_be_a_key_is_refused_before_anything_is_written(tmp_path: Path, bad: str) -> None:
+    with pytest.raises(ConfigError, match="is no node id"):
+        node_id_of(tmp_path / "data", bad, "127.0.0.1:1")
+    assert not (tmp_path / "data").exists()
