@@ -107,14 +107,18 @@ def load_target(conn_id: str = DOWNSTREAM) -> dict[str, Any]:
 
 def collect_pumps() -> dict[str, Any]:
     """Trigger GC on every Pump; report what was freed and who holds the rest."""
-    from include.client.gc import trigger_gc
+    from include.client import admin
 
     settings = settings_from()
     with _cluster(settings) as cluster:
-        reports = trigger_gc(cluster, settings.tls)
-    for report in reports:
-        log.info("pump_collected", **report)
-    return {"pumps": reports}
+        reports = admin.trigger_gc(cluster, tls=settings.tls)
+    shown = [report.to_dict() for report in reports]
+    for each in shown:
+        log.info("pump_collected", **each)
+    error = admin.failures(reports)
+    if error is not None:
+        raise error
+    return {"pumps": shown}
 
 
 def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
