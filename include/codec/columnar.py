@@ -7,6 +7,7 @@ the images of one table version into Arrow columns, :func:`key_hash` hashes key 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,11 +15,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from include.codec import hashing, locate
 from include.codec import walk as walk_kernels
-from include.codec.jit import Bytes, Ints, frozen
+from include.codec.columns import Images, build, check
+from include.codec.jit import Bytes, Ints, UInts, frozen
+from include.codec.layout import RowLayout
 from include.errors import CodecError
 
 INSERT, UPDATE, DELETE = 0, 1, 2
+_KINDS = ("inserted", "updated", "deleted")
+_NO_HANDLE: Ints = frozen(np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +68,24 @@ class Mutations:
         return {int(i): (int(r), int(s)) for i, r, s in zip(ids, rows, sizes, strict=True)}
 
 
-def binary_buffers(array: pa.Array | pa.ChunkedArray) -> tuple[Bytes, Ints]:
+def binary_buffers(array: pa.Array | pa.ChunkedArray, *, nulls: bool = False) -> tuple[Bytes, Ints]:
     """Bytes and ``len + 1`` offsets of a binary or string array, without copying the bytes.
 
     Raises:
-        CodecError: the array has nulls or is of another type.
+        CodecError: the array has nulls (and ``nulls`` does not allow them) or is of another type.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         if isinstance(array, pa.ChunkedArray):
             array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
-    if array.null_count:
+    if array.null_count and not nulls:
         raise CodecError("an array of payloads has nulls")
     if pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type):
         width: type[np.int32 | np.int64] = np.int64
     elif pa.types.is_binary(array.type) or pa.types.is_string(array.type):
         width = np.int32
     else:
-        raise CodecError(f"an array of payloads is {array.type}, not binary")
+        raise CodecError(f"an array of payloads is {array.type}, not binary or text")
     _, offsets_buffer, data_buffer = array.buffers()
     if len(array) == 0 or offsets_buffer is None:
         return frozen(np.zeros(0, np.uint8)), frozen(np.zeros(len(array) + 1, np.int64))
@@ -127,3 +133,88 @@ def walk(payloads: pa.Array | pa.ChunkedArray) -> Mutations:
         reason = walk_kernels.REASONS[int(failed[0])]
         raise CodecError(f"payload {failed[1]} cannot be read: {reason}", txn=int(failed[1]))
     return found
+
+
+def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: RowLayout) -> tuple[pa.RecordBatch, ...]:
+    """Turn row images of one table version into Arrow columns.
+
+    Args:
+        data: Buffer, usually :attr:`Mutations.data`.
+        starts: Where the images start in it.
+        lengths: Their bytes.
+        kind: INSERT, UPDATE or DELETE: all images are of this kind.
+        layout: :meth:`RowLayout.of` the rows' version and the wanted one.
+
+    Returns:
+        One batch of ``layout.schema`` in the order of the images; of updates two: old values, new values.
+
+    Raises:
+        CodecError: an image is damaged or does not fit the table. Facts: row (index into ``starts``).
+    """
+    starts = frozen(np.ascontiguousarray(starts, np.int64))
+    lengths = frozen(np.ascontiguousarray(lengths, np.int64))
+    data = frozen(np.ascontiguousarray(data, np.uint8))
+    _check_ranges(data, starts, lengths)
+    shape = (len(starts), len(layout.targets))
+    first = np.empty(shape, np.int32)
+    second = np.empty(shape if kind == UPDATE else (0, 0), np.int32)
+    handle = layout.handle_targets if kind == INSERT else _NO_HANDLE
+    failed = np.zeros(2, np.int64)
+    locate.locate(data, starts, lengths, layout.ids, handle, first, second, failed)
+    check(failed, f"of {len(starts)} {_KINDS[kind]} rows")
+    batches = []
+    for places in (first, second) if kind == UPDATE else (first,):
+        images = Images(data, starts, lengths, places)
+        arrays = [build(images, index, target) for index, target in enumerate(layout.targets)]
+        batches.append(_batch(arrays, layout.schema, len(starts)))
+    return tuple(batches)
+
+
+def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
+    if arrays:
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # A batch without columns keeps its row count only in this way.
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+
+
+def _check_ranges(data: Bytes, starts: Ints, lengths: Ints) -> None:
+    if len(starts) != len(lengths):
+        raise CodecError(f"{len(starts)} starts but {len(lengths)} lengths of row images")
+    if len(starts) and (int(starts.min()) < 0 or int(lengths.min()) < 0 or int((starts + lengths).max()) > len(data)):
+        raise CodecError("row images lie outside their buffer")
+    if len(lengths) and int(lengths.max()) >= 1 << 31:
+        raise CodecError("a row image has more than 2 GiB")
+
+
+def key_hash(batch: pa.RecordBatch, key_columns: Sequence[str | int] | None = None) -> UInts:
+    """Hash the key columns of each row, the same in every process and release (rows are bucketed by it).
+
+    Integers hash by their 64 bits, floats by those of the double, strings by their bytes; NULL is a value of its own.
+
+    Args:
+        batch: As :func:`decode_images` makes it, or of the same types.
+        key_columns: Names or indexes, in key order; None is all columns.
+    """
+    hashes = np.zeros(batch.num_rows, np.uint64)
+    for name in range(batch.num_columns) if key_columns is None else key_columns:
+        column = batch.column(name)
+        valid = np.ones(len(column), np.uint8)
+        if column.null_count:
+            valid[:] = column.is_valid().to_numpy(zero_copy_only=False)
+        valid = frozen(valid)
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            hashing.hash_words(_words(column), valid, hashes)
+        else:
+            data, offsets = binary_buffers(column, nulls=True)
+            hashing.hash_bytes(data, offsets, valid, hashes)
+    return hashes
+
+
+def _words(column: pa.Array) -> UInts:
+    """64 bits a row; of NULLs any."""
+    filled = column.fill_null(0) if column.null_count else column
+    values = filled.to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(column.type):
+        # Adding 0.0 makes one zero of the two.
+        return frozen((values.astype(np.float64) + 0.0).view(np.uint64))
+    return frozen(values.astype(np.int64 if values.dtype.kind == "i" else np.uint64, copy=False).view(np.uint64))

@@ -1,6 +1,6 @@
 """Kernels that find the row changes in Binlog payloads (the columnar side of ``payload.row_changes``)."""
 
-# mypy: disable-error-code="assignment, return-value"
+# mypy: disable-error-code="arg-type, assignment, return-value"
 # (inside kernels there is one kind of integer)
 
 from __future__ import annotations

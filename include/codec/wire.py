@@ -3,7 +3,7 @@
 All positions are absolute in ``data``; nothing at or behind ``end`` is read. A position of -1 means damaged bytes.
 """
 
-# mypy: disable-error-code="assignment, return-value"
+# mypy: disable-error-code="arg-type, assignment, return-value"
 # (inside kernels there is one kind of integer)
 
 from __future__ import annotations
