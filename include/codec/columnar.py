@@ -135,7 +135,7 @@ def walk(payloads: pa.Array | pa.ChunkedArray) -> Mutations:
     return found
 
 
-def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: RowLayout) -> tuple[pa.RecordBatch, ...]:
+def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: RowLayout) -> pa.RecordBatch:
     """Turn row images of one table version into Arrow columns.
 
     Args:
@@ -146,7 +146,7 @@ def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: R
         layout: :meth:`RowLayout.of` the rows' version and the wanted one.
 
     Returns:
-        One batch of ``layout.schema`` in the order of the images; of updates two: old values, new values.
+        One batch of ``layout.schema`` in the order of the images; of updates a pair: old values, new values.
 
     Raises:
         CodecError: an image is damaged or does not fit the table. Facts: row (index into ``starts``).
@@ -167,7 +167,7 @@ def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: R
         images = Images(data, starts, lengths, places)
         arrays = [build(images, index, target) for index, target in enumerate(layout.targets)]
         batches.append(_batch(arrays, layout.schema, len(starts)))
-    return tuple(batches)
+    return (batches[0], batches[1]) if kind == UPDATE else batches[0]
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
