@@ -1,0 +1,98 @@
+"""A Pump for tests of clients: real gRPC, no storage. Says what it is told to, remembers what it was sent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from include.errors import BinlogError
+from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from include.model.tso import Tso
+from include.proto import pump_pb2, pump_pb2_grpc, pumphouse_pb2, pumphouse_pb2_grpc
+from include.proto.binlog_pb2 import Binlog
+from include.registry.base import Cluster
+from include.rpc.channel import SERVER_OPTIONS
+from include.rpc.status import abort_details, go_abort
+from include.rpc.tls import server_credentials
+from include.settings import TlsSettings
+
+Behave = Callable[[Binlog], BinlogError | float | None]
+"""What to do with a binlog: store it (None), refuse it (an error), or answer after so many seconds."""
+
+
+class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer):
+    """Serves until `stop`; registered in a cluster on request."""
+
+    def __init__(self, node_id: str, cluster: Cluster, *, tls: TlsSettings | None = None, addr: str = "127.0.0.1:0"):
+        self.node_id = node_id
+        self.cluster = cluster
+        self.behave: Behave = lambda _: None
+        self.gc_answer: pumphouse_pb2.TriggerGcResponse | BinlogError = pumphouse_pb2.TriggerGcResponse(started=True)
+        self.taken: list[Binlog] = []
+        self.asked = 0
+        self.probes = 0
+        self._lock = threading.Lock()
+        self._server = grpc.server(ThreadPoolExecutor(64), options=SERVER_OPTIONS)
+        pump_pb2_grpc.add_PumpServicer_to_server(self, self._server)
+        pumphouse_pb2_grpc.add_PumpBatchServicer_to_server(self, self._server)
+        credentials = server_credentials(tls or TlsSettings())
+        port = self._server.add_secure_port(addr, credentials) if credentials else self._server.add_insecure_port(addr)
+        self.host = f"127.0.0.1:{port}"
+        self._server.start()
+
+    def register(self, state: NodeState = NodeState.ONLINE, *, start_count: int = 1, http: str = "", go: bool = False):
+        extra = None if go else PumpExtra(incarnation=f"i-{self.node_id}", start_count=start_count, http=http)
+        status = NodeStatus(
+            node_id=self.node_id,
+            host=self.host,
+            state=state,
+            extra=extra,
+            max_commit_ts=Tso(1),
+            update_ts=self.cluster.tso(),
+        )
+        self.cluster.update_node(NodeKind.PUMP, self.node_id, lambda _: status)
+        return self
+
+    def stop(self) -> None:
+        self._server.stop(0).wait()
+
+    def of_type(self, name: str) -> list[int]:
+        """Start ts of the stored binlogs of a type, in the order of arrival."""
+        with self._lock:
+            return [
+                b.start_ts
+                for b in self.taken
+                if b.tp == Binlog.DESCRIPTOR.fields_by_name["tp"].enum_type.values_by_name[name].number
+            ]
+
+    def WriteBinlog(self, request, context):
+        with self._lock:
+            self.asked += 1
+        binlog = Binlog.FromString(request.payload)
+        outcome = self.behave(binlog)
+        if isinstance(outcome, BinlogError):
+            context.abort(*go_abort(outcome)[:2])
+        if isinstance(outcome, float):
+            time.sleep(outcome)
+        with self._lock:
+            if request.clusterID != self.cluster.cluster_id():
+                context.abort(
+                    grpc.StatusCode.UNKNOWN,
+                    f"cluster ID are mismatch, {request.clusterID} vs {self.cluster.cluster_id()}",
+                )
+            if request.payload:
+                self.taken.append(binlog)
+            else:
+                self.probes += 1
+        return pump_pb2.WriteBinlogResp()
+
+    def TriggerGc(self, request, context):
+        if isinstance(self.gc_answer, BinlogError):
+            code, details, metadata = abort_details(self.gc_answer)
+            context.set_trailing_metadata(metadata)
+            context.abort(code, details)
+        return self.gc_answer

@@ -1,0 +1,210 @@
+"""The clock of a file cluster: what it promises when clocks jump, files are lost and machines restart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.errors import CorruptionError
+from include.model.tso import compose, physical_ms
+from include.registry.file_tso import BOUND_AHEAD_MS, FileTso
+
+BOOT_1, BOOT_2 = b"1" * 16, b"2" * 16
+
+
+class SetClock:
+    def __init__(self, now: float) -> None:
+        self.value = now
+
+    def now(self) -> float:
+        return self.value
+
+    def monotonic(self) -> float:
+        return self.value
+
+    def sleep(self, seconds: float) -> None:
+        self.value += seconds
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock(1_700_000_000.0)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    FileTso.create(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.row("W4")
+def test_a_timestamp_is_the_clock_in_milliseconds_and_the_next_counts_on(directory, clock):
+    tso = FileTso(directory, clock=clock)
+    assert tso.next() == compose(1_700_000_000_000)
+    assert tso.next() == compose(1_700_000_000_000, 1)
+    clock.value += 0.001
+    assert tso.next() == compose(1_700_000_000_001)
+
+
+@pytest.mark.row("W4")
+def test_a_clock_that_goes_back_does_not_take_timestamps_back(directory, clock):
+    tso = FileTso(directory, clock=clock)
+    first = tso.next()
+    clock.value -= 3600
+    assert tso.next() == first + 1
+    assert FileTso(directory, clock=clock).next() == first + 2
+
+
+@pytest.mark.row("W4")
+def test_reopening_on_a_running_machine_does_not_jump_to_the_bound(directory, clock):
+    first = FileTso(directory, clock=clock, boot=BOOT_1).next()
+    assert FileTso(directory, clock=clock, boot=BOOT_1).next() == first + 1
+
+
+@pytest.mark.row("W4")
+def test_after_a_restart_of_the_machine_it_starts_at_the_bound(directory, clock):
+    first = FileTso(directory, clock=clock, boot=BOOT_1).next()
+    after = FileTso(directory, clock=clock, boot=BOOT_2).next()
+    assert after == first + compose(BOUND_AHEAD_MS) + 1
+
+
+@pytest.mark.row("W4")
+def test_the_bound_is_on_disk_before_a_timestamp_up_to_it_is_given_out(directory, clock):
+    tso = FileTso(directory, clock=clock)
+    for step in (0.0, 0.5, 2.4, 0.2, 10.0):
+        clock.value += step
+        given_out = tso.next()
+        assert int((directory / "tso.bound").read_text()) >= given_out
+
+
+@pytest.mark.row("W4")
+def test_a_damaged_counter_is_replaced_by_the_bound(directory, clock):
+    tso = FileTso(directory, clock=clock)
+    first = tso.next()
+    for damage in (b"", b"short", b"\xff" * 36):
+        (directory / "tso").write_bytes(damage)
+        after = tso.next()
+        assert after > first
+        first = after
+
+
+@pytest.mark.row("W4")
+@pytest.mark.parametrize("content", [None, b"", b"no number"])
+def test_without_a_readable_bound_no_timestamp_is_given_out(directory, clock, content):
+    tso = FileTso(directory, clock=clock, boot=BOOT_1)
+    tso.next()
+    if content is None:
+        (directory / "tso.bound").unlink()
+    else:
+        (directory / "tso.bound").write_bytes(content)
+    with pytest.raises(CorruptionError, match=r"tso\.bound"):
+        FileTso(directory, clock=clock, boot=BOOT_2).next()
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(1, 5)),
+        st.tuples(st.just("clock"), st.floats(-10_000, 10_000)),
+        # The machine loses power: of the unsynced counter any state since the last power loss may be on disk.
+        st.tuples(st.just("power loss"), st.integers(0, 100)),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.row("W4")
+@given(actions=ACTIONS)
+def test_it_never_goes_back_whatever_clock_and_power_do(tmp_path_factory, actions):
+    directory = tmp_path_factory.mktemp("tso")
+    FileTso.create(directory)
+    clock = SetClock(1_700_000_000.0)
+    boots = 1
+    tso = FileTso(directory, clock=clock, boot=bytes([boots]) * 16)
+    last = 0
+    on_disk: list[bytes | None] = [None]
+    for kind, value in actions:
+        if kind == "take":
+            for _ in range(value):
+                ts = tso.next()
+                assert ts > last
+                last = ts
+                on_disk.append((directory / "tso").read_bytes())
+        elif kind == "clock":
+            clock.value = max(0.0, clock.value + value)
+        else:
+            old = on_disk[value % len(on_disk)]
+            if old is None:
+                (directory / "tso").unlink(missing_ok=True)
+            else:
+                (directory / "tso").write_bytes(old)
+            on_disk = [old]
+            boots += 1
+            tso = FileTso(directory, clock=clock, boot=bytes([boots % 256]) * 16)
+
+
+@pytest.mark.row("W4")
+def test_threads_of_one_process_get_distinct_rising_timestamps(directory):
+    tso = FileTso(directory)
+    taken: list[list[int]] = [[] for _ in range(8)]
+
+    def take(mine: list[int]) -> None:
+        mine.extend(tso.next() for _ in range(300))
+
+    threads = [threading.Thread(target=take, args=(mine,)) for mine in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = [ts for mine in taken for ts in mine]
+    assert len(set(everything)) == 8 * 300
+    assert all(mine == sorted(mine) for mine in taken)
+
+
+FORKS = """
+import os, signal, sys, threading
+from pathlib import Path
+from include.registry.file_tso import FileTso
+tso = FileTso(Path(sys.argv[1]))
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        tso.next()
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads: thread.start()
+for _ in range(30):
+    before = tso.next()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)  # a deadlock ends the child by signal
+        os._exit(0 if tso.next() > before else 1)
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        print("child ended with", status)
+        os._exit(1)
+stop.set()
+for thread in threads: thread.join()
+"""
+
+
+@pytest.mark.row("W4")
+def test_a_child_forked_while_threads_take_timestamps_can_take_one(directory):
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.row("W4")
+def test_the_real_clock_gives_the_present(directory):
+    import time
+
+    assert abs(physical_ms(FileTso(directory).next()) / 1000 - time.time()) < 5
