@@ -8,7 +8,8 @@ types that are known here are a closed list; everything else is UnknownDdl.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 from include.errors import SchemaError, UnknownDdl
 from include.model.table import TableInfo
@@ -30,6 +31,10 @@ from include.schema.timeline import Change, DdlEvent, TableVersion
 
 # Where tables wait that a later RECOVER or FLASHBACK brings back: our own schema on the target.
 KEEP_SCHEMA = "pumphouse"
+# STRICT_TRANS_TABLES and STRICT_ALL_TABLES in the bits of TiDB's sql_mode.
+_STRICT_MODES = 1 << 21 | 1 << 22
+# What a source's own text must be for a look at the target not to tell whether it ran.
+_ENGINE_ONLY = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +43,35 @@ class Statement:
 
     ``objects``: the tables as (database, name), and databases as (database, ''), whose looks tell whether it ran.
     ``repeatable``: running it twice, with no rows between, is the same as running it once; so where looks do not tell,
-    it may run again. ``db``: the database to be in for statements that are the source's own text.
+    it may run again. ``engine_only``: SHOW CREATE is the same before and after, only the engine's table ids differ.
+    ``db``: the database to be in, for statements that are the source's own text. ``needs``: a table that must be there.
+    ``strict``: False where the source ran it without a strict sql_mode, and so cut values instead of refusing.
     """
 
     sql: str
     objects: tuple[tuple[str, str], ...]
-    repeatable: bool = True
+    repeatable: bool = False
+    engine_only: bool = False
     db: str = ""
     needs: tuple[str, str] | None = None
+    strict: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object, as the target's table ``ddl`` keeps it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            sql=str(data["sql"]),
+            objects=tuple((str(db), str(name)) for db, name in data["objects"]),
+            repeatable=bool(data["repeatable"]),
+            engine_only=bool(data["engine_only"]),
+            db=str(data["db"]),
+            needs=None if data["needs"] is None else (str(data["needs"][0]), str(data["needs"][1])),
+            strict=bool(data["strict"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +96,15 @@ class _Target:
     statements: list[Statement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def run(self, sql: str, *objects: tuple[str, str], repeatable: bool = False) -> None:
-        self.statements.append(Statement(sql, objects, repeatable))
+    def run(self, sql: str, *objects: tuple[str, str], repeatable: bool = False, engine_only: bool = False) -> None:
+        strict = _strict(self.event)
+        self.statements.append(Statement(sql, objects, repeatable, engine_only, strict=strict))
+
+
+def _strict(event: DdlEvent) -> bool:
+    """Whether the source ran it strictly; jobs that rewrite rows keep their sql_mode."""
+    mode = (event.job.raw.get("reorg_meta") or {}).get("sql_mode")
+    return mode is None or bool(int(mode) & _STRICT_MODES)
 
 
 def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA) -> Rendered:
@@ -93,7 +126,11 @@ def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA)
     if event.silent or event.action in SILENT or _is_system(event):
         return Rendered()
     if dialect is Dialect.TIDB:
-        return Rendered((Statement(event.job.query, _objects(event), repeatable=False, db=event.job.schema_name),))
+        repeatable = event.action in {Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION}
+        engine_only = event.action in _ENGINE_ONLY
+        db = event.job.schema_name
+        text = Statement(event.job.query, _objects(event), repeatable, engine_only, db, strict=_strict(event))
+        return Rendered((text,))
     rule = _RULES.get(event.action)
     if rule is None:
         raise UnknownDdl(
@@ -194,7 +231,7 @@ def _keep(target: _Target, version: TableVersion) -> None:
 def _recover_one(target: _Target, version: TableVersion) -> None:
     kept = kept_name(target.keep_schema, version.table.id)
     sql = f"RENAME TABLE {qualified(*kept)} TO {qualified(*version.name)}"
-    target.statements.append(Statement(sql, (kept, version.name), repeatable=False, needs=kept))
+    target.statements.append(Statement(sql, (kept, version.name), needs=kept))
 
 
 def _recover(target: _Target) -> None:
@@ -293,7 +330,7 @@ def _exchange_partition(target: _Target) -> None:
     sql = (
         f"ALTER TABLE {qualified(*after.name)} EXCHANGE PARTITION {quote(gone[0])} WITH TABLE {qualified(*table.name)}"
     )
-    target.run(sql, after.name, table.name)
+    target.run(sql, after.name, table.name, engine_only=True)
 
 
 def _create_schema(target: _Target) -> None:
