@@ -1,0 +1,266 @@
+"""The file-system seam of the store: everything that the value log and the bookkeeping do to files goes through it.
+
+One real implementation here; tests/support/crashfs.py has one that forgets what was not synced. LevelDB does its own
+I/O, which is allowed to be lost: the index is derived from the value log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from include import durable
+
+# writev takes at most this many buffers on Linux.
+_IOV_MAX = 1024
+# Small records are joined into one buffer, which costs less than many iovecs; large ones are not copied.
+_JOIN_BYTES = 4 << 20
+
+
+class LogHandle(Protocol):
+    """One open file of the value log."""
+
+    def write_at(self, offset: int, chunks: Sequence[bytes]) -> None:
+        """Write all chunks from that offset on; a short write goes on until done. Raises OSError."""
+        ...
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to that many bytes; fewer only at the end of the file."""
+        ...
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        ...
+
+    def sync(self) -> None:
+        """Return when data and size are on the medium. Raises OSError."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        ...
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        ...
+
+
+class FileSystem(Protocol):
+    """What the store needs of a file system."""
+
+    def make_dirs(self, path: Path) -> None:
+        """Create a directory with its parents, durably."""
+        ...
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is such a file."""
+        ...
+
+    def open_log(self, path: Path, *, create: bool = False, read_only: bool = False) -> LogHandle:
+        """Open a value-log file; ``create`` makes a new one, and its name durable."""
+        ...
+
+    def read(self, path: Path) -> bytes:
+        """A whole small file."""
+        ...
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        """Replace a small file, durably."""
+        ...
+
+    def write_cache(self, path: Path, data: bytes) -> None:
+        """Replace a small file that can be rebuilt: atomic for readers, not durable."""
+        ...
+
+    def append_line(self, path: Path, line: bytes) -> None:
+        """Append to a small file, durably."""
+        ...
+
+    def copy(self, source: Path, target: Path, start: int) -> None:
+        """Copy the bytes from ``start`` on into a new durable file."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, durably; a missing one is no error."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename within a directory, durably."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes that an unprivileged process may still write."""
+        ...
+
+    def preallocate(self, path: Path, size: int) -> None:
+        """A file of that many really allocated bytes. Raises OSError where there is no room."""
+        ...
+
+
+class RealLogHandle:
+    """A descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write_at(self, offset: int, chunks: Sequence[bytes]) -> None:
+        """Write all chunks from that offset on."""
+        total = sum(map(len, chunks))
+        if total <= _JOIN_BYTES:
+            _pwrite_all(self._fd, memoryview(b"".join(chunks)), offset)
+            return
+        at = offset
+        for start in range(0, len(chunks), _IOV_MAX):
+            part = chunks[start : start + _IOV_MAX]
+            want = sum(map(len, part))
+            done = os.pwritev(self._fd, part, at)
+            if done < want:
+                _pwrite_all(self._fd, memoryview(b"".join(part))[done:], at + done)
+            at += want
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to that many bytes."""
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        have = len(data)
+        while have < size:
+            data = os.pread(self._fd, size - have, offset + have)
+            if not data:
+                break
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._fd).st_size
+
+    def sync(self) -> None:
+        """fdatasync, which brings the size along."""
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        """Release the descriptor; a second call does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # A reader may hold a file that GC removed; the descriptor goes with the last of them.
+        self.close()
+
+
+def _pwrite_all(fd: int, view: memoryview, offset: int) -> None:
+    while view:
+        done = os.pwrite(fd, view, offset)
+        view = view[done:]
+        offset += done
+
+
+class RealFileSystem:
+    """The machine's file system."""
+
+    def make_dirs(self, path: Path) -> None:
+        """Create a directory with its parents."""
+        durable.make_dirs(path, 0o700)
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Names in a directory."""
+        return sorted(entry.name for entry in os.scandir(path))
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is such a file."""
+        return path.exists()
+
+    def open_log(self, path: Path, *, create: bool = False, read_only: bool = False) -> LogHandle:
+        """Open a value-log file."""
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        if create:
+            try:
+                durable.fsync_dir(path.parent)
+            except BaseException:
+                os.close(fd)
+                raise
+        return RealLogHandle(fd)
+
+    def read(self, path: Path) -> bytes:
+        """A whole small file."""
+        return path.read_bytes()
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        """Replace a small file."""
+        durable.write_atomic(path, data, 0o600)
+
+    def write_cache(self, path: Path, data: bytes) -> None:
+        """Replace a file that can be rebuilt."""
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_bytes(data)
+        temporary.rename(path)
+
+    def append_line(self, path: Path, line: bytes) -> None:
+        """Append to a small file."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(line)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        durable.fsync_dir(path.parent)
+
+    def copy(self, source: Path, target: Path, start: int) -> None:
+        """Copy a tail."""
+        with source.open("rb") as reader, target.open("wb") as writer:
+            reader.seek(start)
+            while block := reader.read(1 << 20):
+                writer.write(block)
+            writer.flush()
+            os.fsync(writer.fileno())
+        durable.fsync_dir(target.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink(missing_ok=True)
+        durable.fsync_dir(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename within a directory."""
+        source.rename(target)
+        durable.fsync_dir(target.parent)
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes that an unprivileged process may still write."""
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+    def preallocate(self, path: Path, size: int) -> None:
+        """A file of that many allocated bytes."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, 0)
+            raise
+        finally:
+            os.close(fd)
+
+
+REAL_FS = RealFileSystem()

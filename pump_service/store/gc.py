@@ -1,0 +1,115 @@
+"""Garbage collection by two numbers (design: the Pump's promises; row P11). Pure decisions here, and their execution.
+
+The GC point G is the floor for pulls: min(checkpoints of all consumers, now - retention), never going back, persisted
+before anything else happens. The deletion limit D <= G is what may really go: no file and no key from D on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from include.errors import CorruptionError
+from include.model.position import Pointer
+from include.model.tso import Tso
+from pump_service.store.fs import FileSystem
+from pump_service.store.logfile import LogFile
+
+FILE_NAME = "gc.json"
+RETENTION = "retention"
+WATERMARK = "watermark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcPoint:
+    """A decided GC point."""
+
+    gc_point: Tso
+    held_by: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A decided deletion limit."""
+
+    deletion_limit: Tso
+    held_by: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcReport:
+    """What one run did."""
+
+    started: bool  # False: one was running already, nothing was done
+    gc_point: Tso
+    deletion_limit: Tso
+    held_by: list[str] = field(default_factory=list)  # consumers, "retention", "watermark", and what keeps D below G
+    freed_files: int = 0
+    freed_bytes: int = 0
+    kept_files: int = 0
+    deleted_keys: int = 0
+
+
+def decide_point(before: int, checkpoints: Mapping[str, int], now_minus_retention: int, watermark: int) -> GcPoint:
+    """G: the smallest of all that hold it, or where it was; and who holds it there."""
+    holders = dict(checkpoints) | {RETENTION: now_minus_retention, WATERMARK: watermark}
+    lowest = min(holders.values())
+    held_by = sorted(name for name, ts in holders.items() if ts <= max(lowest, before))
+    return GcPoint(gc_point=Tso(max(before, lowest)), held_by=held_by)
+
+
+def decide_limit(gc_point: int, *, unresolved: int | None, pending: int | None, open_start: int | None) -> Limit:
+    """D: the smallest of G, unresolved start ts, unaccepted late and orphan commits, and what ``summaries`` say is
+    committed above G or not indexed yet."""
+    reasons = {
+        f"unresolved prewrite {unresolved}": unresolved,
+        f"late or orphan commit {pending}": pending,
+        f"prewrite {open_start} committed above the GC point or not indexed yet": open_start,
+    }
+    below = {why: ts for why, ts in reasons.items() if ts is not None and ts < gc_point}
+    limit = min(below.values(), default=gc_point)
+    return Limit(deletion_limit=Tso(limit), held_by=[why for why, ts in below.items() if ts == limit])
+
+
+def deletable(files: Sequence[LogFile], limit: int, head: Pointer, handle: Pointer) -> list[LogFile]:
+    """Sealed files whose every timestamp is below D and which lie before head and handle pointer.
+
+    Oldest first, ending at the first that must stay: a rebuild of the index must never meet a prewrite whose commit or
+    rollback went before it. The newest file stays in any case, so that file ids never come again.
+    """
+    gone = []
+    for file in files[:-1]:
+        if not file.sealed or file.max_ts >= limit or file.fid >= min(head.fid, handle.fid):
+            break
+        gone.append(file)
+    return gone
+
+
+class GcState:
+    """G and D in <data_dir>/pumphouse/gc.json, outside LevelDB because that may be lost."""
+
+    def __init__(self, fs: FileSystem, directory: Path) -> None:
+        self._fs = fs
+        self._path = directory / FILE_NAME
+        self.gc_point = Tso(0)
+        self.deletion_limit = Tso(0)
+
+    def load(self) -> None:
+        """Read both numbers."""
+        if not self._fs.exists(self._path):
+            return
+        try:
+            data = json.loads(self._fs.read(self._path))
+            self.gc_point = Tso(int(data["gc_point"]))
+            self.deletion_limit = Tso(int(data["deletion_limit"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(f"{self._path} cannot be read: {error}", path=str(self._path)) from error
+
+    def save(self, gc_point: Tso, deletion_limit: Tso) -> None:
+        """Persist, then use. Raises OSError."""
+        data = {"format_version": 1, "gc_point": gc_point, "deletion_limit": deletion_limit}
+        self._fs.write_atomic(self._path, json.dumps(data).encode() + b"\n")
+        self.gc_point = gc_point
+        self.deletion_limit = deletion_limit

@@ -1,0 +1,91 @@
+"""Who this Pump is: incarnation and start count, in <data_dir>/pumphouse/incarnation.json (contract).
+
+The incarnation is a random id made with the data directory. The same node id with another incarnation is a gap that
+the archive must be told about, so a store that may have lost answered binlogs takes a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from include.errors import CorruptionError
+from include.model.position import Pointer
+from pump_service.store.fs import FileSystem
+
+log = structlog.get_logger(__name__)
+
+FILE_NAME = "incarnation.json"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Content of incarnation.json."""
+
+    format_version: int = 1
+    incarnation: str
+    start_count: int
+    boot_id: str
+    clean: bool  # the last process closed the store
+    sync_log: bool  # the last process synced before it answered
+    end_fid: int = 0  # end of the value log at the last clean close
+    end_offset: int = 0
+
+    @property
+    def end(self) -> Pointer:
+        """End of the value log at the last clean close."""
+        return Pointer(self.end_fid, self.end_offset)
+
+
+def boot_id() -> str:
+    """Changes with every boot of the machine; '' where there is none."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def load(fs: FileSystem, directory: Path) -> Identity | None:
+    """Read the identity; None on a new directory."""
+    path = directory / FILE_NAME
+    if not fs.exists(path):
+        return None
+    try:
+        data = json.loads(fs.read(path))
+        if data["format_version"] != 1:
+            raise CorruptionError(f"{path} has format {data['format_version']}, this release reads 1", path=str(path))
+        return Identity(**data)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{path} cannot be read: {error}", path=str(path), reason=str(error)) from error
+
+
+def save(fs: FileSystem, directory: Path, identity: Identity) -> None:
+    """Write the identity, durably."""
+    fs.write_atomic(directory / FILE_NAME, json.dumps(asdict(identity), indent=1).encode() + b"\n")
+
+
+def new_incarnation() -> str:
+    """A random id."""
+    return secrets.token_hex(16)
+
+
+def begin(previous: Identity | None, *, sync_log: bool, lost: str) -> Identity:
+    """Identity of the process that starts now. ``lost`` says why answered binlogs may be missing; '' = they are not."""
+    boot = boot_id()
+    if previous is None:
+        return Identity(incarnation=new_incarnation(), start_count=1, boot_id=boot, clean=False, sync_log=sync_log)
+    if not lost and not previous.clean and not previous.sync_log and previous.boot_id != boot:
+        lost = "the machine went down during a run without fsync"
+    incarnation = previous.incarnation
+    if lost:
+        incarnation = new_incarnation()
+        log.error("incarnation_renewed", reason=lost, before=previous.incarnation, now=incarnation)
+    return replace(
+        previous, incarnation=incarnation, start_count=previous.start_count + 1, boot_id=boot, clean=False,
+        sync_log=sync_log, end_fid=0, end_offset=0,
+    )  # fmt: skip

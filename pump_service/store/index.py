@@ -1,0 +1,239 @@
+"""LevelDB index: timestamp -> pointer, and named positions (row P2). The only import of plyvel.
+
+Keys and values are those of the Go Pump. The index is derived from the value log: it is written without sync, and may be
+lost or behind at any time. Every LevelDB failure is raised as IndexFailed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import plyvel
+import structlog
+
+from include.errors import PumpError
+from include.model.position import ZERO_POINTER, Pointer
+from pump_service.store.scan import Entry
+
+log = structlog.get_logger(__name__)
+
+_TS = struct.Struct(">3sQ")
+_PREFIX = b"ts:"
+_POINTER = struct.Struct("<Iq")
+_I64 = struct.Struct("<q")
+_GC_TS = b"!binlog!gcts"
+_MAX_COMMIT_TS = b"!binlog!maxCommitTS"
+_HANDLE = b"!binlog!handlePointer"
+_HEAD = b"!binlog!headPointer"
+
+
+class IndexFailed(PumpError):
+    """LevelDB did not do what it was asked; the value log is not touched by that."""
+
+    retryable = True
+
+
+def ts_key(ts: int) -> bytes:
+    """``ts:`` and the timestamp, big endian."""
+    return _TS.pack(_PREFIX, ts)
+
+
+class Batch:
+    """Records to be indexed together."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    def put(self, ts: int, fid: int, offset: int) -> None:
+        """Point a timestamp at a record."""
+        self.raw.put(_TS.pack(_PREFIX, ts), _POINTER.pack(fid, offset))
+
+
+class Index:
+    """``<data_dir>/kv``."""
+
+    def __init__(self, path: Path, db: Any) -> None:
+        self._path = path
+        self._db = db
+
+    @classmethod
+    def open(cls, path: Path) -> Index:
+        """Open or create. A database that LevelDB cannot open is moved aside and begun anew."""
+        try:
+            return cls(path, _open(path))
+        except plyvel.Error as error:
+            aside = _aside(path)
+            log.warning("index_unreadable", path=str(path), error=str(error), moved_to=str(aside))
+            path.rename(aside)
+            return cls(path, _open(path))
+
+    def reset(self) -> None:
+        """Throw everything away; the caller fills it again from the value log."""
+        self._db.close()
+        shutil.rmtree(self._path, ignore_errors=True)
+        self._db = _open(self._path)
+
+    def reopen(self) -> None:
+        """Close and open after a failure: LevelDB refuses further writes once its log failed."""
+        try:
+            self._db.close()
+            self._db = _open(self._path)
+        except plyvel.Error as error:
+            raise IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path)) from error
+
+    # -- timestamps ----------------------------------------------------------------------------------------------------
+
+    def get(self, ts: int) -> Pointer | None:
+        """Where the binlog with this storage ts lies."""
+        value = self._db.get(_TS.pack(_PREFIX, ts))
+        return None if value is None else Pointer(*_POINTER.unpack(value))
+
+    def batch(self) -> Batch:
+        """A new batch."""
+        return Batch(self._db.write_batch())
+
+    def write(self, batch: Batch, head: Pointer) -> None:
+        """Write a batch, and with it that everything up to ``head`` (inclusive) is indexed. Raises IndexFailed."""
+        batch.raw.put(_HEAD, _POINTER.pack(*head))
+        try:
+            batch.raw.write()
+        except (plyvel.Error, RuntimeError, OSError) as error:
+            raise IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path)) from error
+
+    def pointers(self, after: int, upto: int) -> Iterator[tuple[int, Pointer]]:
+        """(ts, pointer) with after < ts <= upto, ascending, of one moment."""
+        if upto <= after:
+            return
+        with self._db.iterator(
+            start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True
+        ) as iterator:
+            for key, value in iterator:
+                yield int.from_bytes(key[3:], "big"), Pointer(*_POINTER.unpack(value))
+
+    def last_ts(self) -> int:
+        """Largest timestamp in the index, 0 when it is empty."""
+        with self._db.iterator(start=ts_key(0), stop=_PREFIX + b"\xff" * 9, reverse=True) as iterator:
+            for key, _value in iterator:
+                return int.from_bytes(key[3:], "big")
+        return 0
+
+    def snapshot(self) -> Snapshot:
+        """Keys as they are now; use as a context manager."""
+        return Snapshot(self._db.snapshot())
+
+    def delete_unchanged(self, pairs: Sequence[tuple[bytes, bytes]]) -> int:
+        """Delete keys that still have these values; returns how many did."""
+        deleted = 0
+        try:
+            with self._db.write_batch() as batch:
+                for key, value in pairs:
+                    if self._db.get(key) == value:
+                        batch.delete(key)
+                        deleted += 1
+        except (plyvel.Error, RuntimeError, OSError) as error:
+            raise IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path)) from error
+        return deleted
+
+    # -- named positions ---------------------------------------------------------------------------------------------
+
+    def head(self) -> Pointer:
+        """Pointer of the last record that was indexed."""
+        return self._pointer(_HEAD)
+
+    def handle(self) -> Pointer:
+        """Pointer of the last record that was passed in order."""
+        return self._pointer(_HANDLE)
+
+    def watermark(self) -> int:
+        """The watermark that belongs to `handle`."""
+        return self._number(_MAX_COMMIT_TS)
+
+    def gc_ts(self) -> int:
+        """GC point as the Go Pump keeps it."""
+        return self._number(_GC_TS)
+
+    def has_head(self) -> bool:
+        """Whether anything was ever indexed."""
+        return self._db.get(_HEAD) is not None
+
+    def save_position(self, watermark: int, handle: Pointer) -> None:
+        """Persist watermark and handle together. Raises IndexFailed."""
+        self._put({_MAX_COMMIT_TS: _I64.pack(watermark), _HANDLE: _POINTER.pack(*handle)})
+
+    def save_gc_ts(self, ts: int) -> None:
+        """Persist the GC point. Raises IndexFailed."""
+        self._put({_GC_TS: _I64.pack(ts)})
+
+    def _put(self, values: dict[bytes, bytes]) -> None:
+        try:
+            with self._db.write_batch() as batch:
+                for key, value in values.items():
+                    batch.put(key, value)
+        except (plyvel.Error, RuntimeError, OSError) as error:
+            raise IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path)) from error
+
+    def _pointer(self, key: bytes) -> Pointer:
+        value = self._db.get(key)
+        return ZERO_POINTER if value is None else Pointer(*_POINTER.unpack(value))
+
+    def _number(self, key: bytes) -> int:
+        value = self._db.get(key)
+        return 0 if value is None else int(_I64.unpack(value)[0])
+
+    def close(self) -> None:
+        """Close LevelDB."""
+        self._db.close()
+
+
+class Snapshot:
+    """Keys of one moment."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._raw.close()
+
+    def below(self, ts: int) -> Iterator[tuple[bytes, bytes]]:
+        """Raw (key, value) of every timestamp below ``ts``."""
+        with self._raw.iterator(start=ts_key(0), stop=ts_key(ts)) as iterator:
+            yield from iterator
+
+
+def key_ts(key: bytes) -> int:
+    """Timestamp of a raw key."""
+    return int.from_bytes(key[3:], "big")
+
+
+def unpack_pointer(value: bytes) -> Pointer:
+    """Pointer of a raw value."""
+    return Pointer(*_POINTER.unpack(value))
+
+
+def entry_pointer(entry: Entry) -> Pointer:
+    """Pointer of an entry."""
+    return Pointer(entry.fid, entry.offset)
+
+
+def _open(path: Path) -> Any:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return plyvel.DB(
+        str(path), create_if_missing=True, write_buffer_size=16 << 20, bloom_filter_bits=10, compression=None
+    )
+
+
+def _aside(path: Path) -> Path:
+    number = 0
+    while (aside := path.with_name(f"{path.name}.broken.{number}")).exists():
+        number += 1
+    return aside

@@ -1,0 +1,328 @@
+"""From the value log to the index to the order of the stream: one thread, behind the writer (row P3).
+
+For each group of records: late and orphan commits are noted durably, then the index is written, then the watermark is
+published; so what a puller may see is indexed, and what the index has passed is noted. A LevelDB failure is tried again
+each second; nothing behind it is published meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from include.clock import Clock
+from include.model.position import ZERO_POINTER, Pointer
+from include.model.tso import MAX_TSO, Tso
+from pump_service.store import frame
+from pump_service.store.index import Index, IndexFailed
+from pump_service.store.pairing import Pairing
+from pump_service.store.pending import PendingCommit, PendingCommits
+from pump_service.store.scan import Entry
+from pump_service.store.valuelog import ValueLog
+
+log = structlog.get_logger(__name__)
+
+PERSIST_EVERY_S = 1.0
+RETRY_S = 1.0
+
+Work = Sequence[Entry] | Callable[[], None]
+
+
+class IndexQueue:
+    """Bounded hand-over between writer (or chaser) and indexer, counted in records."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._work: deque[Work] = deque()
+        self._records = 0
+        self._changed = threading.Condition()
+
+    def push(self, entries: Sequence[Entry], timeout: float | None) -> bool:
+        """Hand over records; False when there was no room for that long. ``None`` waits for ever."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._records < self._limit, timeout):
+                return False
+            self._work.append(entries)
+            self._records += len(entries)
+            self._changed.notify_all()
+            return True
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Run something in the indexer thread, behind what is queued."""
+        with self._changed:
+            self._work.append(action)
+            self._changed.notify_all()
+
+    def pop(self, timeout: float) -> Work | None:
+        """Next piece of work, None after the timeout."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._work, timeout):
+                return None
+            work = self._work.popleft()
+            if not callable(work):
+                self._records -= len(work)
+            self._changed.notify_all()
+            return work
+
+    def __len__(self) -> int:
+        return self._records
+
+
+class Indexer:
+    """Index, pairing and watermark. `process` runs in one thread: the opener's during recovery, then its own."""
+
+    def __init__(
+        self,
+        *,
+        index: Index,
+        valuelog: ValueLog,
+        pending: PendingCommits,
+        clock: Clock,
+        queue_records: int,
+        gc_point: Callable[[], int],
+    ) -> None:
+        self._index = index
+        self._valuelog = valuelog
+        self._pending = pending
+        self._clock = clock
+        self._gc_point = gc_point
+        self.queue = IndexQueue(queue_records)
+        self.lock = threading.Lock()  # index keys: this thread's puts against GC's deletes
+        self.pairing = Pairing(index.watermark(), index.handle())
+        self.watermark = Tso(index.watermark())
+        self.indexed_end = ZERO_POINTER  # behind the last indexed record
+        self.duplicates = 0
+        self.failures = 0
+        self.memory: dict[int, tuple[int, bytes]] = {}  # commit ts -> (start ts, bare commit), not on file
+        self.memory_starts: set[int] = set()  # prewrites whose outcome is in memory only
+        self._replaying = True
+        self._max_seen = int(MAX_TSO)
+        self._saved: tuple[int, Pointer] = (self.watermark, index.handle())
+        self._saved_at = clock.monotonic()
+        self._listeners: list[Callable[[], None]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pump-indexer", daemon=True)
+        self.on_fault: Callable[[BaseException], None] = lambda _error: None
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recovery is over: index what the writer hands over."""
+        self._replaying = False
+        # Commits arrive nearly in order; only one at or below the largest so far can meet its own key in the index.
+        self._max_seen = self._index.last_ts()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what is queued, persist the position, end the thread."""
+        self._stop.set()
+        self.queue.call(lambda: None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                work = self.queue.pop(PERSIST_EVERY_S)
+                if work is None:
+                    if self._stop.is_set():
+                        break
+                elif callable(work):
+                    work()
+                    if self._stop.is_set() and len(self.queue) == 0:
+                        break
+                else:
+                    self.process(work)
+                self._persist_sometimes()
+            self.persist()
+        except BaseException as error:
+            log.exception("indexer_stopped")
+            self.on_fault(error)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call this (from the indexer thread) whenever the watermark moved. It must not block."""
+        self._listeners.append(listener)
+
+    # -- records -------------------------------------------------------------------------------------------------------
+
+    def process(self, entries: Sequence[Entry]) -> None:
+        """Index records, pair them, publish the watermark."""
+        puts: dict[int, tuple[int, int]] = {}
+        noted: list[PendingCommit] = []
+        now = self._clock.monotonic()
+        pairing = self.pairing
+        for entry in entries:
+            tp, start, commit, fid, offset, _size, key = entry
+            pointer = Pointer(fid, offset)
+            if start == 0 and commit == 0:
+                continue  # an empty binlog, as the Go Pump may have stored one
+            if tp == 0:
+                if self._pending and self._pending.has_orphans():
+                    self._until_done(lambda s=start: self._pending.heal(s))  # type: ignore[misc]
+                pairing.prewrite(start, key, pointer, now)
+                puts[start] = (fid, offset)
+            elif start == commit:
+                puts[commit] = (fid, offset)
+                pairing.passed(commit, pointer)
+            elif commit == 0:
+                self.memory_starts.discard(start)
+                pairing.resolve(start)
+                pairing.passed(0, pointer)
+                puts[0] = (fid, offset)
+            else:
+                self._commit(entry, pointer, puts, noted)
+        if noted:
+            self._until_done(lambda: self._pending.add(noted))
+            for item in noted:
+                log.error(
+                    "commit_pending", start_ts=item.start_ts, commit_ts=item.commit_ts, late=item.late,
+                    orphan=item.orphan, watermark=item.watermark,
+                )  # fmt: skip
+        last = entries[-1]
+        self._until_done(lambda: self._write(puts, Pointer(last.fid, last.offset)))
+        self.indexed_end = Pointer(last.fid, last.end)
+        self._publish()
+
+    def _commit(
+        self, entry: Entry, pointer: Pointer, puts: dict[int, tuple[int, int]], noted: list[PendingCommit]
+    ) -> None:
+        start, commit = entry.start_ts, entry.commit_ts
+        waited = self.pairing.resolve(start)
+        in_memory = self.memory.get(commit, (None,))[0] == start
+        if in_memory:
+            del self.memory[commit]
+            self.memory_starts.discard(start)
+        collides = False
+        if commit <= self._max_seen:
+            prior = self._pointer_of(commit, puts)
+            if prior == pointer:
+                # Met again after a restart: it was judged when it came first.
+                self.pairing.passed(commit, pointer)
+                return
+            if prior is not None:
+                if self._is_commit_of(prior, start):
+                    self.duplicates += 1
+                    self.pairing.passed(0, pointer)
+                    return
+                collides = True
+        else:
+            self._max_seen = commit
+        late = (commit <= self.watermark and not in_memory) or collides
+        orphan = not waited and self._pointer_of(start, puts) is None
+        if orphan and self._replaying and commit <= self._gc_point() and not self._pending.knows(start, commit):
+            # Collected: consumers have it, its prewrite went with its file.
+            self.pairing.passed(0, pointer)
+            return
+        if (late or orphan) and not self._pending.knows(start, commit):
+            noted.append(
+                PendingCommit(
+                    start_ts=start,
+                    commit_ts=commit,
+                    fid=pointer.fid,
+                    offset=pointer.offset,
+                    late=late,
+                    orphan=orphan,
+                    watermark=self.watermark,
+                )  # fmt: skip
+            )
+        if not collides:
+            puts[commit] = (entry.fid, entry.offset)
+        self.pairing.passed(commit, pointer)
+
+    def _pointer_of(self, ts: int, puts: dict[int, tuple[int, int]]) -> Pointer | None:
+        mine = puts.get(ts)
+        return Pointer(*mine) if mine is not None else self._index.get(ts)
+
+    def _is_commit_of(self, pointer: Pointer, start_ts: int) -> bool:
+        meta = frame.read_meta(self._valuelog.read(pointer))
+        return meta.tp != 0 and meta.start_ts == start_ts
+
+    def _write(self, puts: dict[int, tuple[int, int]], head: Pointer) -> None:
+        with self.lock:
+            batch = self._index.batch()
+            put = batch.put
+            for ts, (fid, offset) in puts.items():
+                put(ts, fid, offset)
+            self._index.write(batch, head)
+
+    def _until_done(self, action: Callable[[], None]) -> None:
+        """Bookkeeping must not be left out: try again until it works, publish nothing meanwhile."""
+        while True:
+            try:
+                action()
+            except (IndexFailed, OSError) as error:
+                self.failures += 1
+                log.exception("indexing_failed", error=str(error))
+                if self._replaying or self._stop.is_set():
+                    raise
+                self._clock.sleep(RETRY_S)
+                if isinstance(error, IndexFailed):
+                    self._reopen()
+            else:
+                return
+
+    def _reopen(self) -> None:
+        try:
+            with self.lock:
+                self._index.reopen()
+        except IndexFailed as error:
+            log.warning("index_not_reopened", error=str(error))
+
+    # -- outcomes that cannot be written -------------------------------------------------------------------------------
+
+    def remember_commit(self, start_ts: int, commit_ts: int, payload: bytes) -> None:
+        """Indexer thread: serve a commit that is in memory only; it is asked for again after a restart."""
+        if not self.pairing.is_waiting(start_ts):
+            return
+        self.memory_starts.add(start_ts)
+        self.memory[commit_ts] = (start_ts, payload)
+        self.pairing.resolve(start_ts)
+        self.pairing.passed(commit_ts, None)
+        self._publish()
+
+    def remember_rollback(self, start_ts: int) -> None:
+        """Indexer thread: go on without a prewrite whose rollback is in memory only."""
+        if self.pairing.is_waiting(start_ts):
+            self.memory_starts.add(start_ts)
+            self.pairing.resolve(start_ts)
+            self._publish()
+
+    def remember_fake(self, ts: int) -> None:
+        """Indexer thread: move the watermark by a fake that is on no file."""
+        self.pairing.passed(ts, None)
+        self._publish()
+
+    # -- position ------------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        watermark, _ = self.pairing.position()
+        if watermark > self.watermark:
+            self.watermark = watermark
+            for listener in self._listeners:
+                listener()
+
+    def _persist_sometimes(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._saved_at >= PERSIST_EVERY_S:
+            self._saved_at = now
+            self.persist()
+
+    def persist(self) -> None:
+        """Save watermark and handle pointer. Not while an outcome is in memory only: its prewrite must be met again."""
+        position = self.pairing.position()
+        if self.memory_starts or position == self._saved:
+            return
+        try:
+            with self.lock:
+                self._index.save_position(*position)
+            self._saved = position
+        except IndexFailed as error:
+            self.failures += 1
+            log.warning("position_not_saved", error=str(error))
+
+    def handle(self) -> Pointer:
+        """Pointer of the last record that was passed in order and persisted as such."""
+        return self._saved[1]

@@ -1,0 +1,100 @@
+"""One append-only file of the value log. The writer thread writes it; any thread reads below `synced_end`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from include.errors import BadRecord
+from include.model.position import Pointer
+from pump_service.store import frame
+from pump_service.store.fs import FileSystem, LogHandle
+from pump_service.store.scan import FileScan
+
+
+class LogFile:
+    """``value/%06d.vlog``. A file with a footer is sealed and never written again."""
+
+    def __init__(self, fid: int, path: Path, handle: LogHandle, *, end: int, sealed: bool, max_ts: int) -> None:
+        self.fid = fid
+        self.path = path
+        self.handle = handle
+        self.end = end  # behind the last record; a footer lies behind it
+        self.synced_end = end
+        self.sealed = sealed
+        self.max_ts = max_ts
+
+    @classmethod
+    def create(cls, fs: FileSystem, directory: Path, fid: int) -> LogFile:
+        """A new empty file whose name is durable."""
+        path = directory / file_name(fid)
+        return cls(fid, path, fs.open_log(path, create=True), end=0, sealed=False, max_ts=0)
+
+    def append(self, chunks: Sequence[bytes], end: int, max_ts: int, *, seal: bool, sync: bool) -> None:
+        """Write records that end at ``end`` (and the footer when sealing), then sync.
+
+        Raises OSError; `write_failed` of the caller decides what it means. Nothing is known to be written then.
+        """
+        footer = [frame.encode_footer(max(max_ts, self.max_ts))] if seal else []
+        self.handle.write_at(self.end, [*chunks, *footer])
+        if sync:
+            try:
+                self.handle.sync()
+            except OSError as error:
+                raise SyncFailed(*error.args) from error
+        self.end = end
+        self.synced_end = end
+        self.max_ts = max(max_ts, self.max_ts)
+        self.sealed = seal
+
+    def cut(self) -> None:
+        """Remove what lies behind the last good record: a partial append."""
+        self.handle.truncate(self.end)
+
+    def read(self, offset: int) -> bytes:
+        """Payload of the record at an offset, checked. Raises BadRecord."""
+        head = self.handle.read_at(offset, frame.HEADER_BYTES)
+        if len(head) < frame.HEADER_BYTES or offset + frame.HEADER_BYTES > self.synced_end:
+            raise self.bad(offset, "the offset is behind the end")
+        magic, length, checksum = frame.decode_header(head)
+        if magic != frame.RECORD_MAGIC:
+            raise self.bad(offset, "no record magic")
+        if offset + frame.HEADER_BYTES + length > self.synced_end:
+            raise self.bad(offset, "record goes on beyond the end")
+        payload = self.handle.read_at(offset + frame.HEADER_BYTES, length)
+        if len(payload) != length or frame.crc32c(payload) != checksum:
+            raise self.bad(offset, "checksum does not match")
+        return payload
+
+    def scan(self, start: int = 0, stop: int | None = None) -> FileScan:
+        """Records from an offset on, up to the synced end."""
+        return FileScan(self.handle, self.fid, start, self.synced_end if stop is None else stop)
+
+    def bad(self, offset: int, reason: str) -> BadRecord:
+        """The error that names this file."""
+        return BadRecord(
+            f"{self.path} at {offset}: {reason}",
+            hint="the bytes are damaged; restore the file from a copy, or declare the Pump lost in the archive",
+            path=str(self.path),
+            offset=offset,
+            reason=reason,
+        )
+
+    def pointer_end(self) -> Pointer:
+        """Where the next record goes."""
+        return Pointer(self.fid, self.synced_end)
+
+
+class SyncFailed(OSError):
+    """fsync failed: what the medium holds is unknown from here on."""
+
+
+def file_name(fid: int) -> str:
+    """``000000.vlog``."""
+    return f"{fid:06d}.vlog"
+
+
+def parse_name(name: str) -> int | None:
+    """File id of a name, or None when it is no value-log file."""
+    stem, dot, suffix = name.partition(".")
+    return int(stem) if dot and suffix == "vlog" and stem.isdecimal() and len(stem) >= 6 else None

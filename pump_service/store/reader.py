@@ -1,0 +1,210 @@
+"""Pulls: an index range up to the watermark, with each commit's prewrite merged in (row P7). Any thread, no state."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from include.errors import BadRecord, OrphanCommit
+from include.model.position import Pointer
+from include.model.tso import Tso
+from pump_service.store import frame
+from pump_service.store.index import Index
+from pump_service.store.pending import PendingCommit, PendingCommits
+from pump_service.store.valuelog import ValueLog
+
+IN_ORDER, ORPHAN, LATE = 0, 1, 2
+
+_BLOCK = 256 << 10
+_BLOCKS_KEPT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Binlog:
+    """One binlog as pullers see it."""
+
+    commit_ts: int
+    start_ts: int
+    payload: bytes
+    flag: int
+
+
+@dataclass(slots=True, kw_only=True)
+class PullBatch:
+    """Committed binlogs in (after, last], in order (commit ts, start ts).
+
+    ``flags``: 0 in order, 1 orphan (the payload is the bare commit), 2 late. ``watermark`` is the Pump's when the pull
+    began; the batch is complete up to ``last``, so the next pull goes on there. ``behind``: unaccepted late commits at
+    or below ``after``, which this puller has passed already.
+    """
+
+    after: Tso
+    last: Tso
+    watermark: Tso
+    payloads: list[bytes] = field(default_factory=list)
+    commit_list: list[int] = field(default_factory=list)
+    start_list: list[int] = field(default_factory=list)
+    flag_list: list[int] = field(default_factory=list)
+    behind: list[PendingCommit] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    @property
+    def commit_ts(self) -> npt.NDArray[np.int64]:
+        """Commit ts of each binlog."""
+        return np.array(self.commit_list, dtype=np.int64)
+
+    @property
+    def start_ts(self) -> npt.NDArray[np.int64]:
+        """Start ts of each binlog."""
+        return np.array(self.start_list, dtype=np.int64)
+
+    @property
+    def flags(self) -> npt.NDArray[np.uint8]:
+        """Flag of each binlog."""
+        return np.array(self.flag_list, dtype=np.uint8)
+
+    @property
+    def ddl_job_id(self) -> npt.NDArray[np.int64]:
+        """DDL job id of each binlog, 0 for data."""
+        return np.array([frame.ddl_job_id(payload) for payload in self.payloads], dtype=np.int64)
+
+
+class RecordCache:
+    """Reads records through blocks: neighbours in the stream are neighbours in the log."""
+
+    def __init__(self, valuelog: ValueLog) -> None:
+        self._valuelog = valuelog
+        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def _block(self, fid: int, number: int) -> bytes:
+        key = (fid, number)
+        block = self._blocks.get(key)
+        if block is None:
+            block = self._valuelog.file(fid).handle.read_at(number * _BLOCK, _BLOCK)
+            self._blocks[key] = block
+            if len(self._blocks) > _BLOCKS_KEPT:
+                self._blocks.popitem(last=False)
+        return block
+
+    def head(self, pointer: Pointer) -> frame.Meta | None:
+        """Type and timestamps of a record that lies within one block, unchecked; None when it must be read whole."""
+        number, at = divmod(pointer.offset, _BLOCK)
+        block = self._block(pointer.fid, number)
+        # Three fields: a tag and at most ten bytes each; the key is not wanted.
+        piece = block[at + frame.HEADER_BYTES : at + frame.HEADER_BYTES + 33]
+        if len(piece) < 33:
+            return None
+        return frame.read_timestamps(piece)
+
+    def read(self, pointer: Pointer) -> bytes:
+        """Payload of a record, checked. Raises BadRecord."""
+        number, at = divmod(pointer.offset, _BLOCK)
+        block = self._block(pointer.fid, number)
+        begin = at + frame.HEADER_BYTES
+        if begin <= len(block):
+            magic, length, checksum = frame.decode_header(block, at)
+            if magic == frame.RECORD_MAGIC and begin + length <= len(block):
+                payload = block[begin : begin + length]
+                if frame.crc32c(payload) == checksum:
+                    return payload
+        # Not within the block, or not good: the file's own reading decides and names what is wrong.
+        return self._valuelog.read(pointer)
+
+
+class Reader:
+    """Ranges of the stream."""
+
+    def __init__(self, index: Index, valuelog: ValueLog, pending: PendingCommits) -> None:
+        self._index = index
+        self._valuelog = valuelog
+        self._pending = pending
+
+    def binlogs(self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]) -> Iterator[Binlog]:
+        """Every committed binlog with after < commit ts <= upto, in order; flagged where it is late or an orphan."""
+        extra = iter(self._extra(after, upto, memory))
+        waiting = next(extra, None)
+        held = {item.commit_ts for item in self._pending.between(after, upto)}
+        held |= {commit for commit in memory if after < commit <= upto}
+        cache = RecordCache(self._valuelog)
+        prewrites: dict[int, Pointer] = {}
+        for ts, pointer in self._index.pointers(after, upto):
+            while waiting is not None and waiting[0] <= ts:
+                yield from self._resolve(waiting, cache)
+                waiting = next(extra, None)
+            if ts in held and self._is_extra(ts, pointer, memory):
+                continue
+            meta = cache.head(pointer)
+            if meta is not None and meta.tp == 0:
+                prewrites[ts] = pointer
+                continue
+            commit = cache.read(pointer)
+            if meta is None:
+                meta = frame.read_meta(commit)
+                if meta.tp == 0:
+                    prewrites[ts] = pointer
+                    continue
+            start = meta.start_ts
+            if meta.commit_ts != ts:
+                raise self._disagrees(ts, pointer)
+            if start == ts:
+                yield Binlog(ts, start, commit, IN_ORDER)
+                continue
+            found = prewrites.pop(start, None) or self._index.get(start)
+            if found is None:
+                # Orphans are noted before they are indexed, so this is a prewrite that was lost since.
+                raise OrphanCommit(
+                    f"the prewrite of commit {ts} with start ts {start} is on no file", start_ts=start, commit_ts=ts
+                )
+            yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), IN_ORDER)
+        while waiting is not None:
+            yield from self._resolve(waiting, cache)
+            waiting = next(extra, None)
+
+    def _extra(
+        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]
+    ) -> list[tuple[int, int, PendingCommit | bytes]]:
+        found: list[tuple[int, int, PendingCommit | bytes]] = [
+            (item.commit_ts, item.start_ts, item) for item in self._pending.between(after, upto)
+        ]
+        found += [(c, start, payload) for c, (start, payload) in list(memory.items()) if after < c <= upto]
+        return sorted(found, key=lambda each: each[:2])
+
+    def _is_extra(self, ts: int, pointer: Pointer, memory: dict[int, tuple[int, bytes]]) -> bool:
+        if ts in memory:
+            return True
+        return any(item.pointer == pointer for item in self._pending.between(ts - 1, ts))
+
+    def _resolve(self, extra: tuple[int, int, PendingCommit | bytes], cache: RecordCache) -> Iterator[Binlog]:
+        ts, start, what = extra
+        commit = what if isinstance(what, bytes) else cache.read(what.pointer)
+        found = self._index.get(start)
+        if found is None:
+            if isinstance(what, PendingCommit) and what.accepted:
+                return  # accepted by name: it is left out from then on
+            yield Binlog(ts, start, commit, ORPHAN)
+            return
+        flag = LATE if isinstance(what, PendingCommit) and what.late and not what.accepted else IN_ORDER
+        yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), flag)
+
+    def _prewrite(self, pointer: Pointer, start_ts: int, cache: RecordCache) -> bytes:
+        payload = cache.read(pointer)
+        meta = frame.read_meta(payload)
+        if meta.tp != 0 or meta.start_ts != start_ts:
+            raise self._disagrees(start_ts, pointer)
+        return payload
+
+    def _disagrees(self, ts: int, pointer: Pointer) -> BadRecord:
+        path = str(self._valuelog.file(pointer.fid).path)
+        return BadRecord(
+            f"the index points {ts} at {path} offset {pointer.offset}, where another record lies",
+            hint="stop the Pump and remove its kv directory: the index is rebuilt from the value log",
+            path=path,
+            offset=pointer.offset,
+            reason="index and value log disagree",
+        )

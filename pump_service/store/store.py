@@ -1,0 +1,597 @@
+"""The store of a Pump: value log, index, order of the stream, GC. The door of this room.
+
+`Store.open` recovers and starts the threads; `submit` takes binlogs; `pull` serves the stream. <data_dir>/value and
+<data_dir>/kv are as the Go Pump has them, everything of ours lies in <data_dir>/pumphouse.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from include.clock import SYSTEM_CLOCK, Clock
+from include.errors import BadRecord, BinlogError, ConfigError, LateCommit, OrphanCommit, PositionCollected, UsageError
+from include.model.position import ZERO_POINTER, Pointer
+from include.model.tso import MAX_TSO, Tso
+from include.proto import binlog_pb2
+from include.settings import PumpSettings
+from pump_service.store import gc, identity, reader
+from pump_service.store.chaser import Chaser
+from pump_service.store.disk import DiskGuard
+from pump_service.store.fs import REAL_FS, FileSystem
+from pump_service.store.gc import GcReport, GcState
+from pump_service.store.index import Index, IndexFailed, key_ts
+from pump_service.store.indexer import Indexer
+from pump_service.store.pairing import Unresolved
+from pump_service.store.pending import PendingCommit, PendingCommits
+from pump_service.store.reader import PullBatch, Reader
+from pump_service.store.summary import NEVER, lowest_open_start
+from pump_service.store.valuelog import ValueLog
+from pump_service.store.writer import Done, Item, Status, Writer
+
+__all__ = ["GcReport", "Item", "PendingCommit", "PullBatch", "Status", "Store", "StoreStatus", "Unresolved"]
+
+log = structlog.get_logger(__name__)
+
+_DELETE_KEYS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatus:
+    """Numbers of one moment."""
+
+    incarnation: str
+    start_count: int
+    watermark: Tso
+    gc_point: Tso
+    deletion_limit: Tso
+    gc_held_by: list[str]
+    unresolved: int
+    oldest_unresolved: list[Unresolved]
+    late: list[PendingCommit]
+    orphans: list[PendingCommit]
+    value_log_bytes: int
+    value_log_files: int
+    available_bytes: int
+    read_only: bool
+    writer_failed: bool
+    sync_log: bool
+    slow_mode: bool
+    duplicate_commits: int
+    index_failures: int
+    queued_records: int
+    backlog_bytes: int
+    synced_end: Pointer
+
+
+class Store:
+    """One data directory, one process."""
+
+    def __init__(self, settings: PumpSettings, fs: FileSystem, clock: Clock) -> None:
+        self._settings = settings
+        self._fs = fs
+        self._clock = clock
+        self._own = settings.data_dir / "pumphouse"
+        self._lock_fd = -1
+        self._gc_running = threading.Lock()
+        self._gc_held_by: list[str] = []
+        self._closed = False
+        self.fault: BaseException | None = None
+        self._fault_listeners: list[Callable[[BaseException], None]] = []
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, settings: PumpSettings, *, fs: FileSystem = REAL_FS, clock: Clock = SYSTEM_CLOCK) -> Store:
+        """Open a data directory: recovery is done and threads run on return.
+
+        Raises ConfigError when another process has it, BadRecord when bytes that may have been answered are damaged.
+        """
+        store = cls(settings, fs, clock)
+        fs.make_dirs(settings.data_dir)
+        store._lock_fd = _lock(settings.data_dir / ".lock")
+        try:
+            store._recover()
+        except BaseException:
+            os.close(store._lock_fd)
+            raise
+        return store
+
+    def _recover(self) -> None:
+        settings, fs = self._settings, self._fs
+        begun = self._clock.monotonic()
+        is_new = not fs.exists(self._own)
+        fs.make_dirs(self._own)
+        previous = identity.load(fs, self._own)
+        self._gc = GcState(fs, self._own)
+        self._gc.load()
+        self._pending = PendingCommits(fs, self._own)
+        self._pending.load()
+        self._index = Index.open(settings.data_dir / "kv")
+        try:
+            self._valuelog = ValueLog(
+                fs, settings.data_dir / "value", self._own / "files",
+                limit=settings.value_log_file_bytes, sync=settings.sync_log,
+            )  # fmt: skip
+            self._open_value_log(previous, is_new=is_new)
+        except BaseException:
+            self._index.close()
+            raise
+        self._reader = Reader(self._index, self._valuelog, self._pending)
+        self._start_threads()
+        log.info(
+            "store_opened", data_dir=str(settings.data_dir), incarnation=self.incarnation,
+            start_count=self.start_count, watermark=self.watermark, unresolved=self.unresolved_count,
+            value_log_end=self.synced_end, seconds=round(self._clock.monotonic() - begun, 3),
+        )  # fmt: skip
+
+    def _open_value_log(self, previous: identity.Identity | None, *, is_new: bool) -> None:
+        head = self._index.head()
+        self._valuelog.open(synced_floor=head, gaps_allowed=is_new)
+        end = self._valuelog.end
+        lost = ""
+        if previous is not None and end < previous.end:
+            lost = f"the value log ends at {end}, it was closed at {previous.end}"
+        elif head != ZERO_POINTER and head >= end:
+            lost = f"the index points at {head}, the value log ends at {end}"
+        if head >= end and self._index.has_head():
+            # Pointers into what is no longer there, or into other records at the same place: nothing of it is of use.
+            self._index.reset()
+        if is_new:
+            # A data directory of the Go Pump brings its own floor.
+            self._gc.save(Tso(self._index.gc_ts()), Tso(self._index.gc_ts()))
+        self._identity = identity.begin(previous, sync_log=self._settings.sync_log, lost=lost)
+        self._make_indexer()
+        try:
+            self._replay(min(self._index.head(), self._index.handle()))
+        except BadRecord as error:
+            if self._index.head() == ZERO_POINTER:
+                raise
+            # The index does not fit this value log. If the log itself is damaged, the second reading says so.
+            log.warning("index_rebuilt", reason=str(error))
+            self._index.reset()
+            self._make_indexer()
+            self._replay(ZERO_POINTER)
+        # Registered before anything is accepted: a start that did not get here has answered nothing.
+        identity.save(self._fs, self._own, self._identity)
+
+    def _make_indexer(self) -> None:
+        self._indexer = Indexer(
+            index=self._index, valuelog=self._valuelog, pending=self._pending, clock=self._clock,
+            queue_records=self._settings.index_queue_records, gc_point=lambda: self._gc.gc_point,
+        )  # fmt: skip
+
+    def _replay(self, start: Pointer) -> None:
+        records = 0
+        for entries in self._valuelog.scan(start):
+            self._indexer.process(entries)
+            records += len(entries)
+        self._indexer.persist()
+        if records:
+            log.info("value_log_replayed", start=start, records=records)
+
+    def _start_threads(self) -> None:
+        settings = self._settings
+        self._guard = DiskGuard(
+            self._fs, self._own, self._clock,
+            stop_at=settings.stop_write_at_available_bytes, reserve=settings.reserve_bytes,
+        )  # fmt: skip
+        self._chaser = Chaser(
+            valuelog=self._valuelog, queue=self._indexer.queue, clock=self._clock,
+            threshold_s=settings.slow_chaser_threshold_s,
+        )  # fmt: skip
+        self._writer = Writer(
+            valuelog=self._valuelog, guard=self._guard, next_stage=self._chaser, clock=self._clock,
+            group_bytes=settings.group_commit_bytes,
+        )  # fmt: skip
+        self._chaser.write_lock = self._writer.lock
+        for stage in (self._indexer, self._chaser, self._writer):
+            stage.on_fault = self._faulted
+            stage.start()
+
+    def _faulted(self, error: BaseException) -> None:
+        self.fault = error
+        for listener in self._fault_listeners:
+            listener(error)
+
+    def on_fault(self, listener: Callable[[BaseException], None]) -> None:
+        """Call this when a thread of the store ended by an unexpected error; the process should stop then."""
+        self._fault_listeners.append(listener)
+
+    def close(self) -> None:
+        """Write and index what is queued, persist positions, close files. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.stop()
+        self._chaser.stop()
+        self._indexer.stop()
+        failed = self._writer.failed is not None
+        end = self._valuelog.end
+        try:
+            self._valuelog.close(footer=not failed)
+            if not failed and self.fault is None:
+                clean = replace(self._identity, clean=True, end_fid=end.fid, end_offset=end.offset)
+                identity.save(self._fs, self._own, clean)
+        finally:
+            self._index.close()
+            os.close(self._lock_fd)
+
+    def renew_incarnation(self, reason: str) -> None:
+        """Take a new incarnation: the registry knows a later end of the value log than this directory has.
+
+        Only before anything was accepted. Raises OSError.
+        """
+        self._identity = replace(self._identity, incarnation=identity.new_incarnation())
+        identity.save(self._fs, self._own, self._identity)
+        log.error("incarnation_renewed", reason=reason, now=self._identity.incarnation)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def submit(self, items: Sequence[Item], done: Done) -> None:
+        """Store binlogs; never blocks. ``done`` gets one status an item (None = durable) from the writer thread.
+
+        Statuses: PumpReadOnly (prewrites on a full disk; anything when not even the reserve is left), WriterFailed.
+        Callers hold back while `backlog_bytes` is above ``queue_bytes``.
+        """
+        self._writer.submit(items, done)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of payloads that wait to be written."""
+        return self._writer.backlog_bytes
+
+    def settle_committed(self, start_ts: int, commit_ts: int, done: Callable[[Status], None] | None = None) -> None:
+        """The outcome of a prewrite is known: write its commit, as the Go Pump would.
+
+        Where nothing can be written, the outcome is kept in memory and served; it is asked for again after a restart.
+        """
+        message = binlog_pb2.Binlog(
+            tp=binlog_pb2.Commit, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0
+        )
+        payload = message.SerializeToString()
+        item = Item(payload, 1, start_ts, commit_ts)
+        self._settle(item, done, lambda: self._indexer.remember_commit(start_ts, commit_ts, payload))
+
+    def settle_rolled_back(
+        self, start_ts: int, *, reason: str = "", who: str = "", done: Callable[[Status], None] | None = None
+    ) -> None:
+        """The transaction can never commit: its prewrite is dropped by a rollback record of our own.
+
+        The record makes the outcome part of the value log, so a rebuilt index knows it too. Where nothing can be
+        written it is kept in memory. ``reason`` and ``who`` go to settled.jsonl (what `pump settle` records).
+        """
+        if reason or who:
+            self._record_settled(start_ts, 0, reason, who)
+        message = binlog_pb2.Binlog(
+            tp=binlog_pb2.Rollback, start_ts=start_ts, commit_ts=0, ddl_job_id=0, ddl_schema_state=0
+        )
+        item = Item(message.SerializeToString(), 2, start_ts, 0)
+        self._settle(item, done, lambda: self._indexer.remember_rollback(start_ts))
+
+    def _settle(self, item: Item, done: Callable[[Status], None] | None, remember: Callable[[], None]) -> None:
+        def written(statuses: list[Status]) -> None:
+            status = statuses[0]
+            if status is not None:
+                log.warning("outcome_kept_in_memory", start_ts=item.start_ts, commit_ts=item.commit_ts)
+                self._indexer.queue.call(remember)
+            if done is not None:
+                done(None)
+
+        self._writer.submit([item], written)
+
+    def record_settlement(self, start_ts: int, commit_ts: int, *, reason: str, who: str) -> None:
+        """Record who settled a prewrite by hand and why, in <data_dir>/pumphouse/settled.jsonl. Raises OSError."""
+        self._record_settled(start_ts, commit_ts, reason, who)
+
+    def _record_settled(self, start_ts: int, commit_ts: int, reason: str, who: str) -> None:
+        import json
+
+        line = {
+            "start_ts": start_ts, "commit_ts": commit_ts, "reason": reason, "who": who, "at": self._clock.now(),
+        }  # fmt: skip
+        self._fs.append_line(self._own / "settled.jsonl", json.dumps(line).encode() + b"\n")
+
+    @staticmethod
+    def fake_item(ts: int) -> Item:
+        """A fake binlog, which only moves the watermark: submit it."""
+        message = binlog_pb2.Binlog(tp=binlog_pb2.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
+        return Item(message.SerializeToString(), 2, ts, ts)
+
+    def publish_unpersisted(self, ts: int) -> bool:
+        """Move the watermark by a fake that is on no file, when nothing can be written.
+
+        False, and nothing happens, when the Pump can write or the index has not caught up; an unresolved prewrite
+        holds it as it holds any fake. ``ts`` must be fresh.
+        """
+        if not (self.writer_failed or self.read_only) or self._chaser.on or len(self._indexer.queue):
+            return False
+        # Behind everything that was written: the writer is idle or refuses, and the queue is first in, first out.
+        with self._writer.lock:
+            self._indexer.queue.call(lambda: self._indexer.remember_fake(ts))
+        return True
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def incarnation(self) -> str:
+        """Random id of the data directory's life."""
+        return self._identity.incarnation
+
+    @property
+    def start_count(self) -> int:
+        """How often this directory was opened."""
+        return self._identity.start_count
+
+    @property
+    def watermark(self) -> Tso:
+        """Everything with a commit ts at or below is in the stream already."""
+        return self._indexer.watermark
+
+    def on_watermark(self, listener: Callable[[], None]) -> None:
+        """Call this, from a thread of the store, whenever the watermark moved. It must not block."""
+        self._indexer.listen(listener)
+
+    @property
+    def gc_point(self) -> Tso:
+        """G: the floor for pulls."""
+        return self._gc.gc_point
+
+    @property
+    def deletion_limit(self) -> Tso:
+        """D: below it files and keys may be gone."""
+        return self._gc.deletion_limit
+
+    @property
+    def read_only(self) -> bool:
+        """Whether prewrites are refused for want of space."""
+        return self._guard.read_only()
+
+    @property
+    def writer_failed(self) -> bool:
+        """Whether this process writes no more."""
+        return self._writer.failed is not None
+
+    @property
+    def synced_end(self) -> Pointer:
+        """End of the durable value log; heartbeats register it."""
+        return self._valuelog.end
+
+    @property
+    def unresolved_count(self) -> int:
+        """Prewrites without an outcome."""
+        return len(self._indexer.pairing)
+
+    def unresolved(self, limit: int = 100) -> list[Unresolved]:
+        """Prewrites without an outcome, in order of arrival: the first holds the watermark."""
+        return self._indexer.pairing.oldest(limit)
+
+    def min_unresolved(self) -> Tso | None:
+        """Smallest start ts of them."""
+        lowest = self._indexer.pairing.min_start()
+        return None if lowest is None else Tso(lowest)
+
+    def late(self) -> list[PendingCommit]:
+        """Late commits, accepted ones too."""
+        return [item for item in self._pending.all() if item.late]
+
+    def orphans(self) -> list[PendingCommit]:
+        """Commits whose prewrite is on no file, accepted ones too."""
+        return [item for item in self._pending.all() if item.orphan]
+
+    def status(self) -> StoreStatus:
+        """Numbers of this moment."""
+        return StoreStatus(
+            incarnation=self.incarnation,
+            start_count=self.start_count,
+            watermark=self.watermark,
+            gc_point=self.gc_point,
+            deletion_limit=self.deletion_limit,
+            gc_held_by=list(self._gc_held_by),
+            unresolved=self.unresolved_count,
+            oldest_unresolved=self.unresolved(),
+            late=self.late(),
+            orphans=self.orphans(),
+            value_log_bytes=self._valuelog.bytes(),
+            value_log_files=len(self._valuelog.files()),
+            available_bytes=self._guard.available(),
+            read_only=self.read_only,
+            writer_failed=self.writer_failed,
+            sync_log=self._settings.sync_log,
+            slow_mode=self._chaser.on,
+            duplicate_commits=self._indexer.duplicates,
+            index_failures=self._indexer.failures,
+            queued_records=len(self._indexer.queue),
+            backlog_bytes=self.backlog_bytes,
+            synced_end=self.synced_end,
+        )
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def pull(self, after: int, *, until: int | None = None, max_bytes: int) -> PullBatch:
+        """Committed binlogs with commit ts above ``after``, up to the watermark (or ``until``), in order.
+
+        At least one binlog when there is one; then as many as fit into ``max_bytes``. Raises PositionCollected below
+        the GC point, BadRecord on damage.
+        """
+        self._check_floor(after)
+        watermark = self.watermark
+        upto = watermark if until is None else min(watermark, until)
+        batch = PullBatch(after=Tso(after), last=Tso(max(after, upto)), watermark=watermark)
+        size = 0
+        for binlog in self._reader.binlogs(after, upto, self._indexer.memory):
+            if size and size + len(binlog.payload) > max_bytes and binlog.commit_ts != batch.commit_list[-1]:
+                batch.last = Tso(batch.commit_list[-1])
+                break
+            size += len(binlog.payload)
+            batch.payloads.append(binlog.payload)
+            batch.commit_list.append(binlog.commit_ts)
+            batch.start_list.append(binlog.start_ts)
+            batch.flag_list.append(binlog.flag)
+        if self._pending:
+            batch.behind = [item for item in self._pending.between(0, after) if item.late and item.holds]
+        # GC may have passed while this was read; then something may be missing.
+        self._check_floor(after)
+        return batch
+
+    def _check_floor(self, after: int) -> None:
+        if after < self.gc_point:
+            raise PositionCollected(
+                f"binlogs after {after} were asked for, this Pump keeps what is above {self.gc_point}",
+                hint="start from a restore or a new genesis",
+                start_from=after,
+                gc_point=self.gc_point,
+            )
+
+    def pull_unary(self, after: int, *, max_bytes: int) -> PullBatch:
+        """As `pull`, for the protocol that has no flags: a late or orphan commit is refused by its ts.
+
+        Raises LateCommit while an unaccepted one lies at or below the watermark (this puller may have passed it), and
+        OrphanCommit when one is next in the stream.
+        """
+        batch = self.pull(after, max_bytes=max_bytes)
+        for item in self._pending.all() if self._pending else []:
+            if item.late and item.holds and item.commit_ts <= batch.watermark:
+                raise LateCommit(
+                    f"commit {item.commit_ts} (start ts {item.start_ts}) came below the watermark {item.watermark}",
+                    hint="look at the transaction, then `pumphouse archive accept`",
+                    start_ts=item.start_ts, commit_ts=item.commit_ts, watermark=item.watermark,
+                )  # fmt: skip
+        for at, flag in enumerate(batch.flag_list):
+            if flag == reader.ORPHAN:
+                if at == 0:
+                    start_ts, commit_ts = batch.start_list[0], batch.commit_list[0]
+                    raise OrphanCommit(
+                        f"the prewrite of commit {commit_ts} with start ts {start_ts} is on no file",
+                        hint="look at the transaction, then `pumphouse archive accept`",
+                        start_ts=start_ts, commit_ts=commit_ts,
+                    )  # fmt: skip
+                del batch.payloads[at:], batch.commit_list[at:], batch.start_list[at:], batch.flag_list[at:]
+                batch.last = Tso(batch.commit_list[-1])
+                break
+        return batch
+
+    def find(self, ts: int) -> bytes | None:
+        """The record under a storage ts as it was stored: a prewrite by its start ts, a commit by its commit ts."""
+        pointer = self._index.get(ts)
+        if pointer is None:
+            return next((i for i in self._memory_payload(ts)), None)
+        return self._valuelog.read(pointer)
+
+    def _memory_payload(self, ts: int) -> list[bytes]:
+        kept = self._indexer.memory.get(ts)
+        return [] if kept is None else [kept[1]]
+
+    def accept(self, start_ts: int, commit_ts: int, reason: str) -> None:
+        """Accept a late or orphan commit by name. Raises UsageError when there is none."""
+        self._pending.accept(start_ts, commit_ts, reason, self._clock.now())
+        log.warning("commit_accepted", start_ts=start_ts, commit_ts=commit_ts, reason=reason)
+
+    # -- GC ------------------------------------------------------------------------------------------------------------
+
+    def collect(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
+        """One GC run. ``checkpoints``: of every consumer that is not offline. Blocks; a second one at once is refused.
+
+        Raises OSError or IndexFailed when the bookkeeping cannot be written; nothing is deleted then.
+        """
+        if not self._gc_running.acquire(blocking=False):
+            return GcReport(started=False, gc_point=self.gc_point, deletion_limit=self.deletion_limit)
+        try:
+            return self._collect(checkpoints, now_minus_retention)
+        finally:
+            self._gc_running.release()
+
+    def _collect(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
+        begun = time.monotonic()
+        point = gc.decide_point(self.gc_point, checkpoints, now_minus_retention, self.watermark)
+        if point.gc_point > self.gc_point:
+            # Persisted first: whatever is deleted later, a pull below it is refused, also after a restart.
+            self._gc.save(point.gc_point, self.deletion_limit)
+            self._index.save_gc_ts(point.gc_point)
+        # The snapshot comes before D: a prewrite that is indexed later cannot be among its keys, and one indexed
+        # before is in pairing when D is taken.
+        with self._index.snapshot() as snapshot:
+            limit = self._deletion_limit()
+            self._gc.save(self.gc_point, limit.deletion_limit)
+            files = gc.deletable(self._valuelog.files(), limit.deletion_limit, self._index.head(), self._index.handle())
+            deleted = self._delete_keys(snapshot.below(limit.deletion_limit))
+        freed_bytes = 0
+        for file in files:
+            freed_bytes += file.end
+            self._valuelog.remove(file)
+            log.info("value_log_file_freed", file_id=file.fid, max_ts=file.max_ts)
+        left = self._valuelog.files()
+        if files:
+            self._pending.forget_below(left[0].fid)
+        self._gc_held_by = point.held_by + limit.held_by
+        report = GcReport(
+            started=True,
+            gc_point=self.gc_point,
+            deletion_limit=limit.deletion_limit,
+            held_by=list(self._gc_held_by),
+            freed_files=len(files),
+            freed_bytes=freed_bytes,
+            kept_files=len(left),
+            deleted_keys=deleted,
+        )
+        log.info(
+            "gc_done", gc_point=report.gc_point, deletion_limit=report.deletion_limit, freed_files=report.freed_files,
+            deleted_keys=deleted, held_by=report.held_by, seconds=round(time.monotonic() - begun, 3),
+        )  # fmt: skip
+        return report
+
+    def _deletion_limit(self) -> gc.Limit:
+        gc_point = self.gc_point
+        # Before pairing is asked: what is indexed after this look is covered by the summaries.
+        indexed_end = self._indexer.indexed_end
+        lowest = NEVER
+        for file in self._valuelog.files():
+            if file.sealed and file.max_ts <= gc_point and file.fid < indexed_end.fid:
+                continue  # nothing in it is above G, everything in it is known to pairing
+            done_upto = -1 if file.fid > indexed_end.fid else int(MAX_TSO)
+            if file.fid == indexed_end.fid:
+                done_upto = indexed_end.offset
+            lowest = min(lowest, lowest_open_start(self._valuelog.summary(file).buckets(), gc_point, done_upto))
+        in_memory = min(self._indexer.memory_starts, default=None)
+        unresolved = [ts for ts in (self._indexer.pairing.min_start(), in_memory) if ts is not None]
+        return gc.decide_limit(
+            gc_point,
+            unresolved=min(unresolved, default=None),
+            pending=self._pending.lowest(),
+            open_start=lowest if lowest != NEVER else None,
+        )
+
+    def _delete_keys(self, pairs: object) -> int:
+        deleted = 0
+        batch: list[tuple[bytes, bytes]] = []
+        for pair in pairs:  # type: ignore[attr-defined]
+            batch.append(pair)
+            if len(batch) >= _DELETE_KEYS_AT_ONCE:
+                deleted += self._delete_batch(batch)
+                batch = []
+        return deleted + self._delete_batch(batch)
+
+    def _delete_batch(self, batch: list[tuple[bytes, bytes]]) -> int:
+        if not batch:
+            return 0
+        with self._indexer.lock:
+            return self._index.delete_unchanged(batch)
+
+
+def _lock(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise ConfigError(
+            f"another process has {path.parent}", hint="one Pump a data directory", path=str(path)
+        ) from error
+    return fd
