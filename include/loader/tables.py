@@ -1,0 +1,90 @@
+"""Where the rows of a table id go: which table of the target, which columns, by which key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from include.loader.context import LoadContext
+from include.loader.plan import Mode, UnitId
+from include.loader.unit import UnitHead
+from include.model.table import ColumnInfo, TableInfo
+from include.schema.actions import is_system
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The table version that readers of the target see when the rows arrive."""
+
+    table_id: int
+    db: str
+    table: TableInfo
+    schema_version: int
+    key: tuple[str, ...]
+
+    def head(self, epoch: int) -> UnitHead:
+        """Head of a unit of this table; phase and bucket are not known yet."""
+        return UnitHead(unit=UnitId(epoch, 0, self.table_id, 0), db=self.db, table=self.table.name, key=self.key)
+
+
+def key_columns(table: TableInfo) -> tuple[str, ...]:
+    """Columns that identify a row: the primary key, else a unique key none of whose columns can be NULL, else ().
+
+    A key over a generated column does not serve, because binlogs do not carry it.
+    """
+    by_name = {c.name.lower(): c for c in table.public_columns if not c.generated}
+
+    def resolve(names: list[str], *, primary: bool) -> tuple[str, ...]:
+        found: list[ColumnInfo] = [by_name[n.lower()] for n in names if n.lower() in by_name]
+        if not names or len(found) != len(names) or not (primary or all(c.type.not_null for c in found)):
+            return ()
+        return tuple(c.name for c in found)
+
+    primary = resolve([c.name for c in table.primary_key()], primary=True)
+    if primary:
+        return primary
+    for index in sorted(table.indexes, key=lambda i: (len(i.columns), i.id)):
+        if index.unique and index.public and not index.primary:
+            found = resolve([c.name for c in index.columns], primary=False)
+            if found:
+                return found
+    return ()
+
+
+class WantedTables:
+    """Answers for one plan, remembered."""
+
+    def __init__(self, context: LoadContext) -> None:
+        self._context = context
+        self._found: dict[tuple[int, int], Wanted | None] = {}
+
+    def of(self, table_id: int, commit_ts: int) -> Wanted | None:
+        """The table for rows of a transaction; None when they have no place to go (dropped, truncated, left out)."""
+        plan = self._context.plan
+        moment = commit_ts if plan.mode is Mode.MERGE else plan.to_ts
+        at = (table_id, plan.epoch_of(commit_ts))
+        if at not in self._found:
+            self._found[at] = self._look(table_id, moment)
+        return self._found[at]
+
+    def _look(self, table_id: int, moment: int) -> Wanted | None:
+        version = self._context.timeline.at_ts(table_id, moment)
+        if (
+            version.dropped
+            or is_system(version.db)
+            or f"{version.db}.{version.table.name}" in self._context.plan.skipped
+        ):
+            return None
+        return Wanted(
+            table_id=version.table.id,
+            db=version.db,
+            table=version.table,
+            schema_version=version.schema_version,
+            key=key_columns(version.table),
+        )
+
+    @staticmethod
+    def key_of(schema: pa.Schema) -> tuple[str, ...]:
+        """Key of the table whose entries these are."""
+        return UnitHead.of(schema).key
