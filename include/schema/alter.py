@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from include.errors import SchemaError
-from include.model.table import ColumnInfo, IndexInfo, TableInfo, cistr
+from include.model.table import ColumnInfo, IndexColumn, IndexInfo, Job, TableInfo, cistr
+from include.schema.actions import Action
 from include.schema.column_sql import column_sql, default_sql, definition, fill_sql
 from include.schema.dialect import Dialect
 from include.schema.ident import literal, quote
@@ -33,17 +34,18 @@ class AlterClauses:
     then: tuple[str, ...] = ()
 
 
-def alter_clauses(before: TableInfo, after: TableInfo, dialect: Dialect) -> AlterClauses:
+def alter_clauses(job: Job, before: TableInfo, after: TableInfo, dialect: Dialect) -> AlterClauses:
     """Compare columns, keys, checks and options; not names of tables, and not partitions."""
-    pairs = match_columns(before, after)
+    pairs = match_columns(job, before, after)
+    renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
     first: list[str] = []
-    first += _dropped_keys(before, after, dialect)
+    first += _dropped_keys(before, after, renamed, dialect)
     first += [f"DROP CONSTRAINT {quote(name)}" for name in _dropped_checks(before, after)]
     kept = {old.id for old, _ in pairs if old is not None}
     first += [f"DROP COLUMN {quote(c.name)}" for c in before.public_columns if c.id not in kept]
     columns, then = _columns(before, after, pairs, dialect)
     first += columns
-    first += _added_keys(before, after, dialect)
+    first += _added_keys(before, after, renamed, dialect)
     old_checks = checks(before)
     first += [
         f"ADD CONSTRAINT {quote(name)} CHECK ({text})"
@@ -54,31 +56,49 @@ def alter_clauses(before: TableInfo, after: TableInfo, dialect: Dialect) -> Alte
     return AlterClauses(tuple(first), tuple(then))
 
 
-def match_columns(before: TableInfo, after: TableInfo) -> list[tuple[ColumnInfo | None, ColumnInfo]]:
+Pairs = list[tuple[ColumnInfo | None, ColumnInfo]]
+
+
+def match_columns(job: Job, before: TableInfo, after: TableInfo) -> Pairs:
     """For each column of `after`, in order, the column of `before` that it was; None = it is new.
 
-    By id. A MODIFY that rewrites the rows gives the column a new id: then by name, and a single pair that is left with
-    a new name as well (CHANGE a b …) at the same place is that column.
+    By id. A MODIFY that rewrites the rows gives the column a new id: then by name; and where such a MODIFY renames as
+    well (CHANGE a b …), by what is left when the columns that the job adds and drops are set aside. To take a drop and
+    an add for a rename would move values between columns, so a job that leaves a doubt is a SchemaError.
     """
+    ids_before, ids_after = {c.id for c in before.public_columns}, {c.id for c in after.public_columns}
     by_id = {c.id: c for c in before.public_columns}
-    ids = {c.id for c in after.public_columns}
-    gone = {c.name.lower(): c for c in before.public_columns if c.id not in ids}
-    found: dict[int, ColumnInfo] = {}
-    for column in after.public_columns:
-        old = by_id.get(column.id) or gone.pop(column.name.lower(), None)
-        if old is not None:
-            found[column.id] = old
-    fresh = [c for c in after.public_columns if c.id not in found]
-    if len(fresh) == 1 and len(gone) == 1:
-        (old,) = gone.values()
-        if list(before.public_columns).index(old) == list(after.public_columns).index(fresh[0]):
-            found[fresh[0].id] = old
-    return [(found.get(c.id), c) for c in after.public_columns]
+    gone = {c.name.lower(): c for c in before.public_columns if c.id not in ids_after}
+    fresh = {c.name.lower(): c for c in after.public_columns if c.id not in ids_before}
+    rewritten: dict[int, ColumnInfo] = {fresh[name].id: gone[name] for name in gone.keys() & fresh.keys()}
+    gone = {name: c for name, c in gone.items() if name not in fresh}
+    fresh = {name: c for name, c in fresh.items() if c.id not in rewritten}
+    modifies, added, dropped = _said(job)
+    gone = {name: c for name, c in gone.items() if name not in dropped}
+    fresh = {name: c for name, c in fresh.items() if name not in added}
+    if modifies and (gone or fresh):
+        if len(gone) != 1 or len(fresh) != 1:
+            raise SchemaError(f"DDL job {job.id} does not say which column of {after.name} became which", job_id=job.id)
+        rewritten[next(iter(fresh.values())).id] = next(iter(gone.values()))
+    return [(by_id.get(c.id) or rewritten.get(c.id), c) for c in after.public_columns]
 
 
-def _columns(
-    before: TableInfo, after: TableInfo, pairs: list[tuple[ColumnInfo | None, ColumnInfo]], dialect: Dialect
-) -> tuple[list[str], list[str]]:
+def _said(job: Job) -> tuple[bool, set[str], set[str]]:
+    """Whether a job may rewrite columns; and the names that its parts say they add and drop."""
+    if job.type != Action.MULTI_SCHEMA_CHANGE:
+        return job.type == Action.MODIFY_COLUMN, set(), set()
+    parts = (job.raw.get("multi_schema_info") or {}).get("sub_jobs") or ()
+    added, dropped = set(), set()
+    for part in parts:
+        args = part.get("raw_args") or [None]
+        if part.get("type") == Action.ADD_COLUMN and isinstance(args[0], dict):
+            added.add(cistr(args[0].get("name")).lower())
+        elif part.get("type") == Action.DROP_COLUMN:
+            dropped.add(cistr(args[0]).lower())
+    return not parts or any(part.get("type") == Action.MODIFY_COLUMN for part in parts), added, dropped
+
+
+def _columns(before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect) -> tuple[list[str], list[str]]:
     """ADD, CHANGE and MODIFY clauses, and the second MODIFYs."""
     was_automatic, automatic = auto_increment_column(before), auto_increment_column(after)
     place = {c.id: at for at, c in enumerate(before.public_columns)}
@@ -149,28 +169,20 @@ def _renamed(before: TableInfo, after: TableInfo, dialect: Dialect) -> dict[str,
     return out
 
 
-def _columns_renamed(before: TableInfo, after: TableInfo) -> dict[str, str]:
-    return {
-        old.name.lower(): new.name
-        for old, new in match_columns(before, after)
-        if old is not None and old.name.lower() != new.name.lower()
-    }
+def _carried(parts: tuple[IndexColumn, ...], names: dict[str, str]) -> tuple[IndexColumn, ...]:
+    """Parts of an old key after the columns were renamed under it."""
+    return tuple(replace(part, name=names.get(part.name.lower(), part.name)) for part in parts)
 
 
-def _as_carried(index: IndexInfo, names: dict[str, str], dialect: Dialect) -> str:
-    """Definition that an old index has after the columns were renamed under it."""
-    text = index_sql(index, dialect)
-    for part in index.columns:
-        if part.name.lower() in names:
-            text = text.replace(quote(part.name), quote(names[part.name.lower()]))
-    return text
-
-
-def _key_changes(before: TableInfo, after: TableInfo, dialect: Dialect) -> tuple[list[str], list[str]]:
+def _key_changes(
+    before: TableInfo, after: TableInfo, names: dict[str, str], dialect: Dialect
+) -> tuple[list[str], list[str]]:
     """Names of the indexes to drop; definitions of those to add."""
     renamed = _renamed(before, after, dialect)
-    names = _columns_renamed(before, after)
-    old = {key: _as_carried(index, names, dialect) for key, (index, _) in _key_texts(before, dialect).items()}
+    old = {
+        key: index_sql(replace(index, columns=_carried(index.columns, names)), dialect)
+        for key, (index, _) in _key_texts(before, dialect).items()
+    }
     new = _key_texts(after, dialect)
     moved_from = {name.lower() for name in renamed}
     moved_to = {name.lower() for name in renamed.values()}
@@ -183,28 +195,24 @@ def _key_changes(before: TableInfo, after: TableInfo, dialect: Dialect) -> tuple
     return drop, add
 
 
-def _primary_carried(before: TableInfo, after: TableInfo) -> str:
-    text, names = primary_sql(before), _columns_renamed(before, after)
-    for part in before.primary_key():
-        if part.name.lower() in names:
-            text = text.replace(quote(part.name), quote(names[part.name.lower()]))
-    return text
+def _primary_changes(before: TableInfo, after: TableInfo, names: dict[str, str]) -> bool:
+    return primary_sql(_carried(before.primary_key(), names)) != primary_sql(after.primary_key())
 
 
-def _dropped_keys(before: TableInfo, after: TableInfo, dialect: Dialect) -> list[str]:
-    drop, _ = _key_changes(before, after, dialect)
+def _dropped_keys(before: TableInfo, after: TableInfo, names: dict[str, str], dialect: Dialect) -> list[str]:
+    drop, _ = _key_changes(before, after, names, dialect)
     out = [f"DROP INDEX {quote(name)}" for name in drop]
-    if primary_sql(before) and _primary_carried(before, after) != primary_sql(after):
+    if before.primary_key() and _primary_changes(before, after, names):
         out.insert(0, "DROP PRIMARY KEY")
     return out
 
 
-def _added_keys(before: TableInfo, after: TableInfo, dialect: Dialect) -> list[str]:
-    _, add = _key_changes(before, after, dialect)
+def _added_keys(before: TableInfo, after: TableInfo, names: dict[str, str], dialect: Dialect) -> list[str]:
+    _, add = _key_changes(before, after, names, dialect)
     out = [f"ADD {text}" for text in add]
     out += [f"RENAME INDEX {quote(a)} TO {quote(b)}" for a, b in _renamed(before, after, dialect).items()]
-    if primary_sql(after) and _primary_carried(before, after) != primary_sql(after):
-        out.insert(0, f"ADD {primary_sql(after)}")
+    if after.primary_key() and _primary_changes(before, after, names):
+        out.insert(0, f"ADD {primary_sql(after.primary_key())}")
     return out
 
 

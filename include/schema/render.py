@@ -265,7 +265,7 @@ def _alter(target: _Target) -> None:
         if after.table.is_view:
             _create_one(target, after)
             continue
-        clauses = alter_clauses(before.table, after.table, target.dialect)
+        clauses = alter_clauses(target.event.job, before.table, after.table, target.dialect)
         for part in (clauses.first, clauses.then):
             if part:
                 target.run(f"ALTER TABLE {qualified(*after.name)} {', '.join(part)}", after.name)

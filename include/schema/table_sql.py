@@ -42,7 +42,7 @@ def create_table(db: str, info: TableInfo, dialect: Dialect) -> str:
         column_sql(column, dialect, auto_increment=automatic is not None and column.id == automatic.id)
         for column in info.public_columns
     ]
-    primary = primary_sql(info)
+    primary = primary_sql(info.primary_key())
     if primary:
         lines.append(primary)
     lines += [index_sql(index, dialect) for index in plain_indexes(info)]
@@ -79,9 +79,8 @@ def auto_increment_column(info: TableInfo) -> ColumnInfo | None:
     )
 
 
-def primary_sql(info: TableInfo) -> str:
+def primary_sql(key: tuple[IndexColumn, ...]) -> str:
     """``PRIMARY KEY (…)``; '' when there is none."""
-    key = info.primary_key()
     return f"PRIMARY KEY ({_parts(key)})" if key else ""
 
 
