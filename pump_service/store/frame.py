@@ -119,14 +119,15 @@ def read_meta(payload: bytes) -> Meta:
                 commit_ts, at = _varint(payload, at)
             elif tag == 0x22:
                 size, at = _varint(payload, at)
-                if at + size > end:
-                    raise IndexError("key")
                 key = payload[at : at + size]
                 at += size
             else:
                 break
-    except IndexError as error:
-        raise BadRecord("a payload of the value log is no Binlog message", reason="cut field") from error
+        whole = at <= end
+    except IndexError:
+        whole = False
+    if not whole:
+        raise BadRecord("a payload of the value log is no Binlog message", reason="cut field")
     return Meta(tp, _signed(start_ts), _signed(commit_ts), key)
 
 

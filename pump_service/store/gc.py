@@ -61,8 +61,10 @@ def decide_point(before: int, checkpoints: Mapping[str, int], now_minus_retentio
 
 
 def decide_limit(gc_point: int, *, unresolved: int | None, pending: int | None, open_start: int | None) -> Limit:
-    """D: the smallest of G, unresolved start ts, unaccepted late and orphan commits, and what ``summaries`` say is
-    committed above G or not indexed yet."""
+    """D: the smallest of G, unresolved prewrites, pending commits and ``open_start``; and what keeps it below G.
+
+    ``open_start``: smallest start ts of a prewrite that is committed above G or not indexed yet.
+    """
     reasons = {
         f"unresolved prewrite {unresolved}": unresolved,
         f"late or orphan commit {pending}": pending,

@@ -1,7 +1,7 @@
 """LevelDB index: timestamp -> pointer, and named positions (row P2). The only import of plyvel.
 
-Keys and values are those of the Go Pump. The index is derived from the value log: it is written without sync, and may be
-lost or behind at any time. Every LevelDB failure is raised as IndexFailed.
+Keys and values are those of the Go Pump. The index is derived from the value log: it is written without sync, and may
+be lost or behind at any time. Every LevelDB failure is raised as IndexFailed.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -95,6 +96,7 @@ class Indexer:
         self.watermark = Tso(index.watermark())
         self.indexed_end = ZERO_POINTER  # behind the last indexed record
         self.duplicates = 0
+        self.prewrites = 0  # indexed ones, since the threads run
         self.failures = 0
         self.memory: dict[int, tuple[int, bytes]] = {}  # commit ts -> (start ts, bare commit), not on file
         self.memory_starts: set[int] = set()  # prewrites whose outcome is in memory only
@@ -161,7 +163,7 @@ class Indexer:
                 continue  # an empty binlog, as the Go Pump may have stored one
             if tp == 0:
                 if self._pending and self._pending.has_orphans():
-                    self._until_done(lambda s=start: self._pending.heal(s))  # type: ignore[misc]
+                    self._until_done(partial(self._pending.heal, start))
                 pairing.prewrite(start, key, pointer, now)
                 puts[start] = (fid, offset)
             elif start == commit:
@@ -184,6 +186,8 @@ class Indexer:
         last = entries[-1]
         self._until_done(lambda: self._write(puts, Pointer(last.fid, last.offset)))
         self.indexed_end = Pointer(last.fid, last.end)
+        if not self._replaying:
+            self.prewrites += sum(1 for entry in entries if entry.tp == 0)
         self._publish()
 
     def _commit(
@@ -226,7 +230,7 @@ class Indexer:
                     late=late,
                     orphan=orphan,
                     watermark=self.watermark,
-                )  # fmt: skip
+                )
             )
         if not collides:
             puts[commit] = (entry.fid, entry.offset)

@@ -152,9 +152,7 @@ class PendingCommits:
         self._fs.append_line(self._path, lines)
 
     def _rewrite(self) -> None:
-        lines = []
-        for item in self._items.values():
-            lines.append({"event": "pending"} | asdict(item))
+        lines = [{"event": "pending"} | asdict(item) for item in self._items.values()]
         data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
         self._fs.write_atomic(self._path, data)
 

@@ -50,6 +50,24 @@ class PullBatch:
     start_list: list[int] = field(default_factory=list)
     flag_list: list[int] = field(default_factory=list)
     behind: list[PendingCommit] = field(default_factory=list)
+    more: bool = False  # it ended for its size, not at the watermark
+    size: int = 0  # bytes of all payloads
+
+    @property
+    def complete_to(self) -> Tso:
+        """Everything up to here is in this batch or in the ones before it."""
+        return self.last
+
+    def rows(self) -> Iterator[tuple[int, int, bytes]]:
+        """(start ts, commit ts, payload), for the protocol that sends one binlog a message."""
+        return zip(self.start_list, self.commit_list, self.payloads, strict=True)
+
+    def cut(self, at: int) -> None:
+        """Keep the first ``at`` binlogs, at least one."""
+        del self.payloads[at:], self.commit_list[at:], self.start_list[at:], self.flag_list[at:]
+        self.last = Tso(self.commit_list[-1])
+        self.size = sum(map(len, self.payloads))
+        self.more = True
 
     def __len__(self) -> int:
         return len(self.payloads)

@@ -85,12 +85,12 @@ def _is_torn(handle: LogHandle, end: int, size: int) -> bool:
         if len(head) < frame.HEADER_BYTES:
             # A cut header, or a cut footer, whose first eight bytes may be anything.
             return True
-        if magic_cut or frame.RECORD_MAGIC_BYTES == head[:4]:
+        if magic_cut or head[:4] == frame.RECORD_MAGIC_BYTES:
             length = frame.decode_header(head).length if any(head) else 0
             if end + frame.HEADER_BYTES + length > size:
                 return True
         return _has_zero_sector(handle, end, size)
-    # A good record behind a bad one: the medium wrote the sectors of one unanswered write out of order, or bytes rotted.
+    # A good record behind a bad one: the sectors of one unanswered write came out of order, or bytes rotted.
     return _has_zero_sector(handle, end, follower)
 
 
@@ -131,7 +131,7 @@ def _good_at(handle: LogHandle, offset: int, size: int) -> bool:
     _, length, checksum = frame.decode_header(head)
     if length == 0 or offset + frame.HEADER_BYTES + length > size:
         return False
-    return frame.crc32c(handle.read_at(offset + frame.HEADER_BYTES, length)) == checksum
+    return bool(frame.crc32c(handle.read_at(offset + frame.HEADER_BYTES, length)) == checksum)
 
 
 def cut_torn_tail(fs: FileSystem, path: Path, handle: LogHandle, tail: Tail) -> Path:

@@ -43,7 +43,7 @@ class Walk(NamedTuple):
 
 def walk_reference(data: bytes, fid: int, base: int) -> Walk:
     """Read records from the start of a buffer that lies at offset ``base`` of file ``fid``."""
-    entries = []
+    entries: list[Entry] = []
     at, end = 0, len(data)
     while at + frame.HEADER_BYTES <= end:
         magic, length, checksum = frame.decode_header(data, at)

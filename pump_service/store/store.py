@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import threading
 import time
@@ -17,7 +18,16 @@ from pathlib import Path
 import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import BadRecord, BinlogError, ConfigError, LateCommit, OrphanCommit, PositionCollected, UsageError
+from include.errors import (
+    BadRecord,
+    ConfigError,
+    LateCommit,
+    OrphanCommit,
+    PositionCollected,
+    PumpReadOnly,
+    WriterFailed,
+)
+from include.model.node import PumpExtra
 from include.model.position import ZERO_POINTER, Pointer
 from include.model.tso import MAX_TSO, Tso
 from include.proto import binlog_pb2
@@ -27,7 +37,7 @@ from pump_service.store.chaser import Chaser
 from pump_service.store.disk import DiskGuard
 from pump_service.store.fs import REAL_FS, FileSystem
 from pump_service.store.gc import GcReport, GcState
-from pump_service.store.index import Index, IndexFailed, key_ts
+from pump_service.store.index import Index
 from pump_service.store.indexer import Indexer
 from pump_service.store.pairing import Unresolved
 from pump_service.store.pending import PendingCommit, PendingCommits
@@ -89,8 +99,18 @@ class Store:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, settings: PumpSettings, *, fs: FileSystem = REAL_FS, clock: Clock = SYSTEM_CLOCK) -> Store:
+    def open(
+        cls,
+        settings: PumpSettings,
+        *,
+        fs: FileSystem = REAL_FS,
+        clock: Clock = SYSTEM_CLOCK,
+        registered: PumpExtra | None = None,
+    ) -> Store:
         """Open a data directory: recovery is done and threads run on return.
+
+        ``registered`` is what the registry holds of this node: a value log that ends before the registered synced end
+        of the same incarnation has lost answered binlogs, and the store takes a new incarnation.
 
         Raises ConfigError when another process has it, BadRecord when bytes that may have been answered are damaged.
         """
@@ -98,13 +118,13 @@ class Store:
         fs.make_dirs(settings.data_dir)
         store._lock_fd = _lock(settings.data_dir / ".lock")
         try:
-            store._recover()
+            store._recover(registered)
         except BaseException:
             os.close(store._lock_fd)
             raise
         return store
 
-    def _recover(self) -> None:
+    def _recover(self, registered: PumpExtra | None) -> None:
         settings, fs = self._settings, self._fs
         begun = self._clock.monotonic()
         is_new = not fs.exists(self._own)
@@ -120,7 +140,7 @@ class Store:
                 fs, settings.data_dir / "value", self._own / "files",
                 limit=settings.value_log_file_bytes, sync=settings.sync_log,
             )  # fmt: skip
-            self._open_value_log(previous, is_new=is_new)
+            self._open_value_log(previous, registered, is_new=is_new)
         except BaseException:
             self._index.close()
             raise
@@ -132,14 +152,23 @@ class Store:
             value_log_end=self.synced_end, seconds=round(self._clock.monotonic() - begun, 3),
         )  # fmt: skip
 
-    def _open_value_log(self, previous: identity.Identity | None, *, is_new: bool) -> None:
+    def _open_value_log(
+        self, previous: identity.Identity | None, registered: PumpExtra | None, *, is_new: bool
+    ) -> None:
         head = self._index.head()
         self._valuelog.open(synced_floor=head, gaps_allowed=is_new)
         end = self._valuelog.end
         lost = ""
         if previous is not None and end < previous.end:
             lost = f"the value log ends at {end}, it was closed at {previous.end}"
-        elif head != ZERO_POINTER and head >= end:
+        elif (
+            previous is not None
+            and registered is not None
+            and registered.incarnation == previous.incarnation
+            and end < Pointer(registered.synced_fid, registered.synced_offset)
+        ):
+            lost = f"the value log ends at {end}, the registry knows {registered.synced_fid}:{registered.synced_offset}"
+        elif self._index.has_head() and head >= end:
             lost = f"the index points at {head}, the value log ends at {end}"
         if head >= end and self._index.has_head():
             # Pointers into what is no longer there, or into other records at the same place: nothing of it is of use.
@@ -224,15 +253,6 @@ class Store:
             self._index.close()
             os.close(self._lock_fd)
 
-    def renew_incarnation(self, reason: str) -> None:
-        """Take a new incarnation: the registry knows a later end of the value log than this directory has.
-
-        Only before anything was accepted. Raises OSError.
-        """
-        self._identity = replace(self._identity, incarnation=identity.new_incarnation())
-        identity.save(self._fs, self._own, self._identity)
-        log.error("incarnation_renewed", reason=reason, now=self._identity.incarnation)
-
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def submit(self, items: Sequence[Item], done: Done) -> None:
@@ -248,11 +268,21 @@ class Store:
         """Bytes of payloads that wait to be written."""
         return self._writer.backlog_bytes
 
-    def settle_committed(self, start_ts: int, commit_ts: int, done: Callable[[Status], None] | None = None) -> None:
+    def settle_committed(
+        self,
+        start_ts: int,
+        commit_ts: int,
+        *,
+        reason: str = "",
+        who: str = "",
+        done: Callable[[Status], None] | None = None,
+    ) -> None:
         """The outcome of a prewrite is known: write its commit, as the Go Pump would.
 
         Where nothing can be written, the outcome is kept in memory and served; it is asked for again after a restart.
         """
+        if reason and who != "resolver":
+            self._record_settled(start_ts, commit_ts, reason, who)
         message = binlog_pb2.Binlog(
             tp=binlog_pb2.Commit, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0
         )
@@ -266,9 +296,9 @@ class Store:
         """The transaction can never commit: its prewrite is dropped by a rollback record of our own.
 
         The record makes the outcome part of the value log, so a rebuilt index knows it too. Where nothing can be
-        written it is kept in memory. ``reason`` and ``who`` go to settled.jsonl (what `pump settle` records).
+        written it is kept in memory. ``reason`` and ``who`` of a settlement by hand go to pumphouse/settled.jsonl.
         """
-        if reason or who:
+        if reason and who != "resolver":
             self._record_settled(start_ts, 0, reason, who)
         message = binlog_pb2.Binlog(
             tp=binlog_pb2.Rollback, start_ts=start_ts, commit_ts=0, ddl_job_id=0, ddl_schema_state=0
@@ -287,13 +317,7 @@ class Store:
 
         self._writer.submit([item], written)
 
-    def record_settlement(self, start_ts: int, commit_ts: int, *, reason: str, who: str) -> None:
-        """Record who settled a prewrite by hand and why, in <data_dir>/pumphouse/settled.jsonl. Raises OSError."""
-        self._record_settled(start_ts, commit_ts, reason, who)
-
     def _record_settled(self, start_ts: int, commit_ts: int, reason: str, who: str) -> None:
-        import json
-
         line = {
             "start_ts": start_ts, "commit_ts": commit_ts, "reason": reason, "who": who, "at": self._clock.now(),
         }  # fmt: skip
@@ -354,6 +378,21 @@ class Store:
         """Whether prewrites are refused for want of space."""
         return self._guard.read_only()
 
+    def check_space(self) -> None:
+        """Raise PumpReadOnly when prewrites are refused. The writer looks again; this spares it the work."""
+        if self._guard.read_only():
+            available = self._guard.available()
+            raise PumpReadOnly(
+                f"no available space, available: {available}, StopWriteAtAvailableSpace: {self._guard.stop_at}",
+                available=available,
+                limit=self._guard.stop_at,
+            )
+
+    @property
+    def writer_error(self) -> WriterFailed | None:
+        """What ended writing in this process."""
+        return self._writer.failed
+
     @property
     def writer_failed(self) -> bool:
         """Whether this process writes no more."""
@@ -366,8 +405,14 @@ class Store:
 
     @property
     def unresolved_count(self) -> int:
-        """Prewrites without an outcome."""
-        return len(self._indexer.pairing)
+        """Prewrites without an outcome, those included that are written but not indexed yet."""
+        # In this order: a prewrite that is indexed in between is counted twice rather than not at all.
+        behind = self._writer.prewrites - self._indexer.prewrites
+        return max(behind, 0) + len(self._indexer.pairing)
+
+    def is_unresolved(self, start_ts: int) -> bool:
+        """Whether a prewrite waits for its outcome."""
+        return self._indexer.pairing.is_waiting(start_ts)
 
     def unresolved(self, limit: int = 100) -> list[Unresolved]:
         """Prewrites without an outcome, in order of arrival: the first holds the watermark."""
@@ -415,28 +460,33 @@ class Store:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def pull(self, after: int, *, until: int | None = None, max_bytes: int) -> PullBatch:
+    def pull(self, after: int, *, until: int | None = None, max_bytes: int, strict: bool = False) -> PullBatch:
         """Committed binlogs with commit ts above ``after``, up to the watermark (or ``until``), in order.
 
         At least one binlog when there is one; then as many as fit into ``max_bytes``. Raises PositionCollected below
-        the GC point, BadRecord on damage.
+        the GC point, BadRecord on damage. ``strict`` is for the protocol that has no flags: LateCommit while an
+        unaccepted one lies at or below the watermark (this puller may have passed it), OrphanCommit when one is next.
         """
         self._check_floor(after)
         watermark = self.watermark
         upto = watermark if until is None else min(watermark, until)
         batch = PullBatch(after=Tso(after), last=Tso(max(after, upto)), watermark=watermark)
-        size = 0
         for binlog in self._reader.binlogs(after, upto, self._indexer.memory):
-            if size and size + len(binlog.payload) > max_bytes and binlog.commit_ts != batch.commit_list[-1]:
+            size = batch.size + len(binlog.payload)
+            # The next pull goes on behind a commit ts, so what shares one stays together.
+            if batch.payloads and size > max_bytes and binlog.commit_ts != batch.commit_list[-1]:
                 batch.last = Tso(batch.commit_list[-1])
+                batch.more = True
                 break
-            size += len(binlog.payload)
+            batch.size = size
             batch.payloads.append(binlog.payload)
             batch.commit_list.append(binlog.commit_ts)
             batch.start_list.append(binlog.start_ts)
             batch.flag_list.append(binlog.flag)
         if self._pending:
             batch.behind = [item for item in self._pending.between(0, after) if item.late and item.holds]
+            if strict:
+                self._refuse_flagged(batch)
         # GC may have passed while this was read; then something may be missing.
         self._check_floor(after)
         return batch
@@ -450,33 +500,25 @@ class Store:
                 gc_point=self.gc_point,
             )
 
-    def pull_unary(self, after: int, *, max_bytes: int) -> PullBatch:
-        """As `pull`, for the protocol that has no flags: a late or orphan commit is refused by its ts.
-
-        Raises LateCommit while an unaccepted one lies at or below the watermark (this puller may have passed it), and
-        OrphanCommit when one is next in the stream.
-        """
-        batch = self.pull(after, max_bytes=max_bytes)
-        for item in self._pending.all() if self._pending else []:
-            if item.late and item.holds and item.commit_ts <= batch.watermark:
+    def _refuse_flagged(self, batch: PullBatch) -> None:
+        for item in self._pending.between(0, batch.watermark):
+            if item.late and item.holds:
                 raise LateCommit(
                     f"commit {item.commit_ts} (start ts {item.start_ts}) came below the watermark {item.watermark}",
                     hint="look at the transaction, then `pumphouse archive accept`",
                     start_ts=item.start_ts, commit_ts=item.commit_ts, watermark=item.watermark,
                 )  # fmt: skip
-        for at, flag in enumerate(batch.flag_list):
-            if flag == reader.ORPHAN:
-                if at == 0:
-                    start_ts, commit_ts = batch.start_list[0], batch.commit_list[0]
-                    raise OrphanCommit(
-                        f"the prewrite of commit {commit_ts} with start ts {start_ts} is on no file",
-                        hint="look at the transaction, then `pumphouse archive accept`",
-                        start_ts=start_ts, commit_ts=commit_ts,
-                    )  # fmt: skip
-                del batch.payloads[at:], batch.commit_list[at:], batch.start_list[at:], batch.flag_list[at:]
-                batch.last = Tso(batch.commit_list[-1])
-                break
-        return batch
+        if reader.ORPHAN not in batch.flag_list:
+            return
+        at = batch.flag_list.index(reader.ORPHAN)
+        if at == 0:
+            start_ts, commit_ts = batch.start_list[0], batch.commit_list[0]
+            raise OrphanCommit(
+                f"the prewrite of commit {commit_ts} with start ts {start_ts} is on no file",
+                hint="look at the transaction, then `pumphouse archive accept`",
+                start_ts=start_ts, commit_ts=commit_ts,
+            )  # fmt: skip
+        batch.cut(at)
 
     def find(self, ts: int) -> bytes | None:
         """The record under a storage ts as it was stored: a prewrite by its start ts, a commit by its commit ts."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -29,15 +30,29 @@ class Writable(Protocol):
     """What the value log needs of an item."""
 
     @property
-    def payload(self) -> bytes: ...
+    def payload(self) -> bytes:
+        """Serialized Binlog."""
+        ...
+
     @property
-    def tp(self) -> int: ...
+    def tp(self) -> int:
+        """Type."""
+        ...
+
     @property
-    def start_ts(self) -> int: ...
+    def start_ts(self) -> int:
+        """Start ts."""
+        ...
+
     @property
-    def commit_ts(self) -> int: ...
+    def commit_ts(self) -> int:
+        """Commit ts."""
+        ...
+
     @property
-    def prewrite_key(self) -> bytes: ...
+    def prewrite_key(self) -> bytes:
+        """Key to ask about."""
+        ...
 
 
 @dataclass(slots=True)
@@ -73,7 +88,7 @@ class ValueLog:
         self._fs.make_dirs(self._directory)
         self._fs.make_dirs(self._summary_dir)
         fids = sorted(fid for name in self._fs.list_dir(self._directory) if (fid := parse_name(name)) is not None)
-        for before, fid in zip(fids, fids[1:], strict=False):
+        for before, fid in pairwise(fids):
             if fid != before + 1 and not gaps_allowed:
                 path = self._directory / file_name(before + 1)
                 raise BadRecord(
@@ -163,8 +178,7 @@ class ValueLog:
                 Entry(tp, item.start_ts, item.commit_ts, fid, offset, size, b"" if tp else item.prewrite_key)
             )
             ts = item.commit_ts if tp else item.start_ts
-            if ts > max_ts:
-                max_ts = ts
+            max_ts = max(max_ts, ts)
             offset += frame.HEADER_BYTES + size
             at += 1
         seal = offset > limit

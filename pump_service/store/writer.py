@@ -79,6 +79,7 @@ class Writer:
         self.failed: WriterFailed | None = None
         self.refused = 0
         self.groups = 0
+        self.prewrites = 0  # written ones
         self.records = 0
         self._thread = threading.Thread(target=self._run, name="pump-writer", daemon=True)
         self.on_fault: Callable[[BaseException], None] = lambda _error: None
@@ -114,7 +115,8 @@ class Writer:
                 self._waiting.wait_for(lambda: self._queue or self._stopping)
                 if not self._queue:
                     return
-                group, size = [], 0
+                group: list[_Request] = []
+                size = 0
                 while self._queue and (not group or size + self._queue[0].bytes <= self._group_bytes):
                     request = self._queue.popleft()
                     group.append(request)
@@ -136,6 +138,8 @@ class Writer:
             try:
                 entries = self._store(items, statuses)
             finally:
+                # Counted before the answer: who has it must find the prewrite among the unresolved.
+                self.prewrites += sum(1 for entry in entries if entry.tp == 0)
                 at = 0
                 for request in group:
                     upto = at + len(request.items)
@@ -155,11 +159,10 @@ class Writer:
         if self.failed is not None:
             statuses[:] = [self.failed] * len(items)
             return []
-        wanted = range(len(items))
+        left = list(range(len(items)))
         if self._guard.read_only():
-            wanted = self._refuse_prewrites(wanted, items, statuses)  # type: ignore[assignment]
+            left = self._refuse_prewrites(left, items, statuses)
         entries: list[Entry] = []
-        left = list(wanted)
         for attempt in (1, 2):
             if not left:
                 break
