@@ -1,0 +1,88 @@
+"""Cases of the loader's SQL and folding, and of the DDL text executed downstream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.support.golden.case import Case, Json, NotCovered, native
+from tests.support.golden.codec_cases import LATER
+
+
+def loader(content: Json) -> Iterator[Case]:
+    """One case an entry."""
+    known = {"dml_sql": (_sql, ("L2",)), "merge": (_merge, ("L4",))}
+    for name, part in content.items():
+        for index, entry in enumerate(part if isinstance(part, list) else [part]):
+            title = f"{name}-{entry.get('name', index) if isinstance(entry, dict) else index}"
+            if name in known:
+                check, rows = known[name]
+                yield Case(title, partial(check, entry), rows=rows)
+            else:
+                yield Case(title, skip=f"{name}: {LATER}")
+
+
+def _values(typed: Json | None) -> dict[str, Any] | None:
+    return None if typed is None else {name: native(value) for name, value in typed.items()}
+
+
+def _sql(entry: Json, _: Path) -> None:
+    try:
+        from include.loader import sql
+    except ImportError:
+        raise NotCovered("include.loader.sql") from None
+    keys = [tuple(entry["primary_key"])] if entry["primary_key"] else []
+    keys += [tuple(key) for key in entry["other_unique_keys"] or ()]
+    shape = sql.Shape(entry["database"], entry["table"], tuple(entry["columns"]), tuple(keys))
+    values, old = _values(entry["values"]), _values(entry["old_values"])
+    assert values is not None
+    plain = {
+        "insert": lambda: sql.insert(shape, values),
+        "update": lambda: sql.update(shape, old or {}, values),
+        "delete": lambda: sql.delete(shape, values),
+    }[entry["type"]]()
+    assert (plain.text, list(plain.args)) == (entry["sql"], [native(arg) for arg in entry["args"]])
+    replaced = sql.replace(shape, values)
+    assert (replaced.text, list(replaced.args)) == (
+        entry["replace_sql"],
+        [native(arg) for arg in entry["replace_args"]],
+    )
+    deleted = sql.delete(shape, values if old is None else old)
+    assert (deleted.text, list(deleted.args)) == (
+        entry["safe_delete_sql"],
+        [native(arg) for arg in entry["safe_delete_args"]],
+    )
+
+
+def _merge(entry: Json, _: Path) -> None:
+    try:
+        from include.loader.fold import Change, fold_reference
+    except ImportError:
+        raise NotCovered("include.loader.fold.fold_reference") from None
+    changes = [Change(e["type"], _values(e["values"]) or {}, _values(e["old_values"])) for e in entry["in"]]
+    found: dict[str, list[Any]] = {}
+    for change in fold_reference(changes, entry["primary_key"]):
+        found.setdefault(change.kind, []).append((change.old, change.values))
+    wanted = {
+        kind: [(_values(each["old_values"]), _values(each["values"])) for each in entries]
+        for kind, entries in entry["out_by_type_unordered"].items()
+    }
+    assert {kind: sorted(map(repr, rows)) for kind, rows in found.items()} == {
+        kind: sorted(map(repr, rows)) for kind, rows in wanted.items()
+    }
+
+
+def ddl_text(content: Json) -> Iterator[Case]:
+    """One case a vector."""
+    for index, vector in enumerate(content["vectors"]):
+        yield Case(f"{index}-{vector['query'][:40]}", partial(_text, vector), rows=("L6",))
+
+
+def _text(vector: Json, _: Path) -> None:
+    try:
+        from include.schema.text import executed_text
+    except ImportError:
+        raise NotCovered("include.schema.text.executed_text") from None
+    assert executed_text(vector["binlog_ddl_query"]) == vector["executed_downstream"]
