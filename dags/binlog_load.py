@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import dag, task
+
 from binlog_airflow import assets, tasks
 from binlog_airflow.retry import default_args
 

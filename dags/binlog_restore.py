@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
 from binlog_airflow import tasks
 from binlog_airflow.hooks import RESTORE_TARGET
 from binlog_airflow.retry import default_args

@@ -7,9 +7,9 @@ from typing import Any
 
 from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
+
 from binlog_airflow import assets, tasks
 from binlog_airflow.retry import default_args
-
 from include.settings import Settings
 
 

@@ -18,9 +18,8 @@ from include.model import tso
 
 if TYPE_CHECKING:
     from include.archive.archive import Archive
-    from include.schema.history import JobSource
-
     from include.registry.base import Cluster
+    from include.schema.history import JobSource
     from include.settings import Settings
 
 log = structlog.get_logger()
@@ -144,7 +143,6 @@ def restore_target(plan: dict[str, Any], conn_id: str) -> dict[str, Any]:
 def apply_interval(start: datetime, end: datetime, conf: dict[str, Any]) -> dict[str, Any]:
     """Load (checkpoint, min(end, stop)] onto a restored target; a checkpoint before the interval's start is a gap."""
     from include.loader.target import read_checkpoint
-
     from spark_tasks.jobs import load
 
     settings = settings_from(downstream=str(conf["target"]))
