@@ -1,4 +1,4 @@
-"""Who runs the stages of a load: this process (`LocalEngine`) or Spark (`spark_tasks.jobs.load`). Same functions, same units."""
+"""Who runs the stages of a load: this process (`LocalEngine`) or Spark (`spark_tasks`). Same functions, same units."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Loader:
         for other in state.read_all(self.connection):
             if other.task != self.task:
                 raise LoadError(
-                    f"target {self.connection.name} belongs to the load {other.task!r}: both would write the same tables",
+                    f"target {self.connection.name} belongs to the load {other.task!r}: both would write its tables",
                     hint=f"use --task {other.task}, or another target",
                     target=self.connection.name,
                     task=other.task,

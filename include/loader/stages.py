@@ -1,4 +1,4 @@
-"""The three stages of a load as pure functions over blobs: decode, fold, apply. Engines only move blobs between them."""
+"""The stages of a load as pure functions over blobs: decode, fold, apply. Engines only move blobs between them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,380 @@
+"""A small source in memory that writes an archive: tables, transactions and DDL, as TiDB and the snapshot would.
+
+The model keeps the rows as they should be at any moment, so that a target can be compared with it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from include.archive import layout
+from include.archive.archive import Archive
+from include.archive.ddl import ArchivedJob, write_jobs
+from include.archive.genesis import BaseTable, Genesis
+from include.archive.manifest import Manifest, PumpEntry
+from include.archive.segment import SegmentWriter
+from include.codec import payload, row
+from include.loader.target import TargetConnection
+from include.model.table import Job, MysqlType, TableInfo
+from include.model.tso import Tso, compose
+from include.objectstore.open import open_store
+from include.schema.timeline import TimedJob, Timeline, genesis_jobs
+from include.settings import ArchiveSettings
+
+CLUSTER_ID = 77
+START = compose(1_790_000_000_000)
+
+
+def column(id_: int, name: str, tp: int = MysqlType.LONG, **more: Any) -> dict[str, Any]:
+    """ColumnInfo JSON. ``flag``, ``flen``, ``decimal``, ``charset``, ``default``… as keywords."""
+    text = tp in {MysqlType.VARCHAR, MysqlType.STRING, MysqlType.BLOB, MysqlType.LONG_BLOB}
+    binary = not text or more.pop("binary", False)
+    lengths = {MysqlType.LONG: 11, MysqlType.LONGLONG: 20, MysqlType.VARCHAR: 64}
+    kind = {
+        "Tp": int(tp),
+        "Flag": more.pop("flag", 0),
+        "Flen": more.pop("flen", lengths.get(MysqlType(tp), -1)),
+        "Decimal": more.pop("decimal", -1 if text else 0),
+        "Charset": "binary" if binary else "utf8mb4",
+        "Collate": "binary" if binary else more.pop("collate", "utf8mb4_bin"),
+        "Elems": more.pop("elems", None),
+    }
+    return {"id": id_, "name": {"O": name, "L": name.lower()}, "offset": id_ - 1, "type": kind, "state": 5, **more}
+
+
+def index(id_: int, name: str, *columns: tuple[str, int], unique: bool = False, primary: bool = False) -> dict[str, Any]:
+    """IndexInfo JSON; columns as (name, offset)."""
+    return {
+        "id": id_,
+        "idx_name": {"O": name, "L": name.lower()},
+        "tbl_name": {"O": "", "L": ""},
+        "idx_cols": [{"name": {"O": n, "L": n.lower()}, "offset": at, "length": -1} for n, at in columns],
+        "state": 5,
+        "is_unique": unique,
+        "is_primary": primary,
+    }
+
+
+def table_info(id_: int, name: str, columns: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """TableInfo JSON; pk_is_handle unless told otherwise."""
+    return {
+        "id": id_,
+        "name": {"O": name, "L": name.lower()},
+        "charset": "utf8mb4",
+        "collate": "utf8mb4_bin",
+        "cols": [{**c, "offset": at} for at, c in enumerate(columns)],
+        "index_info": more.pop("index_info", None),
+        "state": 5,
+        "pk_is_handle": more.pop("pk_is_handle", True),
+        **more,
+    }
+
+
+@dataclass
+class Txn:
+    """Row changes of one transaction, seen at once by the model."""
+
+    source: MadeSource
+    builder: payload.PrewriteValueBuilder
+
+    def insert(self, table: str, **values: Any) -> int:
+        """Insert a row; returns its handle."""
+        held = self.source.tables[table]
+        info = held.info
+        by_id = {c.id: values.get(c.name) for c in info.public_columns}
+        if info.pk_is_handle:
+            handle = next(int(by_id[c.id]) for c in info.columns if c.type.flag & 2)
+        else:
+            held.last_handle += 1
+            handle = held.last_handle
+        self.builder.insert(info.id, row.encode_insert(info, by_id, handle=handle))
+        assert handle not in held.rows
+        held.rows[handle] = by_id
+        return handle
+
+    def update(self, table: str, handle: int, **values: Any) -> None:
+        """Change columns of a row; a changed integer key is a delete and an insert, as TiDB writes it."""
+        held = self.source.tables[table]
+        old = held.rows[handle]
+        new = old | {c.id: values[c.name] for c in held.info.public_columns if c.name in values}
+        pk = [c.id for c in held.info.columns if c.type.flag & 2]
+        if held.info.pk_is_handle and old[pk[0]] != new[pk[0]]:
+            self.delete(table, handle)
+            self.insert(table, **{c.name: new[c.id] for c in held.info.public_columns})
+            return
+        self.builder.update(held.info.id, row.encode_update(held.info, old, new, handle=handle))
+        held.rows[handle] = new
+
+    def delete(self, table: str, handle: int) -> None:
+        """Delete a row."""
+        held = self.source.tables[table]
+        self.builder.delete(held.info.id, row.encode_delete(held.info, held.rows.pop(handle), handle=handle))
+
+
+@dataclass
+class Held:
+    """A table of the model."""
+
+    info: TableInfo
+    rows: dict[int, dict[int, Any]] = field(default_factory=dict)
+    last_handle: int = 0
+
+
+@dataclass
+class _Event:
+    commit_ts: int
+    start_ts: int
+    payload: bytes
+    job: Job | None = None
+
+
+class MadeSource:
+    """The source and its archive (``file://``), in one database ``d``."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings = ArchiveSettings(root=f"file://{root}")
+        self.archive = Archive(open_store(self.settings), CLUSTER_ID)
+        self.tables: dict[str, Held] = {}
+        self.ts = int(START)
+        self.schema_version = 0
+        self.jobs: list[TimedJob] = []
+        self._events: list[_Event] = []
+        self._job_id = 100
+        self._table_id = 200
+        self._previous: tuple[Tso, str] | None = None
+        self._ddl(1, 0, "CREATE DATABASE `d`", DBInfo={"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4",
+                                                          "collate": "utf8mb4_bin", "state": 5})  # fmt: skip
+
+    # -- what the source does
+
+    def tick(self, milliseconds: int = 10) -> int:
+        """A later timestamp."""
+        self.ts += milliseconds << 18
+        return self.ts
+
+    def create_table(self, name: str, columns: list[dict[str, Any]], **more: Any) -> int:
+        """CREATE TABLE."""
+        self._table_id += 1
+        info = table_info(self._table_id, name, columns, **more)
+        self._ddl(3, self._table_id, f"CREATE TABLE `{name}`", TableInfo=info)
+        self.tables[name] = Held(TableInfo.from_dict(info))
+        return self._table_id
+
+    def add_column(self, table: str, new: dict[str, Any]) -> None:
+        """ADD COLUMN at the end; rows get the origin default."""
+        held = self.tables[table]
+        raw = copy.deepcopy(held.info.raw)
+        raw["cols"].append({**new, "offset": len(raw["cols"])})
+        self._alter(table, 5, raw)
+        for values in held.rows.values():
+            values[new["id"]] = new.get("origin_default")
+
+    def drop_column(self, table: str, name: str) -> None:
+        """DROP COLUMN."""
+        held = self.tables[table]
+        raw = copy.deepcopy(held.info.raw)
+        gone = next(c for c in raw["cols"] if c["name"]["O"] == name)
+        raw["cols"].remove(gone)
+        raw["cols"] = [{**c, "offset": at} for at, c in enumerate(raw["cols"])]
+        self._alter(table, 6, raw)
+        for values in held.rows.values():
+            values.pop(gone["id"], None)
+
+    def rename_table(self, table: str, to: str) -> None:
+        """RENAME TABLE."""
+        raw = {**self.tables[table].info.raw, "name": {"O": to, "L": to.lower()}}
+        self._alter(table, 14, raw)
+        self.tables[to] = self.tables.pop(table)
+
+    def truncate(self, table: str) -> None:
+        """TRUNCATE: the table gets a new id."""
+        held = self.tables[table]
+        self._table_id += 1
+        raw = {**held.info.raw, "id": self._table_id}
+        self._ddl(11, held.info.id, f"TRUNCATE TABLE `{table}`", TableInfo=raw)
+        self.tables[table] = Held(TableInfo.from_dict(raw))
+
+    def drop_table(self, table: str) -> None:
+        """DROP TABLE."""
+        info = self.tables.pop(table).info
+        self._ddl(4, info.id, f"DROP TABLE `{table}`", TableInfo=info.raw)
+
+    def txn(self, *, schema_version: int | None = None) -> _OpenTxn:
+        """``with source.txn() as t: t.insert(…)``: committed at the end of the block."""
+        return _OpenTxn(self, schema_version)
+
+    def commit(self, start_ts: int, value: bytes, *, at: int | None = None) -> int:
+        """Put a transaction's payload into the log; returns its commit ts."""
+        commit_ts = at or self.tick()
+        p = payload.make_prewrite(start_ts, b"k", value)
+        merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, b"k"))
+        self._events.append(_Event(commit_ts, start_ts, merged))
+        return commit_ts
+
+    def _alter(self, table: str, type_: int, raw: dict[str, Any]) -> None:
+        held = self.tables[table]
+        self._ddl(type_, held.info.id, f"ALTER TABLE `{table}`", TableInfo=raw)
+        held.info = TableInfo.from_dict(raw)
+
+    def _ddl(self, type_: int, table_id: int, query: str, **binlog: Any) -> None:
+        self.schema_version += 1
+        self._job_id += 1
+        start_ts, commit_ts = self.tick(), self.tick()
+        data = {
+            "id": self._job_id,
+            "type": type_,
+            "schema_id": 2,
+            "table_id": table_id,
+            "schema_name": "d",
+            "table_name": "",
+            "state": 6,
+            "schema_state": 5,
+            "query": query,
+            "binlog": {"SchemaVersion": self.schema_version, "FinishedTS": self.tick(), **binlog},
+        }
+        job = Job.from_json(json.dumps(data))
+        self.jobs.append(TimedJob(Tso(commit_ts), job))
+        ddl = {"ddl_query": query.encode(), "ddl_job_id": job.id}
+        p = payload.make_prewrite(start_ts, b"m", **ddl)
+        merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, b"m", **ddl))
+        self._events.append(_Event(commit_ts, start_ts, merged, job))
+
+    # -- what the archive gets
+
+    def genesis(self, *, base: bool = True) -> Tso:
+        """Begin the archive now: the schema, and the rows where ``base``."""
+        at = Tso(self.tick())
+        attempt = layout.attempt_id()
+        store = self.archive.store
+        ddl = write_jobs(store, layout.genesis_ddl_key(attempt), [ArchivedJob.of_history(e.job) for e in self._events if e.job])
+        tables = tuple(self._base(at, name, attempt) for name in self.tables) if base else None
+        genesis = Genesis(
+            cluster_id=CLUSTER_ID,
+            archive_id="main",
+            attempt=attempt,
+            ts=at,
+            schema_version=self.schema_version,
+            pumps=(self._pump(at),),
+            ddl=ddl,
+            base=tables,
+        )
+        store.put_if_absent(layout.GENESIS, genesis.to_json())
+        stored = Genesis.from_json(layout.GENESIS, genesis.to_json())
+        self._previous = (at, stored.sha256)
+        self._events = []
+        self._before_genesis = list(self.jobs)
+        self.jobs = []
+        return at
+
+    def _base(self, at: Tso, name: str, attempt: str) -> BaseTable:
+        held = self.tables[name]
+        with SegmentWriter(self.archive.store, lambda n: layout.base_key(at, "d", name, attempt, n), "base") as writer:
+            if held.rows:
+                builder = payload.PrewriteValueBuilder(self.schema_version)
+                for handle, values in held.rows.items():
+                    builder.insert(held.info.id, row.encode_insert(held.info, values, handle=handle))
+                p = payload.make_prewrite(at, b"k", builder.build())
+                merged = payload.merge(p, payload.make_commit(at, at, b"k"))
+                writer.add(_batch([_Event(int(at), int(at), merged)]))
+            segments = tuple(writer.finish())
+        return BaseTable(db="d", table=name, table_id=held.info.id, rows=len(held.rows), segments=segments)
+
+    def cut(self, *, pumps: int = 2) -> Tso:
+        """Archive everything since the last cut as one window; the transactions are dealt out to so many Pumps."""
+        assert self._previous is not None
+        start, digest = self._previous
+        end = Tso(self.tick())
+        attempt = layout.attempt_id()
+        segments = []
+        for pump in range(pumps):
+            events = sorted(self._events[pump::pumps], key=lambda e: (e.commit_ts, e.start_ts))
+            node = f"pump-{pump}"
+            with SegmentWriter(
+                self.archive.store, lambda n, node=node: layout.segment_key(start, end, node, attempt, n), node
+            ) as writer:
+                if events:
+                    writer.add(_batch(events))
+                segments += writer.finish()
+        jobs = [
+            ArchivedJob(
+                commit_ts=Tso(e.commit_ts), start_ts=Tso(e.start_ts), job_id=e.job.id, schema_state=5,
+                query=e.job.query.encode(), job=json.dumps(e.job.raw),
+            )
+            for e in self._events if e.job
+        ]  # fmt: skip
+        manifest = Manifest(
+            cluster_id=CLUSTER_ID,
+            attempt=attempt,
+            start=start,
+            planned_end=end,
+            end=end,
+            fence=Tso(end + 1),
+            previous=digest,
+            pumps=(self._pump(end),),
+            segments=tuple(segments),
+            ddl=write_jobs(self.archive.store, layout.ddl_key(start, end, attempt), jobs) if jobs else None,
+        )
+        stored = self.archive.publish(manifest)
+        self._previous = (end, stored.sha256)
+        self._events = []
+        return end
+
+    def timeline(self) -> Timeline:
+        """Folded from every job."""
+        genesis = self.archive.genesis()
+        return Timeline.empty().fold([*genesis_jobs([t.job for t in self._before_genesis], genesis.ts), *self.jobs])
+
+    def snapshot(self) -> dict[str, Counter[tuple[Any, ...]]]:
+        """Rows of every table now, as multisets of tuples in column order."""
+        return {
+            name: Counter(tuple(values.get(c.id) for c in held.info.public_columns) for values in held.rows.values())
+            for name, held in self.tables.items()
+        }
+
+    def _pump(self, reached: Tso) -> PumpEntry:
+        return PumpEntry(node_id="pump-0", incarnation="i", start_count=1, state="online", reached=reached)
+
+
+class _OpenTxn:
+    def __init__(self, source: MadeSource, schema_version: int | None) -> None:
+        self._source = source
+        self._txn = Txn(source, payload.PrewriteValueBuilder(schema_version or source.schema_version))
+        self._start_ts = source.tick()
+        self.commit_ts = 0
+
+    def __enter__(self) -> Txn:
+        return self._txn
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.commit_ts = self._source.commit(self._start_ts, self._txn.builder.build())
+
+
+def _batch(events: list[_Event]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "commit_ts": pa.array([e.commit_ts for e in events], pa.int64()),
+            "start_ts": pa.array([e.start_ts for e in events], pa.int64()),
+            "ddl_job_id": pa.array([e.job.id if e.job else 0 for e in events], pa.int64()),
+            "ddl_query": pa.array([e.job.query.encode() if e.job else None for e in events], pa.large_binary()),
+            "payload": pa.array([e.payload for e in events], pa.large_binary()),
+        }
+    )
+
+
+def target_rows(connection: TargetConnection, db: str = "d") -> dict[str, Counter[tuple[Any, ...]]]:
+    """Rows of every table of a database on a target, text as bytes, in the form of `MadeSource.snapshot`."""
+    found = {}
+    for (name,) in connection.query(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type = 'BASE TABLE'", (db,)
+    ):
+        rows = connection.query(f"SELECT * FROM `{db}`.`{name}`")
+        found[name] = Counter(tuple(v.encode() if isinstance(v, str) else v for v in r) for r in rows)
+    return found
