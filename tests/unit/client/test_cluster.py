@@ -1,0 +1,358 @@
+"""The pump client against Pumps that fail in every way (real gRPC)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from include.client import cluster as cluster_module
+from include.client import commits
+from include.client.cluster import PumpClient
+from include.client.members import MAX_ERRORS
+from include.client.pump import PumpConnection
+from include.codec.payload import make_commit, make_prewrite, make_rollback
+from include.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
+from include.model.binlog import MAX_TRANSACTION_BYTES
+from include.model.node import NodeKind, NodeState
+from include.registry.file import FileCluster
+from tests.support.fakepump import FakePump
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    return FileCluster(tmp_path)
+
+
+@pytest.fixture
+def start(cluster):
+    running: list[FakePump] = []
+
+    def start_pump(name: str, **more) -> FakePump:
+        pump = FakePump(name, cluster, **more)
+        running.append(pump)
+        return pump.register()
+
+    yield start_pump
+    for pump in running:
+        pump.stop()
+
+
+@pytest.fixture
+def connect(cluster):
+    clients: list[PumpClient] = []
+
+    def make(**more) -> PumpClient:
+        client = PumpClient(cluster, **({"write_timeout_s": 2.0, "watch_interval_s": 0.05} | more))
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close(flush_s=0)
+
+
+def wait_until(condition, timeout_s: float = 10.0) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.01)
+
+
+def prewrite(client: PumpClient, start_ts: int) -> str:
+    return client.write_prewrite(make_prewrite(start_ts, b"key", b"value"), start_ts)
+
+
+def names(statuses) -> list[str]:
+    return [status.node_id for status in statuses]
+
+
+def test_a_cluster_without_pumps_is_an_error_that_says_what_to_do(cluster):
+    with pytest.raises(PumpUnavailable, match="pumphouse pump run"):
+        PumpClient(cluster)
+
+
+@pytest.mark.row("C2")
+def test_prewrites_of_many_threads_are_spread_evenly(start, connect):
+    pumps = {name: start(name) for name in "abc"}
+    client = connect()
+
+    def write(first: int) -> None:
+        for start_ts in range(first, first + 50):
+            prewrite(client, start_ts)
+
+    threads = [threading.Thread(target=write, args=(1000 * number,)) for number in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Counter(len(pump.of_type("Prewrite")) for pump in pumps.values()) == {100: 3}
+    assert client.stats.prewrites == 300
+
+
+@pytest.mark.row("C3")
+def test_commits_and_rollbacks_go_to_the_pump_that_took_the_prewrite(start, connect):
+    pumps = {name: start(name) for name in "abc"}
+    client = connect()
+    for start_ts in range(1, 31):
+        prewrite(client, start_ts)
+        if start_ts % 3:
+            client.write_commit(make_commit(start_ts, start_ts + 1000, b"key"), start_ts)
+        else:
+            client.write_rollback(make_rollback(start_ts, b"key"), start_ts)
+    assert client.flush(10)
+    for pump in pumps.values():
+        ended = pump.of_type("Commit") + pump.of_type("Rollback")
+        assert sorted(ended) == sorted(pump.of_type("Prewrite"))
+        assert len(ended) == 10
+    assert (client.stats.commits_sent, client.stats.commits_lost) == (30, 0)
+
+
+@pytest.mark.row("C3")
+def test_a_commit_whose_prewrite_nobody_took_is_dropped_in_silence(start, connect):
+    pump = start("a")
+    client = connect()
+    client.write_commit(make_commit(5, 6, b"k"), 5)
+    prewrite(client, 7)
+    client.forget(7)
+    client.write_commit(make_commit(7, 8, b"k"), 7)
+    assert client.flush(5)
+    assert pump.of_type("Commit") == []
+
+
+@pytest.mark.row("C3")
+def test_writing_a_commit_does_not_wait_for_a_pump_that_hangs_and_a_lost_one_is_no_error(start, connect):
+    pump = start("a")
+    client = connect(write_timeout_s=0.3)
+    prewrite(client, 1)
+    pump.behave = lambda _: 1.0
+    began = time.monotonic()
+    client.write_commit(make_commit(1, 2, b"k"), 1)
+    assert time.monotonic() - began < 0.5
+    pump.stop()
+    began = time.monotonic()
+    client.close(flush_s=0.2)
+    assert time.monotonic() - began < 5
+    assert client.stats.commits_lost == 1
+
+
+@pytest.mark.row("C3")
+def test_a_commit_waits_for_its_pump_to_come_back(start, connect, monkeypatch):
+    monkeypatch.setattr(commits, "RETRY_INTERVAL_S", 0.05)
+    pump = start("a")
+    client = connect()
+    for start_ts in (1, 2, 3):
+        prewrite(client, start_ts)
+    pump.stop()
+    for start_ts in (1, 2, 3):
+        client.write_commit(make_commit(start_ts, 10 + start_ts, b"k"), start_ts)
+    assert not client.flush(0.3)
+    back = start("a")  # another port, as a restarted Pump may have
+    assert client.flush(10)
+    assert sorted(back.of_type("Commit")) == [1, 2, 3]
+
+
+@pytest.mark.row("C3")
+def test_a_commit_is_given_up_after_its_time(start, connect, monkeypatch):
+    monkeypatch.setattr(commits, "RETRY_INTERVAL_S", 0.05)
+    monkeypatch.setattr(commits, "GIVE_UP_S", 0.2)
+    pump = start("a")
+    client = connect()
+    prewrite(client, 1)
+    pump.stop()
+    client.write_commit(make_commit(1, 2, b"k"), 1)
+    assert client.flush(10)
+    assert client.stats.commits_lost == 1
+
+
+@pytest.mark.row("C3")
+def test_commits_for_a_dead_pump_do_not_hold_those_for_another(start, connect):
+    pumps = {"a": start("a"), "b": start("b")}
+    client = connect()
+    taken = {start_ts: prewrite(client, start_ts) for start_ts in range(1, 9)}
+    pumps["a"].stop()
+    for start_ts in taken:
+        client.write_commit(make_commit(start_ts, 100 + start_ts, b"k"), start_ts)
+    wait_until(lambda: len(pumps["b"].of_type("Commit")) == 4, 5)
+
+
+@pytest.mark.row("C4")
+def test_a_prewrite_that_one_pump_refuses_or_does_not_answer_goes_to_another(start, connect):
+    dead, good = start("a"), start("b")
+    client = connect()
+    dead.stop()
+    assert [prewrite(client, start_ts) for start_ts in range(1, 5)] == ["b"] * 4
+    assert good.of_type("Prewrite") == [1, 2, 3, 4]
+    assert client.stats.prewrite_retries >= 1
+
+
+@pytest.mark.row("C4")
+def test_a_prewrite_that_timed_out_is_sent_to_another_pump_and_its_commit_follows_it_there(start, connect):
+    slow, good = start("a"), start("b")
+    slow.behave = lambda binlog: 1.0
+    client = connect(write_timeout_s=0.3)
+    assert prewrite(client, 1) == "b"
+    client.write_commit(make_commit(1, 2, b"k"), 1)
+    assert client.flush(5)
+    assert good.of_type("Commit") == [1]
+    wait_until(lambda: slow.of_type("Prewrite") == [1])  # both hold the P; the slow one will have to ask
+    assert slow.of_type("Commit") == []
+
+
+@pytest.mark.row("C4")
+def test_errors_in_a_row_make_a_pump_unavailable(start, connect):
+    bad, good = start("a"), start("b")
+    bad.behave = lambda _: PumpUnavailable("leveldb: closed")
+    client = connect()
+    for start_ts in range(1, 2 * MAX_ERRORS + 10):
+        assert prewrite(client, start_ts) == "b"
+    assert names(client.available()) == ["b"]
+    assert bad.asked == MAX_ERRORS + 1
+    assert len(good.of_type("Prewrite")) == 2 * MAX_ERRORS + 9
+
+
+@pytest.mark.row("C4")
+@pytest.mark.parametrize("error", [PumpDraining("x", state="closing"), PumpReadOnly("x", available=1, limit=2)])
+def test_a_pump_that_says_it_takes_no_prewrites_is_asked_once(start, connect, error):
+    bad, good = start("a"), start("b")
+    bad.behave = lambda _: error
+    client = connect()
+    for start_ts in range(1, 7):
+        assert prewrite(client, start_ts) == "b"
+    assert bad.asked == 1
+    assert len(good.of_type("Prewrite")) == 6
+
+
+@pytest.mark.row("C4")
+@pytest.mark.row("W7")
+def test_when_no_pump_takes_it_the_last_error_is_told_and_every_online_pump_was_tried_again(start, connect):
+    pumps = [start("a"), start("b")]
+    for pump in pumps:
+        pump.behave = lambda _: PumpReadOnly("x", available=1, limit=2)
+    client = connect(write_timeout_s=0.5)
+    with pytest.raises(PumpUnavailable, match="no available space") as error:
+        prewrite(client, 42)
+    assert error.value.start_ts == 42
+    assert [pump.asked for pump in pumps] == [2, 2]
+    assert client.stats.prewrites_failed == 1
+
+
+@pytest.mark.row("C4")
+def test_an_unavailable_pump_that_works_again_is_found_by_the_last_resort(start, connect):
+    pump = start("a")
+    client = connect(write_timeout_s=0.3)
+    answers = [PumpReadOnly("x", available=1, limit=2)]
+    pump.behave = lambda _: answers.pop() if answers else None
+    assert prewrite(client, 1) == "a"  # no Pump is available any more, so it waits and then tries those online
+    assert names(client.available()) == ["a"]
+
+
+@pytest.mark.row("W5")
+def test_another_clusters_pump_is_a_clear_error_at_once(start, connect, tmp_path):
+    start("a")
+    client = connect()
+    client._cluster_id += 1
+    began = time.monotonic()
+    with pytest.raises(ClusterMismatch, match="cluster ID are mismatch"):
+        prewrite(client, 1)
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.row("P17")
+def test_a_transaction_over_the_limit_is_refused_before_it_is_sent(start, connect):
+    class Huge(bytes):
+        def __len__(self) -> int:
+            return MAX_TRANSACTION_BYTES + 1
+
+    pump = start("a")
+    with pytest.raises(BadBinlog, match="over the limit") as error:
+        connect().write_prewrite(Huge(), 1)
+    assert error.value.limit == MAX_TRANSACTION_BYTES
+    assert pump.asked == 0
+
+
+@pytest.mark.row("C1")
+def test_the_registry_is_watched(start, connect, cluster):
+    a = start("a")
+    client = connect()
+    start("b")
+    wait_until(lambda: names(client.available()) == ["a", "b"])
+    a.register(NodeState.PAUSED)
+    wait_until(lambda: names(client.available()) == ["b"])
+    a.register()
+    wait_until(lambda: names(client.available()) == ["a", "b"])
+    cluster.update_node(NodeKind.PUMP, "b", lambda _: None)
+    wait_until(lambda: names(client.available()) == ["a"])
+
+
+@pytest.mark.row("C1")
+def test_a_registry_that_cannot_be_read_leaves_what_is_known(start, connect, tmp_path):
+    start("a")
+    client = connect()
+    (tmp_path / "tidb-binlog" / "v1" / "pumps" / "broken").write_text("{")
+    client.refresh()
+    assert prewrite(client, 1) == "a"
+
+
+@pytest.mark.row("C5")
+def test_a_probe_brings_back_an_unavailable_pump_and_stores_nothing(start, connect):
+    pump = start("a")
+    start("b")
+    client = connect(probe_interval_s=0.1)
+    pump.behave = lambda _: PumpReadOnly("x", available=1, limit=2)
+    for start_ts in (1, 2):
+        assert prewrite(client, start_ts) == "b"
+    time.sleep(0.4)
+    assert names(client.available()) == ["b"]  # probes are refused too
+    pump.behave = lambda _: None
+    wait_until(lambda: names(client.available()) == ["a", "b"])
+    assert pump.probes >= 1
+    assert pump.taken == []
+
+
+def test_a_connection_closed_by_another_thread_is_an_error_of_ours(start, cluster):
+    pump = start("a")
+    connection = PumpConnection("a", pump.host, cluster.cluster_id())
+    connection.close()
+    with pytest.raises(PumpUnavailable):
+        connection.write(b"", 1)
+    assert [type(each) for each in connection.write_many([b"", b""], 1)] == [PumpUnavailable] * 2
+
+
+def test_open_transactions_are_remembered_up_to_a_number(start, connect, monkeypatch):
+    monkeypatch.setattr(cluster_module, "_MOST_OPEN", 2)
+    pump = start("a")
+    client = connect()
+    for start_ts in (1, 2, 3):
+        prewrite(client, start_ts)
+    for start_ts in (1, 2, 3):
+        client.write_commit(make_commit(start_ts, 10, b"k"), start_ts)
+    assert client.flush(5)
+    assert sorted(pump.of_type("Commit")) == [2, 3]
+
+
+@pytest.mark.row("C3")
+def test_more_commits_than_may_wait_push_out_the_oldest(monkeypatch):
+    monkeypatch.setattr(commits, "LIMIT", 3)
+    hold = threading.Event()
+    seen: list[bytes] = []
+
+    def send(payloads):
+        hold.wait(5)
+        seen.extend(payloads)
+        return [None] * len(payloads)
+
+    sender = commits.CommitSender("a", send)
+    sender.put(b"first")
+    wait_until(lambda: sender._busy == 1)
+    for number in range(5):
+        sender.put(b"%d" % number)
+    hold.set()
+    assert sender.flush(5)
+    sender.close(1)
+    assert seen == [b"first", b"2", b"3", b"4"]
+    assert (sender.sent, sender.lost) == (4, 2)
+    sender.put(b"after the end")
+    assert sender.lost == 3

@@ -1,0 +1,102 @@
+"""Available and unavailable Pumps."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.client.members import MAX_ERRORS, Members
+from include.client.selector import RangeSelector
+from include.model.node import NodeState, NodeStatus, PumpExtra
+
+ONLINE, PAUSED, CLOSING = NodeState.ONLINE, NodeState.PAUSED, NodeState.CLOSING
+
+
+def pump(name: str, state: NodeState = ONLINE, *, host: str = "h:1", start_count: int | None = None) -> NodeStatus:
+    extra = None if start_count is None else PumpExtra(incarnation="i", start_count=start_count)
+    return NodeStatus(node_id=name, host=host, state=state, extra=extra)
+
+
+def names(statuses) -> list[str]:
+    return [status.node_id for status in statuses]
+
+
+def members(*statuses: NodeStatus) -> Members:
+    made = Members(RangeSelector())
+    made.update(statuses)
+    return made
+
+
+@pytest.mark.row("C1")
+def test_online_pumps_are_available_and_the_others_are_not():
+    known = members(pump("b"), pump("a"), pump("c", PAUSED))
+    assert names(known.available()) == names(known.online()) == ["a", "b"]
+    assert [known.select(0, 0).node_id for _ in range(3)] == ["a", "b", "a"]
+    assert known.get("c").state == PAUSED
+
+
+@pytest.mark.row("C1")
+def test_a_change_of_state_moves_a_pump_between_the_sets():
+    known = members(pump("a"), pump("b", PAUSED))
+    known.update([pump("a", CLOSING), pump("b")])
+    assert names(known.available()) == ["b"]
+    known.update([pump("b")])
+    assert known.get("a") is None
+    known.update([pump("b"), pump("z")])
+    assert names(known.available()) == ["b", "z"]
+
+
+@pytest.mark.row("C4")
+def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable_and_a_success_resets_the_count():
+    known = members(pump("a"), pump("b"))
+    for _ in range(MAX_ERRORS):
+        known.failed("a")
+    known.succeeded("a")
+    for _ in range(MAX_ERRORS):
+        known.failed("a")
+    assert names(known.available()) == ["a", "b"]
+    known.failed("a")
+    assert names(known.available()) == ["b"]
+    assert names(known.to_probe()) == ["a"]
+    assert {known.select(0, 0).node_id for _ in range(4)} == {"b"}
+
+
+@pytest.mark.row("C4")
+def test_a_refusal_in_the_pumps_own_words_counts_at_once():
+    known = members(pump("a"))
+    known.failed("a", refused=True)
+    assert known.available() == []
+
+
+@pytest.mark.row("C5")
+def test_only_an_answer_brings_back_a_pump_that_stays_online():
+    known = members(pump("a", start_count=1))
+    known.failed("a", refused=True)
+    known.update([pump("a", start_count=1)])  # its heartbeats go on
+    assert known.available() == []
+    known.succeeded("a")
+    assert names(known.available()) == ["a"]
+
+
+@pytest.mark.row("C1")
+@pytest.mark.parametrize("now", [pump("a", start_count=2), pump("a", host="h:2", start_count=1)])
+def test_a_pump_that_was_started_again_is_available_even_if_no_other_state_was_seen(now):
+    known = members(pump("a", start_count=1))
+    known.failed("a", refused=True)
+    known.update([now])
+    assert names(known.available()) == ["a"]
+
+
+@pytest.mark.row("C5")
+def test_an_answer_does_not_make_a_pump_available_that_is_not_online():
+    known = members(pump("a", CLOSING))
+    known.succeeded("a")  # it takes commits
+    assert known.available() == []
+    assert known.to_probe() == []
+
+
+def test_news_of_a_pump_that_is_gone_are_nothing():
+    known = members(pump("a"))
+    known.update([])
+    known.failed("a")
+    known.succeeded("a")
+    assert known.select(0, 0) is None

@@ -1,0 +1,294 @@
+"""The commands on nodes, and what stands behind them (row O3)."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from include.client import admin
+from include.errors import PumpError, PumpUnavailable, UsageError
+from include.model.node import NodeKind, NodeState, NodeStatus
+from include.model.tso import Tso, compose, physical_ms
+from include.proto.pumphouse_pb2 import TriggerGcResponse
+from include.registry.file import FileCluster
+from pumphouse.cli import cli
+from tests.support.fakepump import FakePump
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    return FileCluster(tmp_path / "cluster")
+
+
+@pytest.fixture
+def run(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run_command(*args: str, code: int | None = 0, as_json: bool = False):
+        command = ["--set", f"cluster.url={cluster.url}", *args] + (["--json"] if as_json else [])
+        result = CliRunner().invoke(cli, command)
+        if code is None:
+            raise result.exception
+        assert result.exit_code == code, (result.output, result.exception)
+        return json.loads(result.stdout) if as_json else result
+
+    return run_command
+
+
+@pytest.fixture
+def pump(cluster):
+    pump = FakePump("p:8250", cluster)
+    yield pump
+    pump.stop()
+
+
+class HttpPump:
+    """A Pump's HTTP API; says what it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.body = b'{"message":"apply action close success!","code":200,"data":null}'
+        self.on_put = lambda: None
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_PUT(self):
+                outer.asked.append(self.path)
+                outer.on_put()
+                self.send_response(200)
+                self.send_header("content-length", str(len(outer.body)))
+                self.end_headers()
+                self.wfile.write(outer.body)
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def http_pump():
+    server = HttpPump()
+    yield server
+    server.stop()
+
+
+def consumer(cluster, name: str, checkpoint: int, state: NodeState = NodeState.PAUSED, *, age_s: float = 0) -> None:
+    updated = compose(physical_ms(cluster.tso()) - int(age_s * 1000))
+    status = NodeStatus(node_id=name, host="", state=state, max_commit_ts=Tso(checkpoint), update_ts=updated)
+    cluster.update_node(NodeKind.DRAINER, name, lambda _: status)
+
+
+# Lists
+
+
+@pytest.mark.row("O3")
+@pytest.mark.row("W3")
+def test_pumps_lists_state_position_and_silence(cluster, run, pump):
+    pump.register(http="127.0.0.1:1")
+    old = NodeStatus(
+        node_id="old",
+        host="h:1",
+        state=NodeState.ONLINE,
+        max_commit_ts=compose(1_700_000_000_000),
+        update_ts=compose(1_700_000_000_000),
+    )
+    cluster.update_node(NodeKind.PUMP, "old", lambda _: old)
+    cluster.update_node(NodeKind.PUMP, "gone", lambda _: old.with_(node_id="gone", state=NodeState.OFFLINE))
+    listed = run("pumps", as_json=True)
+    assert [(each["node_id"], each["state"], each["kind"], each["silent"]) for each in listed] == [
+        ("old", "online", "go", True),
+        ("p:8250", "online", "pumphouse", False),
+    ]
+    assert listed[0]["max_commit_time"] == "2023-11-14T22:13:20.000+00:00"
+    assert (listed[1]["incarnation"], listed[1]["start_count"], listed[1]["http"]) == ("i-p:8250", 1, "127.0.0.1:1")
+    text = run("pumps").stdout
+    assert "p:8250" in text and "silent for" in text and "gone" not in text
+    assert [each["node_id"] for each in run("pumps", "--show-offline", as_json=True)] == ["gone", "old", "p:8250"]
+
+
+@pytest.mark.row("O3")
+@pytest.mark.parametrize("command", [("drainers",), ("consumer", "list")])
+def test_consumers_are_listed_with_checkpoint_and_alarm(cluster, run, command):
+    consumer(cluster, "pumphouse-main", 5 << 18, age_s=8000)
+    consumer(cluster, "drainer", 6 << 18, NodeState.ONLINE)
+    consumer(cluster, "ended", 6 << 18, NodeState.OFFLINE, age_s=8000)
+    listed = run(*command, as_json=True)
+    assert [(each["node_id"], each["stale"], each["holds_gc"], each["max_commit_ts"]) for each in listed] == [
+        ("drainer", False, True, 6 << 18),
+        ("pumphouse-main", True, True, 5 << 18),
+    ]
+    assert "stale" in run(*command).stdout
+    assert [each["stale"] for each in run(*command, "--show-offline", as_json=True)] == [False, False, True]
+
+
+def test_a_cluster_that_is_not_there_is_a_usage_error_and_is_not_made(run, tmp_path):
+    result = CliRunner().invoke(cli, ["--set", f"cluster.url=file://{tmp_path}/typo", "pumps"])
+    assert "there is no cluster" in str(result.exception)
+    assert not (tmp_path / "typo").exists()
+
+
+# Consumers
+
+
+@pytest.mark.row("O3")
+def test_a_consumer_is_registered_paused_and_removed(cluster, run):
+    listed = run("consumer", "register", "mine", "--checkpoint", "2026-11-21T07:30:00Z", as_json=True)
+    assert (listed["state"], listed["max_commit_time"]) == ("paused", "2026-11-21T07:30:00.000+00:00")
+    with pytest.raises(UsageError, match="registered already"):
+        run("consumer", "register", "mine", code=None)
+    assert cluster.node(NodeKind.DRAINER, "mine").max_commit_ts == listed["max_commit_ts"]
+    with pytest.raises(UsageError, match="--yes"):
+        run("consumer", "unregister", "mine", code=None)
+    result = run("consumer", "unregister", "mine", "--yes")
+    assert "Pumps may free what mine has not read" in result.stderr
+    assert cluster.nodes(NodeKind.DRAINER) == []
+    with pytest.raises(UsageError, match="no consumer 'mine'"):
+        run("consumer", "unregister", "mine", "--yes", code=None)
+
+
+def test_a_consumer_may_begin_at_zero(cluster, run):
+    run("consumer", "register", "all", "--checkpoint", "0")
+    assert cluster.node(NodeKind.DRAINER, "all").max_commit_ts == 0
+
+
+# State
+
+
+@pytest.mark.row("O3")
+@pytest.mark.row("P12")
+@pytest.mark.parametrize(("command", "action"), [("pause-pump", "pause"), ("offline-pump", "close")])
+def test_a_pump_is_asked_by_http_where_it_says(run, pump, http_pump, command, action):
+    pump.register(http=http_pump.host)
+    answer = run(command, "p:8250", as_json=True)
+    assert http_pump.asked == [f"/state/p%3A8250/{action}"]
+    assert answer["message"] == "apply action close success!"
+
+
+@pytest.mark.row("O3")
+def test_a_go_pump_is_asked_on_its_one_port(cluster, run, http_pump):
+    status = NodeStatus(node_id="go", host=http_pump.host, state=NodeState.ONLINE)
+    cluster.update_node(NodeKind.PUMP, "go", lambda _: status)
+    run("pause-pump", "go")
+    assert http_pump.asked == ["/state/go/pause"]
+
+
+@pytest.mark.row("O3")
+def test_a_refusal_in_the_answer_is_an_error_though_http_says_200(run, pump, http_pump):
+    pump.register(NodeState.PAUSED, http=http_pump.host)
+    http_pump.body = b'{"message":"this pump\'s state is paused, apply close failed!","code":3,"data":null}'
+    with pytest.raises(PumpError, match="state is paused"):
+        run("offline-pump", "p:8250", code=None)
+    http_pump.body = b"<html>"
+    with pytest.raises(PumpError, match="HTTP 200"):
+        run("offline-pump", "p:8250", code=None)
+
+
+@pytest.mark.row("O3")
+def test_waiting_for_offline_ends_with_it_or_says_who_is_behind(cluster, run, pump, http_pump):
+    pump.register(http=http_pump.host)
+    http_pump.on_put = lambda: pump.register(NodeState.CLOSING, http=http_pump.host)
+    consumer(cluster, "pumphouse-main", 0)
+    consumer(cluster, "done", 9)
+    with pytest.raises(PumpError, match=r"is closing and not offline after 0.1 s; behind it: pumphouse-main"):
+        run("offline-pump", "p:8250", "--wait", "0.1", code=None)
+    http_pump.on_put = lambda: pump.register(NodeState.OFFLINE, http=http_pump.host)
+    assert run("offline-pump", "p:8250", "--wait", "5", as_json=True)["state"] == "offline"
+
+
+@pytest.mark.row("O3")
+def test_a_pump_that_does_not_run_or_is_not_known_is_said_so(run, pump):
+    pump.register(http="127.0.0.1:1")
+    with pytest.raises(PumpUnavailable, match="only a running Pump"):
+        run("pause-pump", "p:8250", code=None)
+    with pytest.raises(UsageError, match="registered are: p:8250"):
+        run("pause-pump", "q", code=None)
+
+
+@pytest.mark.row("O3")
+def test_a_state_is_forced_only_after_a_warning_and_changes_nothing_else(cluster, run, pump):
+    pump.register(http="127.0.0.1:1")
+    before = cluster.node(NodeKind.PUMP, "p:8250")
+    with pytest.raises(UsageError, match="--yes"):
+        run("update-pump", "p:8250", "--state", "offline", code=None)
+    assert cluster.node(NodeKind.PUMP, "p:8250") == before
+    result = run("update-pump", "p:8250", "--state", "offline", "--yes")
+    assert "declare-lost" in result.stderr and "loses every transaction" in result.stderr
+    assert cluster.node(NodeKind.PUMP, "p:8250") == before.with_(state=NodeState.OFFLINE)
+    run("update-pump", "p:8250", "--state", "gone", "--yes", code=2)
+    with pytest.raises(UsageError, match="no Pump 'q'"):
+        run("update-pump", "q", "--state", "online", "--yes", code=None)
+
+
+# Clock
+
+
+@pytest.mark.row("O3")
+def test_tso_converts_both_ways_and_needs_a_cluster_only_for_now(run, cluster):
+    ts = 440104883791855621
+    assert run("tso", str(ts), as_json=True) == {
+        "tso": ts,
+        "time": "2023-03-15T07:54:56.789+00:00",
+        "physical_ms": 1678866896789,
+        "logical": 5,
+    }
+    assert run("tso", "2023-03-15T08:54:56.789+01:00", as_json=True)["tso"] == ts - 5
+    assert run("tso", str(ts)).stdout == f"{ts} (2023-03-15 07:54:56.789Z)\n"
+    first, second = run("tso", as_json=True)["tso"], run("tso", "now", as_json=True)["tso"]
+    assert first < second < cluster.tso()
+    with pytest.raises(UsageError, match="is no time"):
+        run("tso", "yesterday", code=None)
+
+
+# GC
+
+
+@pytest.mark.row("P11")
+@pytest.mark.row("O3")
+def test_gc_reports_what_each_pump_freed_and_who_holds_the_rest(cluster, run, pump):
+    pump.register()
+    pump.gc_answer = TriggerGcResponse(
+        started=True, gc_point=5 << 18, deletion_limit=4 << 18, held_by=["pumphouse-main"],
+        freed_files=2, freed_bytes=1000, kept_files=3,
+    )  # fmt: skip
+    go = NodeStatus(node_id="go", host="127.0.0.1:1", state=NodeState.ONLINE)
+    cluster.update_node(NodeKind.PUMP, "go", lambda _: go)
+    cluster.update_node(NodeKind.PUMP, "off", lambda _: go.with_(node_id="off", state=NodeState.OFFLINE))
+    of_go, ours = run("gc", as_json=True)
+    assert (of_go["node_id"], of_go["asked"]) == ("go", False)
+    assert "cannot be held" in of_go["note"]
+    assert ours == {
+        "node_id": "p:8250", "asked": True, "started": True, "gc_point": 5 << 18, "deletion_limit": 4 << 18,
+        "held_by": ["pumphouse-main"], "freed_files": 2, "freed_bytes": 1000, "kept_files": 3, "note": "", "error": "",
+    }  # fmt: skip
+    assert "pumphouse-main" in run("gc").stdout
+
+
+@pytest.mark.row("P11")
+def test_a_pump_whose_gc_fails_fails_the_command_after_the_others_were_asked(cluster, run, pump):
+    pump.register()
+    dead = NodeStatus(
+        node_id="a-dead", host="127.0.0.1:1", state=NodeState.ONLINE, extra=cluster.node(NodeKind.PUMP, "p:8250").extra
+    )
+    cluster.update_node(NodeKind.PUMP, "a-dead", lambda _: dead)
+    result = CliRunner().invoke(cli, ["--set", f"cluster.url={cluster.url}", "gc", "--json"])
+    assert [report["started"] for report in json.loads(result.stdout)] == [False, True]
+    assert isinstance(result.exception, PumpUnavailable)
+    assert "a-dead" in str(result.exception)
+    pump.gc_answer = TriggerGcResponse(started=False)
+    (_, ours) = admin.trigger_gc(cluster)
+    assert ours.note == "a GC is running already"
+    pump.gc_answer = PumpError("disk on fire")
+    assert "disk on fire" in admin.trigger_gc(cluster)[1].error
