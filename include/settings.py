@@ -136,6 +136,9 @@ class LoadSettings(Section):
     mode: Literal["merge", "replay"] = Field(
         "merge", description="merge folds to the net change per key; replay keeps transactions"
     )
+    engine: Literal["spark", "local"] = Field(
+        "spark", description="where a load's stages run; local = in this process, for small windows"
+    )
     safe_mode: bool = Field(True, description="INSERT as REPLACE, UPDATE as DELETE and REPLACE")
     buckets: int = Field(0, ge=0, description="buckets a table's changes are spread over; 0 = from their size")
     unit_bytes: int = Field(64 * MIB, ge=1 << 16, description="bytes that one load unit aims at")
