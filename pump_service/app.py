@@ -69,6 +69,7 @@ class PumpApp:
         self._tls = tls
         self._announce = announce
         self._clock = clock
+        self._event_loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._in_turn = asyncio.Lock()
         self._failure: BaseException | None = None
@@ -104,9 +105,10 @@ class PumpApp:
         node_id = node_id_of(settings.data_dir, settings.node_id, advertised)
 
         registrar = await asyncio.to_thread(heartbeat.Registrar, self._cluster, node_id, advertised, self._clock)
-        found_end = registrar.found.extra if registrar.found is not None else None
-        store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=found_end)
+        known = registrar.found.extra if registrar.found is not None else None
+        store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known)
         undo.push_async_callback(asyncio.to_thread, store.close)
+        store.on_fault(self._store_died)
         stages = build_stages(
             settings,
             cluster=self._cluster,
@@ -179,6 +181,15 @@ class PumpApp:
             self._failure = self._failure or error
             self._stop.set()
 
+    def _store_died(self, error: BaseException) -> None:
+        """Called by a thread of the store that ended by a bug."""
+
+        def stop() -> None:
+            self._failure = self._failure or error
+            self._stop.set()
+
+        self._event_loop.call_soon_threadsafe(stop)
+
     # ---- changes of state --------------------------------------------------------------------------------------
 
     def _request(self, action: Action) -> None:
@@ -207,11 +218,10 @@ class PumpApp:
 
     async def _watch_writer(self, stages: Stages) -> None:
         """After EIO or a failed fsync: no more writes, reads go on, the exit code says so."""
-        while not stages.store.writer_failed:
+        while not stages.store.writer_failed:  # noqa: ASYNC110 - changes on the store's thread
             await asyncio.sleep(_WRITER_LOOK_S)
-        error = stages.store.writer_error
-        log.error("writer_failed", error=str(error), hint="reads go on; mend the disk, then restart this Pump")
-        self._failure = self._failure or error
+        self._failure = self._failure or stages.store.writer_error
+        log.error("serving_reads_only", error=str(self._failure), hint="mend the disk, then restart this Pump")
         if stages.lifecycle.state is NodeState.ONLINE:
             stages.lifecycle.apply(Action.PAUSE)
             await self._register(stages)

@@ -28,7 +28,8 @@ def serve(settings: Settings) -> int:
     """Run a Pump until it is told to stop; the exit code."""
     cluster = open_cluster(settings.cluster.url, settings.tls)
     try:
-        return uvloop.run(_run(settings, cluster))
+        code: int = uvloop.run(_run(settings, cluster))
+        return code
     finally:
         cluster.close()
 

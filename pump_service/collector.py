@@ -41,12 +41,16 @@ class Collector:
         self._interval_s = interval_s
         self._metrics = metrics
         self._running = False
-        self.last: GcReport | None = None
 
-    async def trigger(self) -> GcReport | None:
-        """Run once; None when one is running already."""
+    @property
+    def running(self) -> bool:
+        """Whether a run is under way."""
+        return self._running
+
+    async def trigger(self) -> GcReport:
+        """Run once; ``started`` is false when one is running already."""
         if self._running:
-            return None
+            return GcReport(started=False, gc_point=self._store.gc_point, deletion_limit=self._store.deletion_limit)
         self._running = True
         try:
             report = await asyncio.to_thread(self._collect)
@@ -55,18 +59,8 @@ class Collector:
             raise
         finally:
             self._running = False
-        self.last = report
         self._metrics.gc_runs.labels("done").inc()
         self._metrics.gc_freed_bytes.inc(report.freed_bytes)
-        log.info(
-            "gc_done",
-            gc_point=report.gc_point,
-            deletion_limit=report.deletion_limit,
-            held_by=list(report.held_by),
-            freed_files=report.freed_files,
-            freed_bytes=report.freed_bytes,
-            kept_files=report.kept_files,
-        )
         return report
 
     async def run(self) -> None:

@@ -11,22 +11,13 @@ import asyncio
 import structlog
 
 from include.errors import BinlogError
-from include.model.binlog import BinlogType
 from include.model.tso import Tso
-from include.proto.binlog_pb2 import Binlog
-from include.proto.binlog_pb2 import BinlogType as WireType
 from include.registry.base import Cluster
 from pump_service.metrics import PumpMetrics
-from pump_service.store.store import Item, Store
+from pump_service.store.store import Store
 from pump_service.submit import Submitter
 
 log = structlog.get_logger()
-
-
-def fake_item(ts: int) -> Item:
-    """A Binlog of type Rollback whose start and commit are both ``ts``."""
-    message = Binlog(tp=WireType.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
-    return Item(payload=message.SerializeToString(), tp=int(BinlogType.ROLLBACK), start_ts=ts, commit_ts=ts)
 
 
 class FakeWriter:
@@ -42,7 +33,7 @@ class FakeWriter:
     async def write(self) -> Tso | None:
         """One fake; its ts, or None when it could be neither written nor published."""
         ts = await asyncio.to_thread(self._cluster.tso)
-        (status,) = await self._submitter.submit((fake_item(ts),))
+        (status,) = await self._submitter.submit((self._store.fake_item(ts),))
         if status is None:
             self._metrics.fakes.labels("written").inc()
             self._last = ts

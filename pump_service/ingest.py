@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from include.errors import BinlogError, ClusterMismatch, PumpDraining
 from include.model.binlog import BinlogType
-from pump_service.api.convert import commit_item, item_of
+from pump_service.api.convert import item_of
 from pump_service.lifecycle import Lifecycle
 from pump_service.store.store import Item, Store
 from pump_service.submit import Statuses, Submitter
@@ -68,12 +68,6 @@ class Ingest:
 
         self._submitter.submit(items).add_done_callback(arrange)
         return answer
-
-    async def complete(self, start_ts: int, commit_ts: int) -> None:
-        """Write the Pump's own C for a P whose outcome it has learnt."""
-        statuses = await self._submitter.submit((commit_item(start_ts, commit_ts),))
-        if statuses[0] is not None:
-            raise statuses[0]
 
     def _probe_or_refuse(self, item: Item) -> bool:
         """Whether it is a probe; raises what the Pump does not take now."""

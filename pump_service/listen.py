@@ -34,10 +34,10 @@ def bind_grpc(addr: str, tls: TlsSettings) -> tuple[grpc.aio.Server, int]:
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     credentials = server_credentials(tls)
     try:
-        if credentials is None:
-            bound = server.add_insecure_port(target)
-        else:
+        if credentials is not None:
             bound = server.add_secure_port(target, credentials)
+        else:
+            bound = server.add_insecure_port(target)
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on {addr}: {error}", hint="is another Pump running?", addr=addr) from error
     return server, bound
@@ -61,7 +61,7 @@ async def serve_http(application: web.Application, listening: socket.socket, tls
     return runner
 
 
-class _AllowedNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class _AllowedNames(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses calls whose client certificate carries none of the allowed names."""
 
     def __init__(self, tls: TlsSettings) -> None:
@@ -69,11 +69,11 @@ class _AllowedNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
+    ) -> Any:
         """Wrap the handler; an interceptor itself does not see the certificate."""
-        handler: Any = await continuation(handler_call_details)
+        handler = await continuation(handler_call_details)
         if handler is None:
             return handler
         if handler.response_streaming:

@@ -27,14 +27,14 @@ from include.proto.pumphouse_pb2 import (
 from include.registry.base import Cluster
 from pump_service.collector import Collector
 from pump_service.heartbeat import Registrar
-from pump_service.ingest import Ingest
 from pump_service.lifecycle import OPERATOR_ACTIONS, Action, Lifecycle
+from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import Resolver
+from pump_service.store import store as store_types
 from pump_service.store.store import PullBatch, Store, Unresolved
 
 log = structlog.get_logger()
 
-_BLOCKERS_SHOWN = 100
 _WRONG_PARAMETER = 3
 _OK = 200
 
@@ -49,7 +49,7 @@ class Operations:
         registrar: Registrar,
         lifecycle: Lifecycle,
         store: Store,
-        ingest: Ingest,
+        asker: Asker,
         collector: Collector,
         resolver: Resolver,
         sync_log: bool,
@@ -59,7 +59,7 @@ class Operations:
         self._registrar = registrar
         self._lifecycle = lifecycle
         self._store = store
-        self._ingest = ingest
+        self._asker = asker
         self._collector = collector
         self._resolver = resolver
         self._sync_log = sync_log
@@ -103,26 +103,25 @@ class Operations:
     async def status(self) -> StatusResponse:
         """Everything that holds something, with its ts."""
         status = await asyncio.to_thread(self._store.status)
-        last = self._collector.last
         return StatusResponse(
             node_id=self._registrar.node_id,
-            incarnation=self._store.incarnation,
-            start_count=self._store.start_count,
+            incarnation=status.incarnation,
+            start_count=status.start_count,
             state=str(self._lifecycle.state),
-            watermark=self._store.watermark,
-            gc_point=self._store.gc_point,
-            deletion_limit=self._store.deletion_limit,
-            gc_held_by=list(last.held_by) if last is not None else [],
-            unresolved=self._store.unresolved_count,
-            oldest_unresolved=[self._blocker(p) for p in self._store.unresolved(_BLOCKERS_SHOWN)],
-            late=[self._pending(c) for c in self._store.late()],
-            orphans=[self._pending(c) for c in self._store.orphans()],
+            watermark=status.watermark,
+            gc_point=status.gc_point,
+            deletion_limit=status.deletion_limit,
+            gc_held_by=status.gc_held_by,
+            unresolved=status.unresolved,
+            oldest_unresolved=[self._blocker(p) for p in status.oldest_unresolved],
+            late=[_pending(c) for c in status.late],
+            orphans=[_pending(c) for c in status.orphans],
             value_log_bytes=status.value_log_bytes,
             value_log_files=status.value_log_files,
             available_bytes=status.available_bytes,
-            read_only=self._store.read_only,
-            writer_failed=self._store.writer_failed,
-            sync_log=self._sync_log,
+            read_only=status.read_only,
+            writer_failed=status.writer_failed,
+            sync_log=status.sync_log,
             slow_mode=status.slow_mode,
             duplicate_commits=status.duplicate_commits,
             version=self._version,
@@ -133,7 +132,7 @@ class Operations:
         blocking = self._store.unresolved(1)
         return PullBatchesResponse(
             frame=frame,
-            watermark=batch.complete_to,
+            watermark=batch.last,
             node_id=self._registrar.node_id,
             incarnation=self._store.incarnation,
             start_count=self._store.start_count,
@@ -147,7 +146,6 @@ class Operations:
     async def accept(self, start_ts: int, commit_ts: int, reason: str) -> None:
         """The archive has taken a late or orphan commit by name."""
         await asyncio.to_thread(self._store.accept, start_ts, commit_ts, reason)
-        log.info("commit_accepted", start_ts=start_ts, commit_ts=commit_ts, reason=reason)
 
     async def settle(self, start_ts: int, commit_ts: int, *, reason: str, who: str) -> None:
         """The recorded way out for a P whose outcome nobody answers; ``commit_ts`` 0 = rolled back."""
@@ -159,24 +157,20 @@ class Operations:
             )
         log.warning("prewrite_settled_by_hand", start_ts=start_ts, commit_ts=commit_ts, reason=reason, who=who)
         if not commit_ts:
-            await asyncio.to_thread(self._store.settle_rolled_back, start_ts, reason=reason, who=who)
+            await self._asker.rolled_back(start_ts, reason=reason, who=who)
             return
         if commit_ts <= start_ts:
             raise UsageError(f"commit ts {commit_ts} is not above start ts {start_ts}", start_ts=start_ts)
         now = await asyncio.to_thread(self._cluster.tso)
         if commit_ts > now:
             raise UsageError(f"commit ts {show(commit_ts)} lies in the future, now is {show(now)}", commit_ts=commit_ts)
-        await self._ingest.complete(start_ts, commit_ts)
+        await self._asker.committed(start_ts, commit_ts, reason=reason, who=who)
 
     async def trigger_gc(self) -> TriggerGcResponse:
         """Run GC and say what came of it; ``started`` false when one is running."""
         report = await self._collector.trigger()
-        if report is None:
-            return TriggerGcResponse(
-                started=False, gc_point=self._store.gc_point, deletion_limit=self._store.deletion_limit
-            )
         return TriggerGcResponse(
-            started=True,
+            started=report.started,
             gc_point=report.gc_point,
             deletion_limit=report.deletion_limit,
             held_by=list(report.held_by),
@@ -187,7 +181,7 @@ class Operations:
 
     def start_gc(self) -> bool:
         """Begin a GC run and do not wait; False when one is running."""
-        if self._gc is not None and not self._gc.done():
+        if self._collector.running or (self._gc is not None and not self._gc.done()):
             return False
 
         async def run() -> None:
@@ -221,9 +215,9 @@ class Operations:
         age_ms = physical_ms(self._registrar.approximate_tso()) - physical_ms(prewrite.start_ts)
         return Blocker(start_ts=prewrite.start_ts, age_ms=max(age_ms, 0), prewrite_key=prewrite.prewrite_key)
 
-    @staticmethod
-    def _pending(commit: Any) -> PendingCommit:
-        return PendingCommit(start_ts=commit.start_ts, commit_ts=commit.commit_ts, accepted=commit.accepted)
+
+def _pending(commit: store_types.PendingCommit) -> PendingCommit:
+    return PendingCommit(start_ts=commit.start_ts, commit_ts=commit.commit_ts, accepted=commit.accepted)
 
 
 def _version() -> str:

@@ -23,7 +23,7 @@ from pump_service.pulls import Pulls
 from pump_service.resolve.application import ApplicationResolver
 from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import Resolver
-from pump_service.store.store import Store
+from pump_service.store.store import PendingCommit, Store
 from pump_service.submit import Submitter
 
 
@@ -62,7 +62,12 @@ def build_stages(
     lifecycle = Lifecycle(registrar.found.state if registrar.found is not None else None)
     submitter = Submitter(store, settings.queue_bytes, metrics)
     cluster_id = cluster.cluster_id()
-    ingest = Ingest(cluster_id=cluster_id, lifecycle=lifecycle, store=store, submitter=submitter)
+    ingest = Ingest(
+        cluster_id=cluster_id,
+        lifecycle=lifecycle,
+        store=store,
+        submitter=submitter,
+    )
     resolver = ApplicationResolver(cluster, cluster_id, tls, clock)
     collector = Collector(
         cluster=cluster,
@@ -91,6 +96,7 @@ def build_stages(
             score=score(free_share=free, load=os.getloadavg()[0] / (os.cpu_count() or 1), writable=not store.read_only),
         )
 
+    asker = Asker(store=store, resolver=resolver, cluster=cluster, settings=settings, metrics=metrics, clock=clock)
     metrics.watch(lambda: store_samples(store))
     return Stages(
         store=store,
@@ -102,22 +108,14 @@ def build_stages(
         pulls=Pulls(store, metrics),
         fakes=FakeWriter(cluster, store, submitter, metrics),
         resolver=resolver,
-        asker=Asker(
-            store=store,
-            ingest=ingest,
-            resolver=resolver,
-            cluster=cluster,
-            settings=settings,
-            metrics=metrics,
-            clock=clock,
-        ),
+        asker=asker,
         collector=collector,
         operations=Operations(
             cluster=cluster,
             registrar=registrar,
             lifecycle=lifecycle,
             store=store,
-            ingest=ingest,
+            asker=asker,
             collector=collector,
             resolver=resolver,
             sync_log=settings.sync_log,
@@ -145,20 +143,20 @@ def store_samples(store: Store) -> list[Sample]:
     status = store.status()
     prefix = "binlog_pump_storage_"
     return [
-        (prefix + "max_commit_ts", "Watermark", {}, physical_ms(store.watermark)),
-        (prefix + "gc_ts", "GC point G", {}, physical_ms(store.gc_point)),
-        (prefix + "deletion_limit_ts", "Deletion limit D", {}, physical_ms(store.deletion_limit)),
-        (prefix + "storage_size_bytes", "Value log and disk", {"type": "value_log"}, status.value_log_bytes),
-        (prefix + "storage_size_bytes", "Value log and disk", {"type": "available"}, status.available_bytes),
-        ("binlog_pump_unresolved_prewrites", "Prewrites without an outcome", {}, store.unresolved_count),
-        ("binlog_pump_late_commits", "Late commits that nobody accepted", {}, _open(store.late())),
-        ("binlog_pump_orphan_commits", "Orphan commits that nobody accepted", {}, _open(store.orphans())),
+        (prefix + "max_commit_ts", "Watermark", {}, physical_ms(status.watermark)),
+        (prefix + "gc_ts", "GC point G", {}, physical_ms(status.gc_point)),
+        (prefix + "deletion_limit_ts", "Deletion limit D", {}, physical_ms(status.deletion_limit)),
+        ("binlog_pump_value_log_bytes", "Bytes of value-log files", {}, status.value_log_bytes),
+        (prefix + "storage_size_bytes", "Disk", {"type": "available"}, status.available_bytes),
+        ("binlog_pump_unresolved_prewrites", "Prewrites without an outcome", {}, status.unresolved),
+        ("binlog_pump_late_commits", "Late commits that nobody accepted", {}, _open(status.late)),
+        ("binlog_pump_orphan_commits", "Orphan commits that nobody accepted", {}, _open(status.orphans)),
         ("binlog_pump_duplicate_commits", "Commits that were in the stream already", {}, status.duplicate_commits),
-        ("binlog_pump_read_only", "1 = prewrites are refused for want of space", {}, float(store.read_only)),
-        ("binlog_pump_writer_failed", "1 = this process writes no more", {}, float(store.writer_failed)),
+        ("binlog_pump_read_only", "1 = prewrites are refused for want of space", {}, float(status.read_only)),
+        ("binlog_pump_writer_failed", "1 = this process writes no more", {}, float(status.writer_failed)),
         ("binlog_pump_slow_mode", "1 = writes bypass the queue to the index", {}, float(status.slow_mode)),
     ]
 
 
-def _open(commits: list[object]) -> int:
-    return sum(not getattr(commit, "accepted", False) for commit in commits)
+def _open(commits: list[PendingCommit]) -> int:
+    return sum(not commit.accepted for commit in commits)

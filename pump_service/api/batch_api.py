@@ -93,9 +93,9 @@ class PumpBatchApi(PumpBatchServicer):
             self._ingest.check_cluster(request.cluster_id)
             size = max(min(request.max_frame_bytes or self._pull_bytes, self._pull_bytes), _MIN_FRAME_BYTES)
             async for batch in self._pulls.follow(Tso(request.start_from), max_bytes=size, strict=False):
-                frame = await asyncio.to_thread(arrow_frame, batch) if batch.size else b""
+                frame = await asyncio.to_thread(arrow_frame, batch) if len(batch) else b""
                 yield self._operations.pull_response(batch, frame)
-                if request.until and batch.complete_to >= request.until:
+                if request.until and batch.last >= request.until:
                     return
         except BinlogError as error:
             await self._refuse(context, error)

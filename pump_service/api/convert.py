@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from include.errors import BadBinlog
 from include.model.binlog import BinlogType
 from include.proto.binlog_pb2 import Binlog
-from include.proto.binlog_pb2 import BinlogType as WireType
 from pump_service.store.store import Item
 
 _TAKEN = (BinlogType.PREWRITE, BinlogType.COMMIT, BinlogType.ROLLBACK)
@@ -41,7 +42,7 @@ def item_of(payload: bytes) -> Item:
 
 
 def _check(message: Binlog, tp: int, start_ts: int, commit_ts: int) -> None:
-    if tp not in _TAKEN or (not message.HasField("tp") and any(f.field_number == 1 for f in UnknownFieldSet(message))):
+    if tp not in _TAKEN or (not message.HasField("tp") and _has_unknown_type(message)):
         # A type that the enum does not know lands in the unknown fields and would look like a Prewrite.
         raise BadBinlog(f"a Binlog of type {tp or 'unknown'} is refused", hint="0, 1 and 2 are in use", tp=tp)
     if start_ts < 0 or commit_ts < 0:
@@ -61,6 +62,6 @@ def _check(message: Binlog, tp: int, start_ts: int, commit_ts: int) -> None:
         )
 
 
-def commit_item(start_ts: int, commit_ts: int) -> Item:
-    """The C that the Pump writes itself when it has learnt an outcome: tp, start and commit alone (docs/formats.md)."""
-    return item_of(Binlog(tp=WireType.Commit, start_ts=start_ts, commit_ts=commit_ts).SerializeToString())
+def _has_unknown_type(message: Binlog) -> bool:
+    unknown: Any = UnknownFieldSet(message)
+    return any(field.field_number == 1 for field in unknown)

@@ -29,4 +29,5 @@ def arrow_frame(batch: PullBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
-    return sink.getvalue().to_pybytes()
+    frame: bytes = sink.getvalue().to_pybytes()
+    return frame

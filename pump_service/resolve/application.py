@@ -82,7 +82,7 @@ class ApplicationResolver:
     async def close(self) -> None:
         """Close the channels."""
         for channel in self._channels.values():
-            await channel.close()
+            await channel.close(None)
         self._channels.clear()
 
     async def _live(self) -> list[ResolverRecord]:

@@ -7,6 +7,7 @@ and raises a metric.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -15,10 +16,9 @@ from include.errors import BinlogError
 from include.model.tso import physical_ms, show
 from include.registry.base import Cluster
 from include.settings import PumpSettings
-from pump_service.ingest import Ingest
 from pump_service.metrics import PumpMetrics
 from pump_service.resolve.base import Fate, NoAnswer, Outcome, Resolver
-from pump_service.store.store import Store, Unresolved
+from pump_service.store.store import Status, Store, Unresolved
 
 log = structlog.get_logger()
 
@@ -36,7 +36,6 @@ class Asker:
         self,
         *,
         store: Store,
-        ingest: Ingest,
         resolver: Resolver,
         cluster: Cluster,
         settings: PumpSettings,
@@ -44,7 +43,6 @@ class Asker:
         clock: Clock,
     ) -> None:
         self._store = store
-        self._ingest = ingest
         self._resolver = resolver
         self._cluster = cluster
         self._settings = settings
@@ -106,9 +104,38 @@ class Asker:
 
     async def _record(self, start_ts: int, outcome: Outcome) -> bool:
         if outcome.fate is Fate.COMMITTED:
-            await self._ingest.complete(start_ts, outcome.commit_ts)
-            log.info("commit_completed", start_ts=start_ts, commit_ts=outcome.commit_ts)
+            await self.committed(start_ts, outcome.commit_ts)
         elif outcome.fate is Fate.ROLLED_BACK:
-            await asyncio.to_thread(self._store.settle_rolled_back, start_ts, reason="resolver", who="resolver")
-            log.info("prewrite_rolled_back", start_ts=start_ts)
+            await self.rolled_back(start_ts)
         return outcome.fate is not Fate.PENDING
+
+    async def committed(self, start_ts: int, commit_ts: int, *, reason: str = "", who: str = "") -> None:
+        """Complete a P by the Pump's own C; durable on return, or kept in memory where nothing can be written."""
+        recorded, done = self._crossing()
+        await asyncio.to_thread(self._store.settle_committed, start_ts, commit_ts, reason=reason, who=who, done=done)
+        await recorded
+        log.info("commit_completed", start_ts=start_ts, commit_ts=commit_ts)
+
+    async def rolled_back(self, start_ts: int, *, reason: str = "", who: str = "") -> None:
+        """Drop a P of which it is promised that no commit can follow; as durable as `committed`."""
+        recorded, done = self._crossing()
+        await asyncio.to_thread(self._store.settle_rolled_back, start_ts, reason=reason, who=who, done=done)
+        await recorded
+        log.info("prewrite_rolled_back", start_ts=start_ts)
+
+    @staticmethod
+    def _crossing() -> tuple[asyncio.Future[None], Callable[[Status], None]]:
+        """A future, and the callback that sets it from the store's thread."""
+        loop = asyncio.get_running_loop()
+        recorded: asyncio.Future[None] = loop.create_future()
+
+        def finish() -> None:
+            if not recorded.done():
+                recorded.set_result(None)
+
+        def done(status: Status) -> None:
+            del status  # never an error: what cannot be written is kept in memory
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(finish)
+
+        return recorded, done

@@ -38,7 +38,7 @@ def pump() -> None:
 @click.option("--advertise-addr", help="host:port that others connect to.")
 @click.option("--cluster", "cluster_url", help="Cluster, as file:///dir.")
 @pass_context
-def run(context: Context, cluster_url: str | None, **options: str | Path | None) -> None:
+def run(context: Context, /, cluster_url: str | None, **options: str | Path | None) -> None:
     """Run a Pump until SIGTERM; one JSON line on stdout says where it serves."""
     from pump_service.cli import serve
 
