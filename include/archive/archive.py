@@ -198,9 +198,10 @@ class Archive:
         genesis = self.genesis()
         jobs = read_jobs(self.store, genesis.ddl)
         finished = {each.job_id: job.finished_ts for each in jobs if (job := each.parsed()) is not None}
-        doubtful = {job_id: ts for job_id, ts in finished.items() if ts > genesis.ts}
+        # A source that does not say when a job finished leaves all its jobs in doubt.
+        doubtful = [ts or self.end() for ts in finished.values() if ts > genesis.ts or not ts]
         if doubtful:
-            upto = Tso(min(max(doubtful.values()), self.end()))
+            upto = Tso(min(max(doubtful), self.end()))
             brought = {each.job_id for each in self.jobs(genesis.ts, upto) if each.job is not None}
             jobs = [each for each in jobs if each.job_id not in brought]
         return jobs

@@ -82,10 +82,12 @@ class SegmentWriter:
         """Take the next rows; BadSegment when they are below the ones before."""
         self._check_order(batch)
         for piece in self._cut(batch):
-            self._pending.append(piece)
-            self._pending_bytes += piece.column("payload").nbytes
-            if self._pending_bytes >= ROW_GROUP_BYTES:
-                self._flush()
+            self._append(piece)
+
+    def add_rows(self, batch: pa.RecordBatch) -> None:
+        """Take rows of another segment as they are, parts included."""
+        self._check_order(batch)
+        self._append(batch.cast(SCHEMA))
 
     def finish(self) -> list[SegmentEntry]:
         """Upload what is left; the entries of all segments."""
@@ -113,6 +115,12 @@ class SegmentWriter:
             stop = min(stop, at + full)
             yield batch.slice(at, stop - at)
             at = stop
+
+    def _append(self, piece: pa.RecordBatch) -> None:
+        self._pending.append(piece)
+        self._pending_bytes += piece.column("payload").nbytes
+        if self._pending_bytes >= ROW_GROUP_BYTES:
+            self._flush()
 
     def _check_order(self, batch: pa.RecordBatch) -> None:
         ts = np.concatenate([[self._last], batch.column("commit_ts").to_numpy()])

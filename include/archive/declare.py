@@ -1,0 +1,155 @@
+"""The recorded ways past a hole: ``declare-lost`` and ``accept``. Both are objects of the archive, put once."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import Any
+
+from include.archive import layout
+from include.archive.archive import Archive
+from include.archive.coverage import incarnation_of
+from include.archive.document import dump, parse
+from include.archive.manifest import AcceptedCommit, Declaration
+from include.archive.publish import put_once
+from include.archive.pull import open_puller
+from include.errors import BinlogError, UsageError
+from include.model.node import NodeKind
+from include.model.tso import Tso, show
+from include.registry.base import Cluster
+from include.settings import TlsSettings
+
+
+def declarations(archive: Archive) -> list[Declaration]:
+    """Every declared loss, also those that no window needed in the end."""
+    found = []
+    for each in archive.store.list(layout.DECLARED):
+        name = each.key.rpartition("/")[2]
+        if not name.startswith("accept-"):
+            data = archive.store.get(each.key)
+            found.append(parse(each.key, data, Declaration.KIND, Declaration.from_dict))
+    return found
+
+
+def accepted_commits(archive: Archive) -> list[AcceptedCommit]:
+    """Every late or orphan commit that was accepted by name."""
+    found = []
+    for each in archive.store.list(layout.DECLARED):
+        name = each.key.rpartition("/")[2]
+        if name.startswith("accept-"):
+            data = archive.store.get(each.key)
+            found.append(parse(each.key, data, AcceptedCommit.KIND, AcceptedCommit.from_dict))
+    return found
+
+
+def declare_lost(archive: Archive, cluster: Cluster, node_id: str, reason: str, *, who: str = "") -> Declaration:
+    """Give up what one Pump had after the archive's end: the next window goes on without it.
+
+    The range is (the archive's end, a fresh TSO], so it never covers what is archived. Where the Pump has another
+    incarnation by now, the one that is lost is the one that the archive knows.
+
+    Raises:
+        UsageError: no reason, or neither registry nor archive knows this Pump.
+        ManifestConflict: somebody declared the same range with another reason.
+    """
+    if not reason.strip():
+        raise UsageError("a loss is declared with a reason", hint="--reason 'disk of pump-1 died, 2026-11-21'")
+    last = archive.last()
+    genesis = archive.genesis()
+    before = next((each for each in (genesis.pumps if last is None else last.pumps) if each.node_id == node_id), None)
+    now = cluster.node(NodeKind.PUMP, node_id)
+    if before is None and now is None:
+        known = sorted(
+            {each.node_id for each in cluster.nodes(NodeKind.PUMP)}
+            | {each.node_id for each in (genesis.pumps if last is None else last.pumps)}
+        )
+        raise UsageError(f"no Pump {node_id!r} is known", hint=f"known are: {', '.join(known) or 'none'}")
+    incarnation = before.incarnation if before is not None else incarnation_of(now) if now is not None else ""
+    declaration = Declaration(
+        node_id=node_id,
+        incarnation=incarnation,
+        from_ts=archive.end(),
+        to_ts=cluster.tso(),
+        reason=reason.strip(),
+        who=who or default_who(),
+    )
+    key = layout.declared_key(node_id, declaration.from_ts)
+    existing = next(
+        (each for each in declarations(archive) if (each.node_id, each.from_ts) == (node_id, declaration.from_ts)), None
+    )
+    if existing is not None:
+        return existing
+    data = _document(Declaration.KIND, declaration.to_dict())
+    put_once(archive.store, key, data, lambda found: found == data)
+    return declaration
+
+
+def accept(
+    archive: Archive,
+    cluster: Cluster,
+    node_id: str,
+    start_ts: Tso,
+    commit_ts: Tso,
+    reason: str,
+    *,
+    who: str = "",
+    tls: TlsSettings | None = None,
+) -> tuple[AcceptedCommit, bool]:
+    """Take a late or orphan commit by name, and tell the Pump. Returns the record and whether the Pump was told.
+
+    Raises:
+        UsageError: no reason, no such Pump, or the Pump shows no such commit.
+    """
+    if not reason.strip():
+        raise UsageError(
+            "a commit is accepted with a reason", hint="--reason 'the transaction was rolled forward by …'"
+        )
+    status = cluster.node(NodeKind.PUMP, node_id)
+    if status is None:
+        raise UsageError(f"no Pump {node_id!r} is registered", hint="pumphouse pumps", node_id=node_id)
+    puller = open_puller(status, archive.cluster_id, tls)
+    try:
+        shown = puller.status()
+        kind = "late"
+        if shown is not None:
+            commits = [("late", each) for each in shown.late] + [("orphan", each) for each in shown.orphans]
+            match = next(
+                (kind for kind, each in commits if (each.start_ts, each.commit_ts) == (start_ts, commit_ts)), None
+            )
+            if match is None:
+                raise UsageError(
+                    f"Pump {node_id} shows no late or orphan commit of {show(start_ts)} at {show(commit_ts)}",
+                    hint=f"it shows: {', '.join(f'{e.start_ts} {e.commit_ts}' for _, e in commits) or 'none'}",
+                )
+            kind = match
+        record = AcceptedCommit(
+            node_id=node_id,
+            start_ts=start_ts,
+            commit_ts=commit_ts,
+            kind=kind,
+            reason=reason.strip(),
+            who=who or default_who(),
+        )
+        data = _document(AcceptedCommit.KIND, record.to_dict())
+        # Twice is no harm: the first record stays.
+        put_once(archive.store, layout.accepted_key(node_id, start_ts, commit_ts), data, lambda _: True)
+        try:
+            puller.accept(start_ts, commit_ts, record.reason)
+        except BinlogError:
+            return record, False
+        return record, True
+    finally:
+        puller.close()
+
+
+def default_who() -> str:
+    """User and host, for the record."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
+def _document(kind: str, value: dict[str, Any]) -> bytes:
+    return dump({"kind": kind, "format_version": layout.FORMAT_VERSION, **value})

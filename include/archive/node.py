@@ -1,0 +1,397 @@
+"""One Pump's part of one window: its stream from the window's start to above its end, into segments of its own.
+
+Nothing that is written here is visible before a manifest names it, so a killed task leaves only orphans.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from include.archive import layout
+from include.archive.archive import Archive
+from include.archive.content import content_digest, parse_binlog
+from include.archive.coverage import Action, incarnation_of, registry_digest
+from include.archive.manifest import LastBinlog
+from include.archive.pull import LATE, ORPHAN, Frame, Puller, open_puller
+from include.archive.report import NodeReport, Pending, Plan, Progress, ProgressSink, Target, silent
+from include.archive.segment import SegmentWriter
+from include.clock import SYSTEM_CLOCK, Clock
+from include.errors import PositionCollected, PumpUnavailable, WindowHeld
+from include.model.node import NodeKind, NodeState, NodeStatus
+from include.model.tso import Tso, show
+from include.registry.base import Cluster
+from include.settings import Settings
+
+_FIRST_BINLOG_S = 15.0
+
+
+def pull_node(
+    archive: Archive,
+    cluster: Cluster,
+    plan: dict[str, Any],
+    node_id: str,
+    settings: Settings,
+    progress: ProgressSink = silent,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, Any]:
+    """Pull one Pump of a plan; a `NodeReport` as JSON.
+
+    Waits up to ``archive.pull_timeout_s`` while the Pump is away or a prewrite holds it, then reports how far it came,
+    or raises WindowHeld where that is nowhere. PositionCollected when the Pump has collected what is needed.
+    """
+    planned = Plan.from_dict(plan)
+    target = planned.pumps[node_id]
+    if target.action is not Action.PULL:
+        return _unpulled(cluster, planned, target).to_dict()
+    return _NodePull(archive, cluster, planned, target, settings, progress, clock).run().to_dict()
+
+
+def _unpulled(cluster: Cluster, plan: Plan, target: Target) -> NodeReport:
+    """A Pump from which nothing can come: drained, or given up."""
+    status = cluster.node(NodeKind.PUMP, target.node_id)
+    seen_offline = status is not None and status.extra is None and status.state is NodeState.OFFLINE
+    return NodeReport(
+        node_id=target.node_id,
+        action=target.action,
+        reached=plan.end,
+        incarnation=target.incarnation,
+        start_count=target.start_count,
+        state=target.state,
+        registry=target.registry or (registry_digest(status) if status is not None and seen_offline else ""),
+        batch=status is None or status.extra is not None,
+        last=target.last,
+        declared=target.declared if target.action is Action.LOST else None,
+    )
+
+
+class _NodePull:
+    """The state of one pull."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        cluster: Cluster,
+        plan: Plan,
+        target: Target,
+        settings: Settings,
+        progress: ProgressSink,
+        clock: Clock,
+    ) -> None:
+        self._archive = archive
+        self._cluster = cluster
+        self._plan = plan
+        self._target = target
+        self._settings = settings
+        self._progress = progress
+        self._clock = clock
+        self._deadline = clock.monotonic() + settings.archive.pull_timeout_s
+        self._position = plan.start
+        self._rows = 0
+        self._bytes = 0
+        self._tail_from = Tso(0)
+        self._pending: dict[tuple[int, int], Pending] = {}
+        self._last = target.last
+        self._seen: Frame | None = None
+        self._waiting_for = ""
+        self._hole_used = False
+
+    def run(self) -> NodeReport:
+        """Pull, and where the Pump is closing, find out whether it is drained."""
+        status = self._registered()
+        batch = status.extra is not None and status.extra.batch
+        attempt = layout.attempt_id()
+        plan, node_id = self._plan, self._target.node_id
+        with SegmentWriter(
+            self._archive.store,
+            lambda number: layout.segment_key(plan.start, plan.end, node_id, attempt, number),
+            node_id,
+            part_bytes=self._settings.archive.part_bytes,
+        ) as writer:
+            lost = not self._fetch(writer)
+            segments = () if lost else tuple(writer.finish())
+        if lost:
+            return replace(
+                _unpulled(self._cluster, plan, replace(self._target, action=Action.LOST)), state=str(status.state)
+            )
+        reached = Tso(min(self._position, plan.end))
+        drained_to = Tso(0)
+        if status.state is NodeState.CLOSING and reached == plan.end:
+            drained_to = self._drain()
+        seen = self._seen
+        if seen is None:
+            raise WindowHeld(f"Pump {node_id} sent nothing", holders=[self._holder()])
+        return NodeReport(
+            node_id=node_id,
+            action=Action.PULL,
+            reached=reached,
+            incarnation=seen.incarnation,
+            start_count=seen.start_count,
+            state=str(status.state),
+            sync_log=seen.sync_log,
+            batch=batch,
+            segments=segments,
+            drained_to=drained_to,
+            tail_from=self._tail_from,
+            last=self._last,
+            pending=(*self._pending.values(), *self._pending_below()),
+            declared=self._target.declared if self._hole_used else None,
+        )
+
+    # -- the window ---------------------------------------------------------------------------------------------
+
+    def _fetch(self, writer: SegmentWriter) -> bool:
+        """Pull to above the window's end or to the byte budget. False: the Pump is away and was declared lost."""
+        budget = self._settings.archive.task_budget_bytes
+        self._prove_go_pump()
+        try:
+            for frame in self._stream(self._plan.end):
+                self._take(frame, writer)
+                if self._bytes >= budget:
+                    break
+        except _TimeUpError:
+            if self._position > self._plan.start:
+                return True  # what came is complete up to there: a shorter window
+            if self._target.declared is not None:
+                self._hole_used = True
+                return False
+            raise WindowHeld(
+                f"Pump {self._target.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
+                hint="pumphouse pumps shows what it waits for",
+                holders=[self._holder()],
+                node_id=self._target.node_id,
+            ) from None
+        return True
+
+    def _take(self, frame: Frame, writer: SegmentWriter | None) -> None:
+        """Write the real binlogs of the window; note what lies above it and what is late or orphan."""
+        self._position = Tso(max(self._position, frame.complete_to))
+        if frame.last is not None:
+            self._last = frame.last
+        batch = frame.batch
+        if batch is not None and batch.num_rows:
+            commit_ts = batch.column("commit_ts").to_numpy()
+            start_ts = batch.column("start_ts").to_numpy()
+            flag = batch.column("flag").to_numpy()
+            real = commit_ts != start_ts
+            inside = real & (commit_ts <= self._plan.end)
+            above = commit_ts[real & ~inside]
+            if above.size and not self._tail_from:
+                self._tail_from = Tso(int(above[0]))
+            for row in np.flatnonzero(inside & (flag != 0)):
+                self._note(batch, int(row), int(flag[row]))
+            keep = inside & (flag != ORPHAN)
+            if writer is not None and keep.any():
+                wanted = batch if keep.all() else batch.filter(pa.array(keep))
+                writer.add(_with_queries(wanted))
+                self._rows += wanted.num_rows
+                self._bytes += wanted.column("payload").nbytes
+        self._show()
+
+    def _note(self, batch: pa.RecordBatch, row: int, flag: int) -> None:
+        start_ts, commit_ts = batch.column("start_ts")[row].as_py(), batch.column("commit_ts")[row].as_py()
+        late = flag == LATE
+        self._pending[start_ts, commit_ts] = Pending(
+            kind="late" if late else "orphan",
+            start_ts=Tso(start_ts),
+            commit_ts=Tso(commit_ts),
+            digest=content_digest(batch.column("payload")[row].as_py()) if late else "",
+        )
+
+    def _pending_below(self) -> Iterator[Pending]:
+        """Late and orphan commits that came after the archive had passed them; they are in no frame of this pull."""
+        puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+        try:
+            status = puller.status()
+            if status is None:
+                return
+            for kind, commits in (("late", status.late), ("orphan", status.orphans)):
+                for each in commits:
+                    if each.accepted or each.commit_ts > self._plan.start:
+                        continue
+                    digest = ""
+                    if kind == "late":
+                        found = puller.first_after(Tso(each.commit_ts - 1), _FIRST_BINLOG_S)
+                        digest = content_digest(found[1]) if found and found[0] == each.commit_ts else ""
+                    yield Pending(kind=kind, start_ts=Tso(each.start_ts), commit_ts=Tso(each.commit_ts), digest=digest)
+        finally:
+            puller.close()
+
+    # -- a closing Pump -----------------------------------------------------------------------------------------
+
+    def _drain(self) -> Tso:
+        """Pull past two fresh timestamps; returns the second, 0 when time was up before.
+
+        The state was read before F2 is taken: every prewrite that this Pump took is older than F2, so past F2 each
+        has its outcome, and past F3 each outcome is in the stream.
+        """
+        try:
+            first = self._seen
+            for frame in self._stream(self._cluster.tso()):
+                self._take(frame, None)
+            fence = self._cluster.tso()
+            for frame in self._stream(fence):
+                self._take(frame, None)
+        except (_TimeUpError, PumpUnavailable):
+            return Tso(0)
+        if first is None or self._seen is None or first.start_count != self._seen.start_count:
+            return Tso(0)
+        return fence
+
+    # -- the stream ---------------------------------------------------------------------------------------------
+
+    def _stream(self, to: Tso) -> Iterator[Frame]:
+        """Frames until the position is above ``to``; connects again while there is time, then _TimeUpError."""
+        while self._position <= to:
+            puller: Puller | None = None
+            try:
+                puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+                for frame in puller.frames(self._position):
+                    self._check_identity(frame)
+                    self._waiting_for = _why(frame, to)
+                    yield frame
+                    if self._position > to:
+                        return
+                    self._check_time()
+            except PumpUnavailable as error:
+                self._away(str(error.message))
+            except PositionCollected as error:
+                if self._target.declared is None or error.gc_point is None:
+                    error.hint = (
+                        "the Pump's GC went past the archive; what is missing can only be given up: "
+                        f"pumphouse archive declare-lost {self._target.node_id} --reason …"
+                    )
+                    raise
+                self._hole_used = True
+                self._position = Tso(max(self._position, int(error.gc_point)))
+            finally:
+                if puller is not None:
+                    puller.close()
+
+    def _away(self, why: str) -> None:
+        status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
+        state = "gone" if status is None else str(status.state)
+        self._waiting_for = f"it does not answer, the registry says {state}: {why}"
+        self._show()
+        if self._target.declared is not None and self._position == self._plan.start:
+            raise _TimeUpError
+        self._check_time()
+        self._clock.sleep(self._settings.archive.poll_interval_s)
+
+    def _check_identity(self, frame: Frame) -> None:
+        node_id, target = self._target.node_id, self._target
+        if frame.incarnation != target.incarnation:
+            raise WindowHeld(
+                f"Pump {node_id} came back as another incarnation ({frame.incarnation}) while it was pulled",
+                hint="run the snapshot again: it says what to do",
+                holders=[{"node_id": node_id, "why": "another incarnation", "start_ts": 0}],
+                node_id=node_id,
+            )
+        if self._seen is None and target.declared is not None and target.declared.incarnation != frame.incarnation:
+            self._hole_used = True
+        self._seen = frame
+
+    def _prove_go_pump(self) -> None:
+        """A Go Pump has no incarnation: the last binlog pulled from it must come again."""
+        last = self._target.last
+        if last is None:
+            return
+        while True:
+            puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+            try:
+                found = puller.first_after(Tso(last.commit_ts - 1), _FIRST_BINLOG_S)
+            finally:
+                puller.close()
+            if found is not None:
+                break
+            try:
+                self._away("it did not bring the last binlog pulled again")
+            except _TimeUpError:
+                if self._target.declared is not None:
+                    return
+                raise WindowHeld(f"Go Pump {self._target.node_id} does not answer", holders=[self._holder()]) from None
+        if LastBinlog(commit_ts=found[0], sha256=hashlib.sha256(found[1]).hexdigest()) == last:
+            return
+        if self._target.declared is not None:
+            self._hole_used = True
+            return
+        why = f"it no longer has the last binlog pulled from it ({show(last.commit_ts)})"
+        raise WindowHeld(
+            f"Go Pump {self._target.node_id}: {why}; its data was lost or its GC went past the archive",
+            hint=f"pumphouse archive declare-lost {self._target.node_id} --reason …",
+            holders=[{"node_id": self._target.node_id, "why": why, "start_ts": 0}],
+            node_id=self._target.node_id,
+        )
+
+    def _registered(self) -> NodeStatus:
+        status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
+        if status is None:
+            self._waiting_for = "it is gone from the registry"
+            raise WindowHeld(
+                f"Pump {self._target.node_id} left the registry while the window was fetched",
+                holders=[self._holder()],
+                node_id=self._target.node_id,
+            )
+        if status.extra is not None and incarnation_of(status) != self._target.incarnation:
+            self._waiting_for = "it came back as another incarnation"
+        return status
+
+    def _check_time(self) -> None:
+        if self._clock.monotonic() >= self._deadline:
+            raise _TimeUpError
+
+    def _holder(self) -> dict[str, Any]:
+        seen = self._seen
+        return {
+            "node_id": self._target.node_id,
+            "why": self._waiting_for or "it sent nothing",
+            "start_ts": 0 if seen is None else int(seen.blocked_by),
+            "reached": int(self._position),
+        }
+
+    def _show(self) -> None:
+        self._progress(
+            Progress(
+                node_id=self._target.node_id,
+                start=self._plan.start,
+                end=self._plan.end,
+                reached=Tso(min(self._position, self._plan.end)),
+                rows=self._rows,
+                payload_bytes=self._bytes,
+                waiting_for=self._waiting_for,
+            )
+        )
+
+
+class _TimeUpError(Exception):
+    """pull_timeout_s is over."""
+
+
+def _why(frame: Frame, to: Tso) -> str:
+    if frame.complete_to > to:
+        return ""
+    if frame.blocked_by and frame.blocked_by <= to:
+        return (
+            f"its watermark is {show(frame.complete_to)}; the transaction that began at {show(frame.blocked_by)} "
+            "has no outcome"
+        )
+    if frame.batch is None:
+        return f"its watermark is {show(frame.complete_to)}"
+    return ""
+
+
+def _with_queries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Add ddl_query, from the payloads of DDL binlogs alone."""
+    ddl = np.flatnonzero(batch.column("ddl_job_id").to_numpy() > 0)
+    if not ddl.size:
+        return batch
+    queries: list[bytes | None] = [None] * batch.num_rows
+    for row in ddl:
+        queries[row] = parse_binlog(batch.column("payload")[int(row)].as_py()).ddl_query
+    return batch.append_column("ddl_query", pa.array(queries, pa.large_binary()))
