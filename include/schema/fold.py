@@ -126,7 +126,7 @@ class _Folder:
         """New version of a table; it may move to another database or name."""
         before = self._now(info.id)
         if before is not None:
-            self._by_name.pop(_key(before.db, before.table.name), None)
+            self._forget_name(before)
         db = self._db(schema_id).name
         version = TableVersion(
             db=db,
@@ -160,9 +160,13 @@ class _Folder:
             )
         )
         del self._live[table_id]
-        if self._by_name.get(_key(*before.name)) == table_id:
-            del self._by_name[_key(*before.name)]
+        self._forget_name(before)
         return before
+
+    def _forget_name(self, version: TableVersion) -> None:
+        # Within a multi-table rename another table may have its name by now.
+        if self._by_name.get(_key(*version.name)) == version.table.id:
+            del self._by_name[_key(*version.name)]
 
     def _db(self, schema_id: int) -> DbInfo:
         found = self._dbs.get(schema_id)
@@ -262,7 +266,10 @@ class _Folder:
         self._changes.append(Change(self._now(info.id), self._put(job.schema_id, info)))
 
     def _rename_tables(self, job: Job) -> None:
-        """Each pair in turn, as the statement ran; the databases come from the arguments or from the statement."""
+        """Who was renamed to what, from the arguments where the history kept them, else from the statement.
+
+        The changes say what each table was and is; the order among them is the renderer's business.
+        """
         infos = {info.id: info for info in job.table_infos}
         for table_id, schema_id, name in _rename_args(job) or self._rename_query(job):
             before = self._now(table_id)

@@ -251,12 +251,37 @@ def _truncate(target: _Target) -> None:
 
 
 def _rename(target: _Target) -> None:
-    """Each table of a multi-table rename on its own, in the statement's order; names in between are the source's."""
+    """Renames one by one, each table once from its first name to its last; a circle goes through a reserved name."""
+    names: dict[int, tuple[tuple[str, str], tuple[str, str]]] = {}
     for change in _changes(target):
         before, after = _both(change, target)
-        if before.name != after.name:
-            sql = f"RENAME TABLE {qualified(*before.name)} TO {qualified(*after.name)}"
-            target.run(sql, before.name, after.name)
+        first = names.get(after.table.id, (before.name, before.name))[0]
+        names[after.table.id] = (first, after.name)
+    waiting = {table_id: pair for table_id, pair in names.items() if pair[0] != pair[1]}
+    while waiting:
+        taken = {_folded(old) for old, _ in waiting.values()}
+        free = [
+            table_id
+            for table_id, (old, new) in waiting.items()
+            if _folded(new) not in taken or _folded(new) == _folded(old)
+        ]
+        if free:
+            for table_id in free:
+                _rename_one(target, *waiting.pop(table_id))
+        else:
+            table_id = min(waiting)
+            old, new = waiting[table_id]
+            aside = (old[0], f"pumphouse_rename_{table_id}")
+            _rename_one(target, old, aside)
+            waiting[table_id] = (aside, new)
+
+
+def _rename_one(target: _Target, old: tuple[str, str], new: tuple[str, str]) -> None:
+    target.run(f"RENAME TABLE {qualified(*old)} TO {qualified(*new)}", old, new)
+
+
+def _folded(name: tuple[str, str]) -> tuple[str, str]:
+    return name[0].lower(), name[1].lower()
 
 
 def _alter(target: _Target) -> None:
