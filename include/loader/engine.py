@@ -54,15 +54,20 @@ class LocalEngine:
 
     def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
         """Apply these units, several at once; returns the rows applied now."""
-        lanes = [units[at :: self._connections] for at in range(self._connections)]
-
-        def run(lane: Sequence[UnitId]) -> int:
-            blobs = (blob for unit in lane for blob in self._units[unit])
-            return sum(rows for _, rows, done in stages.apply(context, blobs) if done)
-
-        with ThreadPoolExecutor(self._connections, thread_name_prefix="load") as pool:
-            return sum(pool.map(run, [lane for lane in lanes if lane]))
+        return apply_here(context, [self._units[unit] for unit in units], connections=self._connections)
 
     def close(self) -> None:
         """Let go of what was prepared."""
         self._units = {}
+
+
+def apply_here(context: ApplyContext, units: Sequence[Sequence[Blob]], *, connections: int) -> int:
+    """Apply units in this process, over so many connections; returns the rows applied now."""
+    lanes = [lane for lane in (units[at::connections] for at in range(connections)) if lane]
+
+    def run(lane: Sequence[Sequence[Blob]]) -> int:
+        blobs = (blob for unit in lane for blob in unit)
+        return sum(rows for _, rows, done in stages.apply(context, blobs) if done)
+
+    with ThreadPoolExecutor(connections, thread_name_prefix="load") as pool:
+        return sum(pool.map(run, lanes))

@@ -52,7 +52,9 @@ def fold_multiset(entries: pa.Table) -> pa.Table:
     """Each distinct row once, with the sum of its copies; rows whose sum is 0 are gone."""
     columns = [name for name in entries.schema.names if name != COUNT]
     summed = entries.group_by(columns, use_threads=False).aggregate([(COUNT, "sum")])
-    schema = pa.schema([*(entries.schema.field(name) for name in columns), COUNT_FIELD], metadata=entries.schema.metadata)
+    schema = pa.schema(
+        [*(entries.schema.field(name) for name in columns), COUNT_FIELD], metadata=entries.schema.metadata
+    )
     summed = pa.Table.from_arrays(summed.select([*columns, f"{COUNT}_sum"]).columns, schema=schema)
     return summed.filter(pc.not_equal(summed.column(COUNT), 0))
 

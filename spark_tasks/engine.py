@@ -1,0 +1,234 @@
+"""The stages of a load on Spark: decode -> shuffle into lanes -> fold (kept on disk) -> apply, epoch by epoch.
+
+Only blobs move. The functions are those of `include.loader.stages`; contexts travel in closures, because they hold
+secrets and an option would be shown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from include.errors import BinlogError, LoadError
+from include.loader import stages
+from include.loader.blob import SPARK_SCHEMA, Blob, from_batch, to_batch
+from include.loader.context import LoadContext, Piece
+from include.loader.engine import apply_here
+from include.loader.plan import UnitId
+from include.loader.stages import ApplyContext, UnitSummary
+from spark_tasks import faults
+from spark_tasks.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from include.settings import SparkSettings
+
+# An epoch of fewer bytes is applied by the driver, which collects all such epochs at once: a Spark job for each of their
+# phases would cost more than what it does. Together they must fit into the driver.
+_SMALL_EPOCH_BYTES = 8 << 20
+_SMALL_TOTAL_BYTES = 256 << 20
+
+# Phase of a row that carries an error instead of a blob.
+FAULT = 254
+_APPLIED_SCHEMA = "epoch int, phase int, table_id bigint, bucket int, row_count bigint, applied boolean, fault binary"
+_APPLIED = pa.schema(
+    [
+        ("epoch", pa.int32()),
+        ("phase", pa.int32()),
+        ("table_id", pa.int64()),
+        ("bucket", pa.int32()),
+        ("row_count", pa.int64()),
+        ("applied", pa.bool_()),
+        ("fault", pa.binary()),
+    ]
+)
+_Batches = Iterable[pa.RecordBatch]
+
+
+class SparkEngine:
+    """`include.loader.engine.Engine` on a Spark session, which is made when there is something to do."""
+
+    def __init__(self, settings: SparkSettings, *, connections: int = 2, app: str = "pumphouse-load") -> None:
+        self._settings = settings
+        self._connections = connections
+        self._app = app
+        self._session: SparkSession | None = None
+        self._ours = False
+        self._units: DataFrame | None = None
+        self._small: dict[UnitId, list[Blob]] = {}
+
+    @property
+    def session(self) -> SparkSession:
+        """The session, made now if there is none."""
+        if self._session is None:
+            from pyspark.sql import SparkSession
+
+            self._ours = SparkSession.getActiveSession() is None
+            self._session = build_session(self._app, self._settings)
+        return self._session
+
+    def prepare(self, context: LoadContext, pieces: Sequence[Piece]) -> list[UnitSummary]:
+        """Decode and fold; what there is to apply."""
+        from pyspark import StorageLevel
+        from pyspark.sql import functions as f
+
+        tasks = _deal(pieces, self._settings.shuffle_partitions)
+        lanes = max(self._settings.shuffle_partitions, self._connections)
+        entries = self.session.range(0, len(tasks), 1, len(tasks)).mapInArrow(_decoder(context, tasks), SPARK_SCHEMA)
+        # Buckets of one table go to different lanes, so that they are applied side by side.
+        lane = f.pmod(f.xxhash64("table_id", "epoch") + f.col("bucket"), f.lit(lanes)).cast("int")
+        units = (
+            entries.repartitionById(lanes, lane)
+            .sortWithinPartitions("epoch", "table_id", "bucket", "phase")
+            .mapInArrow(_folder(context), SPARK_SCHEMA)
+            .persist(StorageLevel.DISK_ONLY)
+        )
+        self._units = units
+        keys = ("epoch", "table_id", "bucket", "phase")
+        rows = (
+            units.groupBy(*keys)
+            .agg(f.sum("row_count").alias("r"), f.sum(f.length("data")).alias("b"), f.first("data").alias("d"))
+            .select(*keys, "r", "b", f.when(f.col("phase") == FAULT, f.col("d")).alias("fault"))
+            .collect()
+        )
+        for row in rows:
+            if row.phase == FAULT:
+                raise faults.load(bytes(row.fault))
+        found = stages.summarize((row.epoch, row.table_id, row.bucket, row.phase, row.r, row.b) for row in rows)
+        self._collect_small(units, found)
+        return found
+
+    def _collect_small(self, units: DataFrame, found: Sequence[UnitSummary]) -> None:
+        """Bring the units of small epochs into the driver."""
+        sizes: dict[int, int] = defaultdict(int)
+        for unit in found:
+            sizes[unit.unit.epoch] += unit.bytes
+        small, total = [], 0
+        for epoch, size in sorted(sizes.items(), key=lambda item: item[1]):
+            total += size
+            if size >= _SMALL_EPOCH_BYTES or total > _SMALL_TOTAL_BYTES:
+                break
+            small.append(epoch)
+        self._small = defaultdict(list)
+        if small:
+            rows = units.filter(units.epoch.isin(small)).collect()
+            for row in sorted(rows, key=lambda r: r.number):
+                blob = Blob(row.epoch, row.table_id, row.bucket, row.phase, row.number, row.row_count, bytes(row.data))
+                self._small[UnitId(blob.epoch, blob.phase, blob.table_id, blob.bucket)].append(blob)
+
+    def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
+        """Apply these units, all of one epoch and phase, in the executors; returns the rows applied now."""
+        from pyspark.sql import functions as f
+
+        if self._units is None:
+            raise LoadError("nothing was prepared")
+        epoch, phase = units[0].epoch, units[0].phase
+        if all(unit in self._small for unit in units):
+            return apply_here(context, [self._small[unit] for unit in units], connections=self._connections)
+        wanted = frozenset((unit.table_id, unit.bucket) for unit in units)
+        rows = (
+            self._units.filter((f.col("epoch") == epoch) & (f.col("phase") == phase))
+            .mapInArrow(_applier(context, wanted), _APPLIED_SCHEMA)
+            .collect()
+        )
+        for row in rows:
+            if row.fault is not None:
+                raise faults.load(bytes(row.fault))
+        if len(rows) != len(units):
+            raise LoadError(f"{len(units)} units were to be applied, {len(rows)} were")
+        return sum(int(row.row_count) for row in rows if row.applied)
+
+    def close(self) -> None:
+        """Drop what was prepared."""
+        if self._units is not None:
+            self._units.unpersist()
+            self._units = None
+        self._small = {}
+
+    def stop(self) -> None:
+        """End the session, if this engine made it."""
+        self.close()
+        if self._session is not None and self._ours:
+            self._session.stop()
+        self._session = None
+
+
+def _deal(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
+    """Spread pieces over tasks, the largest first to the lightest task."""
+    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(most, len(pieces))))]
+    weights = [0] * len(tasks)
+    for piece in sorted(pieces, key=lambda p: (-p.bytes, p.key)):
+        at = weights.index(min(weights))
+        tasks[at].append(piece)
+        weights[at] += piece.bytes
+    return tasks
+
+
+def _decoder(context: LoadContext, tasks: list[list[Piece]]) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
+    def decode(batches: _Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _guarded(stages.decode(context, tasks[number]))
+
+    return decode
+
+
+def _folder(context: LoadContext) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
+    mode = context.plan.mode
+
+    def fold(batches: _Batches) -> Iterator[pa.RecordBatch]:
+        yield from _guarded(stages.fold(mode, _checked(blob for batch in batches for blob in from_batch(batch))))
+
+    return fold
+
+
+def _applier(
+    context: ApplyContext, wanted: frozenset[tuple[int, int]]
+) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
+    def apply(batches: _Batches) -> Iterator[pa.RecordBatch]:
+        blobs = (b for batch in batches for b in from_batch(batch) if (b.table_id, b.bucket) in wanted)
+        first = next(blobs, None)
+        if first is None:
+            return
+
+        def rest() -> Iterator[Blob]:
+            yield first
+            yield from blobs
+
+        try:
+            for unit, rows, done in stages.apply(context, rest()):
+                yield _applied(unit.epoch, unit.phase, unit.table_id, unit.bucket, rows, done, None)
+        except BinlogError as error:
+            yield _applied(0, 0, 0, 0, 0, False, faults.dump(error))
+
+    return apply
+
+
+def _applied(*row: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(zip(_APPLIED.names, row, strict=True))], schema=_APPLIED)
+
+
+class _Passed(BinlogError):
+    """An error of an earlier stage, on its way."""
+
+
+def _checked(blobs: Iterable[Blob]) -> Iterator[Blob]:
+    for blob in blobs:
+        if blob.phase == FAULT:
+            raise _Passed("", data=blob.data)
+        yield blob
+
+
+def _guarded(blobs: Iterator[Blob]) -> Iterator[pa.RecordBatch]:
+    """One batch a blob; an error of ours becomes a row."""
+    try:
+        for blob in blobs:
+            yield to_batch([blob])
+    except _Passed as passed:
+        yield to_batch([Blob(0, 0, 0, FAULT, 0, 0, passed.data)])
+    except BinlogError as error:
+        yield to_batch([Blob(0, 0, 0, FAULT, 0, 0, faults.dump(error))])
