@@ -1,0 +1,172 @@
+"""Power loss at every moment at which something becomes durable: what was answered is there, what is there was sent."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from pump_service.store.frame import read_meta
+from pump_service.store.store import Item, Store
+from tests.support.crashfs import CrashFs, Image
+from tests.support.storekit import (
+    commit,
+    fake,
+    log_payloads,
+    open_store,
+    prewrite,
+    pull_all,
+    rollback,
+    settle,
+    settings,
+    store_all,
+    stream,
+    write,
+)
+
+SMALL = {"value_log_file_bytes": 4096}
+
+
+class History:
+    """What the test sent, what was answered, and what was collected."""
+
+    def __init__(self) -> None:
+        self.sent: list[Item] = []
+        self.answered: list[Item] = []
+        self.pending: set[tuple[int, int]] = set()
+        self.gc_point = 0
+
+    def note(self) -> tuple[list[Item], int, set[tuple[int, int]]]:
+        return list(self.answered), self.gc_point, set(self.pending)
+
+
+def run(data_dir: Path, seed: int) -> tuple[list[Image], History]:
+    """A workload with rotation, rollbacks, fakes, a late commit, an orphan and a GC run in it."""
+    chance = random.Random(seed)
+    history = History()
+    fs = CrashFs(data_dir, history.note)
+    store = Store.open(settings(data_dir, **SMALL), fs=fs)
+    ts = 100
+    open_starts: list[int] = []
+    for step in range(36):
+        group = []
+        for _ in range(chance.randint(1, 4)):
+            ts += 10
+            kind = chance.random()
+            if kind < 0.5 or not open_starts:
+                group.append(prewrite(ts, chance.randbytes(chance.randint(0, 700)), b"key%d" % ts))
+                open_starts.append(ts)
+            elif kind < 0.85:
+                group.append(commit(open_starts.pop(0), ts))
+            elif kind < 0.95:
+                group.append(rollback(open_starts.pop(0)))
+            else:
+                group.append(fake(ts))
+        history.sent += group
+        assert write(store, *group) == [None] * len(group)
+        history.answered += group
+        settle(store)
+        if step == 12:
+            ts += 10
+            odd = [commit(5, ts), commit(6, 7)]  # an orphan; one that is late as well
+            history.sent += odd
+            assert write(store, *odd) == [None, None]
+            history.answered += odd
+            settle(store)
+            assert len(store.orphans()) == 2
+            history.pending = {(5, ts), (6, 7)}
+            for start, commit_ts in history.pending:
+                store.accept(start, commit_ts, "test")
+        if step == 18:
+            history.gc_point = min(150, int(store.watermark))
+            store.collect({"archive": 150}, 1 << 60)
+    settle(store)
+    store.close()
+    return fs.images, history
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Image], History]:
+    return run(tmp_path_factory.mktemp("crash") / "data", seed=7)
+
+
+TAILS = ("nothing", "half", "all", "holes")
+INDEXES = ("kept", "lost", "behind")
+
+
+@pytest.mark.row("P3", "P5", "P1")
+@pytest.mark.parametrize("tail", TAILS)
+def test_what_was_answered_is_found_after_a_power_loss_at_any_sync(
+    tail: str, crashed: tuple[list[Image], History], tmp_path: Path
+) -> None:
+    images, history = crashed
+    assert len(images) > 45
+    for image in images:
+        if tail == "nothing" or image.durable != image.written:
+            _check_image(image, history, tmp_path, tail, INDEXES[image.number % 3])
+
+
+@pytest.mark.slow
+@pytest.mark.row("P3", "P5", "P1")
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("index", INDEXES)
+def test_the_same_with_other_histories(seed: int, index: str, tmp_path: Path) -> None:
+    images, history = run(tmp_path / "data", seed)
+    for image in images:
+        for tail in TAILS:
+            _check_image(image, history, tmp_path, tail, index)
+
+
+def _check_image(image: Image, history: History, tmp_path: Path, tail: str, index: str) -> None:
+    directory = tmp_path / f"{image.number}-{tail}-{index}"
+    directory.mkdir()
+    image.lay_out(directory, tail=tail, index=index, seed=image.number)
+    where = f"{image.number} {image.what}, {tail}, index {index}"
+    answered, _, pending = image.noted
+    store = open_store(directory, **SMALL)
+    try:
+        _check_found(store, answered, {item.payload for item in history.sent}, pending, where)
+        _check_it_goes_on(store)
+    finally:
+        store.close()
+    if image.number % 5 == 0:
+        again = open_store(directory, **SMALL)
+        assert (1 << 41, (1 << 41) + 1) in stream(again, int(again.gc_point)), where
+        again.close()
+
+
+def _check_found(
+    store: Store, answered: list[Item], sent: set[bytes], pending: set[tuple[int, int]], where: str
+) -> None:
+    in_log = log_payloads(store)
+    assert set(in_log) <= sent, f"{where}: something in the log was never sent"
+    floor = int(store.gc_point)
+    # What was written but not answered may be there as well, and may resolve a prewrite.
+    metas = [read_meta(payload) for payload in in_log]
+    resolved = {meta.start_ts for meta in metas if meta.tp and meta.start_ts != meta.commit_ts}
+    orphans = {start for start, _ in pending} | {5, 6}
+    starts = {item.start_ts for item in answered if item.tp == 0}
+    for item in answered:
+        ts = item.commit_ts if item.tp else item.start_ts
+        if ts > floor:
+            assert store.find(ts) == item.payload, f"{where}: {ts} was answered and is gone"
+    collected = {start for start in starts if start < store.deletion_limit}
+    waiting = {each.start_ts for each in store.unresolved(1000)}
+    assert starts - resolved - collected <= waiting, f"{where}: an unresolved prewrite is forgotten"
+    # Whatever lies at or below the watermark is in the stream.
+    order = [ts for ts, _, _, _ in pull_all(store, floor)]
+    assert order == sorted(order)
+    served = set(stream(store, floor))
+    for item in answered:
+        if item.tp == 1 and item.start_ts not in orphans and floor < item.commit_ts <= store.watermark:
+            assert (item.start_ts, item.commit_ts) in served, f"{where}: {item.commit_ts} is not served"
+    known = {(each.start_ts, each.commit_ts) for each in store.orphans()}
+    assert {(item.start_ts, item.commit_ts) for item in answered if item.tp == 1 and item.start_ts in (5, 6)} <= known
+
+
+def _check_it_goes_on(store: Store) -> None:
+    for prewrite_left in store.unresolved(1000):
+        store_all(store, rollback(prewrite_left.start_ts))
+    store_all(store, prewrite(1 << 41), commit(1 << 41, (1 << 41) + 1))
+    assert store.watermark == (1 << 41) + 1

@@ -1,0 +1,255 @@
+"""File systems for the store's crash tests: one that remembers what was durable at each sync, one that fails on demand.
+
+`CrashFs` runs on a real directory. Whenever something is about to become durable it keeps an image of that moment: what
+had been synced before, what was only written, LevelDB's files, and whatever the test says was answered. An image can be
+laid out as a directory in several ways that a power loss allows, and opened by the real store.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pump_service.store.fs import LogHandle, RealFileSystem
+
+SECTOR = 512
+
+
+@dataclass(frozen=True)
+class Image:
+    """One moment, just before a sync took effect."""
+
+    number: int
+    what: str
+    durable: dict[str, bytes]
+    written: dict[str, bytes]
+    kv: dict[str, bytes]
+    noted: Any
+
+    def lay_out(self, directory: Path, *, tail: str, index: str, seed: int = 0) -> None:
+        """Make the directory that is found after the crash.
+
+        tail: what is left of writes that were not synced: nothing, half, all, holes (sectors left out at random).
+        index: kept, lost, behind (LevelDB's log lost its end), none of it synced after all.
+        """
+        names = set(self.durable) | (set(self.written) if tail != "nothing" else set())
+        for name in names:
+            data = _tail(self.durable.get(name, b""), self.written.get(name), tail, random.Random(f"{seed}{name}"))
+            if data is None:
+                continue
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        if index == "lost":
+            return
+        for name, data in self.kv.items():
+            path = directory / "kv" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if index == "behind" and name.endswith(".log"):
+                data = data[: len(data) // 2]
+            path.write_bytes(data)
+
+
+def _tail(durable: bytes, written: bytes | None, tail: str, chance: random.Random) -> bytes | None:
+    if written is None or tail == "nothing" or not written.startswith(durable):
+        # Renamed, removed or replaced since: such steps are synced one by one, so the durable side is what is found.
+        return durable
+    fresh = written[len(durable) :]
+    if tail == "all" or not fresh:
+        return written
+    if tail == "half":
+        return durable + fresh[: len(fresh) // 2]
+    holes = bytearray(written)
+    at = len(durable)
+    while at < len(holes):
+        upto = min((at // SECTOR + 1) * SECTOR, len(holes))
+        if chance.random() < 0.5:
+            holes[at:upto] = bytes(upto - at)
+        at = upto
+    return bytes(holes)
+
+
+class CrashFs(RealFileSystem):
+    """A real directory, and an image of each moment at which something became durable."""
+
+    def __init__(self, root: Path, note: Callable[[], Any]) -> None:
+        self._root = root
+        self._note = note
+        self._lock = threading.RLock()
+        self._durable: dict[str, bytes] = {}
+        self.images: list[Image] = []
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self._root))
+
+    def _files(self) -> dict[str, bytes]:
+        return {
+            self._name(path): path.read_bytes()
+            for path in self._root.rglob("*")
+            if path.is_file() and path.parent.name != "kv" and path.name != ".lock" and not path.name.endswith(".tmp")
+        }
+
+    def _kv(self) -> dict[str, bytes]:
+        found = {}
+        for path in (self._root / "kv").glob("*"):
+            if path.name != "LOCK":
+                found[path.name] = path.read_bytes()
+        return found
+
+    def _take(self, what: str) -> None:
+        # What was answered first: it was durable before it was answered.
+        noted = self._note()
+        self.images.append(Image(len(self.images), what, dict(self._durable), self._files(), self._kv(), noted))
+
+    def _becomes_durable(self, path: Path, what: str, action: Callable[[], Any]) -> Any:
+        with self._lock:
+            self._take(f"{what} {path.name}")
+            result = action()
+            for each in [path] if path.exists() else []:
+                self._durable[self._name(each)] = each.read_bytes()
+            if not path.exists():
+                self._durable.pop(self._name(path), None)
+            return result
+
+    def open_log(self, path: Path, *, create: bool = False, read_only: bool = False) -> LogHandle:
+        if create:
+            handle = self._becomes_durable(path, "create", lambda: super(CrashFs, self).open_log(path, create=True))
+        else:
+            handle = super().open_log(path, read_only=read_only)
+        return _CrashHandle(self, path, handle)
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        self._becomes_durable(path, "replace", lambda: super(CrashFs, self).write_atomic(path, data))
+
+    def append_line(self, path: Path, line: bytes) -> None:
+        self._becomes_durable(path, "append", lambda: super(CrashFs, self).append_line(path, line))
+
+    def copy(self, source: Path, target: Path, start: int) -> None:
+        self._becomes_durable(target, "copy", lambda: super(CrashFs, self).copy(source, target, start))
+
+    def remove(self, path: Path) -> None:
+        self._becomes_durable(path, "remove", lambda: super(CrashFs, self).remove(path))
+
+    def free_bytes(self, path: Path) -> int:
+        return 1 << 40
+
+
+class _CrashHandle:
+    def __init__(self, fs: CrashFs, path: Path, handle: LogHandle) -> None:
+        self._fs = fs
+        self._path = path
+        self._handle = handle
+
+    def write_at(self, offset: int, chunks: Sequence[bytes]) -> None:
+        with self._fs._lock:
+            self._handle.write_at(offset, chunks)
+
+    def sync(self) -> None:
+        self._fs._becomes_durable(self._path, "sync", self._handle.sync)
+
+    def truncate(self, size: int) -> None:
+        with self._fs._lock:
+            self._handle.truncate(size)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return self._handle.read_at(offset, size)
+
+    def size(self) -> int:
+        return self._handle.size()
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+class FaultyFs(RealFileSystem):
+    """Fails where the test says so: ``faults[operation]`` is called with the path and may raise.
+
+    Operations: write, sync, truncate, create, replace, append, remove, preallocate. A write may also be short:
+    ``short_write`` bytes are really written before the fault.
+    """
+
+    def __init__(self) -> None:
+        self.faults: dict[str, Callable[[Path], None]] = {}
+        self.short_write = 0
+        self.free = 1 << 40
+        self.syncs = 0
+
+    def check(self, operation: str, path: Path) -> None:
+        fault = self.faults.get(operation)
+        if fault is not None:
+            fault(path)
+
+    def open_log(self, path: Path, *, create: bool = False, read_only: bool = False) -> LogHandle:
+        if create:
+            self.check("create", path)
+        return _FaultyHandle(self, path, super().open_log(path, create=create, read_only=read_only))
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        self.check("replace", path)
+        super().write_atomic(path, data)
+
+    def append_line(self, path: Path, line: bytes) -> None:
+        self.check("append", path)
+        super().append_line(path, line)
+
+    def remove(self, path: Path) -> None:
+        self.check("remove", path)
+        super().remove(path)
+
+    def preallocate(self, path: Path, size: int) -> None:
+        self.check("preallocate", path)
+        super().preallocate(path, size)
+
+    def free_bytes(self, path: Path) -> int:
+        return self.free
+
+
+class _FaultyHandle:
+    def __init__(self, fs: FaultyFs, path: Path, handle: LogHandle) -> None:
+        self._fs = fs
+        self._path = path
+        self._handle = handle
+
+    def write_at(self, offset: int, chunks: Sequence[bytes]) -> None:
+        try:
+            self._fs.check("write", self._path)
+        except OSError:
+            self._handle.write_at(offset, [b"".join(chunks)[: self._fs.short_write]])
+            raise
+        self._handle.write_at(offset, chunks)
+
+    def sync(self) -> None:
+        self._fs.check("sync", self._path)
+        self._fs.syncs += 1
+        self._handle.sync()
+
+    def truncate(self, size: int) -> None:
+        self._fs.check("truncate", self._path)
+        self._handle.truncate(size)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return self._handle.read_at(offset, size)
+
+    def size(self) -> int:
+        return self._handle.size()
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def failing(number: int, *, times: int | None = None) -> Callable[[Path], None]:
+    """A fault that raises OSError with this errno, for ever or so many times."""
+    left = [times]
+
+    def fault(path: Path) -> None:
+        if left[0] is not None:
+            if left[0] == 0:
+                return
+            left[0] -= 1
+        raise OSError(number, "injected", str(path))
+
+    return fault

@@ -1,0 +1,127 @@
+"""Binlogs for tests of the store, and waiting for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from include.errors import BinlogError
+from include.proto.binlog_pb2 import Binlog, BinlogType
+from include.settings import PumpSettings
+from pump_service.store.fs import REAL_FS, FileSystem
+from pump_service.store.store import Item, PullBatch, Store
+
+
+def prewrite(start_ts: int, value: bytes = b"value", key: bytes = b"k") -> Item:
+    message = Binlog(
+        tp=BinlogType.Prewrite, start_ts=start_ts, commit_ts=0, prewrite_key=key, prewrite_value=value,
+        ddl_job_id=0, ddl_schema_state=0,
+    )  # fmt: skip
+    return Item(message.SerializeToString(), 0, start_ts, 0, key)
+
+
+def commit(start_ts: int, commit_ts: int, key: bytes = b"k") -> Item:
+    message = Binlog(
+        tp=BinlogType.Commit, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key, ddl_job_id=0, ddl_schema_state=0
+    )
+    return Item(message.SerializeToString(), 1, start_ts, commit_ts)
+
+
+def rollback(start_ts: int) -> Item:
+    message = Binlog(tp=BinlogType.Rollback, start_ts=start_ts, commit_ts=0, ddl_job_id=0, ddl_schema_state=0)
+    return Item(message.SerializeToString(), 2, start_ts, 0)
+
+
+def fake(ts: int) -> Item:
+    return Store.fake_item(ts)
+
+
+def merged(start_ts: int, commit_ts: int, value: bytes = b"value", key: bytes = b"k") -> bytes:
+    """What a puller gets for a transaction."""
+    return Binlog(
+        tp=BinlogType.Commit, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key, prewrite_value=value,
+        ddl_job_id=0, ddl_schema_state=0,
+    ).SerializeToString()  # fmt: skip
+
+
+def settings(data_dir: Path, **values: Any) -> PumpSettings:
+    """Settings that do not look at the machine's free space."""
+    defaults: dict[str, Any] = {"stop_write_at_available_bytes": 0, "reserve_bytes": 0, "value_log_file_bytes": 1 << 20}
+    return PumpSettings(data_dir=data_dir, **(defaults | values))
+
+
+def open_store(data_dir: Path, fs: FileSystem = REAL_FS, **values: Any) -> Store:
+    return Store.open(settings(data_dir, **values), fs=fs)
+
+
+def write(store: Store, *items: Item) -> list[BinlogError | None]:
+    """Submit and wait for the statuses."""
+    answered = threading.Event()
+    got: list[BinlogError | None] = []
+
+    def done(statuses: list[BinlogError | None]) -> None:
+        got.extend(statuses)
+        answered.set()
+
+    store.submit(items, done)
+    assert answered.wait(20), "no answer"
+    return got
+
+
+def store_all(store: Store, *items: Item) -> None:
+    """Submit, and everything must be durable and indexed on return."""
+    assert write(store, *items) == [None] * len(items)
+    settle(store)
+
+
+def settle(store: Store) -> None:
+    """Wait until everything that was answered is indexed."""
+    until(lambda: store._indexer.indexed_end == store.synced_end, "the index did not catch up")
+    passed = threading.Event()
+    store._indexer.queue.call(passed.set)
+    assert passed.wait(10)
+
+
+def until(condition: Callable[[], Any], message: str = "it did not come", seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, message
+        time.sleep(0.002)
+
+
+def pull_all(store: Store, after: int = 0, max_bytes: int = 1 << 20, **how: Any) -> list[tuple[int, int, bytes, int]]:
+    """(commit ts, start ts, payload, flag) up to the watermark, batch by batch."""
+    found: list[tuple[int, int, bytes, int]] = []
+    while True:
+        batch: PullBatch = store.pull(after, max_bytes=max_bytes, **how)
+        found += zip(batch.commit_list, batch.start_list, batch.payloads, batch.flag_list, strict=True)
+        if not batch.more:
+            return found
+        after = batch.last
+
+
+def stream(store: Store, after: int = 0) -> list[tuple[int, int]]:
+    """(start ts, commit ts) of real transactions in the stream."""
+    return [(start, commit) for commit, start, _, _ in pull_all(store, after) if start != commit]
+
+
+def payloads(items: Iterable[Item]) -> set[bytes]:
+    return {item.payload for item in items}
+
+
+def log_payloads(store: Store) -> list[bytes]:
+    """Every payload in the value log, in file order."""
+    from include.model.position import ZERO_POINTER, Pointer
+
+    return [
+        store._valuelog.read(Pointer(entry.fid, entry.offset))
+        for entries in store._valuelog.scan(ZERO_POINTER)
+        for entry in entries
+    ]
+
+
+def value_files(data_dir: Path) -> Sequence[Path]:
+    return sorted((data_dir / "value").glob("*.vlog"))
