@@ -132,34 +132,38 @@ class Supervisor:
         self._reap(name)
         psutil.wait_procs([process], timeout=10)
 
-    def stop(self, name: str, *, timeout_s: float = 15.0, sign: signal.Signals = signal.SIGTERM) -> None:
-        """End a process and its group: the signal, ``timeout_s`` to obey, then SIGKILL. No error when it is gone."""
+    def stop(self, name: str, *, timeout_s: float = 15.0) -> None:
+        """End a process and its session: SIGTERM, ``timeout_s`` to obey, then SIGKILL. No error when it is gone."""
         record = self.record(name)
-        if record is None:
-            return
-        members = _group(record)
-        for member in members:
-            if member.pid == record.pid:
-                _signal(member, sign)
-        self._wait(name, members, timeout_s)
-        # What the leader left of its group gets the same signal, then no choice.
-        left = [member for member in {*members, *_group(record)} if member.is_running()]
-        for member in left:
-            _signal(member, sign)
-        self._wait(name, left, min(timeout_s, 3.0))
-        for member in [*left, *_group(record)]:
-            _signal(member, signal.SIGKILL)
-        self._wait(name, left, 5.0)
-        (self.run_dir / f"{name}.json").unlink(missing_ok=True)
-        self._children.pop(name, None)
+        if record is not None:
+            self._stop([record], timeout_s)
 
     def stop_all(self, *, timeout_s: float = 15.0) -> list[str]:
-        """End everything, the last started first; then whatever still carries the tag. Returns the names ended."""
-        names = [record.name for record in reversed(self.records())]
-        for name in names:
-            self.stop(name, timeout_s=timeout_s)
+        """End everything at once, then whatever still carries the tag. Returns the names ended."""
+        records = self.records()
+        self._stop(records, timeout_s)
         self.sweep()
-        return names
+        return [record.name for record in records]
+
+    def _stop(self, records: list[ProcessRecord], timeout_s: float) -> None:
+        # Leaders first: a scheduler or a server ends its children in order. Then what they left behind.
+        members = _members(records)
+        leaders = {record.pid for record in records}
+        for member in members:
+            if member.pid in leaders:
+                _signal(member, signal.SIGTERM)
+        self._wait([member for member in members if member.pid in leaders], timeout_s)
+        left = _living({*members, *_members(records)})
+        for member in left:
+            _signal(member, signal.SIGTERM)
+        self._wait(left, min(timeout_s, 3.0))
+        left = _living({*left, *_members(records)})
+        for member in left:
+            _signal(member, signal.SIGKILL)
+        self._wait(left, 5.0)
+        for record in records:
+            (self.run_dir / f"{record.name}.json").unlink(missing_ok=True)
+            self._children.pop(record.name, None)
 
     def sweep(self) -> int:
         """Kill what carries this stack's tag, except ourselves and our ancestors; returns how many there were."""
@@ -214,14 +218,13 @@ class Supervisor:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=10)
 
-    def _wait(self, name: str, members: Iterable[psutil.Process], timeout_s: float) -> None:
+    def _wait(self, members: Iterable[psutil.Process], timeout_s: float) -> None:
         limit = time.monotonic() + timeout_s
-        child = self._children.get(name)
         waiting = list(members)
         while waiting and time.monotonic() < limit:
-            if child is not None:
-                child.poll()
-            waiting = [member for member in waiting if _lives(member)]
+            for child in self._children.values():
+                child.poll()  # reaps our own
+            waiting = _living(waiting)
             if waiting:
                 time.sleep(0.02)
 
@@ -236,27 +239,39 @@ def tagged(tag: str) -> list[psutil.Process]:
     return found
 
 
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _group(record: ProcessRecord) -> list[psutil.Process]:
-    """Living processes of the group that the record's process leads (pid = group id, by start_new_session)."""
-    leader = record.process()
-    found = [] if leader is None else [leader]
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if (
-                process.pid != record.pid
-                and os.getpgid(process.pid) == record.pid
-                and process.create_time() >= record.created - 1.0
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
+def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def _members(records: list[ProcessRecord]) -> set[psutil.Process]:
+    """Living processes of the sessions that the records' processes lead, and all their descendants.
+
+    The pid of a leader is the number of its session, also when it has ended itself (start_new_session). Descendants are
+    looked up too: some programs overwrite their environment (process titles), so a tag does not find them.
+    """
+    began = {record.pid: record.created for record in records if not _reused(record)}
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            session = process.pid if process.pid in began else os.getsid(process.pid)
+            if session in began and process.create_time() >= began[session] - 1.0:
+                found |= {process, *process.children(recursive=True)}
+    alive = {record.pid for record in records if record.process() is not None}
+    return {process for process in _living(found) if process.pid not in began or process.pid in alive}
+
+
+def _reused(record: ProcessRecord) -> bool:
+    """Whether the pid is another program's by now. The system gives it away only after our session is gone."""
+    try:
+        process = psutil.Process(record.pid)
+        return abs(process.create_time() - record.created) >= 1.0
+    except psutil.Error:
+        return False
 
 
 def _signal(process: psutil.Process, sign: signal.Signals) -> None:

@@ -104,3 +104,17 @@ def test_kill_is_at_once_and_the_name_can_be_started_again(tmp_path: Path) -> No
     with pytest.raises(StackError, match="runs already"):
         supervisor.start("a", SLEEPER)
     supervisor.stop_all()
+
+
+def test_a_child_that_made_its_own_group_and_hides_its_environment_ends_too(tmp_path: Path) -> None:
+    hiding = "import os,time; os.setpgid(0, 0); os.execve(sys.executable, [sys.executable, '-c', 'import time; time.sleep(120)'], {})"
+    parent = f"import subprocess,sys,time; p = subprocess.Popen([sys.executable, '-c', {('import sys;' + hiding)!r}]); print(p.pid, flush=True); time.sleep(120)"
+    supervisor = Supervisor(tmp_path)
+    supervisor.start("a", [sys.executable, "-c", parent])
+    _wait_log(supervisor, "a")
+    child = int(supervisor.tail("a"))
+    supervisor.wait_until("a", lambda: psutil.pid_exists(child) and not psutil.Process(child).environ(), timeout_s=10)
+    supervisor.kill("a")
+    assert psutil.pid_exists(child)
+    Supervisor(tmp_path).stop_all(timeout_s=1)
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

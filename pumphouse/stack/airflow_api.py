@@ -1,0 +1,162 @@
+"""A small client of Airflow's REST API, as the demo and its tests use it."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from contextlib import suppress
+from typing import Any
+
+from pumphouse.stack.supervisor import StackError
+
+_DONE = {"success", "failed"}
+# Loopback only: a proxy of the environment must not see it.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class AirflowApi:
+    """Calls ``/api/v2``; takes a token on first use and a new one when it ran out."""
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        self.url = url
+        self._login = {"username": user, "password": password}
+        self._token = ""
+
+    def health(self) -> dict[str, Any] | None:
+        """State of each part, None while the api-server does not answer."""
+        with suppress(OSError, ValueError):
+            return dict(self._request("GET", "/api/v2/monitor/health", token=False))
+        return None
+
+    def dags(self) -> list[str]:
+        """Ids of the parsed DAGs."""
+        return [dag["dag_id"] for dag in self.call("GET", "/dags?limit=100")["dags"]]
+
+    def import_errors(self) -> list[str]:
+        """Texts of DAG files that cannot be read."""
+        return [error["stack_trace"] for error in self.call("GET", "/importErrors")["import_errors"]]
+
+    def wait_for_dags(self, wanted: set[str], *, timeout_s: float = 90.0) -> None:
+        """Wait until these DAGs are parsed."""
+        limit = time.monotonic() + timeout_s
+        while not wanted <= set(self.dags()):
+            errors = self.import_errors()
+            if errors:
+                raise StackError(f"a DAG file cannot be read:\n{errors[0][-1500:]}")
+            if time.monotonic() > limit:
+                raise StackError(f"Airflow has not parsed {', '.join(sorted(wanted - set(self.dags())))}")
+            time.sleep(0.5)
+
+    def unpause(self, dag_id: str, *, paused: bool = False) -> None:
+        """Unpause (or pause) a DAG."""
+        self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": paused})
+
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        """Start a run by hand; returns its id."""
+        body = {"logical_date": None, "conf": conf or {}}
+        return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
+
+    def runs(self, dag_id: str, *, limit: int = 100) -> list[dict[str, Any]]:
+        """Runs of a DAG, the oldest first: ``dag_run_id, state, run_type, data_interval_end, …``."""
+        found = self.call("GET", f"/dags/{dag_id}/dagRuns?order_by=id&limit={limit}")
+        return list(found["dag_runs"])
+
+    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """Task instances of a run: ``task_id, map_index, state, try_number, …``."""
+        found = self.call("GET", f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances?limit=100")
+        return list(found["task_instances"])
+
+    def result(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> Any:
+        """What a task returned; None when it returned nothing."""
+        path = f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task_id}/xcomEntries/return_value"
+        try:
+            value = self.call("GET", f"{path}?map_index={map_index}&deserialize=false")["value"]
+        except StackError:
+            return None
+        if isinstance(value, str):
+            with suppress(ValueError):
+                return json.loads(value)
+        return value
+
+    def log(self, dag_id: str, run_id: str, task_id: str, try_number: int, *, map_index: int = -1) -> str:
+        """The log of a try, as text."""
+        path = f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task_id}/logs/{try_number}"
+        try:
+            content = self.call("GET", f"{path}?map_index={map_index}&full_content=true")["content"]
+        except StackError as error:
+            return str(error)
+        return "\n".join(map(_log_line, content))
+
+    def backfill(self, dag_id: str, start: str, end: str, conf: dict[str, Any]) -> int:
+        """Create a backfill over [start, end] (ISO times, both inclusive); returns its id."""
+        body = {
+            "dag_id": dag_id,
+            "from_date": start,
+            "to_date": end,
+            "dag_run_conf": conf,
+            "reprocess_behavior": "none",
+            "max_active_runs": 1,
+            "run_backwards": False,
+        }
+        return int(self.call("POST", "/backfills", body)["id"])
+
+    def wait_for_run(self, dag_id: str, run_id: str, *, timeout_s: float) -> dict[str, Any]:
+        """Wait until a run has ended; returns it."""
+        limit = time.monotonic() + timeout_s
+        while True:
+            found = dict(self.call("GET", f"/dags/{dag_id}/dagRuns/{_quote(run_id)}"))
+            if found["state"] in _DONE:
+                return found
+            if time.monotonic() > limit:
+                raise StackError(f"run {run_id} of {dag_id} is still {found['state']} after {timeout_s:.0f} s")
+            time.sleep(0.5)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """One call under ``/api/v2``; StackError with Airflow's own words when it refuses."""
+        for attempt in range(4):
+            if not self._token:
+                self._token = self._request("POST", "/auth/token", self._login, token=False)["access_token"]
+            try:
+                return self._request(method, f"/api/v2{path}", body)
+            except urllib.error.HTTPError as error:
+                text = error.read().decode(errors="replace")[:600]
+                if error.code == 401 and attempt == 0:
+                    self._token = ""
+                elif error.code >= 500 and method == "GET" and attempt < 3:
+                    # SQLite answers "database is locked" now and then.
+                    time.sleep(0.5)
+                else:
+                    raise StackError(f"Airflow refused {method} {path}: {error.code} {text}") from error
+            except OSError as error:
+                if method != "GET" or attempt == 3:
+                    raise StackError(f"Airflow does not answer {method} {path}: {error}") from error
+                time.sleep(0.5)
+        raise StackError(f"Airflow refused the login for {method} {path}")
+
+    def _request(self, method: str, path: str, body: Any = None, *, token: bool = True) -> Any:
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)  # noqa: S310
+        with _OPENER.open(request, timeout=30) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+
+def _quote(run_id: str) -> str:
+    return urllib.parse.quote(run_id, safe="")
+
+
+def _log_line(line: Any) -> str:
+    if not isinstance(line, dict):
+        return str(line)
+    known = {"event", "level", "timestamp", "logger", "filename", "lineno", "loc", "error_detail"}
+    more = " ".join(f"{name}={value}" for name, value in line.items() if name not in known)
+    errors = "".join(f" [{e.get('exc_type')}: {e.get('exc_value')}]" for e in line.get("error_detail") or ())
+    return f"{line.get('event', '')} {more}{errors}".rstrip()
