@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from include.settings import SparkSettings
 
-# An epoch of fewer bytes is applied by the driver, which collects all such epochs at once: a Spark job for each of their
-# phases would cost more than what it does. Together they must fit into the driver.
+# An epoch of fewer bytes is applied by the driver, which collects all such epochs at once: a Spark job for each of
+# their phases would cost more than what it does. Together they must fit into the driver.
 _SMALL_EPOCH_BYTES = 8 << 20
 _SMALL_TOTAL_BYTES = 256 << 20
 

@@ -5,6 +5,8 @@ The same steps serve a restore, which first throws away what is there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from include.errors import LoadError
 from include.loader import state
 from include.loader.ddl import forget_ddl
@@ -43,7 +45,7 @@ def begin_from_base(loader: Loader) -> Checkpoint:
                 hint="`pumphouse restore --to …` replaces them; `pumphouse load --equal-at TIME` keeps them",
                 target=connection.name,
             )
-    return build(loader, databases, BEGINNING)
+    return build(loader, [info.name for info in databases], BEGINNING)
 
 
 def begin_equal(loader: Loader, at: Tso) -> Checkpoint:
@@ -63,8 +65,8 @@ def begin_equal(loader: Loader, at: Tso) -> Checkpoint:
     return checkpoint
 
 
-def build(loader: Loader, databases: list[DbInfo], reason: str, *, keep_incomplete: bool = False) -> Checkpoint:
-    """Make the target what the source was at genesis; whatever those databases held is gone.
+def build(loader: Loader, databases: Sequence[str], reason: str, *, keep_incomplete: bool = False) -> Checkpoint:
+    """Make the target what the source was at genesis; whatever the named databases held is gone.
 
     The checkpoint row says `incomplete` before the first change; it stays so with ``keep_incomplete``, because a
     restore goes on from here.
@@ -81,8 +83,8 @@ def build(loader: Loader, databases: list[DbInfo], reason: str, *, keep_incomple
     state.reset(connection, loader.owner, checkpoint)
     forget_ddl(connection)
     dialect = Dialect.of_version(str(connection.value("SELECT VERSION()")))
-    for info in databases:
-        connection.execute(f"DROP DATABASE IF EXISTS {quote(info.name)}")
+    for name in databases:
+        connection.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
     for info in databases_of(loader.timeline, genesis.ts):
         connection.execute(create_database(info, dialect))
     for version in in_creation_order(loader.timeline, genesis.ts, dialect):

@@ -80,12 +80,15 @@ class Loader:
             self._timeline = self._read_timeline()
         return self._timeline
 
-    def own(self, run: str, *, take_over: bool = False) -> Checkpoint | None:
-        """Take the target, or raise TargetBusy naming the holder; returns the task's checkpoint."""
+    def own(self, run: str, *, take_over: bool = False, any_task: bool = False) -> Checkpoint | None:
+        """Take the target, or raise TargetBusy naming the holder; returns the task's checkpoint.
+
+        ``any_task``: a restore, which throws every task's state away, may take a target that belongs to another load.
+        """
         self.connection.create_tables()
         self._owner = fence.acquire(self.connection, run=run, take_over=take_over, clock=self._clock)
         for other in state.read_all(self.connection):
-            if other.task != self.task:
+            if other.task != self.task and not any_task:
                 raise LoadError(
                     f"target {self.connection.name} belongs to the load {other.task!r}: both would write its tables",
                     hint=f"use --task {other.task}, or another target",
@@ -124,10 +127,14 @@ class Loader:
         at = checkpoint.ts
         if opened is not None:
             self.report.resumed = True
-            at = self.run_plan(opened)
+            at = max(at, self.run_plan(opened))
+        return self.finish(self.advance(at, goal))
+
+    def advance(self, at: Tso, goal: Tso) -> Tso:
+        """Load (at, goal] in one plan or several; returns where the target stands then."""
         while at < goal:
             at = self.run_plan(self.begin(self._plan(at, self._reach(at, goal))))
-        return self.finish(at)
+        return at
 
     def repeat(self, checkpoint: Checkpoint, since: Tso) -> LoadReport:
         """Apply (since, checkpoint] once more: for tables that have a key and whose shape did not change since."""

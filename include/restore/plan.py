@@ -1,0 +1,142 @@
+"""What a restore to a moment reads and does. Pure: from genesis, manifests and the timeline alone (rows R1, R2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from include.archive.genesis import Genesis
+from include.archive.manifest import Manifest
+from include.errors import RestoreError, TargetUnreachable
+from include.model.tso import Tso, show
+from include.schema.actions import is_system
+from include.schema.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowStep:
+    """One window that is read. ``cut``: only its part up to the moment."""
+
+    start: Tso
+    end: Tso
+    segments: int
+    bytes: int
+    rows: int
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlStep:
+    """One DDL that is carried out."""
+
+    commit_ts: Tso
+    job_id: int
+    action: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan:
+    """A restore from the dump at genesis to ``to``.
+
+    Args:
+        to: every transaction with commit ts <= this, none above it.
+        base: ts of the dump.
+        base_tables: tables in it.
+        base_rows: rows in it.
+        base_bytes: payload bytes of it.
+        windows: windows that are read, in order.
+        ddls: DDLs in (base, to], in order.
+        databases: databases that are replaced on the target.
+        tables: tables that there will be.
+        rows: row changes in the windows; a window that is cut counts in full.
+        bytes: payload bytes in the windows.
+    """
+
+    to: Tso
+    base: Tso
+    base_tables: int
+    base_rows: int
+    base_bytes: int
+    windows: tuple[WindowStep, ...]
+    ddls: tuple[DdlStep, ...]
+    databases: tuple[str, ...]
+    tables: int
+    rows: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return asdict(self)
+
+
+def plan_restore(genesis: Genesis, manifests: Sequence[Manifest], target_ts: Tso, timeline: Timeline) -> RestorePlan:
+    """Plan a restore.
+
+    Args:
+        genesis: where the archive begins.
+        manifests: the chain, in order, as far as it goes.
+        target_ts: the moment, inclusive.
+        timeline: schema up to the archive's end.
+
+    Raises:
+        TargetUnreachable: the moment lies before genesis or behind the archive; it is never moved to fit.
+        RestoreError: the archive holds no dump.
+    """
+    end = manifests[-1].end if manifests else genesis.ts
+    if not genesis.ts <= target_ts <= end:
+        raise TargetUnreachable(
+            f"{show(target_ts)} cannot be restored: the archive covers {show(genesis.ts)} to {show(end)}",
+            target=target_ts,
+            have_from=genesis.ts,
+            have_to=end,
+        )
+    if genesis.base is None:
+        raise RestoreError(
+            "the archive was begun without a dump of the data: there is nothing to restore from",
+            hint="begin an archive with a dump: `pumphouse archive init`",
+        )
+    windows = tuple(_step(manifest, target_ts) for manifest in manifests if manifest.start < target_ts)
+    return RestorePlan(
+        to=target_ts,
+        base=genesis.ts,
+        base_tables=len(genesis.base),
+        base_rows=sum(table.rows for table in genesis.base),
+        base_bytes=sum(segment.payload_bytes for table in genesis.base for segment in table.segments),
+        windows=windows,
+        ddls=tuple(
+            DdlStep(
+                commit_ts=event.commit_ts, job_id=event.job.id, action=event.action.name, query=event.job.query[:500]
+            )
+            for event in timeline.ddls(genesis.ts, target_ts)
+            if not event.silent
+        ),
+        databases=all_databases(timeline),
+        tables=sum(not is_system(version.db) for version in timeline.tables_at(target_ts)),
+        rows=sum(window.rows for window in windows),
+        bytes=sum(window.bytes for window in windows),
+    )
+
+
+def _step(manifest: Manifest, target_ts: Tso) -> WindowStep:
+    read = [segment for segment in manifest.segments if segment.min_commit_ts <= target_ts and segment.rows]
+    return WindowStep(
+        start=manifest.start,
+        end=manifest.end,
+        segments=len(read),
+        bytes=sum(segment.payload_bytes for segment in read),
+        rows=sum(segment.changes for segment in read),
+        cut=manifest.end > target_ts,
+    )
+
+
+def all_databases(timeline: Timeline) -> tuple[str, ...]:
+    """Every database that the source ever had: a target that stood at any moment has none but these."""
+    names = {
+        version.info.name
+        for versions in timeline.databases.values()
+        for version in versions
+        if version.info is not None and not is_system(version.info.name)
+    }
+    return tuple(sorted(names))

@@ -1,0 +1,49 @@
+"""Carry a restore out: throw away what is there, build genesis, load its dump, then the windows up to the moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from include.loader import state
+from include.loader.begin import build
+from include.loader.report import LoadReport
+from include.loader.run import Loader
+from include.loader.state import TargetState
+from include.model.tso import show
+from include.restore.plan import RestorePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What was planned and, unless it was a dry run, what was done."""
+
+    plan: RestorePlan
+    target: str
+    dry_run: bool
+    load: LoadReport | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Small JSON: the plan's totals and the load's."""
+        plan = self.plan.to_dict()
+        windows = plan.pop("windows")
+        return {
+            "to": int(self.plan.to),
+            "target": self.target,
+            "dry_run": self.dry_run,
+            "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
+            "load": None if self.load is None else self.load.to_dict(),
+        }
+
+
+def restore(loader: Loader, plan: RestorePlan) -> LoadReport:
+    """Restore the target that the loader owns. Killed anywhere, it leaves the target `incomplete`; run it again.
+
+    It begins from the dump each time: what an earlier attempt left is thrown away like everything else.
+    """
+    reason = f"a restore to {show(plan.to)} has not ended"
+    checkpoint = build(loader, plan.databases, reason, keep_incomplete=True)
+    at = loader.advance(checkpoint.ts, plan.to)
+    # Only now may the target be loaded further; until here a load is refused.
+    state.set_state(loader.connection, loader.owner, loader.task, TargetState.READY, f"restored to {show(plan.to)}")
+    return loader.finish(at)

@@ -1,0 +1,83 @@
+"""``pumphouse restore``: a target as the source was at a moment."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from include.errors import UsageError
+from include.loader.target import address
+from include.model.tso import show
+from include.restore.run import RestoreReport
+from pumphouse.cli import Context, pass_context
+from pumphouse.commands.load import moment
+from pumphouse.progress import bar
+
+
+@click.command()
+@click.option("--to", metavar="TIME", required=True, help="The moment, inclusive: a TSO, an ISO time, or now.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, change nothing.")
+@click.option("--task", help="Load that goes on from there (default: setting load.task).")
+@click.option("--take-over", is_flag=True, help="End another run that holds the target.")
+@click.option("--run-id", default="", help="Name of this run; the same name takes over from itself.")
+@click.option("--yes", is_flag=True, help="Do not ask before the target's databases are dropped.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+@pass_context
+def restore(
+    context: Context,
+    to: str,
+    dry_run: bool,
+    task: str | None,
+    take_over: bool,
+    run_id: str,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Restore the restore target (settings section restore_target) to a moment in the archive's range."""
+    from spark_tasks.jobs import restore as job
+
+    settings = context.settings
+    at = moment(settings, to)
+    if at is None:
+        raise UsageError("--to names no moment")
+    planned = job.run(settings, to=at, dry_run=True, task=task)
+    if not dry_run:
+        if not as_json:
+            _print_plan(planned)
+        if not yes:
+            names = ", ".join(planned.plan.databases) or "no databases"
+            click.confirm(f"Drop {names} on {address(settings.restore_target)} and restore?", abort=True, err=True)
+        with bar(enabled=not as_json) as progress:
+            done = job.run(
+                settings, to=at, dry_run=False, task=task, run_id=run_id, take_over=take_over, progress=progress
+            )
+    else:
+        done = planned
+    if as_json:
+        click.echo(json.dumps(done.to_dict(), indent=2))
+    elif dry_run:
+        _print_plan(done)
+    elif done.load is not None:
+        load = done.load
+        click.echo(f"restored to {show(at)}: {load.inserted} rows put, {load.ddls} DDLs, {load.seconds} s")
+
+
+def _print_plan(report: RestoreReport) -> None:
+    plan = report.plan
+    click.echo(f"target    {report.target}")
+    click.echo(f"moment    {show(plan.to)}")
+    click.echo(f"replaces  {', '.join(plan.databases) or '(no databases)'}")
+    click.echo(
+        f"base      {show(plan.base)}: {plan.base_tables} tables, {plan.base_rows} rows, {plan.base_bytes} bytes"
+    )
+    click.echo(f"windows   {len(plan.windows)}: {plan.rows} row changes, {plan.bytes} bytes")
+    for window in plan.windows:
+        cut = "  cut at the moment" if window.cut else ""
+        click.echo(
+            f"  ({show(window.start)}, {show(window.end)}]  {window.segments} segments, {window.rows} changes{cut}"
+        )
+    click.echo(f"DDLs      {len(plan.ddls)}")
+    for ddl in plan.ddls:
+        click.echo(f"  {show(ddl.commit_ts)}  {ddl.action}  {ddl.query}")
+    click.echo(f"tables    {plan.tables} then")

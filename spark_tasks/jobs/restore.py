@@ -1,0 +1,92 @@
+"""Restore a target to a moment: `run` for the CLI and the DAGs, `main` for spark-submit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from include.errors import UsageError
+from include.loader.report import Progress, silent
+from include.loader.run import Loader
+from include.loader.target import TargetConnection, address
+from include.model.tso import Tso
+from include.restore.plan import plan_restore
+from include.restore.run import RestoreReport, restore
+from include.settings import Settings, TargetSettings
+from spark_tasks.engine import SparkEngine
+from spark_tasks.jobs.load import make_engine, new_run_id, open_archive
+from spark_tasks.jobs.schema import timeline_of
+
+
+def run(
+    settings: Settings,
+    *,
+    target: TargetSettings | None = None,
+    to: Tso,
+    dry_run: bool,
+    task: str | None = None,
+    run_id: str = "",
+    take_over: bool = False,
+    progress: Progress = silent,
+) -> RestoreReport:
+    """Restore a target to a moment in the archive's range, also in the middle of a window.
+
+    Every database that the source ever had is dropped on the target and built again. The target stays `incomplete`
+    until the restore has ended; then the load ``task`` goes on from ``to``.
+
+    Args:
+        settings: all settings.
+        target: the database server; ``settings.restore_target`` unless given.
+        to: last commit ts, inclusive.
+        dry_run: only plan; the target is not even connected to.
+        task: whose checkpoint the target gets; ``settings.load.task`` unless given.
+        run_id: the same id may take over from itself.
+        take_over: end another run that holds the target.
+        progress: told of each step.
+
+    Raises:
+        TargetUnreachable, RestoreError, TargetBusy, RowRejected, LoadError, …
+    """
+    target, task = target or settings.restore_target, task or settings.load.task
+    archive = open_archive(settings)
+    timeline = timeline_of(settings, archive)
+    plan = plan_restore(archive.genesis(), archive.chain(), to, timeline)
+    if dry_run:
+        return RestoreReport(plan=plan, target=address(target), dry_run=True)
+    engine = make_engine(settings)
+    try:
+        with TargetConnection.open(target) as connection:
+            loader = Loader(
+                archive=archive,
+                archive_settings=settings.archive,
+                connection=connection,
+                settings=settings.load,
+                task=task,
+                timeline=lambda: timeline,
+                engine=engine,
+                progress=progress,
+            )
+            loader.own(run_id or new_run_id(), take_over=take_over, any_task=True)
+            done = restore(loader, plan)
+    finally:
+        if isinstance(engine, SparkEngine):
+            engine.stop()
+    return RestoreReport(plan=plan, target=address(target), dry_run=False, load=done)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m spark_tasks.jobs.restore TSO``; settings come from pumphouse.toml and the environment."""
+    from include.log import configure_logging
+
+    args = list(sys.argv[1:] if argv is None else argv)
+    if len(args) != 1:
+        raise UsageError("usage: python -m spark_tasks.jobs.restore TSO")
+    configure_logging()
+    report = run(Settings.read(), to=Tso(int(args[0])), dry_run=False)
+    sys.stdout.write(json.dumps(report.to_dict()) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
