@@ -116,7 +116,3 @@ def main() -> None:
             raise
         click.echo(f"pumphouse: {type(error).__name__}: {error}", err=True)
         sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -78,8 +78,7 @@ class Conn(asyncio.Protocol):
         self.stop = False
         self.first = True
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
         settings = _FRAME.pack(6 << 8 | 4, 0, 0) + struct.pack(">HI", 4, 1 << 20)
         transport.write(

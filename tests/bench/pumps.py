@@ -43,7 +43,7 @@ def pump(work: Path, *, kill: bool = False) -> Iterator[RunningPump]:
     began = time.perf_counter()
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "pumphouse.cli", "--log-level", "warning", "pump", "run", "--cluster", url,
+            sys.executable, "-m", "pumphouse", "--log-level", "warning", "pump", "run", "--cluster", url,
             "--data-dir", str(work / "pump"), "--addr", "127.0.0.1:0", "--node-id", "bench",
         ],
         stdout=subprocess.PIPE,

@@ -1,0 +1,5 @@
+"""``python -m pumphouse`` is the command line."""
+
+from pumphouse.cli import main
+
+main()
