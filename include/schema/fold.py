@@ -317,7 +317,6 @@ class _Folder:
         schema_id = self._live[plain.table.id]
         pt_change = Change(before, self._put(self._live[after.id], after))
         self._end(plain.table.id)
-        self._partitions.pop(new_id, None)
         raw = plain.table.raw | {"id": new_id}
         self._changes += [pt_change, Change(plain, self._put(schema_id, replace(plain.table, id=new_id, raw=raw)))]
         self._partitions[plain.table.id] = after.id

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -158,12 +158,12 @@ class Timeline:
 
         A partition's id stands for its table. Versions below genesis decode with the schema of genesis.
         """
-        found = self._versions_of(table_id)
-        at = bisect_right(found, schema_version, key=lambda v: v.schema_version) - 1
-        if at >= 0:
-            return found[at]
-        if found and found[0].genesis:
-            return found[0]
+        found = self._find(table_id, schema_version, lambda v: v.schema_version)
+        if found is not None:
+            return found
+        first = next(iter(self.versions.get(self.partitions.get(table_id, table_id), ())), None)
+        if first is not None and first.genesis:
+            return first
         raise UnknownTable(
             f"no table has the id {table_id} at schema version {schema_version}",
             hint="its DDL job is not in the archive, or belongs to another cluster",
@@ -176,10 +176,9 @@ class Timeline:
 
         ``dropped`` is true when the table was dropped or truncated by then: its rows have no place to go.
         """
-        found = self._versions_of(table_id)
-        at = bisect_right(found, commit_ts, key=lambda v: v.commit_ts) - 1
-        if at >= 0:
-            return found[at]
+        found = self._find(table_id, commit_ts, lambda v: v.commit_ts)
+        if found is not None:
+            return found
         raise UnknownTable(
             f"no table has the id {table_id} at {show(commit_ts)}",
             hint="its DDL job is not in the archive, or belongs to another cluster",
@@ -235,11 +234,16 @@ class Timeline:
             )
         return cls.empty().fold(TimedJob.from_dict(job) for job in jobs)
 
-    def _versions_of(self, table_id: int) -> tuple[TableVersion, ...]:
-        found = self.versions.get(table_id)
-        if found is None and table_id in self.partitions:
-            found = self.versions.get(self.partitions[table_id])
-        return found or ()
+    def _find(self, table_id: int, place: int, clock: Callable[[TableVersion], int]) -> TableVersion | None:
+        """Last version at or before a place; a partition's id gives its table's, also before or after an exchange."""
+        last = None
+        for each in (table_id, self.partitions.get(table_id)):
+            versions = self.versions.get(each, ()) if each is not None else ()
+            at = bisect_right(versions, place, key=clock) - 1
+            if at >= 0 and not versions[at].dropped:
+                return versions[at]
+            last = versions[at] if at >= 0 and last is None else last
+        return last
 
 
 def with_kept(events: Iterable[DdlEvent]) -> tuple[DdlEvent, ...]:
