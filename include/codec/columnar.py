@@ -160,7 +160,7 @@ def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: R
     second = np.empty(shape if kind == UPDATE else (0, 0), np.int32)
     handle = layout.handle_targets if kind == INSERT else _NO_HANDLE
     failed = np.zeros(2, np.int64)
-    locate.locate(data, starts, lengths, layout.ids, handle, first, second, failed)
+    locate.locate(data, starts, lengths, layout.ids, handle, layout.keys, first, second, failed)
     check(failed, f"of {len(starts)} {_KINDS[kind]} rows")
     batches = []
     for places in (first, second) if kind == UPDATE else (first,):

@@ -69,6 +69,7 @@ class RowLayout:
     schema: pa.Schema
     ids: Ints
     handle_targets: Ints
+    keys: Ints
 
     @classmethod
     def of(cls, written: TableInfo, wanted: TableInfo) -> RowLayout:
@@ -115,4 +116,5 @@ class RowLayout:
             pa.schema([arrow_field(t.column) for t in targets]),
             frozen(np.array(ids, np.int64)),
             frozen(np.array(handle or [-1], np.int64)),
+            frozen(np.array([ids.index(c.id) for c, _ in parts if c.id in ids], np.int64)),
         )

@@ -11,7 +11,7 @@ from include.codec.jit import Bytes, Int32s, Ints, kernel
 from include.codec.wire import read_uvarint, read_varint
 
 ABSENT = -1
-DAMAGED, BAD_FLAG, BAD_ID, REPEATED, UNPAIRED, BAD_VALUE, BAD_MEMBER, NEW_FORMAT = 1, 2, 3, 4, 5, 6, 7, 8
+DAMAGED, BAD_FLAG, BAD_ID, REPEATED, UNPAIRED, BAD_VALUE, BAD_MEMBER, NEW_FORMAT, NO_KEY = range(1, 10)
 REASONS = {
     DAMAGED: "the bytes end too early or do not parse",
     BAD_FLAG: "invalid encoded key flag",
@@ -20,6 +20,7 @@ REASONS = {
     UNPAIRED: "row data is corrupted: old and new columns differ",
     BAD_VALUE: "a datum does not fit its column",
     BAD_MEMBER: "a SET has bits without element",
+    NO_KEY: "a column of the key is missing",
     NEW_FORMAT: "the row is in the new row format, which binlogs do not have",
 }
 
@@ -144,6 +145,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912 - one pass over a row, kept in one p
     lengths: Ints,
     ids: Ints,
     handle_targets: Ints,
+    keys: Ints,
     first: Int32s,
     second: Int32s,
     failed: Ints,
@@ -156,6 +158,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912 - one pass over a row, kept in one p
         lengths: Their bytes.
         ids: Wanted column ids.
         handle_targets: Of an inserted row: for each datum of the handle its index in ``ids``, or -1; else empty.
+        keys: Indices in ``ids`` of the columns that every row has.
         first: Out, (rows, columns): offset of the datum from the image's start, -1 where absent.
         second: Out, the same for the new image of an updated row; of shape (0, 0) for other rows.
         failed: Out: reason and row, reason 0 when all is well.
@@ -218,3 +221,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912 - one pass over a row, kept in one p
         if paired and balance != 0:
             failed[0] = UNPAIRED
             return
+        for key in keys:
+            if first[row, key] == ABSENT:
+                failed[0] = NO_KEY
+                return

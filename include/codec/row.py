@@ -195,12 +195,19 @@ def decode_insert(table: TableInfo, data: bytes) -> Row:
         if parts and not is_prefix(*parts[index]):
             row[parts[index][0].id] = _value(table, parts[index][0], datum)
     row.update(_decode_list(table, data, at))
-    return row
+    return _with_key(table, row)
 
 
 def decode_delete(table: TableInfo, data: bytes) -> Row:
     """Values by column id."""
-    return _decode_list(table, data, 0)
+    return _with_key(table, _decode_list(table, data, 0))
+
+
+def _with_key(table: TableInfo, row: Row) -> Row:
+    for column, _ in key_parts(table):
+        if column.id not in row:
+            raise CodecError(f"a row image of table {table.name} lacks the key column {column.name}")
+    return row
 
 
 def _decode_list(table: TableInfo, data: bytes, pos: int) -> Row:
@@ -235,7 +242,7 @@ def decode_update(table: TableInfo, data: bytes) -> tuple[Row, Row]:
         (new if column_id in old else old)[column_id] = _value(table, column, datum)
     if len(old) != len(new):
         raise CodecError(f"row data is corrupted: {len(old)} old and {len(new)} new columns of table {table.name}")
-    return old, new
+    return _with_key(table, old), new
 
 
 def project(written: TableInfo, wanted: TableInfo, row: Mapping[int, Value]) -> Row:

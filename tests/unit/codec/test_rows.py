@@ -1,0 +1,284 @@
+"""Row images and batches: what belongs to them, what is refused, and by which name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from include.codec import row
+from include.codec.columnar import DELETE, INSERT, UPDATE, Mutations, decode_images, key_hash, walk
+from include.codec.layout import RowLayout
+from include.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
+from include.errors import CodecError, ColumnMismatch
+from include.model.table import ColumnFlag, MysqlType, TableInfo
+from include.proto import binlog_pb2 as pb
+from tests.support.rowgen import column, field, table
+
+pytestmark = pytest.mark.row("L1")
+PRI = int(ColumnFlag.PRI_KEY | ColumnFlag.NOT_NULL)
+
+
+def simple() -> TableInfo:
+    """id INT pk_is_handle, name VARCHAR, age TINYINT UNSIGNED: the example of the format's description."""
+    return table(
+        [
+            column(1, 0, field(MysqlType.LONG, PRI)),
+            column(2, 1, field(MysqlType.VARCHAR, 0, 20, -1, "utf8mb4")),
+            column(3, 2, field(MysqlType.TINY, 32)),
+        ],
+        pk_is_handle=True,
+    )
+
+
+def decode(info: TableInfo, op: int, *images: bytes, wanted: TableInfo | None = None) -> Any:
+    data = np.frombuffer(b"".join(images), np.uint8)
+    lengths = np.array([len(i) for i in images], np.int64)
+    return decode_images(data, np.cumsum(lengths) - lengths, lengths, op, RowLayout.of(info, wanted or info))
+
+
+def test_the_documented_examples_are_encoded_and_decoded() -> None:
+    info = simple()
+    first = {1: 1, 2: b"alice", 3: 30}
+    assert row.encode_insert(info, first).hex() == "08020804020a616c6963650806091e"
+    assert row.encode_insert(info, {1: 2, 2: None, 3: None}).hex() == "080400"
+    old, new = {1: 2, 2: b"bob", 3: 9}, {1: 2, 2: b"bobby", 3: 9}
+    updated = bytes.fromhex("08020804 08040206626f62 08060909 08020804 0804020a626f626279 08060909")
+    assert row.encode_update(info, old, new) == updated
+    assert row.encode_delete(info, first).hex() == "080208020804020a616c6963650806091e"
+    assert decode(info, INSERT, bytes.fromhex("080400")).to_pylist() == [{"c1": 2, "c2": None, "c3": None}]
+    before, after = decode(info, UPDATE, updated)
+    assert before.to_pylist() == [{"c1": 2, "c2": b"bob", "c3": 9}]
+    assert after.to_pylist() == [{"c1": 2, "c2": b"bobby", "c3": 9}]
+
+
+def test_fields_tell_type_code_and_column_id() -> None:
+    schema = RowLayout.of(simple(), simple()).schema
+    assert schema.field("c2").metadata == {b"tp": b"15", b"id": b"2"}
+    assert [f.type for f in schema] == [pa.int64(), pa.large_binary(), pa.uint64()]
+
+
+def test_every_truncation_of_a_row_is_refused_or_ends_between_pairs() -> None:
+    info = simple()
+    image = row.encode_delete(info, {1: 1, 2: b"alice", 3: 200})
+    for cut in range(len(image)):
+        try:
+            wanted = row.project(info, info, row.decode_delete(info, image[:cut]))
+        except CodecError:
+            with pytest.raises(CodecError):
+                decode(info, DELETE, image[:cut])
+        else:
+            assert [decode(info, DELETE, image[:cut]).column(i)[0].as_py() for i in range(3)] == list(wanted.values())
+
+
+@pytest.mark.parametrize(
+    ("op", "image", "reason"),
+    [
+        (INSERT, "", "end too early"),
+        (INSERT, "fa", "flag"),
+        (INSERT, "0802800a", "new row format"),
+        (DELETE, "0206616263", "column id"),
+        (DELETE, "08040206616263", "key"),
+        (DELETE, "0804020261" + "0804020261", "too often"),
+        (DELETE, "0804fa", "flag"),
+        (DELETE, "080408", "end too early"),
+        (DELETE, "0804ff", "flag"),
+        (DELETE, "08020802" + "08040802", "does not fit"),
+        (DELETE, "08020802" + "0806020261", "does not fit"),
+        (DELETE, "08040502", "end too early"),
+        (DELETE, "08040202", "end too early"),
+        (DELETE, "0804060500", "end too early"),
+        (DELETE, "08040a", "end too early"),
+        (DELETE, "080401616263", "end too early"),
+        (UPDATE, "0804020261", "old and new"),
+        (UPDATE, "0804020261" * 3, "too often"),
+    ],
+)
+def test_a_damaged_row_is_refused_with_row_and_reason(op: int, image: str, reason: str) -> None:
+    good = row.encode_delete(simple(), {1: 1, 2: b"x", 3: 3})
+    good = {INSERT: row.encode_insert(simple(), {1: 1}), DELETE: good, UPDATE: good + good}[op]
+    with pytest.raises(CodecError, match=reason) as raised:
+        decode(simple(), op, good, bytes.fromhex(image))
+    assert raised.value.row == 1
+    slow = {INSERT: row.decode_insert, DELETE: row.decode_delete, UPDATE: row.decode_update}[op]
+    with pytest.raises(CodecError):
+        slow(simple(), bytes.fromhex(image))
+
+
+def test_images_outside_their_buffer_are_refused() -> None:
+    layout = RowLayout.of(simple(), simple())
+    data = np.zeros(8, np.uint8)
+    for start, length in ((-1, 2), (0, 9), (7, 2), (0, -1)):
+        with pytest.raises(CodecError, match="outside"):
+            decode_images(data, np.array([start]), np.array([length]), DELETE, layout)
+    with pytest.raises(CodecError, match="starts"):
+        decode_images(data, np.array([1, 2]), np.array([1]), DELETE, layout)
+
+
+def test_no_rows_make_an_empty_batch() -> None:
+    none = np.zeros(0, np.int64)
+    layout = RowLayout.of(simple(), simple())
+    assert decode_images(np.zeros(0, np.uint8), none, none, INSERT, layout).num_rows == 0
+    old, new = decode_images(np.zeros(0, np.uint8), none, none, UPDATE, layout)
+    assert (old.schema, new.num_rows) == (layout.schema, 0)
+
+
+def test_a_hidden_handle_must_be_given_and_is_no_column() -> None:
+    info = table([column(1, 0, field(MysqlType.LONG))])
+    for encode in (row.encode_insert, row.encode_delete):
+        with pytest.raises(CodecError, match="hidden handle"):
+            encode(info, {1: 1})
+    assert row.encode_delete(info, {1: 1}, handle=7).hex() == "080208020801080e"
+    assert decode(info, DELETE, bytes.fromhex("080208020801080e")).to_pylist() == [{"c1": 1}]
+
+
+def test_an_unsigned_integer_key_comes_from_the_signed_handle() -> None:
+    info = table([column(1, 0, field(MysqlType.LONGLONG, PRI | 32))], pk_is_handle=True)
+    image = row.encode_insert(info, {1: 2**64 - 1})
+    assert image.hex() == "080100"
+    assert row.decode_insert(info, image) == {1: 2**64 - 1}
+    assert decode(info, INSERT, image).to_pylist() == [{"c1": 2**64 - 1}]
+
+
+@pytest.mark.row("S3")
+def test_a_clustered_key_comes_from_the_list_where_the_handle_is_a_sort_key_or_prefix() -> None:
+    text = field(MysqlType.VARCHAR, PRI, 20, -1, "utf8mb4")
+    index = {
+        "id": 1,
+        "idx_name": "PRIMARY",
+        "is_primary": True,
+        "state": 5,
+        "idx_cols": [{"name": "c1", "offset": 0, "length": -1}, {"name": "c2", "offset": 1, "length": 2}],
+    }
+    info = table(
+        [column(1, 0, text), column(2, 1, field(MysqlType.VARCHAR, PRI | 128, 20))],
+        is_common_handle=True,
+        index_info=[index],
+    )
+    image = row.encode_insert(info, {1: b"a ", 2: b"long"})
+    assert image == b"\x02\x02a" + b"\x02\x04lo" + b"\x08\x02\x02\x04a " + b"\x08\x04\x02\x08long"
+    assert decode(info, INSERT, image).to_pylist() == [{"c1": b"a ", "c2": b"long"}]
+    # A handle alone gives what is no prefix, and a key that is not whole is never filled.
+    for decoding in (lambda data: decode(info, INSERT, data), lambda data: row.decode_insert(info, data)):
+        with pytest.raises(CodecError, match="key"):
+            decoding(b"\x02\x02a\x02\x04lo\x00")
+
+
+@pytest.mark.row("S3")
+def test_a_column_that_the_rows_version_does_not_know_is_filled_even_if_the_row_has_its_id() -> None:
+    written = table([column(1, 0, field(MysqlType.LONG))])
+    wanted = table([column(1, 0, field(MysqlType.LONG)), column(2, 1, field(MysqlType.LONG), origin_default="5")])
+    image = bytes.fromhex("0802" + "08020802" + "08040812")
+    assert decode(written, INSERT, image, wanted=wanted).to_pylist() == [{"c1": 1, "c2": 5}]
+    assert row.project(written, wanted, row.decode_insert(written, image)) == {1: 1, 2: 5}
+
+
+@pytest.mark.row("S3")
+def test_a_float_that_became_a_double_keeps_its_value_and_other_changes_of_kind_are_refused() -> None:
+    written = table([column(1, 0, field(MysqlType.FLOAT))])
+    wanted = table([column(1, 0, field(MysqlType.DOUBLE))])
+    image = row.encode_insert(written, {1: 0.1}, handle=1)
+    assert decode(written, INSERT, image, wanted=wanted).to_pylist() == [{"c1": 0.10000000149011612}]
+    with pytest.raises(ColumnMismatch, match="c1"):
+        RowLayout.of(written, table([column(1, 0, field(MysqlType.LONG))]))
+
+
+def test_a_float_column_that_holds_a_large_double_is_refused() -> None:
+    written = table([column(1, 0, field(MysqlType.FLOAT))])
+    image = row.encode_insert(table([column(1, 0, field(MysqlType.DOUBLE))]), {1: 1e300}, handle=1)
+    with pytest.raises(CodecError, match="does not fit"):
+        decode(written, INSERT, image)
+    with pytest.raises(CodecError):
+        row.decode_insert(written, image)
+
+
+def test_json_columns_of_hard_doubles_and_growing_texts() -> None:
+    info = table([column(1, 0, field(MysqlType.JSON))])
+    texts = ["0.30000000000000004", "1e+300", '"' + "\\u0001" * 5000 + '"', "1", '["' + "x" * 300 + '", 5e-324]', "[]"]
+    images = [row.encode_insert(info, {1: text}, handle=1) for text in texts]
+    assert decode(info, INSERT, *images).column(0).to_pylist() == texts
+
+
+def mutations(value: bytes) -> Mutations:
+    return walk(
+        pa.array(
+            [
+                merge(make_prewrite(1, b"k"), make_commit(1, 2, b"k")),
+                merge(make_prewrite(1, b"k", value), make_commit(1, 2, b"k")),
+            ],
+            pa.binary(),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"deleted_ids": [1]}, "obsolete"),
+        ({"deleted_pks": [b"x"]}, "obsolete"),
+        ({"sequence": [2]}, "unknown mutation type"),
+        ({"sequence": [0]}, "no row"),
+        ({"inserted_rows": [b"a"], "sequence": [0, 0]}, "no row"),
+    ],
+)
+def test_walk_refuses_what_is_obsolete_unknown_or_incomplete_and_names_the_payload(
+    change: dict[str, Any], reason: str
+) -> None:
+    value = pb.PrewriteValue(schema_version=1, mutations=[pb.TableMutation(table_id=5, **change)])
+    with pytest.raises(CodecError, match=reason) as raised:
+        mutations(value.SerializeToString())
+    assert raised.value.txn == 1
+
+
+def test_walk_refuses_a_mutation_type_that_the_schema_does_not_have() -> None:
+    value = pb.PrewriteValue(mutations=[pb.TableMutation(table_id=5, inserted_rows=[b"a"])]).SerializeToString()
+    cut = value[:1] + bytes((value[1] + 2,)) + value[2:] + b"\x38\x09"
+    with pytest.raises(CodecError, match="unknown mutation type"):
+        mutations(cut)
+
+
+def test_walk_reads_a_packed_sequence() -> None:
+    mutation = pb.TableMutation(table_id=5, inserted_rows=[b"a", b"bc"]).SerializeToString() + b"\x3a\x02\x00\x00"
+    found = mutations(b"\x12" + bytes((len(mutation),)) + mutation)
+    assert found.row_len.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("payload", [b"\xff", b"\x2a\x05ab", b"\x2a\x02\x12\x09", b"\x28\x01"])
+def test_walk_refuses_bytes_that_do_not_parse(payload: bytes) -> None:
+    with pytest.raises(CodecError, match="do not parse"):
+        walk(pa.array([payload], pa.large_binary()))
+
+
+def test_walk_takes_chunks_and_refuses_nulls_and_other_types() -> None:
+    builder = PrewriteValueBuilder(1)
+    builder.insert(3, b"row")
+    payload = merge(make_prewrite(1, b"k", builder.build()), make_commit(1, 2, b"k"))
+    assert len(walk(pa.chunked_array([[payload], [payload]], pa.binary()))) == 2
+    assert len(walk(pa.chunked_array([], pa.large_binary()))) == 0
+    picked = walk(pa.array([payload, payload], pa.binary())).take(np.array([1]))
+    assert (picked.txn.tolist(), picked.data[picked.row_start[0] :][:3].tobytes()) == ([1], b"row")
+    with pytest.raises(CodecError, match="null"):
+        walk(pa.array([payload, None], pa.binary()))
+    with pytest.raises(CodecError, match="int64"):
+        walk(pa.array([1]))
+
+
+def test_hashes_never_change() -> None:
+    """Rows are bucketed by these values; another process or release must find the same bucket."""
+    batch = pa.record_batch(
+        {
+            "i": pa.array([0, -1, None], pa.int64()),
+            "s": pa.array([b"", b"0123456789", None], pa.large_binary()),
+            "f": pa.array([0.0, -0.0, 1.5], pa.float32()),
+        }
+    )
+    assert [f"{h:016x}" for h in key_hash(batch).tolist()] == PINNED
+    assert key_hash(batch, ["s", "i"]).tolist() != key_hash(batch, ["i", "s"]).tolist()
+    doubles = pa.record_batch({"f": batch.column("f").cast(pa.float64())})
+    assert key_hash(batch, [2]).tolist() == key_hash(doubles).tolist()
+    assert key_hash(batch, ["f"])[0] == key_hash(batch, ["f"])[1]
+
+
+PINNED = ["a706dd2f4d197e6f", "786acbebb79c50c6", "220673da11de4b5f"]
