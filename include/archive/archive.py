@@ -19,7 +19,7 @@ from include.archive.genesis import Genesis
 from include.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
 from include.archive.publish import put_once
 from include.archive.segment import COLUMNS, read_segment
-from include.errors import BadManifest, ConfigError, ObjectNotFound
+from include.errors import BadManifest, ConfigError, CorruptionError, ObjectNotFound
 from include.model.tso import Tso, show
 from include.objectstore.base import ObjectStore
 from include.objectstore.prefix import PrefixStore
@@ -224,7 +224,7 @@ class Archive:
             key = json.loads(self.store.get(layout.HEAD))["manifest"]
             layout.window_start(key)
             return self._manifest(key)
-        except (ObjectNotFound, BadManifest, ValueError, KeyError, TypeError):
+        except (ObjectNotFound, CorruptionError, ValueError, KeyError, TypeError):
             return None  # a hint only
 
     def _newest_listed(self) -> Manifest | None:

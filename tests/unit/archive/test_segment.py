@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import pyarrow as pa
 import pytest
@@ -88,7 +89,7 @@ def test_a_large_run_becomes_several_segments_and_row_groups(store, monkeypatch)
     assert len(entries) > 1
     found = [p for entry in entries for p in rows_of(store, entry).column("payload").to_pylist()]
     assert found == payloads
-    assert all(a.max_commit_ts < b.min_commit_ts for a, b in zip(entries, entries[1:]))
+    assert all(a.max_commit_ts < b.min_commit_ts for a, b in itertools.pairwise(entries))
     middle = entries[1]
     part = rows_of(store, middle, upto=middle.min_commit_ts)
     assert part.num_rows == 1

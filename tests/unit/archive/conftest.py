@@ -1,0 +1,86 @@
+import pytest
+
+from include.archive.archive import Archive
+from include.archive.init import init_archive
+from include.archive.snapshot import run_snapshot
+from include.model.table import Job
+from include.registry.file import FileCluster
+from include.settings import ArchiveSettings, Settings
+from tests.support.memorystore import MemoryStore
+from tests.support.pullpump import PullPump
+
+
+class History:
+    """Job history in a dict."""
+
+    def __init__(self):
+        self.found = {}
+
+    def add(self, job_id, *, start_ts=0, finished_ts=0, version=0, state=6, **more):
+        self.found[job_id] = {
+            "id": job_id,
+            "type": 3,
+            "state": state,
+            "query": "create table t (a int)",
+            "start_ts": start_ts,
+            "binlog": {"SchemaVersion": version or job_id, "FinishedTS": finished_ts},
+        } | more
+
+    def job(self, job_id):
+        return Job.from_dict(self.found[job_id]) if job_id in self.found else None
+
+    def jobs(self, *, after_id=0):
+        for job_id in sorted(self.found):
+            if job_id > after_id:
+                yield Job.from_dict(self.found[job_id])
+
+
+class World:
+    """A cluster in a directory, Pumps that serve what they are told, an archive in memory."""
+
+    def __init__(self, folder):
+        self.cluster = FileCluster(folder / "cluster")
+        self.store = MemoryStore()
+        self.history = History()
+        self.pumps = []
+        self.settings = Settings(
+            archive=ArchiveSettings(pull_timeout_s=1.5, poll_interval_s=0.05, ddl_wait_s=0.4)
+        )
+
+    @property
+    def archive(self):
+        return Archive(self.store, self.cluster.cluster_id())
+
+    def pump(self, node_id="pump-1", **options):
+        pump = PullPump(self.cluster, node_id, **options).start()
+        self.pumps.append(pump)
+        return pump
+
+    def init(self, **options):
+        return init_archive(self.archive, self.cluster, self.history, settings=self.settings, **options)
+
+    def snapshot(self, until=None, **changes):
+        settings = self.settings
+        if changes:
+            settings = settings.model_copy(update={"archive": settings.archive.model_copy(update=changes)})
+        until = until or self.cluster.tso()
+        return run_snapshot(self.archive, self.cluster, until, settings, self.history)
+
+    def commits(self):
+        """(commit ts, node) of everything in the archive, in the order of reading."""
+        archive = self.archive
+        return [
+            (ts, segment.node_id)
+            for manifest in archive.chain()
+            for segment in manifest.segments
+            for batch in archive.segment_batches(manifest, segment)
+            for ts in batch.column("commit_ts").to_pylist()
+        ]
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path)
+    yield made
+    for pump in made.pumps:
+        pump.stop()

@@ -1,0 +1,467 @@
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from include.archive import consumer
+from include.archive.snapshot import commit_window, plan_window, pull_node
+from include.errors import (
+    BadManifest,
+    ConfigError,
+    CorruptionError,
+    ManifestConflict,
+    StoreUnavailable,
+    UnsafeStore,
+    UsageError,
+    WindowHeld,
+)
+from include.model.node import NodeKind, NodeState
+from include.model.tso import Tso, compose, physical_ms
+from tests.support.memorystore import CarelessStore
+
+
+def pull_all(world, plan, settings=None):
+    return [
+        pull_node(world.archive, world.cluster, plan, node, settings or world.settings) for node in plan["pumps"]
+    ]
+
+
+def commit(world, plan, reports):
+    return commit_window(world.archive, world.cluster, plan, reports, world.history, world.settings)
+
+
+@pytest.mark.row("A1", "A7")
+def test_windows_hold_every_transaction_once_in_order_without_gap_or_overlap(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    wanted = []
+    for turn in range(3):
+        for pump in (one, two, one):
+            wanted += [pump.transaction(rows=3) for _ in range(4)]
+        (done,) = world.snapshot()
+        assert not done["more"]
+    assert sorted(ts for ts, _ in world.commits()) == wanted
+    chain = world.archive.chain()
+    assert len(chain) == 3
+    assert chain[0].start == world.archive.genesis().ts
+    assert [each.end for each in chain[:-1]] == [each.start for each in chain[1:]]
+    for manifest in chain:
+        assert manifest.fence > manifest.end
+        assert {each.node_id for each in manifest.pumps} == {"pump-1", "pump-2"}
+    assert world.archive.end() == chain[-1].end == consumer.checkpoint(world.cluster, "main")
+
+
+@pytest.mark.row("A1")
+def test_a_run_whose_interval_is_archived_already_does_nothing(world):
+    world.pump()
+    world.init()
+    until = world.cluster.tso()
+    assert len(world.snapshot(until)) == 1
+    assert world.snapshot(until) == []
+    assert plan_window(world.archive, world.cluster, Tso(until - 5)) is None
+
+
+@pytest.mark.row("A1")
+def test_a_time_beyond_the_cluster_clock_is_refused_and_not_cut(world):
+    world.pump()
+    world.init()
+    with pytest.raises(UsageError, match="in the future"):
+        world.snapshot(compose(physical_ms(world.cluster.tso()) + 3_600_000))
+
+
+def test_an_archive_must_be_begun_first(world):
+    with pytest.raises(ConfigError, match="pumphouse archive init"):
+        world.snapshot()
+
+
+@pytest.mark.row("A1", "L5")
+def test_a_byte_budget_cuts_the_window_at_the_smallest_position_and_the_next_goes_on(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    wanted = []
+    for _ in range(20):
+        wanted += [one.transaction(rows=5, size=100), two.transaction(), one.transaction(rows=5, size=100)]
+    one.frame_rows, two.frame_rows = 3, 50
+    done = world.snapshot(task_budget_bytes=4000)
+    assert len(done) > 3
+    assert all(each["more"] for each in done[:-1])
+    assert sorted(ts for ts, _ in world.commits()) == wanted
+    for manifest in world.archive.chain():
+        for segment in manifest.segments:
+            assert manifest.start < segment.min_commit_ts <= segment.max_commit_ts <= manifest.end
+            assert segment.key.startswith(f"segments/{manifest.start:020d}-{manifest.planned_end:020d}/{segment.node_id}/")
+
+
+def test_a_transaction_larger_than_the_budget_still_moves_the_window(world):
+    pump = world.pump()
+    world.init()
+    wanted = [pump.transaction(rows=20, size=500) for _ in range(3)]
+    pump.frame_rows = 1
+    assert len(world.snapshot(task_budget_bytes=1)) >= 3
+    assert [ts for ts, _ in world.commits()] == wanted
+
+
+@pytest.mark.row("P17")
+def test_a_large_transaction_lies_in_parts_in_the_archive(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction(rows=200, size=100)
+    world.snapshot(part_bytes=2048)
+    archive = world.archive
+    (manifest,) = archive.chain()
+    (segment,) = manifest.segments
+    parts = [
+        row
+        for batch in archive.segment_batches(manifest, segment, columns=["part", "parts"])
+        for row in zip(batch.column("part").to_pylist(), batch.column("parts").to_pylist(), strict=True)
+    ]
+    assert len(parts) > 5
+    assert parts == [(n, len(parts)) for n in range(len(parts))]
+    assert segment.changes == 200
+
+
+@pytest.mark.row("A2")
+def test_the_fence_is_taken_before_the_pumps_are_listed(world, monkeypatch):
+    world.pump("pump-1")
+    world.init()
+    until = world.cluster.tso()
+    late = []
+    nodes = world.cluster.nodes
+
+    def nodes_after_somebody_registered(kind):
+        if kind is NodeKind.PUMP and not late:
+            late.append(world.pump("pump-2"))
+            late[0].transaction()
+        return nodes(kind)
+
+    monkeypatch.setattr(world.cluster, "nodes", nodes_after_somebody_registered)
+    plan = plan_window(world.archive, world.cluster, until)
+    assert set(plan["pumps"]) == {"pump-1", "pump-2"}
+    assert plan["fence"] < late[0].binlogs[0][1]
+
+
+@pytest.mark.row("A2")
+def test_an_unresolved_prewrite_holds_the_window_by_name_and_start_ts(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction()
+    pump.follow_clock, pump.watermark, pump.blocker = False, world.archive.genesis().ts, 1234567
+    with pytest.raises(WindowHeld) as caught:
+        world.snapshot(pull_timeout_s=0.3)
+    (holder,) = caught.value.holders
+    assert (holder["node_id"], holder["start_ts"]) == ("pump-1", 1234567)
+    assert "1234567" in str(caught.value)
+    pump.follow_clock = True
+    assert len(world.snapshot()) == 1
+
+
+@pytest.mark.row("A2")
+def test_what_is_complete_below_a_blocked_prewrite_is_archived_all_the_same(world):
+    pump = world.pump()
+    world.init()
+    first = pump.transaction()
+    blocked = world.cluster.tso()
+    pump.follow_clock, pump.watermark, pump.blocker = False, blocked, blocked
+    with pytest.raises(WindowHeld):
+        world.snapshot(pull_timeout_s=0.3)
+    assert world.archive.end() == blocked
+    assert world.commits() == [(first, "pump-1")]
+
+
+@pytest.mark.row("A2")
+def test_a_pump_that_does_not_answer_holds_the_window_until_it_is_back(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    one.transaction(), two.transaction()
+    two.stop()
+    with pytest.raises(WindowHeld) as caught:
+        world.snapshot(pull_timeout_s=0.4)
+    assert [each["node_id"] for each in caught.value.holders] == ["pump-2"]
+    assert world.archive.chain() == []
+    until = world.cluster.tso()
+    starter = threading.Timer(0.5, two.start)
+    starter.start()
+    assert len(world.snapshot(until, pull_timeout_s=20)) == 1
+    starter.join()
+    assert len(world.commits()) == 2
+
+
+@pytest.mark.row("A1")
+def test_a_pump_restarted_in_the_middle_of_a_pull_loses_nothing(world):
+    pump = world.pump()
+    world.init()
+    wanted = [pump.transaction() for _ in range(50)]
+    pump.frame_rows = 7
+    frames = []
+
+    def die_once():
+        frames.append(1)
+        if len(frames) == 3:
+            pump._stopping.set()
+
+    pump.on_frame = die_once
+    until = world.cluster.tso()
+    starter = threading.Timer(0.3, lambda: (pump.stop(), pump.start()))
+    starter.start()
+    world.snapshot(until, pull_timeout_s=20)
+    starter.join()
+    assert [ts for ts, _ in world.commits()] == wanted
+    assert len(pump.pulls) > 1
+
+
+@pytest.mark.row("A1", "A4")
+def test_of_two_commits_of_one_window_one_wins_and_the_other_leaves_nothing_visible(world):
+    pump = world.pump()
+    world.init()
+    wanted = [pump.transaction() for _ in range(5)]
+    plans = [plan_window(world.archive, world.cluster, world.cluster.tso()) for _ in range(2)]
+    reports = [pull_all(world, plan) for plan in plans]
+    start = threading.Barrier(2)
+
+    def run(number):
+        start.wait()
+        try:
+            return commit(world, plans[number], reports[number])
+        except ManifestConflict as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(run, range(2)))
+    assert sorted(isinstance(each, ManifestConflict) for each in results) == [False, True]
+    assert [ts for ts, _ in world.commits()] == wanted
+    assert len(world.archive.chain()) == 1
+
+
+@pytest.mark.row("A1")
+def test_a_killed_task_leaves_orphans_and_its_retry_takes_other_names(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction()
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    first, second = pull_all(world, plan), pull_all(world, plan)
+    assert first[0]["segments"][0]["key"] != second[0]["segments"][0]["key"]
+    commit(world, plan, second)
+    assert len([key for key in world.store.objects if "/segments/" in key]) == 2
+    assert len(world.commits()) == 1
+
+
+@pytest.mark.row("A1")
+def test_a_put_that_succeeded_behind_a_time_out_or_a_412_counts_as_won(world):
+    pump = world.pump()
+    world.init()
+    for failure in ("timeout after", "timeout before"):
+        pump.transaction()
+        seen = []
+
+        def hook(verb, key, failure=failure, seen=seen):
+            if verb == "put_if_absent" and "/windows/" in key and not seen:
+                seen.append(key)
+                raise StoreUnavailable(failure, key=key)
+
+        if failure == "timeout after":
+            world.store.after = hook
+        else:
+            world.store.before = hook
+        world.snapshot()
+        assert seen
+        world.store.before = world.store.after = lambda verb, key: None
+    assert len(world.archive.chain()) == 2
+
+
+@pytest.mark.row("A1")
+def test_a_store_that_ignores_conditional_puts_is_refused_at_init_and_later(world):
+    world.pump().transaction()
+    world.store = CarelessStore()
+    with pytest.raises(UnsafeStore):
+        world.init()
+    assert not world.archive.begun()
+
+
+@pytest.mark.row("A1")
+def test_a_store_that_becomes_careless_later_never_moves_the_checkpoint(world):
+    pump = world.pump()
+    genesis = world.init()
+    pump.transaction()
+    careless = CarelessStore()
+    careless.objects = world.store.objects
+    world.store = careless
+    with pytest.raises(UnsafeStore, match="could both win"):
+        world.snapshot()
+    assert consumer.checkpoint(world.cluster, "main") == genesis.ts
+    with pytest.raises(UnsafeStore):
+        world.snapshot()
+    assert consumer.checkpoint(world.cluster, "main") == genesis.ts
+
+
+@pytest.mark.row("A1", "P11")
+def test_a_commit_killed_between_manifest_and_checkpoint_is_finished_by_the_next_run(world, monkeypatch):
+    pump = world.pump()
+    genesis = world.init()
+    pump.transaction()
+    with monkeypatch.context() as patch:
+        patch.setattr("include.archive.commit.consumer.move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            world.snapshot()
+    assert consumer.checkpoint(world.cluster, "main") == genesis.ts
+    end = world.archive.end()
+    assert end > genesis.ts
+    assert world.snapshot(end) == []
+    assert consumer.checkpoint(world.cluster, "main") == end
+
+
+@pytest.mark.row("P11")
+def test_the_checkpoint_never_goes_back_and_the_consumer_is_paused(world):
+    world.pump()
+    world.init()
+    world.snapshot()
+    have = consumer.checkpoint(world.cluster, "main")
+    assert consumer.move(world.cluster, "main", Tso(have - 1000)) == have
+    assert consumer.register(world.cluster, "main") == have
+    status = world.cluster.node(NodeKind.DRAINER, "pumphouse-main")
+    assert (status.state, status.max_commit_ts) == (NodeState.PAUSED, have)
+
+
+@pytest.mark.row("A7")
+def test_a_transaction_on_two_pumps_is_read_once(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    first = one.transaction()
+    twice = one.transaction(rows=4)
+    commit_ts, start_ts, payload, _, _ = one.binlogs[-1]
+    # The Pump that had to ask wrote its own C, which has no key: other bytes, the same content.
+    two.put(commit_ts, start_ts, payload.replace(b"\x22\x01k", b""), 0, 0)
+    assert two.binlogs[-1][2] != payload
+    last = two.transaction()
+    (done,) = world.snapshot()
+    assert done["duplicates"] == 1
+    assert sorted(world.commits()) == [(first, "pump-1"), (twice, "pump-1"), (last, "pump-2")]
+
+
+@pytest.mark.row("A7")
+def test_different_contents_under_one_start_and_commit_fail_the_window(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    commit_ts = one.transaction(fill=1)
+    two.transaction(start=one.binlogs[-1][1], commit=commit_ts, fill=2)
+    with pytest.raises(CorruptionError, match="different contents on pump-1 and pump-2"):
+        world.snapshot()
+    assert world.archive.chain() == []
+
+
+@pytest.mark.row("A7", "P17")
+def test_a_duplicate_in_parts_is_compared_part_by_part(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    one.transaction(rows=100, size=100)
+    two.put(*one.binlogs[-1])
+    (done,) = world.snapshot(part_bytes=1024)
+    assert done["duplicates"] == 1
+    assert {node for _, node in world.commits()} == {"pump-1"}
+
+
+@pytest.mark.row("A4")
+@pytest.mark.parametrize("damage", ["digest", "gap", "version", "json", "name", "cluster", "bounds"])
+def test_a_manifest_that_does_not_chain_is_named(world, damage):
+    pump = world.pump()
+    world.init()
+    for _ in range(3):
+        pump.transaction()
+        world.snapshot()
+    keys = [key for key in sorted(world.store.objects) if "/windows/" in key]
+    middle = keys[1]
+    value = json.loads(world.store.objects[middle])
+    if damage == "digest":
+        value["fence"] += 1
+    elif damage == "gap":
+        value["end"] -= 1
+        value["planned_end"] -= 1
+    elif damage == "version":
+        value["format_version"] = 99
+    elif damage == "cluster":
+        value["cluster_id"] = 5
+    elif damage == "bounds":
+        value["end"] = value["fence"]
+    if damage == "json":
+        world.store.objects[middle] = world.store.objects[middle][:-30]
+    elif damage == "name":
+        world.store.objects[middle] = world.store.objects[keys[0]]
+    else:
+        world.store.objects[middle] = json.dumps(value, indent=2).encode() + b"\n"
+    with pytest.raises(BadManifest, match="windows/"):
+        world.archive.chain()
+
+
+def test_a_missing_window_is_a_gap(world):
+    pump = world.pump()
+    world.init()
+    for _ in range(3):
+        pump.transaction()
+        world.snapshot()
+    keys = [key for key in sorted(world.store.objects) if "/windows/" in key]
+    del world.store.objects[keys[1]]
+    with pytest.raises(BadManifest, match="gap"):
+        world.archive.chain()
+
+
+def test_a_wrong_or_missing_hint_changes_nothing(world):
+    pump = world.pump()
+    world.init()
+    for _ in range(3):
+        pump.transaction()
+        world.snapshot()
+    end = world.archive.chain()[-1].end
+    head = next(key for key in world.store.objects if key.endswith("/HEAD"))
+    first = world.archive.chain()[0].key
+    for hint in (b"", b"{}", json.dumps({"manifest": first}).encode(), json.dumps({"manifest": "windows/1"}).encode()):
+        world.store.objects[head] = hint
+        assert world.archive.end() == end
+    del world.store.objects[head]
+    assert world.archive.end() == end
+
+
+def test_windows_between_gives_those_that_touch_the_range_and_refuses_what_is_not_covered(world):
+    pump = world.pump()
+    genesis = world.init()
+    ends = []
+    for _ in range(3):
+        pump.transaction()
+        ends.append(world.snapshot()[0]["end"])
+    archive = world.archive
+    assert [m.end for m in archive.windows_between(genesis.ts, ends[2])] == ends
+    assert [m.end for m in archive.windows_between(ends[0], ends[1])] == [ends[1]]
+    assert [m.end for m in archive.windows_between(Tso(ends[0] - 1), Tso(ends[0] + 1))] == ends[:2]
+    assert archive.windows_between(ends[1], ends[1]) == []
+    for after, upto in ((genesis.ts - 1, ends[1]), (genesis.ts, ends[2] + 1)):
+        with pytest.raises(ConfigError, match="the archive covers"):
+            archive.windows_between(Tso(after), Tso(upto))
+
+
+@pytest.mark.row("A2")
+def test_a_pump_without_fsync_is_said_so_in_the_manifest(world):
+    pump = world.pump()
+    pump.sync_log = False
+    pump.register(NodeState.ONLINE)
+    world.init()
+    world.snapshot()
+    assert world.archive.chain()[0].unsynced == ("pump-1",)
+
+
+def test_reports_that_do_not_fit_the_plan_are_refused(world):
+    world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    reports = pull_all(world, plan)
+    with pytest.raises(UsageError, match="do not fit"):
+        commit(world, plan, reports[:1])
+    with pytest.raises(UsageError, match="do not fit"):
+        commit(world, plan, [reports[0], reports[0]])
+
+
+def test_plan_and_reports_are_plain_json(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction()
+    plan = json.loads(json.dumps(plan_window(world.archive, world.cluster, world.cluster.tso())))
+    reports = json.loads(json.dumps(pull_all(world, plan)))
+    assert json.loads(json.dumps(commit(world, plan, reports)))["rows"] == 1
