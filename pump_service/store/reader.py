@@ -145,28 +145,34 @@ class Reader:
 
     def binlogs(self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]) -> Iterator[Binlog]:
         """Every committed binlog with after < commit ts <= upto, in order; flagged where it is late or an orphan."""
-        extra = iter(self._extra(after, upto, memory))
-        waiting = next(extra, None)
-        held = {item.commit_ts for item in self._pending.between(after, upto)}
-        held |= {commit for commit in memory if after < commit <= upto}
+        extra = self._extra(after, upto, memory)
         cache = RecordCache(self._valuelog)
+        at = 0
+        for binlog in self._indexed(after, upto, memory, cache):
+            while at < len(extra) and extra[at][:2] < (binlog.commit_ts, binlog.start_ts):
+                yield from self._resolve(extra[at], cache)
+                at += 1
+            yield binlog
+        for each in extra[at:]:
+            yield from self._resolve(each, cache)
+
+    def _indexed(
+        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]], cache: RecordCache
+    ) -> Iterator[Binlog]:
+        held = {item.commit_ts for item in self._pending.between(after, upto)}
+        held |= {commit for commit in list(memory) if after < commit <= upto}
         prewrites: dict[int, Pointer] = {}
         for ts, pointer in self._index.pointers(after, upto):
-            while waiting is not None and waiting[0] <= ts:
-                yield from self._resolve(waiting, cache)
-                waiting = next(extra, None)
             if ts in held and self._is_extra(ts, pointer, memory):
                 continue
             meta = cache.head(pointer)
-            if meta is not None and meta.tp == 0:
+            commit = b""
+            if meta is None or meta.tp != 0:
+                commit = cache.read(pointer)
+                meta = frame.read_meta(commit) if meta is None else meta
+            if meta.tp == 0:
                 prewrites[ts] = pointer
                 continue
-            commit = cache.read(pointer)
-            if meta is None:
-                meta = frame.read_meta(commit)
-                if meta.tp == 0:
-                    prewrites[ts] = pointer
-                    continue
             start = meta.start_ts
             if meta.commit_ts != ts:
                 raise self._disagrees(ts, pointer)
@@ -180,9 +186,6 @@ class Reader:
                     f"the prewrite of commit {ts} with start ts {start} is on no file", start_ts=start, commit_ts=ts
                 )
             yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), IN_ORDER)
-        while waiting is not None:
-            yield from self._resolve(waiting, cache)
-            waiting = next(extra, None)
 
     def _extra(
         self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]

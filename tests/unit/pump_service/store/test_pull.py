@@ -1,0 +1,218 @@
+"""The stream: order, merging, the tail, and what is refused (rows P6, P7)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from include.errors import BadRecord, LateCommit, OrphanCommit, PositionCollected, UsageError
+from pump_service.store.reader import IN_ORDER, LATE, ORPHAN
+from tests.support.storekit import (
+    commit,
+    fake,
+    merged,
+    open_store,
+    prewrite,
+    pull_all,
+    rollback,
+    store_all,
+    stream,
+    value_files,
+    write,
+)
+
+
+@pytest.mark.row("P7")
+def test_commits_come_in_commit_order_with_their_prewrite_merged_in(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    chance = random.Random(1)
+    starts = list(range(1000, 1200))
+    commits = {start: 2000 + n for n, start in enumerate(starts)}
+    store_all(store, *[prewrite(start, b"value of %d" % start) for start in starts])
+    order = starts[:]
+    chance.shuffle(order)
+    store_all(store, *[commit(start, commits[start]) for start in order])
+    expected = [(commits[s], s, merged(s, commits[s], b"value of %d" % s), IN_ORDER) for s in starts]
+    assert pull_all(store) == expected
+    assert pull_all(store, max_bytes=1) == expected, "batches of one"
+    assert pull_all(store, after=2050) == expected[51:]
+    batch = store.pull(2010, until=2020, max_bytes=1 << 20)
+    assert batch.commit_list == list(range(2011, 2021))
+    assert batch.last == 2020
+    assert batch.watermark == 2199
+    store.close()
+
+
+@pytest.mark.row("P6", "P7")
+def test_an_unresolved_prewrite_holds_the_watermark_and_what_came_before_it_is_served(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10), commit(10, 11), prewrite(20, key=b"the key"), prewrite(30), commit(30, 31), fake(40))
+    assert store.watermark == 11
+    assert stream(store) == [(10, 11)]
+    (waiting,) = store.unresolved()
+    assert (waiting.start_ts, waiting.prewrite_key) == (20, b"the key")
+    assert store.is_unresolved(20)
+    assert store.unresolved_count == 1
+    store_all(store, commit(20, 45))
+    assert store.watermark == 45
+    assert stream(store) == [(10, 11), (30, 31), (20, 45)]
+    assert [c for c, _, _, _ in pull_all(store)] == [11, 31, 40, 45], "the fake is in the stream too"
+    store.close()
+
+
+@pytest.mark.row("P6")
+def test_a_rollback_of_the_client_or_of_the_pump_drops_the_prewrite(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10), prewrite(20), fake(30), rollback(10))
+    assert store.watermark == 0
+    store.settle_rolled_back(20, reason="nobody knows it", who="an operator")
+    store_all(store, fake(31))
+    assert store.watermark == 31
+    assert stream(store) == []
+    assert b"an operator" in (tmp_path / "pumphouse" / "settled.jsonl").read_bytes()
+    store.close()
+    store = open_store(tmp_path)
+    assert store.watermark == 31
+    assert store.unresolved_count == 0
+    store.close()
+
+
+@pytest.mark.row("P6")
+def test_the_pumps_own_commit_completes_a_transaction_and_the_clients_later_one_is_a_duplicate(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10, b"v"))
+    store.settle_committed(10, 15)
+    store_all(store, fake(20))
+    ((commit_ts, start_ts, payload, flag), _fake) = pull_all(store)
+    assert (commit_ts, start_ts, flag) == (15, 10, IN_ORDER)
+    assert payload == merged(10, 15, b"v", key=None)  # type: ignore[arg-type]
+    store_all(store, commit(10, 15))
+    assert store.status().duplicate_commits == 1
+    assert store.late() == []
+    assert len(pull_all(store)) == 2
+    store.close()
+
+
+@pytest.mark.row("P7")
+def test_a_commit_without_prewrite_is_an_orphan_until_it_is_accepted_by_name(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10), commit(10, 11), commit(15, 20), prewrite(30), commit(30, 31))
+    assert [(c, flag) for c, _, _, flag in pull_all(store)] == [(11, IN_ORDER), (20, ORPHAN), (31, IN_ORDER)]
+    batch = store.pull(0, max_bytes=1 << 20, strict=True)
+    assert batch.commit_list == [11], "what lies before it is served"
+    with pytest.raises(OrphanCommit) as raised:
+        store.pull(11, max_bytes=1 << 20, strict=True)
+    assert (raised.value.start_ts, raised.value.commit_ts) == (15, 20)
+    store.close()
+    store = open_store(tmp_path)
+    (orphan,) = store.orphans()
+    assert (orphan.start_ts, orphan.commit_ts, orphan.accepted, orphan.late) == (15, 20, False, False)
+    with pytest.raises(UsageError):
+        store.accept(15, 21, "wrong")
+    store.accept(15, 20, "it was a test")
+    store.accept(15, 20, "twice is no error")
+    assert [c for c, _, _, _ in pull_all(store, strict=True)] == [11, 31]
+    store.close()
+    store = open_store(tmp_path)
+    assert store.orphans()[0].accepted
+    assert [c for c, _, _, _ in pull_all(store, strict=True)] == [11, 31]
+    store.close()
+
+
+@pytest.mark.row("P7")
+def test_an_orphan_whose_prewrite_comes_after_all_is_whole_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, commit(15, 20), fake(25))
+    assert len(store.orphans()) == 1
+    store_all(store, prewrite(15, b"here"), commit(15, 20))
+    assert store.orphans() == []
+    assert [(c, p, f) for c, _, p, f in pull_all(store) if c == 20] == [(20, merged(15, 20, b"here"), IN_ORDER)]
+    store.close()
+
+
+@pytest.mark.row("P7")
+def test_a_commit_below_the_published_watermark_is_late_and_refused_to_those_who_have_passed_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10), fake(100), rollback(10))
+    assert store.watermark == 100
+    store_all(store, commit(10, 50), prewrite(110), commit(110, 120))
+    (late,) = store.late()
+    assert (late.start_ts, late.commit_ts, late.watermark, late.orphan) == (10, 50, 100, False)
+    assert [(c, f) for c, _, _, f in pull_all(store)] == [(50, LATE), (100, IN_ORDER), (120, IN_ORDER)]
+    assert [item.commit_ts for item in store.pull(100, max_bytes=1000).behind] == [50]
+    with pytest.raises(LateCommit) as raised:
+        store.pull(100, max_bytes=1 << 20, strict=True)
+    assert raised.value.commit_ts == 50
+    store.accept(10, 50, "test")
+    assert [c for c, _, _, _ in pull_all(store, strict=True)] == [50, 100, 120]
+    assert store.pull(100, max_bytes=1000).behind == []
+    store.close()
+
+
+@pytest.mark.row("P7")
+def test_two_transactions_with_one_commit_ts_are_both_kept(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10, b"a"), prewrite(20, b"b"), commit(10, 30), commit(20, 30))
+    assert [(s, p, f) for _, s, p, f in pull_all(store)] == [
+        (10, merged(10, 30, b"a"), IN_ORDER),
+        (20, merged(20, 30, b"b"), LATE),
+    ]
+    with pytest.raises(LateCommit):
+        store.pull(0, max_bytes=1, strict=True)
+    store.close()
+
+
+@pytest.mark.row("P7", "P11")
+def test_a_pull_below_the_gc_point_is_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10), commit(10, 11), prewrite(20), commit(20, 21))
+    assert store.collect({"archive": 15}, 1 << 60).gc_point == 15
+    with pytest.raises(PositionCollected) as raised:
+        store.pull(14, max_bytes=1000)
+    assert (raised.value.start_from, raised.value.gc_point) == (14, 15)
+    assert [c for c, _, _, _ in pull_all(store, after=15)] == [21]
+    store.close()
+
+
+@pytest.mark.row("P7", "P11")
+def test_a_pull_that_gc_overtakes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10), commit(10, 11), prewrite(20), commit(20, 21))
+    real = store._reader.binlogs
+
+    def overtaken(*args: object) -> object:
+        store.collect({"archive": 15}, 1 << 60)
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store._reader, "binlogs", overtaken)
+    with pytest.raises(PositionCollected):
+        store.pull(5, max_bytes=1000)
+    store.close()
+
+
+@pytest.mark.row("P7")
+def test_damage_under_a_pull_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10, b"v" * 2000), commit(10, 11), prewrite(20), commit(20, 21))
+    path = value_files(tmp_path)[0]
+    with path.open("r+b") as file:
+        file.seek(500)
+        file.write(b"\xff")
+    with pytest.raises(BadRecord) as raised:
+        pull_all(store)
+    assert raised.value.path == str(path)
+    store.close()
+
+
+@pytest.mark.row("P7")
+def test_large_records_span_blocks(tmp_path: Path) -> None:
+    store = open_store(tmp_path, value_log_file_bytes=8 << 20)
+    values = {start: bytes([start % 251]) * (start * 997 % 900_000) for start in range(100, 130)}
+    for start, value in values.items():
+        assert write(store, prewrite(start, value), commit(start, start + 1000)) == [None, None]
+    store_all(store, fake(5000))
+    found = [(s, p) for c, s, p, _ in pull_all(store, max_bytes=2 << 20) if c != s]
+    assert found == [(s, merged(s, s + 1000, v)) for s, v in values.items()]
+    store.close()

@@ -1,0 +1,161 @@
+"""Write, damage, prove that it is damaged, repair or refuse, read, append more, read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from include.errors import BadRecord
+from pump_service.store import frame
+from tests.support.storekit import (
+    commit,
+    fake,
+    log_payloads,
+    open_store,
+    prewrite,
+    store_all,
+    stream,
+    value_files,
+    write,
+)
+
+
+def filled(data_dir: Path, transactions: int = 20, value: bytes = b"v" * 700) -> Path:
+    """A store that was killed: no clean close, no footer, no summary. Returns its only file."""
+    store = open_store(data_dir)
+    for n in range(transactions):
+        store_all(store, prewrite(100 + 10 * n, value), commit(100 + 10 * n, 105 + 10 * n))
+    store.close()
+    for summary in (data_dir / "pumphouse" / "files").iterdir():
+        summary.unlink()
+    return value_files(data_dir)[-1]
+
+
+def cut(count: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:-count]
+
+
+def zero_last_sector(data: bytes) -> bytes:
+    start = (len(data) - 1) // 512 * 512
+    return data[:start] + bytes(len(data) - start)
+
+
+def add(tail: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: data + tail
+
+
+BIG = frame.encode_record(prewrite(5000, b"z" * 3000).payload)
+
+
+def unwritten_sectors_before_a_good_record(data: bytes) -> bytes:
+    """One group of two records of which the medium wrote the second first."""
+    start = len(data)
+    sector = (start // 512 + 1) * 512
+    hole = BIG[: sector - start] + bytes(1024) + BIG[sector - start + 1024 :]
+    return data + hole + frame.encode_record(fake(6000).payload)
+
+
+TORN = {
+    "half a header": add(BIG[:7]),
+    "half a payload": add(BIG[:900]),
+    "only zeros": add(bytes(2000)),
+    "a last sector that was never written": lambda data: zero_last_sector(data + BIG),
+    "unwritten sectors in the middle": unwritten_sectors_before_a_good_record,
+    "half a footer": add(frame.encode_footer(7)[:5]),
+}
+
+
+@pytest.mark.row("P5", "P1")
+@pytest.mark.parametrize("how", TORN)
+def test_a_torn_tail_is_cut_and_the_log_takes_new_records(how: str, tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    before = path.read_bytes()
+    path.write_bytes(TORN[how](before))
+    after_crash = path.read_bytes()
+    store = open_store(tmp_path)
+    assert len(stream(store)) == 20
+    assert path.read_bytes() == before
+    broken = path.with_name(path.name + ".broken")
+    assert before + broken.read_bytes() == after_crash
+    store_all(store, prewrite(9000, b"more"), commit(9000, 9001))
+    store.close()
+    store = open_store(tmp_path)
+    assert stream(store)[-1] == (9000, 9001)
+    assert len(log_payloads(store)) == 42
+    store.close()
+
+
+def flip(offset_from_end: int) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        at = len(data) - offset_from_end
+        return data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+
+    return change
+
+
+DAMAGE = {
+    "a bit of the last payload": flip(5),
+    "a bit in the middle": flip(8000),
+    "a length in the middle": lambda data: data[:4] + b"\xff" + data[5:],
+    "a magic in the middle": lambda data: b"\0" + data[1:],
+    "zeros in the middle of what was synced": lambda data: data[:1024] + bytes(1024) + data[2048:],
+    "the last record cut away from what the index knows": lambda data: data[:-1],
+}
+
+
+@pytest.mark.row("P5")
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damage_of_what_may_have_been_answered_is_refused_by_name(how: str, tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    damaged = DAMAGE[how](path.read_bytes())
+    path.write_bytes(damaged)
+    if how.startswith("the last record"):
+        # Shorter than what was known: not refused, but no longer the same incarnation.
+        store = open_store(tmp_path)
+        assert store.start_count == 2
+        incarnation = store.incarnation
+        store.close()
+        assert incarnation not in _first_incarnation(tmp_path / "other")
+        return
+    with pytest.raises(BadRecord) as raised:
+        open_store(tmp_path)
+    assert raised.value.path == str(path)
+    assert path.read_bytes() == damaged, "nothing may be changed"
+
+
+def _first_incarnation(data_dir: Path) -> str:
+    store = open_store(data_dir)
+    store.close()
+    return store.incarnation
+
+
+@pytest.mark.row("P1")
+def test_a_payload_that_ends_like_a_footer_is_no_footer(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    item = prewrite(10)
+    # A key is the last field here, so the record ends with the magic of a footer.
+    from include.proto.binlog_pb2 import Binlog
+    from pump_service.store.store import Item
+
+    payload = Binlog(tp=0, start_ts=20, commit_ts=0, prewrite_key=bytes(8) + frame.FOOTER_MAGIC_BYTES)
+    trick = Item(payload.SerializeToString(), 0, 20, 0)
+    assert write(store, item, trick) == [None, None]
+    store.close()
+    store = open_store(tmp_path)
+    store_all(store, commit(10, 30), commit(20, 31))
+    assert stream(store) == [(10, 30), (20, 31)]
+    assert len(value_files(tmp_path)) == 1
+    store.close()
+
+
+@pytest.mark.row("P1")
+def test_a_hole_between_files_is_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path, value_log_file_bytes=4096)
+    for n in range(20):
+        store_all(store, prewrite(100 + n * 10, b"v" * 900), commit(100 + n * 10, 105 + n * 10))
+    store.close()
+    value_files(tmp_path)[1].unlink()
+    with pytest.raises(BadRecord, match="000001"):
+        open_store(tmp_path, value_log_file_bytes=4096)
