@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from include.archive.pull import SCHEMA
 from include.codec.payload import PrewriteValueBuilder, make_commit, make_fake, make_prewrite, merge
-from include.errors import ClusterMismatch, PositionCollected
+from include.errors import BinlogError, ClusterMismatch, PositionCollected
 from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
 from include.model.tso import Tso
 from include.proto import pump_pb2, pump_pb2_grpc, pumphouse_pb2, pumphouse_pb2_grpc
@@ -100,6 +100,11 @@ class PullPump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
 
     # -- calls
 
+    def _refuse(self, context, error: BinlogError) -> None:
+        code, details, metadata = abort_details(error)
+        context.set_trailing_metadata(metadata)
+        context.abort(code, details)
+
     def _mark(self) -> int:
         if self.follow_clock:
             self.watermark = self.cluster.tso()
@@ -110,12 +115,12 @@ class PullPump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
 
     def PullBatches(self, request, context):
         if request.cluster_id != self.cluster.cluster_id():
-            context.abort(*abort_details(ClusterMismatch("wrong cluster", got=request.cluster_id, want=1)))
+            self._refuse(context, ClusterMismatch("wrong cluster", got=request.cluster_id, want=1))
         position = request.start_from
         self.pulls.append(position)
         if position < self.gc_point:
             error = PositionCollected("collected", start_from=position, gc_point=self.gc_point)
-            context.abort(*abort_details(error))
+            self._refuse(context, error)
         while context.is_active() and not self._stopping.is_set():
             self.on_frame()
             mark = self._mark()

@@ -1,0 +1,393 @@
+"""Nobody is left out in silence: Pumps that go, come back, are emptied, forced or declared (row A2)."""
+
+import pytest
+
+from include.archive.coverage import Action, judge
+from include.archive.declare import accept, accepted_commits, declarations, declare_lost
+from include.archive.manifest import Declaration, PumpEntry
+from include.archive.snapshot import plan_window
+from include.errors import PositionCollected, UsageError, WindowHeld
+from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from include.model.tso import Tso
+
+
+def status(state="online", incarnation="one", start_count=1, node_id="pump-1", go=False):
+    extra = None if go else PumpExtra(incarnation=incarnation, start_count=start_count)
+    return NodeStatus(node_id=node_id, host="h:1", state=NodeState(state), extra=extra)
+
+
+def entry(incarnation="one", start_count=1, drained=False, lost=False, registry=""):
+    return PumpEntry(
+        node_id="pump-1",
+        incarnation=incarnation,
+        start_count=start_count,
+        state="closing",
+        reached=Tso(100),
+        drained=drained,
+        lost=lost,
+        registry=registry,
+    )
+
+
+def declared(incarnation="one", start=100, node_id="pump-1"):
+    return [
+        Declaration(
+            node_id=node_id, incarnation=incarnation, from_ts=Tso(start), to_ts=Tso(200), reason="r", who="w"
+        )
+    ]
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize(
+    ("now", "before", "holes", "action"),
+    [
+        (status(), None, [], Action.PULL),
+        (status(), entry(), [], Action.PULL),
+        (status("paused"), entry(), [], Action.PULL),
+        (status("closing"), entry(), [], Action.PULL),
+        (status(start_count=2), entry(), [], Action.PULL),
+        (status(incarnation="two"), entry(), [], Action.HELD),
+        (status(incarnation="two"), entry(drained=True), [], Action.PULL),
+        (status(incarnation="two"), entry(), declared(), Action.PULL),
+        (status(incarnation="two"), entry(), declared(start=99), Action.HELD),
+        (status(incarnation="two"), entry(), declared(incarnation="three"), Action.HELD),
+        (status(incarnation="two"), entry(), declared(node_id="pump-2"), Action.HELD),
+        (status("offline"), entry(), [], Action.HELD),
+        (status("offline"), None, [], Action.HELD),
+        (status("offline"), entry(drained=True), [], Action.DRAINED),
+        (status("offline", start_count=2), entry(drained=True), [], Action.HELD),
+        (status("offline", incarnation="two"), entry(drained=True), [], Action.HELD),
+        (status("offline"), entry(), declared(), Action.LOST),
+        (status("offline"), entry(lost=True), [], Action.DRAINED),
+        (status("offline", start_count=2), entry(lost=True), [], Action.HELD),
+        (None, entry(), [], Action.HELD),
+        (None, entry(drained=True), [], Action.DRAINED),
+        (None, entry(), declared(), Action.LOST),
+        (status("offline", go=True), entry(incarnation="", drained=True), [], Action.DRAINED),
+        (status("offline", go=True), entry(incarnation="", drained=True, registry="changed"), [], Action.HELD),
+        (status("offline", go=True), entry(drained=True), [], Action.HELD),
+    ],
+)
+def test_a_pump_is_pulled_drained_lost_or_holds_the_window(now, before, holes, action):
+    assert judge(now, before, holes, Tso(100)).action is action
+
+
+def held(world):
+    with pytest.raises(WindowHeld) as caught:
+        world.snapshot(pull_timeout_s=0.4)
+    return {each["node_id"]: each["why"] for each in caught.value.holders}, str(caught.value)
+
+
+@pytest.mark.row("A2")
+def test_a_pump_forced_offline_that_was_not_drained_holds_the_window(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction()
+    pump.register(NodeState.OFFLINE)
+    why, text = held(world)
+    assert "was not drained" in why["pump-1"]
+    assert "declare-lost pump-1" in text
+    assert world.archive.chain() == []
+
+
+@pytest.mark.row("A2")
+def test_a_pump_gone_from_the_registry_that_was_not_drained_holds_the_window(world):
+    world.pump()
+    world.init()
+    world.snapshot()
+    world.cluster.update_node(NodeKind.PUMP, "pump-1", lambda _: None)
+    why, _ = held(world)
+    assert "gone from the registry" in why["pump-1"]
+
+
+@pytest.mark.row("A2")
+def test_a_pump_that_comes_back_with_an_emptied_data_directory_holds_the_window(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction()
+    world.snapshot()
+    lost = pump.transaction()
+    pump.binlogs, pump.incarnation = [], "two"
+    pump.register(NodeState.ONLINE)
+    kept = pump.transaction()
+    why, text = held(world)
+    assert "another incarnation" in why["pump-1"]
+    assert "emptied" in text
+    made = declare_lost(world.archive, world.cluster, "pump-1", "disk replaced", who="ops")
+    assert (made.incarnation, made.from_ts, made.to_ts > lost) == ("one", world.archive.end(), True)
+    (done,) = world.snapshot()
+    assert [each["reason"] for each in done["declared"]] == ["disk replaced"]
+    manifest = world.archive.chain()[-1]
+    assert manifest.pump("pump-1").incarnation == "two"
+    assert manifest.declared[0].to_ts == made.to_ts
+    assert [ts for ts, _ in world.commits()][-1] == kept
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    assert [each["node_id"] for each in plan["declared"]] == ["pump-1"]
+    assert world.snapshot()[0]["declared"] == []
+
+
+@pytest.mark.row("A2")
+def test_a_dead_pump_that_is_declared_lost_no_longer_holds_and_its_range_is_the_declared_one(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    one.transaction()
+    two.stop()
+    held(world)
+    made = declare_lost(world.archive, world.cluster, "pump-2", "host burned", who="ops")
+    again = declare_lost(world.archive, world.cluster, "pump-2", "said twice", who="ops")
+    assert again == made
+    assert len(declarations(world.archive)) == 1
+    two.register(NodeState.OFFLINE)
+    one.transaction()
+    done = world.snapshot()
+    assert len(done) == 2
+    assert done[0]["end"] == made.to_ts
+    assert world.archive.chain()[0].pump("pump-2").lost
+    assert world.snapshot()
+    two.start_count = 2
+    two.register(NodeState.OFFLINE)
+    why, _ = held(world)
+    assert "pump-2" in why
+
+
+@pytest.mark.row("A2")
+def test_a_lost_pump_that_is_still_registered_as_online_is_tried_first(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    ts = two.transaction()
+    one.transaction()
+    declare_lost(world.archive, world.cluster, "pump-2", "we thought so", who="ops")
+    (done,) = world.snapshot()
+    assert done["declared"] == []
+    assert (ts, "pump-2") in world.commits()
+    two.stop()
+    held(world)
+
+
+def test_a_declaration_needs_a_reason_and_a_known_pump(world):
+    world.pump()
+    world.init()
+    with pytest.raises(UsageError, match="reason"):
+        declare_lost(world.archive, world.cluster, "pump-1", " ")
+    with pytest.raises(UsageError, match="known are: pump-1"):
+        declare_lost(world.archive, world.cluster, "pump-9", "why")
+
+
+@pytest.mark.row("A2", "P13")
+def test_a_closing_pump_is_drained_when_nothing_real_lies_behind_the_window(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction()
+    pump.register(NodeState.CLOSING)
+    world.snapshot()
+    assert world.archive.chain()[0].pump("pump-1").drained
+    pump.register(NodeState.OFFLINE)
+    pump.stop()
+    assert world.snapshot()
+    assert world.archive.chain()[-1].pump("pump-1").drained
+    world.cluster.update_node(NodeKind.PUMP, "pump-1", lambda _: None)
+    assert world.snapshot()
+    assert world.archive.chain()[-1].pump("pump-1").state == "gone"
+
+
+@pytest.mark.row("A2", "P13")
+def test_a_closing_pump_with_a_transaction_behind_the_window_is_not_drained_yet(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction()
+    until = world.cluster.tso()
+    pump.register(NodeState.CLOSING)
+    behind = pump.transaction()
+    world.snapshot(until)
+    assert not world.archive.chain()[0].pump("pump-1").drained
+    pump.register(NodeState.OFFLINE)
+    why, _ = held(world)
+    assert "was not drained" in why["pump-1"]
+    pump.register(NodeState.CLOSING)
+    world.snapshot()
+    assert world.archive.chain()[1].pump("pump-1").drained
+    assert (behind, "pump-1") in world.commits()
+
+
+@pytest.mark.row("A2", "P13")
+def test_a_drained_pump_that_ran_again_and_was_forced_offline_holds_the_window(world):
+    pump = world.pump()
+    world.init()
+    pump.register(NodeState.CLOSING)
+    world.snapshot()
+    pump.start_count = 2
+    pump.transaction()
+    pump.register(NodeState.OFFLINE)
+    why, _ = held(world)
+    assert "run again since" in why["pump-1"]
+
+
+@pytest.mark.row("A2")
+def test_a_pump_that_was_offline_at_genesis_is_no_part_of_the_archive(world):
+    world.pump("pump-1")
+    old = world.pump("pump-2")
+    old.register(NodeState.OFFLINE)
+    world.init()
+    assert world.snapshot()
+    old.start_count = 2
+    old.register(NodeState.ONLINE)
+    ts = old.transaction()
+    assert world.snapshot()
+    assert (ts, "pump-2") in world.commits()
+
+
+@pytest.mark.row("P7", "A2")
+def test_a_pull_from_below_the_gc_point_is_an_error_and_declared_away_only_by_name(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction()
+    pump.binlogs, pump.gc_point = [], world.cluster.tso()
+    kept = pump.transaction()
+    with pytest.raises(PositionCollected, match="declare-lost pump-1"):
+        world.snapshot()
+    assert world.archive.chain() == []
+    declare_lost(world.archive, world.cluster, "pump-1", "unregistered for a week", who="ops")
+    (done,) = world.snapshot()
+    assert len(done["declared"]) == 1
+    assert world.commits() == [(kept, "pump-1")]
+
+
+@pytest.mark.row("W1", "A1")
+def test_a_go_pump_is_pulled_by_single_messages(world):
+    pump = world.pump(go=True)
+    world.init()
+    wanted = [pump.transaction(rows=2) for _ in range(30)]
+    job = pump.ddl(9)
+    world.history.add(9)
+    world.snapshot()
+    assert [ts for ts, _ in world.commits()] == [*wanted, job]
+    last = world.archive.chain()[0].pump("pump-1").last
+    assert last.commit_ts > world.archive.end()
+    wanted = pump.transaction()
+    world.snapshot()
+    assert world.commits()[-1] == (wanted, "pump-1")
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize("how", ["emptied", "collected"])
+def test_a_go_pump_that_no_longer_has_the_last_binlog_pulled_holds_the_window(world, how):
+    pump = world.pump(go=True)
+    world.init()
+    pump.transaction()
+    world.snapshot()
+    if how == "emptied":
+        pump.binlogs = []
+    else:
+        pump.gc_point = world.cluster.tso()
+    kept = pump.transaction()
+    why, text = held(world)
+    assert "no longer has the last binlog" in why["pump-1"]
+    declare_lost(world.archive, world.cluster, "pump-1", "its GC ran", who="ops")
+    (done,) = world.snapshot()
+    assert len(done["declared"]) == 1
+    assert world.commits()[-1] == (kept, "pump-1")
+
+
+@pytest.mark.row("A2")
+def test_a_go_pump_offline_and_drained_counts_only_while_its_registry_value_stays(world):
+    pump = world.pump(go=True)
+    world.init()
+    pump.register(NodeState.CLOSING)
+    world.snapshot()
+    assert world.archive.chain()[0].pump("pump-1").drained
+    pump.register(NodeState.OFFLINE)
+    pump.stop()
+    world.snapshot()
+    assert world.archive.chain()[1].pump("pump-1").registry
+    world.snapshot()
+    changed = world.cluster.node(NodeKind.PUMP, "pump-1").with_(update_ts=world.cluster.tso())
+    world.cluster.update_node(NodeKind.PUMP, "pump-1", lambda _: changed)
+    why, _ = held(world)
+    assert "pump-1" in why
+
+
+@pytest.mark.row("P7", "A2")
+@pytest.mark.parametrize("kind", ["late", "orphan"])
+def test_a_late_or_orphan_commit_holds_until_it_is_accepted_by_name(world, kind):
+    pump = world.pump()
+    world.init()
+    flag = {"orphan": 1, "late": 2}[kind]
+    commit_ts = pump.transaction(flag=flag)
+    start_ts = Tso(pump.binlogs[-1][1])
+    pump.pending[start_ts, commit_ts] = kind
+    why, text = held(world)
+    assert f"archive accept pump-1 {start_ts} {commit_ts}" in text
+    with pytest.raises(UsageError, match="shows no late or orphan"):
+        accept(world.archive, world.cluster, "pump-1", Tso(5), Tso(6), "why")
+    with pytest.raises(UsageError, match="reason"):
+        accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "")
+    record, told = accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "seen in the logs", who="ops")
+    assert told
+    assert (record.kind, pump.accepted) == (kind, [(start_ts, commit_ts)])
+    accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "again", who="ops")
+    assert [each.reason for each in accepted_commits(world.archive)] == ["seen in the logs"]
+    world.snapshot()
+    assert [each.commit_ts for each in world.archive.chain()[0].accepted] == [commit_ts]
+    assert world.commits() == ([(commit_ts, "pump-1")] if kind == "late" else [])
+
+
+@pytest.mark.row("A7", "P7")
+@pytest.mark.parametrize("kind", ["late", "orphan"])
+def test_a_late_or_orphan_commit_that_another_pump_has_whole_is_taken_by_itself(world, kind):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    commit_ts = one.transaction()
+    start_ts = Tso(one.binlogs[-1][1])
+    two.transaction(start=start_ts, commit=commit_ts, flag={"orphan": 1, "late": 2}[kind])
+    two.pending[start_ts, commit_ts] = kind
+    world.snapshot()
+    assert world.commits() == [(commit_ts, "pump-1")]
+    assert world.archive.chain()[0].accepted[0].reason == "pump-1 has the whole transaction"
+    assert two.accepted == [(start_ts, commit_ts)]
+
+
+@pytest.mark.row("A7", "P7")
+def test_a_late_commit_below_the_archives_end_holds_unless_the_archive_has_it(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    commit_ts = one.transaction()
+    start_ts = Tso(one.binlogs[-1][1])
+    world.snapshot()
+    two.transaction(start=start_ts, commit=commit_ts, flag=2)
+    two.pending[start_ts, commit_ts] = "late"
+    other_start, other_commit = Tso(start_ts - 2), Tso(commit_ts - 2)
+    two.transaction(start=other_start, commit=other_commit, flag=2)
+    two.pending[other_start, other_commit] = "late"
+    why, text = held(world)
+    assert str(other_commit) in text
+    assert str(commit_ts) not in text
+    accept(world.archive, world.cluster, "pump-2", other_start, other_commit, "known", who="ops")
+    world.snapshot()
+    assert {each.commit_ts for each in world.archive.chain()[1].accepted} >= {commit_ts}
+    assert (start_ts, commit_ts) in two.accepted
+
+
+@pytest.mark.row("A2")
+def test_every_holder_is_named_at_once(world):
+    pumps = [world.pump(f"pump-{n}") for n in range(3)]
+    world.init()
+    for pump in pumps:
+        pump.stop()
+    why, _ = held(world)
+    assert set(why) == {"pump-0", "pump-1", "pump-2"}
+    for pump in pumps[:2]:
+        pump.register(NodeState.OFFLINE)
+    why, _ = held(world)
+    assert set(why) == {"pump-0", "pump-1"}
+
+
+@pytest.mark.row("A2")
+def test_a_pump_that_changes_its_incarnation_in_the_middle_of_a_pull_is_found(world):
+    pump = world.pump()
+    world.init()
+    pump.transaction()
+    pump.incarnation = "two"
+    why, _ = held(world)
+    assert why["pump-1"] == "another incarnation"
+
+
