@@ -37,7 +37,8 @@ def binlog_apply() -> None:
         conf = dict(context["dag_run"].conf or {})
         if not conf.get("target"):
             raise AirflowSkipException("no target in this run's conf: nothing to apply")
-        return tasks.apply_interval(context["data_interval_start"], context["data_interval_end"], conf)
+        start, end = context["data_interval_start"], context["data_interval_end"]
+        return tasks.apply_interval(start, end, conf, context["run_id"])
 
     apply()
 

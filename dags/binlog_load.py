@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import dag, task
+from airflow.sdk import dag, get_current_context, task
 
 from binlog_airflow import assets, tasks
 from binlog_airflow.retry import default_args
@@ -26,7 +26,7 @@ def binlog_load() -> None:
     @task(outlets=[assets.TARGET], execution_timeout=timedelta(hours=12))
     def load(*, outlet_events: Any = None) -> dict[str, Any]:
         """Load from the target's checkpoint to the archive's end."""
-        done = tasks.load_target()
+        done = tasks.load_target(get_current_context()["run_id"])
         outlet_events[assets.TARGET].extra = {"end": done["to"]}
         return done
 

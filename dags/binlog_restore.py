@@ -50,10 +50,11 @@ def binlog_restore() -> None:
     @task(execution_timeout=timedelta(hours=24))
     def restore(found: dict[str, Any]) -> dict[str, Any]:
         """Carry the plan out."""
-        params = get_current_context()["params"]
+        context = get_current_context()
+        params = context["params"]
         if params["dry_run"]:
             raise AirflowSkipException("a dry run ends with the plan")
-        return tasks.restore_target(found, str(params["target"]))
+        return tasks.restore_target(found, context["run_id"], str(params["target"]))
 
     restore(plan())
 

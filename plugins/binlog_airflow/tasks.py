@@ -95,13 +95,12 @@ def rebuild_schema() -> dict[str, Any]:
     return schema.run(settings_from())
 
 
-def load_target(conn_id: str = DOWNSTREAM) -> dict[str, Any]:
-    """Bring a target up to the archive's end, in safe mode."""
+def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
+    """Bring a target up to the archive's end, in safe mode. A retry of the same run takes over from itself."""
     from spark_tasks.jobs import load
 
     settings = settings_from(downstream=conn_id)
-    report = load.run(settings, target=settings.target, task=settings.load.task)
-    return report.to_dict()
+    return load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id).to_dict()
 
 
 def collect_pumps() -> dict[str, Any]:
@@ -131,31 +130,34 @@ def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
     return report.to_dict()
 
 
-def restore_target(plan: dict[str, Any], conn_id: str) -> dict[str, Any]:
+def restore_target(plan: dict[str, Any], run_id: str, conn_id: str) -> dict[str, Any]:
     """Carry the plan out: reset the target, load the base and the windows up to the moment."""
     from spark_tasks.jobs import restore
 
     settings = settings_from(downstream=conn_id)
-    report = restore.run(settings, target=settings.target, to=tso.Tso(int(plan["to"])), dry_run=False)
-    return report.to_dict()
+    moment = tso.Tso(int(plan["to"]))
+    return restore.run(settings, target=settings.target, to=moment, dry_run=False, run_id=run_id).to_dict()
 
 
-def apply_interval(start: datetime, end: datetime, conf: dict[str, Any]) -> dict[str, Any]:
+def apply_interval(start: datetime, end: datetime, conf: dict[str, Any], run_id: str) -> dict[str, Any]:
     """Load (checkpoint, min(end, stop)] onto a restored target; a checkpoint before the interval's start is a gap."""
-    from include.loader.target import read_checkpoint
+    from include.loader import state
+    from include.loader.target import TargetConnection
     from spark_tasks.jobs import load
 
     settings = settings_from(downstream=str(conf["target"]))
     with _cluster(settings) as cluster:
         stop = tso.parse_time(str(conf["stop"]), cluster.tso) if conf.get("stop") else tso.MAX_TSO
     upto = tso.Tso(min(tso.from_datetime(end), stop))
-    checkpoint = read_checkpoint(settings.target, settings.load.task)
-    if checkpoint is None:
+    with TargetConnection.open(settings.target) as connection:
+        found = state.read(connection, settings.load.task)
+    if found is None:
         raise GapError(
             f"target {conf['target']!r} has no checkpoint to go on from",
             hint="restore it first: DAG binlog_restore, or `pumphouse restore`",
         )
-    if checkpoint >= upto:
+    checkpoint = found.ts
+    if checkpoint >= upto and found.state is state.TargetState.READY:
         return {"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True}
     if checkpoint < tso.from_datetime(start):
         raise GapError(
@@ -164,4 +166,4 @@ def apply_interval(start: datetime, end: datetime, conf: dict[str, Any]) -> dict
             from_ts=checkpoint,
             to_ts=tso.from_datetime(start),
         )
-    return load.run(settings, target=settings.target, task=settings.load.task, to=upto).to_dict()
+    return load.run(settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id).to_dict()
