@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,9 @@ def column(id_: int, name: str, tp: int = MysqlType.LONG, **more: Any) -> dict[s
     return {"id": id_, "name": {"O": name, "L": name.lower()}, "offset": id_ - 1, "type": kind, "state": 5, **more}
 
 
-def index(id_: int, name: str, *columns: tuple[str, int], unique: bool = False, primary: bool = False) -> dict[str, Any]:
+def index(
+    id_: int, name: str, *columns: tuple[str, int], unique: bool = False, primary: bool = False
+) -> dict[str, Any]:
     """IndexInfo JSON; columns as (name, offset)."""
     return {
         "id": id_,
@@ -138,9 +141,10 @@ class _Event:
 class MadeSource:
     """The source and its archive (``file://``), in one database ``d``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, cluster_id: int = CLUSTER_ID) -> None:
         self.settings = ArchiveSettings(root=f"file://{root}")
-        self.archive = Archive(open_store(self.settings), CLUSTER_ID)
+        self.cluster_id = cluster_id
+        self.archive = Archive(open_store(self.settings), cluster_id)
         self.tables: dict[str, Held] = {}
         self.ts = int(START)
         self.schema_version = 0
@@ -173,8 +177,11 @@ class MadeSource:
         raw = copy.deepcopy(held.info.raw)
         raw["cols"].append({**new, "offset": len(raw["cols"])})
         self._alter(table, 5, raw)
+        default = new.get("origin_default")
+        if default is not None:
+            default = int(default) if new["type"]["Tp"] in {1, 2, 3, 8, 9} else default.encode()
         for values in held.rows.values():
-            values[new["id"]] = new.get("origin_default")
+            values[new["id"]] = default
 
     def drop_column(self, table: str, name: str) -> None:
         """DROP COLUMN."""
@@ -253,10 +260,12 @@ class MadeSource:
         at = Tso(self.tick())
         attempt = layout.attempt_id()
         store = self.archive.store
-        ddl = write_jobs(store, layout.genesis_ddl_key(attempt), [ArchivedJob.of_history(e.job) for e in self._events if e.job])
+        ddl = write_jobs(
+            store, layout.genesis_ddl_key(attempt), [ArchivedJob.of_history(e.job) for e in self._events if e.job]
+        )
         tables = tuple(self._base(at, name, attempt) for name in self.tables) if base else None
         genesis = Genesis(
-            cluster_id=CLUSTER_ID,
+            cluster_id=self.cluster_id,
             archive_id="main",
             attempt=attempt,
             ts=at,
@@ -310,7 +319,7 @@ class MadeSource:
             for e in self._events if e.job
         ]  # fmt: skip
         manifest = Manifest(
-            cluster_id=CLUSTER_ID,
+            cluster_id=self.cluster_id,
             attempt=attempt,
             start=start,
             planned_end=end,
@@ -378,3 +387,58 @@ def target_rows(connection: TargetConnection, db: str = "d") -> dict[str, Counte
         rows = connection.query(f"SELECT * FROM `{db}`.`{name}`")
         found[name] = Counter(tuple(v.encode() if isinstance(v, str) else v for v in r) for r in rows)
     return found
+
+
+class Churn:
+    """A workload of every awkward kind over tables t (a key), k (no key) and u (a unique key whose values move)."""
+
+    def __init__(self, source: MadeSource, seed: int = 1) -> None:
+        self.source = source
+        self.rng = random.Random(seed)
+        source.create_table(
+            "t", [column(1, "id", flag=3), column(2, "name", MysqlType.VARCHAR), column(3, "n", MysqlType.LONGLONG)]
+        )
+        source.create_table("k", [column(1, "a"), column(2, "b", MysqlType.VARCHAR)], pk_is_handle=False)
+        source.create_table(
+            "u",
+            [column(1, "id", flag=3), column(2, "u", MysqlType.VARCHAR)],
+            index_info=[index(1, "uu", ("u", 1), unique=True)],
+        )
+
+    def fill(self) -> None:
+        """Rows to begin with."""
+        with self.source.txn() as t:
+            for i in range(60):
+                t.insert("t", id=i, name=b"x%d" % i, n=i)
+            for i in range(20):
+                t.insert("k", a=i % 3, b=None if i % 2 else b"bb")
+            for i in range(10):
+                t.insert("u", id=i, u=b"u%d" % i)
+
+    def work(self, transactions: int) -> None:
+        """Insert, update, move keys, delete; add and take equal rows; swap unique values between two rows."""
+        rng, tables = self.rng, self.source.tables
+        for _ in range(transactions):
+            with self.source.txn() as t:
+                for _ in range(3):
+                    ids = list(tables["t"].rows)
+                    choice = rng.random()
+                    if choice < 0.4 or len(ids) < 5:
+                        new = max(ids, default=0) + 1
+                        t.insert("t", id=new, name=b"new%d\t\\" % new, n=None)
+                    elif choice < 0.7:
+                        t.update("t", rng.choice(ids), name=b"upd", n=rng.randrange(1 << 60))
+                    elif choice < 0.8:
+                        t.update("t", rng.choice(ids), id=max(ids) + 1)
+                    else:
+                        t.delete("t", rng.choice(ids))
+                t.insert("k", a=rng.randrange(3), b=rng.choice([None, b"bb", b"BB ", b"c\\"]))
+                if rng.random() < 0.6:
+                    t.delete("k", rng.choice(list(tables["k"].rows)))
+                if rng.random() < 0.6 and tables["k"].rows:
+                    t.update("k", rng.choice(list(tables["k"].rows)), b=b"zz")
+                a, b = rng.sample(sorted(tables["u"].rows), 2)
+                ua, ub = tables["u"].rows[a][2], tables["u"].rows[b][2]
+                t.update("u", a, u=b"between")
+                t.update("u", b, u=ua)
+                t.update("u", a, u=ub)

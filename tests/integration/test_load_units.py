@@ -1,0 +1,264 @@
+"""Units on a real MariaDB: each is applied once, exactly as it is, or its rows are named."""
+
+import threading
+from collections.abc import Iterator
+from datetime import date
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from include.errors import FenceLost, RowRejected, TargetBusy, TargetUnavailable
+from include.loader import fence
+from include.loader.keyless import COUNT
+from include.loader.plan import UnitId
+from include.loader.target import TargetConnection
+from include.loader.unit import Claim, UnitHead, apply_unit
+from include.model.table import MysqlType
+from include.settings import TargetSettings
+from tests.support import mariadb
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
+        yield settings
+
+
+@pytest.fixture
+def target(server: TargetSettings) -> Iterator[tuple[TargetConnection, Claim]]:
+    with mariadb.owned(server) as (connection, owner):
+        connection.execute("DELETE FROM pumphouse.applied")
+        connection.execute("DROP DATABASE IF EXISTS d")
+        connection.execute("CREATE DATABASE d")
+        yield connection, Claim(task="main", plan=1, fence=owner.number)
+
+
+def head(phase: int, *, key: tuple[str, ...] = ("id",), bucket: int = 0, epoch: int = 0) -> UnitHead:
+    return UnitHead(unit=UnitId(epoch, phase, 7, bucket), db="d", table="t", key=key)
+
+
+def batch(**columns: tuple[int, pa.DataType, list[object]]) -> pa.RecordBatch:
+    schema = pa.schema(
+        [pa.field(n, kind, metadata={b"tp": str(int(tp)).encode()}) for n, (tp, kind, _) in columns.items()]
+    )
+    return pa.RecordBatch.from_arrays([pa.array(values, kind) for _, kind, values in columns.values()], schema=schema)
+
+
+def ids(*values: int) -> pa.RecordBatch:
+    return batch(id=(MysqlType.LONG, pa.int64(), list(values)))
+
+
+@pytest.mark.row("L1", "L4")
+def test_values_of_every_kind_arrive_as_they_are(target: tuple[TargetConnection, Claim]) -> None:
+    connection, claim = target
+    connection.execute(
+        "CREATE TABLE d.t (id BIGINT UNSIGNED PRIMARY KEY, c VARCHAR(200), bl LONGBLOB, f FLOAT, db DOUBLE,"
+        " e ENUM('a','b','2'), s SET('x','y'), bi BIT(64), y YEAR, d DATE, dt DATETIME(6), tm TIME(3), de DECIMAL(30,9),"
+        " j JSON, ts TIMESTAMP(3) NULL)"
+    )
+    rng = np.random.default_rng(5)
+    count = 500
+    blobs = [rng.bytes(200) for _ in range(count)]
+    floats = rng.standard_normal(count).astype(np.float32) * np.float32(1e20)
+    doubles = rng.standard_normal(count) * 1e-200
+    rows = batch(
+        id=(MysqlType.LONGLONG, pa.uint64(), [(1 << 64) - 1 - i for i in range(count)]),
+        c=(
+            MysqlType.VARCHAR,
+            pa.large_binary(),
+            [f"nä\t\\{i}\n\0\\N".encode() if i % 5 else None for i in range(count)],
+        ),
+        bl=(MysqlType.LONG_BLOB, pa.large_binary(), blobs),
+        f=(MysqlType.FLOAT, pa.float32(), list(floats)),
+        db=(MysqlType.DOUBLE, pa.float64(), list(doubles)),
+        # 0 is what TiDB stores for a value that is no element; a strict session refuses it in every usual way.
+        e=(MysqlType.ENUM, pa.uint64(), [i % 4 for i in range(count)]),
+        s=(MysqlType.SET, pa.uint64(), [i % 4 for i in range(count)]),
+        bi=(MysqlType.BIT, pa.uint64(), [(1 << 63) + i for i in range(count)]),
+        y=(MysqlType.YEAR, pa.int64(), [0 if i % 2 else 1999 for i in range(count)]),
+        d=(MysqlType.DATE, pa.large_string(), ["0000-00-00" if i % 3 else "2026-02-00" for i in range(count)]),
+        dt=(MysqlType.DATETIME, pa.large_string(), ["2026-11-21 07:30:00.123456"] * count),
+        tm=(MysqlType.TIME, pa.large_string(), ["-838:59:59.000"] * count),
+        de=(MysqlType.NEWDECIMAL, pa.large_string(), ["-123456789012345678901.123456789"] * count),
+        j=(MysqlType.JSON, pa.large_string(), ['{"a": "x\\\\n\\"y\\""}'] * count),
+        ts=(MysqlType.TIMESTAMP, pa.large_string(), ["2026-03-29 02:30:00.500"] * count),
+    )
+    assert apply_unit(connection, claim, head(1), [rows])
+    found = connection.query(
+        "SELECT id, c, bl, f + 0.0e0, db, e + 0, s + 0, bi + 0, y + 0, CAST(d AS CHAR), CAST(dt AS CHAR), CAST(tm AS CHAR),"
+        " CAST(de AS CHAR), j, CAST(ts AS CHAR) FROM d.t ORDER BY id DESC"
+    )
+    want = rows.to_pydict()
+    assert [r[0] for r in found] == want["id"]
+    assert [None if r[1] is None else r[1].encode() for r in found] == want["c"]
+    assert [r[2] for r in found] == want["bl"]
+    assert [np.float32(r[3]) for r in found] == list(floats)
+    for at, name in (
+        (4, "db"),
+        (5, "e"),
+        (6, "s"),
+        (7, "bi"),
+        (8, "y"),
+        (9, "d"),
+        (10, "dt"),
+        (11, "tm"),
+        (12, "de"),
+        (13, "j"),
+        (14, "ts"),
+    ):
+        assert [r[at] for r in found] == want[name], name
+    assert isinstance(connection.value("SELECT dt FROM d.t LIMIT 1").date(), date)
+
+
+@pytest.mark.row("L6", "L2")
+def test_a_unit_that_comes_again_changes_nothing_with_and_without_a_key(target: tuple[TargetConnection, Claim]) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id INT)")
+    rows = ids(1, 1, 2)
+    assert apply_unit(connection, claim, head(1, key=()), [rows])
+    assert not apply_unit(connection, claim, head(1, key=()), [rows])
+    assert connection.value("SELECT COUNT(*) FROM d.t") == 3
+
+
+@pytest.mark.row("L6")
+def test_a_twin_waits_for_the_first_and_then_skips(
+    server: TargetSettings, target: tuple[TargetConnection, Claim]
+) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id INT)")
+    connection.execute("BEGIN")
+    connection.execute("INSERT INTO pumphouse.applied VALUES ('main', 1, 0, 1, 7, 0, 3)")
+    answers: list[bool] = []
+
+    def twin() -> None:
+        with TargetConnection.open(server) as other:
+            answers.append(apply_unit(other, claim, head(1, key=()), [ids(1, 1, 2)]))
+
+    thread = threading.Thread(target=twin)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    connection.execute("COMMIT")
+    thread.join(10)
+    assert answers == [False]
+    assert connection.value("SELECT COUNT(*) FROM d.t") == 0
+
+
+@pytest.mark.row("L6")
+def test_a_unit_of_an_earlier_owner_changes_nothing(
+    server: TargetSettings, target: tuple[TargetConnection, Claim]
+) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
+    with TargetConnection.open(server) as other:
+        with pytest.raises(TargetBusy) as busy:
+            fence.acquire(other, run="second")
+        assert "test" in str(busy.value)
+        assert "pid" in busy.value.holder
+        fence.acquire(other, run="second", take_over=True)
+        with pytest.raises(FenceLost):
+            apply_unit(other, claim, head(1), [ids(1)])
+        assert other.value("SELECT COUNT(*) FROM d.t") == 0
+        # Taking over ended the first owner's connection: it cannot go on with its DDL.
+        with pytest.raises(TargetUnavailable):
+            connection.value("SELECT 1")
+
+
+@pytest.mark.row("L6")
+def test_the_same_run_takes_over_from_itself(server: TargetSettings, target: tuple[TargetConnection, Claim]) -> None:
+    del target
+    with TargetConnection.open(server) as again:
+        assert fence.acquire(again, run="test").run == "test"
+
+
+@pytest.mark.row("L6")
+def test_units_of_one_run_do_not_take_turns_at_the_fence(
+    server: TargetSettings, target: tuple[TargetConnection, Claim]
+) -> None:
+    _, claim = target
+    with TargetConnection.open(server) as a, TargetConnection.open(server) as b:
+        for each in (a, b):
+            each.execute("BEGIN")
+            each.execute("SET innodb_lock_wait_timeout = 2")
+            fence.hold_shared(each, claim.fence)
+        for each in (a, b):
+            each.execute("ROLLBACK")
+
+
+@pytest.mark.row("L4")
+@pytest.mark.parametrize(
+    ("column", "values", "named"),
+    [
+        ("VARCHAR(3)", [b"abc", b"abcdef"], "2"),
+        ("VARCHAR(9) NOT NULL", [b"abc", None], "2"),
+        ("TINYINT", [b"1", b"999"], "2"),
+        ("VARCHAR(9) COLLATE utf8mb4_general_ci UNIQUE", [b"abc", b"ABC "], "2"),
+    ],
+)
+def test_rows_that_the_target_would_bend_or_merge_are_named(
+    target: tuple[TargetConnection, Claim], column: str, values: list[bytes | None], named: str
+) -> None:
+    connection, claim = target
+    connection.execute(f"CREATE TABLE d.t (id INT PRIMARY KEY, c {column})")
+    rows = batch(id=(MysqlType.LONG, pa.int64(), [1, 2]), c=(MysqlType.VARCHAR, pa.large_binary(), values))
+    with pytest.raises(RowRejected) as rejected:
+        apply_unit(connection, claim, head(1), [rows])
+    assert rejected.value.table == "d.t"
+    assert rejected.value.rows == [{"id": named}]
+    assert connection.value("SELECT COUNT(*) FROM d.t") == 0
+    assert connection.value("SELECT COUNT(*) FROM pumphouse.applied") == 0
+
+
+@pytest.mark.row("L4")
+def test_a_row_that_removes_another_rows_unique_value_is_found_among_many(
+    target: tuple[TargetConnection, Claim],
+) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id INT PRIMARY KEY, c VARCHAR(9) UNIQUE)")
+    connection.execute("INSERT INTO d.t VALUES (9000, 'v777')")
+    rows = batch(
+        id=(MysqlType.LONG, pa.int64(), list(range(1000))),
+        c=(MysqlType.VARCHAR, pa.large_binary(), [b"v%d" % i for i in range(1000)]),
+    )
+    with pytest.raises(RowRejected) as rejected:
+        apply_unit(connection, claim, head(1), [rows])
+    assert rejected.value.rows == [{"id": "777"}]
+    assert connection.query("SELECT * FROM d.t") == [(9000, "v777")]
+
+
+@pytest.mark.row("L4", "L2")
+def test_deletes_by_key_take_what_is_there_and_forgive_what_is_not(target: tuple[TargetConnection, Claim]) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id INT, c VARCHAR(20) COLLATE utf8mb4_bin, PRIMARY KEY (id, c))")
+    connection.execute("INSERT INTO d.t VALUES (1,'a'),(1,'A'),(2,'b')")
+    keys = batch(
+        id=(MysqlType.LONG, pa.int64(), [1, 2, 5]), c=(MysqlType.VARCHAR, pa.large_binary(), [b"a", b"x", b"y"])
+    )
+    assert apply_unit(connection, claim, head(0, key=("id", "c")), [keys])
+    assert connection.query("SELECT * FROM d.t ORDER BY 1") == [(1, "A"), (2, "b")]
+
+
+@pytest.mark.row("L6")
+def test_a_table_without_a_key_loses_exactly_so_many_copies_compared_byte_by_byte(
+    target: tuple[TargetConnection, Claim],
+) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (a INT, c VARCHAR(20) COLLATE utf8mb4_general_ci, f FLOAT, b BLOB)")
+    connection.execute(
+        "INSERT INTO d.t VALUES (1,'x',1.1,NULL),(1,'x',1.1,NULL),(1,'x',1.1,NULL),(1,'X',1.1,NULL),(1,'x ',1.1,NULL),"
+        "(NULL,NULL,NULL,NULL),(NULL,NULL,NULL,NULL),(2,'y',2.2,x'00ff')"
+    )
+    gone = batch(
+        a=(MysqlType.LONG, pa.int64(), [1, None, 2]),
+        c=(MysqlType.VARCHAR, pa.large_binary(), [b"x", None, b"y"]),
+        f=(MysqlType.FLOAT, pa.float32(), [1.1, None, 2.2]),
+        b=(MysqlType.BLOB, pa.large_binary(), [None, None, b"\0\xff"]),
+    ).append_column(pa.field(COUNT, pa.int64()), pa.array([2, 1, 1]))
+    assert apply_unit(connection, claim, head(0, key=()), [gone])
+    assert sorted(connection.query("SELECT a, c FROM d.t"), key=repr) == sorted(
+        [(1, "x"), (1, "X"), (1, "x "), (None, None)], key=repr
+    )
+    with pytest.raises(RowRejected, match="lacks 2 of the rows"):
+        apply_unit(connection, claim, head(0, key=(), epoch=1), [gone])
+    assert connection.value("SELECT COUNT(*) FROM d.t") == 4
