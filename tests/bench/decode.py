@@ -1,0 +1,62 @@
+"""Decoding: payloads to Arrow columns, walk and images together, against the readable reference on a sample."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from include.codec import columnar, payload, row
+from include.codec.layout import RowLayout
+from include.model.binlog import MutationType
+from tests.bench.harness import Result, Watch
+from tests.bench.sysbench import Workload
+
+_TXNS, _REPEATS = 10_000, 10
+
+
+def _reference_rate(workload: Workload, values: list[bytes]) -> float:
+    began, rows = time.perf_counter(), 0
+    for value in values:
+        for _, kind, image in payload.row_changes(value):
+            if kind == MutationType.INSERT:
+                row.decode_insert(workload.table, image)
+            elif kind == MutationType.UPDATE:
+                row.decode_update(workload.table, image)
+            else:
+                row.decode_delete(workload.table, image)
+            rows += 1
+    return rows / (time.perf_counter() - began)
+
+
+def _decode(payloads: pa.Array, layout: RowLayout) -> int:
+    found = columnar.walk(payloads)
+    for op in (columnar.INSERT, columnar.UPDATE, columnar.DELETE):
+        some = found.take(found.op == op)
+        columnar.decode_images(found.data, some.row_start, some.row_len, op, layout)
+    return len(found)
+
+
+def bench(work: Path, runs: int) -> Result:
+    """300-byte rows of 11 columns."""
+    del work
+    workload = Workload()
+    values = list(workload.transactions(_TXNS, 1))
+    merged = [
+        payload.merge(payload.make_prewrite(n * 4 + 1, b"k", v), payload.make_commit(n * 4 + 1, n * 4 + 3, b"k"))
+        for n, v in enumerate(values)
+    ]
+    payloads = pa.array(merged, pa.large_binary())
+    layout = RowLayout.of(workload.table, workload.table)
+    _decode(payloads.slice(0, 10), layout)  # kernels compile, or load from their cache
+    samples = []
+    for _ in range(runs):
+        with Watch() as watch:
+            rows = sum(_decode(payloads, layout) for _ in range(_REPEATS))
+        samples.append(watch.sample(rows, mb_per_s=_REPEATS * payloads.nbytes / 1e6 / watch.seconds))
+    return Result("decode", "rows/s", samples, "reference codec", _reference_rate(workload, values[:500]))
+
+
+BENCHES: dict[str, Callable[[Path, int], Result]] = {"decode": bench}
