@@ -240,6 +240,10 @@ class FenceLost(LoadError):
     """Another owner raised the target's fence: this run must change nothing more. Facts: target, have, found."""
 
 
+class DdlRefused(LoadError):
+    """The target took a DDL for wrong and ran nothing of it. Facts: code, statement, job_id."""
+
+
 class DdlUncertain(LoadError):
     """A DDL may or may not have run before a crash and cannot be told by looking. Facts: statement."""
 

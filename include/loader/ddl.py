@@ -9,8 +9,9 @@ the table ``ddl`` of our schema (docs/formats.md):
    under the exclusive fence: no unit of rows is under way, and no earlier owner can follow.
 3. the statement; 4. *done*.
 
-A retry that finds an intent looks again. Other looks: it ran. The same looks: it did not, and runs now. Where looks
-cannot tell, a statement runs again if running twice is the same as once (TRUNCATE), else DdlUncertain asks a human.
+A retry that finds an intent looks again. Other looks, and what must be there is there: it ran. The same looks: it did
+not, and runs now. Where looks cannot tell, a statement runs again if running twice is the same as once (TRUNCATE), else
+DdlUncertain asks a human. A statement that the target refused goes back to planned.
 """
 
 # Names in statements are quoted by include.schema.ident; values go as parameters.
@@ -26,7 +27,7 @@ from typing import Any
 
 import structlog
 
-from include.errors import DdlUncertain, LoadError
+from include.errors import DdlRefused, DdlUncertain, LoadError
 from include.loader.fence import Ownership, check_lock
 from include.loader.state import lock_fence
 from include.loader.target import SQL_MODE, StatementFailed, TargetConnection
@@ -119,7 +120,7 @@ class DdlExecutor:
         Raises:
             DdlUncertain: an earlier attempt may or may not have run a statement, and looking does not tell.
             UnknownDdl, SchemaError: the DDL cannot be rendered.
-            LoadError: the target refused it.
+            DdlRefused: the target took it for wrong; a retry runs it again.
         """
         notes: tuple[str, ...] = ()
         steps = self._steps(event)
@@ -191,13 +192,20 @@ class DdlExecutor:
         if step.state != "intent":
             self._check_needs(event, step.statement)
             self._mark(event, step, "intent", self._looks(step.statement))
-        self._run(event, step.statement)
+        try:
+            self._run(event, step.statement)
+        except DdlRefused:
+            self._mark(event, step, "planned")
+            raise
         self._mark(event, step, "done")
         return True
 
     def _ran(self, event: DdlEvent, step: _Step) -> bool:
         """Whether the statement of an intent took effect before the crash."""
         before, now = step.looks or [], self._looks(step.statement)
+        for name, look in zip(step.statement.objects, now, strict=True):
+            if (look["show"] is None) != (name in step.statement.gone):
+                return False
         if any(a["show"] != b["show"] for a, b in zip(before, now, strict=True)):
             return True
         known = all(look["engine"] is not None for look in (*before, *now))
@@ -221,7 +229,7 @@ class DdlExecutor:
         try:
             connection.execute(statement.sql)
         except StatementFailed as error:
-            raise LoadError(
+            raise DdlRefused(
                 f"target {connection.name} refused the DDL of job {event.job.id} at {show(event.commit_ts)}: "
                 f"{error.message}",
                 hint="what the source says is: " + event.job.query[:500],

@@ -20,6 +20,7 @@ from include.schema.table_sql import (
     plain_indexes,
     primary_sql,
     table_charset,
+    visibility_sql,
 )
 
 
@@ -53,7 +54,8 @@ def alter_clauses(job: Job, before: TableInfo, after: TableInfo, dialect: Dialec
         if old_checks.get(name) != text
     ]
     first += _options(before, after, dialect)
-    return AlterClauses(tuple(first), tuple(then))
+    shown, shown_then = _visibility(before, after, renamed, dialect)
+    return AlterClauses((*first, *shown), (*then, *shown_then))
 
 
 Pairs = list[tuple[ColumnInfo | None, ColumnInfo]]
@@ -152,7 +154,7 @@ def _unmoved(places: list[int]) -> set[int]:
 
 
 def _key_texts(info: TableInfo, dialect: Dialect) -> dict[str, tuple[IndexInfo, str]]:
-    return {index.name.lower(): (index, index_sql(index, dialect)) for index in plain_indexes(info)}
+    return {i.name.lower(): (i, index_sql(i, dialect, visibility=False)) for i in plain_indexes(info)}
 
 
 def _renamed(before: TableInfo, after: TableInfo, dialect: Dialect) -> dict[str, str]:
@@ -163,8 +165,7 @@ def _renamed(before: TableInfo, after: TableInfo, dialect: Dialect) -> dict[str,
         other = new.get(index.id)
         if other is None or other.name == index.name:
             continue
-        same = index_sql(index, dialect).replace(quote(index.name), "", 1)
-        if same == index_sql(other, dialect).replace(quote(other.name), "", 1):
+        if index_sql(replace(index, name=other.name), dialect) == index_sql(other, dialect):
             out[index.name] = other.name
     return out
 
@@ -180,7 +181,7 @@ def _key_changes(
     """Names of the indexes to drop; definitions of those to add."""
     renamed = _renamed(before, after, dialect)
     old = {
-        key: index_sql(replace(index, columns=_carried(index.columns, names)), dialect)
+        key: index_sql(replace(index, columns=_carried(index.columns, names)), dialect, visibility=False)
         for key, (index, _) in _key_texts(before, dialect).items()
     }
     new = _key_texts(after, dialect)
@@ -193,6 +194,26 @@ def _key_changes(
     ]
     add = [text for key, (_, text) in new.items() if key not in moved_to and old.get(key) != text]
     return drop, add
+
+
+def _visibility(
+    before: TableInfo, after: TableInfo, names: dict[str, str], dialect: Dialect
+) -> tuple[list[str], list[str]]:
+    """ALTER INDEX for indexes that stay, and, in the second statement, for invisible ones that are new.
+
+    MariaDB makes a new one visible when the same statement drops an index of that name.
+    """
+    old = {index.name.lower(): index for index in plain_indexes(before)}
+    replaced = {name.lower() for name in _key_changes(before, after, names, dialect)[0]}
+    first, then = [], []
+    for index in plain_indexes(after):
+        clause = f"ALTER INDEX {quote(index.name)} {visibility_sql(index, dialect)}"
+        was = old.get(index.name.lower())
+        if was is None or index.name.lower() in replaced:
+            then += [clause] if index.invisible else []
+        elif was.invisible != index.invisible:
+            first.append(clause)
+    return first, then
 
 
 def _primary_changes(before: TableInfo, after: TableInfo, names: dict[str, str]) -> bool:

@@ -41,7 +41,8 @@ _ENGINE_ONLY = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Acti
 class Statement:
     """One statement for a target.
 
-    ``objects``: the tables as (database, name), and databases as (database, ''), whose looks tell whether it ran.
+    ``objects``: the tables as (database, name), and databases as (database, ''), whose looks tell whether it ran; of
+    them, those in ``gone`` are not there afterwards, and the others are.
     ``repeatable``: running it twice, with no rows between, is the same as running it once; so where looks do not tell,
     it may run again. ``engine_only``: SHOW CREATE is the same before and after, only the engine's table ids differ.
     ``db``: the database to be in, for statements that are the source's own text. ``needs``: a table that must be there.
@@ -55,6 +56,7 @@ class Statement:
     db: str = ""
     needs: tuple[str, str] | None = None
     strict: bool = True
+    gone: tuple[tuple[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object, as the target's table ``ddl`` keeps it."""
@@ -71,6 +73,7 @@ class Statement:
             db=str(data["db"]),
             needs=None if data["needs"] is None else (str(data["needs"][0]), str(data["needs"][1])),
             strict=bool(data["strict"]),
+            gone=tuple((str(db), str(name)) for db, name in data["gone"]),
         )
 
 
@@ -96,9 +99,18 @@ class _Target:
     statements: list[Statement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def run(self, sql: str, *objects: tuple[str, str], repeatable: bool = False, engine_only: bool = False) -> None:
-        strict = _strict(self.event)
-        self.statements.append(Statement(sql, objects, repeatable, engine_only, strict=strict))
+    def run(
+        self,
+        sql: str,
+        *objects: tuple[str, str],
+        repeatable: bool = False,
+        engine_only: bool = False,
+        gone: tuple[tuple[str, str], ...] = (),
+        needs: tuple[str, str] | None = None,
+    ) -> None:
+        self.statements.append(
+            Statement(sql, objects, repeatable, engine_only, strict=_strict(self.event), gone=gone, needs=needs)
+        )
 
 
 def _strict(event: DdlEvent) -> bool:
@@ -129,7 +141,8 @@ def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA)
         repeatable = event.action in {Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION}
         engine_only = event.action in _ENGINE_ONLY
         db = event.job.schema_name
-        text = Statement(event.job.query, _objects(event), repeatable, engine_only, db, strict=_strict(event))
+        objects, gone = _objects(event)
+        text = Statement(event.job.query, objects, repeatable, engine_only, db, strict=_strict(event), gone=gone)
         return Rendered((text,))
     rule = _RULES.get(event.action)
     if rule is None:
@@ -154,10 +167,13 @@ def _is_system(event: DdlEvent) -> bool:
     return info is not None and is_system(info.name)
 
 
-def _objects(event: DdlEvent) -> tuple[tuple[str, str], ...]:
-    sides = [side.name for change in event.changes for side in (change.before, change.after) if side is not None]
-    databases = [(info.name, "") for info in (event.db_before, event.db_after) if info is not None]
-    return tuple(dict.fromkeys(sides + databases))
+def _objects(event: DdlEvent) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """What an event touches; and what of that is gone after it."""
+    before = [c.before.name for c in event.changes if c.before is not None]
+    after = [c.after.name for c in event.changes if c.after is not None]
+    before += [(event.db_before.name, "")] if event.db_before is not None else []
+    after += [(event.db_after.name, "")] if event.db_after is not None else []
+    return tuple(dict.fromkeys(before + after)), tuple(dict.fromkeys(n for n in before if n not in after))
 
 
 def _there(version: TableVersion | None, target: _Target) -> bool:
@@ -215,23 +231,23 @@ def _drop_one(target: _Target, version: TableVersion) -> None:
     if version.table.id in target.event.kept:
         _keep(target, version)
     elif version.table.is_view:
-        target.run(f"DROP VIEW IF EXISTS {name}", version.name, repeatable=True)
+        target.run(f"DROP VIEW IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
     elif version.table.is_sequence:
-        target.run(f"DROP SEQUENCE IF EXISTS {name}", version.name, repeatable=True)
+        target.run(f"DROP SEQUENCE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
     else:
-        target.run(f"DROP TABLE IF EXISTS {name}", version.name, repeatable=True)
+        target.run(f"DROP TABLE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
 
 
 def _keep(target: _Target, version: TableVersion) -> None:
     """The rows come back later and no binlog will bring them: the table waits aside."""
     kept = kept_name(target.keep_schema, version.table.id)
-    target.run(f"RENAME TABLE {qualified(*version.name)} TO {qualified(*kept)}", version.name, kept)
+    _rename_one(target, version.name, kept)
 
 
 def _recover_one(target: _Target, version: TableVersion) -> None:
     kept = kept_name(target.keep_schema, version.table.id)
     sql = f"RENAME TABLE {qualified(*kept)} TO {qualified(*version.name)}"
-    target.statements.append(Statement(sql, (kept, version.name), needs=kept))
+    target.run(sql, kept, version.name, gone=(kept,), needs=kept)
 
 
 def _recover(target: _Target) -> None:
@@ -277,7 +293,7 @@ def _rename(target: _Target) -> None:
 
 
 def _rename_one(target: _Target, old: tuple[str, str], new: tuple[str, str]) -> None:
-    target.run(f"RENAME TABLE {qualified(*old)} TO {qualified(*new)}", old, new)
+    target.run(f"RENAME TABLE {qualified(*old)} TO {qualified(*new)}", old, new, gone=(old,))
 
 
 def _folded(name: tuple[str, str]) -> tuple[str, str]:
@@ -384,7 +400,8 @@ def _drop_schema(target: _Target) -> None:
     for change in target.event.changes:
         if change.before is not None and change.before.table.id in target.event.kept:
             _keep(target, change.before)
-    target.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", (info.name, ""), repeatable=True)
+    name = (info.name, "")
+    target.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", name, repeatable=True, gone=(name,))
 
 
 def _nothing(target: _Target) -> None:

@@ -108,14 +108,21 @@ def left_out(info: TableInfo) -> list[str]:
     return notes + [f"foreign key {cistr(fk.get('fk_name'))} is left out" for fk in info.raw.get("fk_info") or ()]
 
 
-def index_sql(index: IndexInfo, dialect: Dialect) -> str:
-    """``UNIQUE KEY `a` (`b`(10)) COMMENT '…'``."""
+def index_sql(index: IndexInfo, dialect: Dialect, *, visibility: bool = True) -> str:
+    """``UNIQUE KEY `a` (`b`(10)) COMMENT '…'``, with what says that it is invisible unless told otherwise."""
     words = ["UNIQUE KEY" if index.unique else "KEY", quote(index.name), f"({_parts(index.columns)})"]
     if index.comment:
         words.append(f"COMMENT {literal(index.comment)}")
-    if index.invisible:
-        words.append("IGNORED" if dialect is Dialect.MARIADB else "INVISIBLE")
+    if index.invisible and visibility:
+        words.append(visibility_sql(index, dialect))
     return " ".join(words)
+
+
+def visibility_sql(index: IndexInfo, dialect: Dialect) -> str:
+    """Whether the planner sees it, as the target says it."""
+    if dialect is Dialect.MARIADB:
+        return "IGNORED" if index.invisible else "NOT IGNORED"
+    return "INVISIBLE" if index.invisible else "VISIBLE"
 
 
 def _parts(parts: tuple[IndexColumn, ...]) -> str:

@@ -19,7 +19,9 @@ def name(text: str) -> Raw:
     return {"O": text, "L": text.lower()}
 
 
-def col(title: str, tp: int, *, flag: int = 0, flen: int = -1, decimal: int = -1, text: bool = False, **more: Any) -> Raw:
+def col(
+    title: str, tp: int, *, flag: int = 0, flen: int = -1, decimal: int = -1, text: bool = False, **more: Any
+) -> Raw:
     charset = more.pop("charset", "utf8mb4" if text else "binary")
     collate = more.pop("collate", f"{charset}_bin" if text else "binary")
     field = {"Tp": tp, "Flag": flag, "Flen": flen, "Decimal": decimal, "Charset": charset, "Collate": collate}
@@ -140,7 +142,9 @@ class Source:
         }
         return tidy(raw)
 
-    def create(self, table: str, cols: list[Raw], keys: list[Raw] | None = None, *, action: int = 3, **more: Any) -> TimedJob:
+    def create(
+        self, table: str, cols: list[Raw], keys: list[Raw] | None = None, *, action: int = 3, **more: Any
+    ) -> TimedJob:
         raw = self.make(table, cols, keys, **more)
         return self.create_raw(table, raw, action=action)
 
@@ -191,7 +195,13 @@ class Source:
             moved = [m for m in moved if m["id"] != raw["id"]] + [raw]
         db = pairs[0][0].split(".")[0]
         return self.job(
-            Action.RENAME_TABLES, db, table_id=moved[0]["id"], query=query, TableInfo=moved[-1], MultipleTableInfos=moved, **more
+            Action.RENAME_TABLES,
+            db,
+            table_id=moved[0]["id"],
+            query=query,
+            TableInfo=moved[-1],
+            MultipleTableInfos=moved,
+            **more,
         )
 
     def exchange(self, partitioned: str, partition: str, plain: str) -> TimedJob:

@@ -163,11 +163,16 @@ def test_a_multi_table_rename_across_databases_is_read_from_arguments_or_stateme
     pairs = [("d.a", "e.a"), ("d.b", "d.c")]
     args = [[source.dbs["d"]] * 2, [source.dbs["e"], source.dbs["d"]], [name("a"), name("c")], ids]
     with_args = source.rename_many("unreadable (", pairs, raw_args=args)
-    with_text = TimedJob(with_args.commit_ts, Job.from_dict({**with_args.job.raw, "raw_args": None, "query": "RENAME TABLE `a` TO `e`.`a`, b TO c"}))
+    with_text = TimedJob(
+        with_args.commit_ts,
+        Job.from_dict({**with_args.job.raw, "raw_args": None, "query": "RENAME TABLE `a` TO `e`.`a`, b TO c"}),
+    )
     for job in (with_args, with_text):
         timeline = Timeline.empty().fold([*source.jobs[:-1], job])
         assert [v.name for v in timeline.tables_at(job.commit_ts)] == [("d", "c"), ("e", "a")]
-    lying = TimedJob(with_args.commit_ts, Job.from_dict({**with_text.job.raw, "query": "RENAME TABLE a TO e.a, b TO d"}))
+    lying = TimedJob(
+        with_args.commit_ts, Job.from_dict({**with_text.job.raw, "query": "RENAME TABLE a TO e.a, b TO d"})
+    )
     with pytest.raises(SchemaError, match="says otherwise"):
         Timeline.empty().fold([*source.jobs[:-1], lying])
 
