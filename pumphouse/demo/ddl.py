@@ -5,7 +5,9 @@ Every kind of DDL is a step (`pumphouse.demo.statements`); `DdlEngine.run` carri
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -78,15 +80,24 @@ class DdlEngine:
         self.delay_s = history_delay_s
         self._connection = source.connect(autocommit=True)
         self._store = SourceStore(source)
+        self._turn = os.open(directory / "ddl", os.O_RDWR | os.O_CREAT, 0o600)
 
     def close(self) -> None:
         """Release the connections."""
         self._connection.close()
         self._store.close()
         self.gate.close()
+        os.close(self._turn)
 
     def run(self, step: Step, *, pause_s: float = 0.0) -> Raw:
         """Carry out one DDL; returns its job. ``pause_s`` lies between the two binlogs of a DROP COLUMN."""
+        fcntl.flock(self._turn, fcntl.LOCK_EX)  # waits for a dump of genesis that is being read
+        try:
+            return self._run(step, pause_s)
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    def _run(self, step: Step, pause_s: float) -> Raw:
         with self.gate.exclusive():
             catalog = Catalog.load(self.path)
             change = step(catalog)

@@ -239,6 +239,13 @@ def tagged(tag: str) -> list[psutil.Process]:
     return found
 
 
+def descendants(supervisor: Supervisor, name: str) -> list[psutil.Process]:
+    """Every living process below a supervised one."""
+    record = supervisor.record(name)
+    process = record.process() if record else None
+    return [] if process is None else _living(process.children(recursive=True))
+
+
 def _living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     found = []
     for process in processes:
