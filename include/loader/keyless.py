@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from include.errors import RowRejected
+from include.errors import LoadError, RowRejected
 from include.loader import textrows
 from include.loader.columns import Column
 from include.loader.insert import insert_rows
-from include.loader.target import RetryUnit, StatementFailed, TargetConnection
+from include.loader.target import TargetConnection
 from include.schema.ident import qualified, quote
 
 # Last column of a batch: how many copies of the row go.
@@ -55,7 +55,7 @@ def delete_rows(connection: TargetConnection, db: str, table: str, batches: Sequ
                 rows=[],
             )
     finally:
-        with contextlib.suppress(StatementFailed, RetryUnit):
+        with contextlib.suppress(LoadError):
             connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
     _put_back(connection, target, rows, found - counts)
 

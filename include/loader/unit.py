@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import RowRejected
+from include.errors import LoadError, RowRejected
 from include.loader.fence import hold_shared
 from include.loader.insert import Rejected, insert_rows
 from include.loader.keyless import delete_rows
@@ -139,7 +139,7 @@ def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence
         condition = " AND ".join(f"{head.target}.{quote(name)} = {keys}.{quote(name)}" for name in head.key)
         connection.execute(f"DELETE {head.target} FROM {keys} STRAIGHT_JOIN {head.target} ON {condition}")
     finally:
-        with contextlib.suppress(StatementFailed, RetryUnit):
+        with contextlib.suppress(LoadError):
             connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {keys}")
 
 

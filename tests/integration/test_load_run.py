@@ -1,0 +1,340 @@
+"""Whole loads on a real MariaDB: an archive of a source with every awkward kind of change, loaded, killed, refused, repeated."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.errors import (
+    ConfigError,
+    LoadError,
+    RowRejected,
+    TargetAhead,
+    TargetBusy,
+    TargetIncomplete,
+    UnknownTable,
+    UsageError,
+)
+from include.loader import fence
+from include.loader.report import LoadReport
+from include.loader.target import TargetConnection, read_checkpoint
+from include.model.table import MysqlType
+from include.model.tso import Tso
+from include.registry.open import open_cluster
+from include.settings import Settings, TargetSettings
+from spark_tasks.jobs import load
+from tests.support import mariadb
+from tests.support.madearchive import Churn, MadeSource, column, target_rows
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
+        yield settings
+
+
+@pytest.fixture
+def target(server: TargetSettings) -> Iterator[TargetConnection]:
+    with TargetConnection.open(server) as connection:
+        for (name,) in connection.query("SHOW DATABASES"):
+            if name not in {"mysql", "information_schema", "performance_schema", "sys"}:
+                connection.execute(f"DROP DATABASE `{name}`")
+        yield connection
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> MadeSource:
+    cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
+    made = MadeSource(tmp_path / "archive", cluster.cluster_id())
+    cluster.close()
+    return made
+
+
+@pytest.fixture
+def settings(tmp_path: Path, source: MadeSource, server: TargetSettings) -> Settings:
+    return Settings.model_validate(
+        {
+            "cluster": {"url": f"file://{tmp_path}/cluster"},
+            "archive": source.settings,
+            "target": server,
+            "load": {"engine": "local", "buckets": 3},
+        }
+    )
+
+
+def equal(source: MadeSource, target: TargetConnection) -> bool:
+    return target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L2", "L4", "L6", "S3")
+def test_a_target_begins_from_the_dump_and_follows_through_windows_and_ddl(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(20)
+    source.cut()
+    churn.work(20)
+    source.add_column("t", column(4, "extra", default="7", origin_default="7"))
+    churn.work(20)
+    source.truncate("k")
+    churn.work(20)
+    source.drop_column("t", "name")
+    source.create_table("new", [column(1, "id", flag=3)])
+    source.drop_table("new")
+    source.rename_table("u", "v")
+    end = source.cut()
+    report = load.run(settings)
+    assert equal(source, target)
+    assert report.to_ts == end == read_checkpoint(settings.target, "main")
+    assert report.ddls == 6
+    again = load.run(settings)
+    assert (again.plans, again.from_ts, again.to_ts) == (0, end, end)
+    assert equal(source, target)
+    assert target.value("SELECT COUNT(*) FROM pumphouse.applied") == 0
+
+
+@pytest.mark.row("L6", "R1")
+def test_a_load_may_end_in_the_middle_of_a_window(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(10)
+    middle, then = Tso(source.tick()), source.snapshot()
+    churn.work(10)
+    end = source.cut()
+    assert load.run(settings, to=middle).to_ts == middle
+    assert target_rows(target) == then
+    assert load.run(settings).to_ts == end
+    assert equal(source, target)
+
+
+@pytest.mark.row("S3")
+def test_a_row_written_before_a_ddl_and_committed_after_it_gets_the_new_shape(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3), column(2, "a")])
+    source.genesis()
+    before = source.schema_version
+    with source.txn() as t:
+        t.insert("t", id=1, a=1)
+    old = source.tables["t"].info
+    source.add_column("t", column(3, "b", default="9", origin_default="9"))
+    new, source.tables["t"].info = source.tables["t"].info, old
+    with source.txn(schema_version=before) as t:
+        t.insert("t", id=2, a=2)
+    source.tables["t"].info = new
+    source.tables["t"].rows[2][3] = 9
+    source.cut()
+    load.run(settings)
+    assert equal(source, target)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing below catches it, and the connection goes."""
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_load_killed_at_random_statements_and_run_again_ends_equal(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    churn = Churn(source, seed)
+    churn.fill()
+    source.genesis()
+    churn.work(15)
+    source.add_column("t", column(4, "extra", default="7", origin_default="7"))
+    churn.work(15)
+    source.cut()
+    source.truncate("k")
+    churn.work(5)
+    source.rename_table("u", "v")
+    source.cut()
+    rng = random.Random(seed)
+    left = [0]
+
+    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: TargetConnection, *args: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                self._connection._force_close()
+                raise Killed
+            return original(self, *args)
+
+        return call
+
+    for name in ("execute", "load_local"):
+        monkeypatch.setattr(TargetConnection, name, deadly(getattr(TargetConnection, name)))
+    kills = 0
+    for attempt in range(100):
+        left[0] = rng.randrange(1, 60 + 25 * attempt)
+        try:
+            load.run(settings, run_id="same")
+            break
+        except Killed:
+            kills += 1
+    left[0] = 0
+    assert kills >= 3
+    assert equal(source, target)
+    assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
+
+
+@pytest.mark.row("L6")
+def test_a_second_load_at_once_is_refused_and_names_the_holder(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.genesis()
+    target.create_tables()
+    fence.acquire(target, run="the first run")
+    with pytest.raises(TargetBusy, match=r"the first run.*pid"):
+        load.run(settings)
+    assert load.run(settings, take_over=True).plans == 1
+
+
+@pytest.mark.row("L6")
+def test_a_target_ahead_of_the_archive_is_refused(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.genesis()
+    load.run(settings)
+    target.execute("UPDATE pumphouse.checkpoint SET ts = ts + 1000000000")
+    with pytest.raises(TargetAhead) as ahead:
+        load.run(settings)
+    assert ahead.value.checkpoint > ahead.value.archive_end
+
+
+def test_a_moment_beyond_the_archive_is_refused_and_not_clamped(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    del target
+    at = source.genesis()
+    with pytest.raises(UsageError, match="the archive ends at"):
+        load.run(settings, to=Tso(at + (1 << 40)))
+
+
+@pytest.mark.row("L2")
+def test_a_forced_repeat_changes_nothing_and_names_what_it_leaves_out(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    at = source.genesis()
+    churn.work(10)
+    source.add_column("u", column(3, "extra", default="7", origin_default="7"))
+    churn.work(10)
+    source.cut()
+    load.run(settings)
+    report = load.run(settings, repeat=at)
+    assert equal(source, target)
+    assert set(report.skipped) == {"d.k", "d.u"}
+    assert report.skipped["d.k"] == "it has no key"
+    assert report.inserted > 0
+
+
+@pytest.mark.row("L2")
+def test_safe_mode_forgives_rows_that_are_there_already(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3), column(2, "a")])
+    at = source.genesis(base=False)
+    with source.txn() as t:
+        t.insert("t", id=1, a=1)
+        t.insert("t", id=2, a=2)
+        t.delete("t", 2)
+    source.cut()
+    target.execute("CREATE DATABASE d")
+    target.execute("CREATE TABLE d.t (id INT PRIMARY KEY, a INT)")
+    target.execute("INSERT INTO d.t VALUES (1, 99)")
+    load.run(settings, equal_at=at)
+    assert equal(source, target)
+
+
+def test_a_target_with_tables_and_no_checkpoint_is_not_overwritten(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    target.execute("CREATE DATABASE d")
+    target.execute("CREATE TABLE d.mine (id INT PRIMARY KEY)")
+    with pytest.raises(LoadError, match=r"d\.mine"):
+        load.run(settings)
+    assert target.value("SELECT COUNT(*) FROM d.mine") == 0
+
+
+def test_an_archive_without_a_dump_says_how_a_target_can_begin(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    del target
+    source.genesis(base=False)
+    with pytest.raises(LoadError, match="--equal-at"):
+        load.run(settings)
+
+
+@pytest.mark.row("L6")
+def test_an_abandoned_plan_leaves_the_target_inconsistent_until_a_restore(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3), column(2, "c", MysqlType.VARCHAR)])
+    source.genesis()
+    load.run(settings)
+    target.execute("ALTER TABLE d.t MODIFY c VARCHAR(3)")
+    with source.txn() as t:
+        t.insert("t", id=1, c=b"too long")
+    source.cut()
+    with pytest.raises(RowRejected, match=r"d\.t.*'1'"):
+        load.run(settings)
+    load.run(settings, abandon="the table was changed by hand")
+    with pytest.raises(TargetIncomplete, match="changed by hand"):
+        load.run(settings)
+
+
+def test_another_task_on_the_same_target_is_refused(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    del target
+    source.genesis()
+    load.run(settings)
+    with pytest.raises(LoadError, match="belongs to the load 'main'"):
+        load.run(settings, task="other")
+
+
+@pytest.mark.row("S1")
+def test_a_row_of_an_unknown_table_stops_the_load_and_names_the_table_id(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    del target
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+        t.builder.insert(4711, b"\x08\x02\x00")
+    source.cut()
+    with pytest.raises(UnknownTable) as unknown:
+        load.run(settings)
+    assert unknown.value.table_id == 4711
+
+
+def test_a_missing_archive_is_a_clear_error(settings: Settings) -> None:
+    with pytest.raises(ConfigError, match="there is no archive"):
+        load.run(settings)
+
+
+@pytest.mark.row("L5")
+def test_a_long_range_is_loaded_in_several_plans(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    for _ in range(3):
+        churn.work(5)
+        source.cut()
+    small = settings.model_copy(update={"load": settings.load.model_copy(update={"max_plan_bytes": 1})})
+    report: LoadReport = load.run(small)
+    assert report.plans == 4
+    assert equal(source, target)
