@@ -6,7 +6,6 @@ Owned by the event loop; store and cluster calls that may block run on threads.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -16,7 +15,7 @@ import structlog
 from include.errors import BinlogError, PumpDraining, UsageError
 from include.model.node import NodeKind, NodeStatus
 from include.model.tso import physical_ms, show
-from include.proto.binlog_pb2 import Binlog, PrewriteValue
+from include.proto.binlog_pb2 import Binlog
 from include.proto.pumphouse_pb2 import (
     Blocker,
     PendingCommit,
@@ -25,11 +24,12 @@ from include.proto.pumphouse_pb2 import (
     TriggerGcResponse,
 )
 from include.registry.base import Cluster
+from pump_service import dump
 from pump_service.collector import Collector
 from pump_service.heartbeat import Registrar
 from pump_service.lifecycle import OPERATOR_ACTIONS, Action, Lifecycle
 from pump_service.resolve.asker import Asker
-from pump_service.resolve.base import Resolver
+from pump_service.resolve.base import NoAnswer, Resolver
 from pump_service.store import store as store_types
 from pump_service.store.store import PullBatch, Store, Unresolved
 
@@ -198,16 +198,15 @@ class Operations:
         payload = await asyncio.to_thread(self._store.find, ts)
         if payload is None:
             return f"no binlog is stored under ts {show(ts)}"
+        text = dump.describe(payload)
         message = Binlog.FromString(payload)
-        lines = ["binlog:", str(message).rstrip()]
-        if message.prewrite_value:
-            lines += ["prewrite value:", str(PrewriteValue.FromString(message.prewrite_value)).rstrip()]
         if message.prewrite_key and ts == message.start_ts:
-            lines.append("transaction:")
-            with contextlib.suppress(BinlogError):
+            try:
                 outcome = await self._resolver.ask(message.start_ts, message.prewrite_key, decide=False)
-                lines.append(f"{outcome.fate.value} commit_ts: {outcome.commit_ts}")
-        return "\n".join(lines) + "\n"
+            except NoAnswer as error:
+                return f"{text}transaction: {error}\n"
+            text += f"transaction: {outcome.fate.value} commit_ts: {outcome.commit_ts}\n"
+        return text
 
     # ---- parts -------------------------------------------------------------------------------------------------
 

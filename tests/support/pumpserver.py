@@ -48,9 +48,7 @@ def prewrite(start_ts: int, value: bytes = b"value", *, key: bytes = b"app/k", *
 
 def commit(start_ts: int, commit_ts: int, *, key: bytes = b"app/k") -> bytes:
     """Bytes of a C."""
-    return Binlog(
-        tp=BinlogType.Commit, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key
-    ).SerializeToString()
+    return Binlog(tp=BinlogType.Commit, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key).SerializeToString()
 
 
 def rollback(start_ts: int) -> bytes:
@@ -253,9 +251,7 @@ class PumpServer:
 
     def gc(self) -> v1.TriggerGcResponse:
         """Run GC."""
-        answer: v1.TriggerGcResponse = self.batch.TriggerGc(
-            v1.TriggerGcRequest(cluster_id=self.cluster_id), timeout=30
-        )
+        answer: v1.TriggerGcResponse = self.batch.TriggerGc(v1.TriggerGcRequest(cluster_id=self.cluster_id), timeout=30)
         return answer
 
     # ---- registry ----------------------------------------------------------------------------------------------

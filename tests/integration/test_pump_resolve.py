@@ -1,0 +1,191 @@
+"""Transactions whose C got lost: the Pump asks the application's resolver."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from include.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
+from include.errors import UsageError
+from include.model.tso import Tso, compose, physical_ms
+from include.registry.file import FileCluster
+from pumphouse.cli import Context
+from pumphouse.commands.pump import pump as pump_command
+from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
+
+pytestmark = pytest.mark.row("P6")
+
+
+class Application:
+    """Outcomes of transactions, and the questions that came."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, Outcome] = {}
+        self.asked: list[tuple[int, bool, float]] = []
+        self._lock = threading.Lock()
+
+    def answer(self, start_ts: Tso, key: bytes, decide: bool) -> Outcome:
+        assert key.startswith(b"app/")
+        with self._lock:
+            self.asked.append((start_ts, decide, time.monotonic()))
+            known = self.outcomes.get(start_ts)
+            if known is None and decide:
+                known = self.outcomes[start_ts] = ROLLED_BACK
+            return known or PENDING
+
+    def questions(self, start_ts: int) -> list[bool]:
+        return [decide for asked, decide, _ in self.asked if asked == start_ts]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pump")
+
+
+@pytest.fixture(scope="module")
+def cluster(directory: Path) -> FileCluster:
+    return FileCluster(directory / "cluster")
+
+
+@pytest.fixture
+def application(cluster: FileCluster) -> Iterator[Application]:
+    app = Application()
+    with ResolverServer(cluster, "app", [b"app/"], app.answer):
+        yield app
+
+
+@pytest.fixture(scope="module")
+def pump(directory: Path, cluster: FileCluster) -> Iterator[PumpServer]:
+    """One Pump for all: each test leaves nothing open, and looks only above its own start ts."""
+    with PumpServer(directory, cluster, max_txn_timeout_s=2.5) as server:
+        yield server
+
+
+def test_a_lost_commit_is_completed_by_the_pump_early_and_without_power(
+    pump: PumpServer, application: Application
+) -> None:
+    start_ts = pump.cluster.tso()
+    pump.write(prewrite(start_ts, b"rows"))
+    commit_ts = pump.cluster.tso()
+    application.outcomes[start_ts] = committed(commit_ts)
+    (found,) = pump.pull_until(commit_ts, after=start_ts)
+    assert (found.start_ts, found.commit_ts, found.prewrite_value) == (start_ts, commit_ts, b"rows")
+    assert set(application.questions(start_ts)) == {False}
+    # The C that was only slow comes after all: counted, and ignored.
+    before = pump.status().duplicate_commits
+    pump.write(commit(start_ts, commit_ts))
+    eventually(lambda: pump.status().duplicate_commits == before + 1)
+    assert not pump.status().late
+    assert not pump.status().orphans
+
+
+def test_an_open_transaction_is_rolled_back_only_after_the_time_out_and_by_decision(
+    pump: PumpServer, application: Application
+) -> None:
+    began = time.monotonic()
+    start_ts = pump.cluster.tso()
+    pump.write(prewrite(start_ts))
+    eventually(lambda: pump.status().unresolved == 0)
+    assert time.monotonic() - began >= 2.4
+    asked = application.questions(start_ts)
+    assert asked[0] is False
+    assert asked[-1] is True
+    assert asked == sorted(asked)
+    fence = pump.cluster.tso()
+    eventually(lambda: pump.status().watermark > fence)
+    assert pump.pull_until(fence, after=start_ts) == []
+
+
+def test_no_question_is_asked_about_a_prewrite_whose_commit_comes_at_once(
+    pump: PumpServer, application: Application
+) -> None:
+    for _ in range(20):
+        pump.transaction()
+    time.sleep(0.5)
+    assert application.asked == []
+
+
+def test_without_an_answer_the_pump_holds_names_the_start_ts_and_raises_a_metric(pump: PumpServer) -> None:
+    start_ts = pump.cluster.tso()
+    pump.write(prewrite(start_ts, b"rows", key=b"nobody/1"))
+    fence = pump.cluster.tso()
+    eventually(lambda: f'"start_ts": {start_ts}' in pump.log(), what="the log names the start ts", within_s=40)
+    assert "prewrite_unanswered" in pump.log()
+    assert pump.status().watermark < fence
+    from urllib.request import urlopen
+
+    with urlopen(f"http://{pump.http}/metrics") as page:
+        assert "binlog_pump_unanswered_prewrites 1.0" in page.read().decode()
+
+    def settle(*args: str) -> Result:
+        context = Context(None, {"cluster.url": pump.cluster.url})
+        return CliRunner().invoke(pump_command, ["settle", str(start_ts), *args], obj=context)
+
+    assert settle("--reason", "x").exit_code == 2  # neither committed nor rolled back
+    assert settle("--rolled-back").exit_code == 2  # no reason
+    commit_ts = pump.cluster.tso()
+    ended = settle("--committed", str(commit_ts), "--reason", "seen in the store", "--json")
+    assert ended.exit_code == 0, ended.output
+    assert json.loads(ended.stdout) == {"start_ts": start_ts, "commit_ts": commit_ts, "pumps": ["pump-1"]}
+    (found,) = pump.pull_until(commit_ts, after=start_ts)
+    assert found.prewrite_value == b"rows"
+    eventually(lambda: "prewrite_settled_by_hand" in pump.log())
+    assert isinstance(settle("--rolled-back", "--reason", "again").exception, UsageError)
+
+
+def test_a_hand_settled_rollback_lets_the_stream_go_on(pump: PumpServer) -> None:
+    import getpass
+
+    from include.proto import pumphouse_pb2 as v1
+
+    start_ts = pump.cluster.tso()
+    pump.write(prewrite(start_ts, key=b"nobody/1"))
+    after = pump.transaction()
+    pump.batch.Settle(
+        v1.SettleRequest(cluster_id=pump.cluster_id, start_ts=start_ts, reason="lost host", who=getpass.getuser())
+    )
+    assert [b.commit_ts for b in pump.pull_until(after[1], after=start_ts)] == [after[1]]
+
+
+def test_a_settled_rollback_is_remembered_over_kill_9(pump: PumpServer, application: Application) -> None:
+    start_ts = pump.cluster.tso()
+    application.outcomes[start_ts] = ROLLED_BACK
+    pump.write(prewrite(start_ts))
+    eventually(lambda: pump.status().unresolved == 0)
+    asked = len(application.asked)
+    pump.kill()
+    pump.start()
+    fence = pump.cluster.tso()
+    eventually(lambda: pump.status().watermark > fence)
+    assert len(application.asked) >= asked
+
+
+def test_a_resolver_that_fails_is_no_answer(pump: PumpServer, cluster: FileCluster) -> None:
+    def fail(*_: Any) -> Outcome:
+        raise RuntimeError("the store is away")
+
+    start_ts = pump.cluster.tso()
+    with ResolverServer(cluster, "app", [b"app/"], fail):
+        pump.write(prewrite(start_ts))
+        time.sleep(3.5)
+        assert pump.status().unresolved == 1
+    with ResolverServer(cluster, "app", [b"app/"], lambda ts, key, decide: committed(Tso(ts + 1))):
+        (found,) = pump.pull_until(start_ts + 1, after=start_ts)
+    assert found.start_ts == start_ts
+
+
+def test_age_is_taken_from_the_start_ts_so_a_restart_does_not_begin_it_again(
+    tmp_path: Path, cluster: FileCluster, application: Application
+) -> None:
+    with PumpServer(tmp_path, cluster, node_id="pump-2", max_txn_timeout_s=60.0) as pump:
+        start_ts = compose(physical_ms(cluster.tso()) - 61_000)
+        pump.write(prewrite(start_ts))
+        eventually(lambda: pump.status().unresolved == 0)
+    assert True in application.questions(start_ts)
