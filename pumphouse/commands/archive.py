@@ -1,0 +1,300 @@
+"""``pumphouse archive`` and ``pumphouse snapshot``: start, extend, list, verify and mend the archive."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from include.archive import consumer
+from include.archive.archive import Archive
+from include.archive.declare import accept as accept_commit
+from include.archive.declare import declarations, declare_lost
+from include.archive.init import describe, init_archive
+from include.archive.layout import GENESIS, window_key
+from include.archive.manifest import Manifest
+from include.archive.report import Progress as Pulled
+from include.archive.report import ProgressSink
+from include.archive.snapshot import run_snapshot
+from include.archive.verify import verify
+from include.errors import UsageError
+from include.model.tso import Tso, parse_time, show
+from include.objectstore.open import open_store
+from include.registry.base import Cluster
+from include.registry.open import open_cluster
+from include.schema.history import open_history
+from include.settings import Settings
+from pumphouse.cli import Context, pass_context
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+
+
+def _open(settings: Settings) -> tuple[Archive, Cluster]:
+    cluster = open_cluster(settings.cluster.url, settings.tls, create=False)
+    store = open_store(settings.archive)
+    return Archive(store, cluster.cluster_id(), archive_id=settings.archive.archive_id), cluster
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Progress | None]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=console, transient=True) as shown:
+        yield shown
+
+
+def _pull_bars(shown: Progress | None) -> tuple[ProgressSink, Callable[[str], None]]:
+    """A bar for each Pump, and a line for what the commit waits for."""
+    if shown is None:
+        return (lambda _: None), (lambda _: None)
+    tasks: dict[str, Any] = {}
+
+    def pulled(each: Pulled) -> None:
+        if each.node_id not in tasks:
+            tasks[each.node_id] = shown.add_task(each.node_id, total=1.0, note="")
+        note = each.waiting_for or f"{each.rows:,} binlogs, {each.payload_bytes / 1e6:,.1f} MB"
+        shown.update(tasks[each.node_id], completed=each.part, note=note)
+
+    def waiting(why: str) -> None:
+        if "commit" not in tasks:
+            tasks["commit"] = shown.add_task("commit", total=None, note="")
+        shown.update(tasks["commit"], note=why)
+
+    return pulled, waiting
+
+
+@click.command()
+@click.option("--until", default="now", show_default=True, metavar="TIME", help="TSO, ISO time or now.")
+@json_option
+@pass_context
+def snapshot(context: Context, *, until: str, as_json: bool) -> None:
+    """Extend the archive from its end to a moment, in one window or several."""
+    settings = context.settings
+    archive, cluster = _open(settings)
+    to = parse_time(until, cluster.tso)
+    with _bars() as shown:
+        pulled, waiting = _pull_bars(shown)
+        history = open_history(settings.history, settings.tls)
+        done = run_snapshot(archive, cluster, to, settings, history, pulled, waiting=waiting)
+    if as_json:
+        _print_json({"end": int(archive.end()), "windows": done})
+        return
+    if not done:
+        click.echo(f"nothing to do: the archive reaches {show(archive.end())}")
+    for window in done:
+        click.echo(
+            f"{window['manifest']}: up to {show(window['end'])}, {window['rows']} transactions, "
+            f"{window['changes']} row changes, {window['ddls']} DDLs, {window['payload_bytes'] / 1e6:.1f} MB"
+        )
+        for loss in window["declared"]:
+            click.echo(f"  declared lost: {loss['node_id']} up to {show(loss['to_ts'])}: {loss['reason']}")
+        if window["unsynced"]:
+            click.echo(f"  without fsync: {', '.join(window['unsynced'])}")
+
+
+@click.group()
+def archive() -> None:
+    """Start, list, verify and mend the archive."""
+
+
+@archive.command("init")
+@json_option
+@pass_context
+def init_command(context: Context, *, as_json: bool) -> None:
+    """Begin the archive: register it, take the schema of this moment. Run again, it goes on where it was."""
+    settings = context.settings
+    opened, cluster = _open(settings)
+    history = open_history(settings.history, settings.tls)
+    with _bars() as shown:
+        task = shown.add_task("init", total=None, note="") if shown is not None else None
+
+        def progress(what: str, rows: int) -> None:
+            if shown is not None and task is not None:
+                shown.update(task, note=f"{what} {rows or ''}")
+
+        genesis = init_archive(opened, cluster, history, settings=settings, progress=progress)
+    if as_json:
+        _print_json({"ts": int(genesis.ts), "jobs": genesis.ddl.jobs, "pumps": [p.node_id for p in genesis.pumps]})
+    else:
+        click.echo(f"{opened.url}: {describe(genesis)}")
+
+
+@archive.command("ls")
+@json_option
+@pass_context
+def ls_command(context: Context, *, as_json: bool) -> None:
+    """What the archive covers: genesis, windows, declared losses, its checkpoint on the Pumps."""
+    opened, cluster = _open(context.settings)
+    genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
+    checkpoint = consumer.checkpoint(cluster, opened.archive_id)
+    end = windows[-1].end if windows else genesis.ts
+    if as_json:
+        _print_json(
+            {
+                "url": opened.url,
+                "cluster_id": opened.cluster_id,
+                "archive_id": opened.archive_id,
+                "genesis": int(genesis.ts),
+                "end": int(end),
+                "checkpoint": None if checkpoint is None else int(checkpoint),
+                "base": genesis.base is not None,
+                "declared": [each.to_dict() for each in lost],
+                "windows": [_window_dict(each) for each in windows],
+            }
+        )
+        return
+    click.echo(f"{opened.url}: {describe(genesis)}; {len(windows)} windows up to {show(end)}")
+    if checkpoint is None:
+        click.echo("the archive is not registered as a consumer: the Pumps' GC does not wait for it")
+    elif checkpoint < end:
+        click.echo(f"its checkpoint is {show(checkpoint)}; the next snapshot moves it")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("WINDOW", "UP TO", "TRANSACTIONS", "CHANGES", "DDL", "MB", "PUMPS", "NOTES"):
+        table.add_column(heading, overflow="fold")
+    for each in windows:
+        row = _window_dict(each)
+        notes = [f"{len(each.declared)} declared lost"] if each.declared else []
+        notes += [f"{row['duplicates']} duplicates"] if row["duplicates"] else []
+        notes += [f"no fsync: {', '.join(each.unsynced)}"] if each.unsynced else []
+        table.add_row(
+            str(int(each.start)), show(each.end), str(row["rows"]), str(row["changes"]), str(row["ddls"]),
+            f"{row['bytes'] / 1e6:.1f}", str(len(each.pumps)), "; ".join(notes),
+        )  # fmt: skip
+    console = Console() if sys.stdout.isatty() else Console(width=240)
+    console.print(table)
+    for each_lost in lost:
+        click.echo(
+            f"declared lost: {each_lost.node_id} ({each_lost.incarnation or 'Go'}) from {show(each_lost.from_ts)} "
+            f"to {show(each_lost.to_ts)} by {each_lost.who}: {each_lost.reason}"
+        )
+
+
+def _window_dict(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "key": manifest.key,
+        "sha256": manifest.sha256,
+        "start": int(manifest.start),
+        "end": int(manifest.end),
+        "fence": int(manifest.fence),
+        "segments": len(manifest.segments),
+        "rows": sum(each.rows for each in manifest.segments),
+        "changes": sum(each.changes for each in manifest.segments),
+        "bytes": sum(each.bytes for each in manifest.segments),
+        "payload_bytes": sum(each.payload_bytes for each in manifest.segments),
+        "ddls": 0 if manifest.ddl is None else manifest.ddl.jobs,
+        "duplicates": len(manifest.duplicates),
+        "pumps": [each.to_dict() for each in manifest.pumps],
+        "declared": [each.to_dict() for each in manifest.declared],
+        "unsynced": list(manifest.unsynced),
+    }
+
+
+@archive.command("show")
+@click.argument("which", metavar="genesis|TIME")
+@pass_context
+def show_command(context: Context, *, which: str) -> None:
+    """One object as stored: genesis, or the manifest of the window that holds a moment (or begins after it)."""
+    opened, cluster = _open(context.settings)
+    if which == "genesis":
+        click.echo(opened.store.get(GENESIS), nl=False)
+        return
+    ts = parse_time(which, cluster.tso)
+    for each in opened.chain():
+        if each.start <= ts < each.end or each.end == ts == opened.end():
+            click.echo(opened.store.get(window_key(each.start)), nl=False)
+            return
+    raise UsageError(
+        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.genesis().ts)} to {show(opened.end())}"
+    )
+
+
+@archive.command("verify")
+@click.option("--quick", is_flag=True, help="Names, chain, coverage and sizes only; contents are not read.")
+@json_option
+@pass_context
+def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
+    """Prove coverage and content: every window, every object, every row. Exit 1 when anything is wrong."""
+    opened, _ = _open(context.settings)
+    with _bars() as shown:
+        task = shown.add_task("verify", total=None, note="") if shown is not None else None
+
+        def tick(what: str, done: int, total: int) -> None:
+            if shown is not None and task is not None:
+                shown.update(task, completed=done, total=total, note=f"{done} of {total} {what}")
+
+        report = verify(opened, deep=not quick, tick=tick)
+    if as_json:
+        _print_json(report.to_dict())
+    else:
+        for problem in report.problems:
+            click.echo(f"{problem.key}: {problem.what}")
+        for loss in report.declared:
+            click.echo(f"declared lost: {loss['node_id']} {loss['from_ts']} to {loss['to_ts']}: {loss['reason']}")
+        verdict = "sound" if report.sound else f"{len(report.problems)} problems"
+        read = f", {report.rows} transactions, {report.changes} row changes" if report.deep else ", contents not read"
+        click.echo(
+            f"{verdict}: {report.windows} windows from {show(report.start)} to {show(report.end)}, "
+            f"{report.objects} objects{read}"
+        )
+    if not report.sound:
+        sys.exit(1)
+
+
+@archive.command("declare-lost")
+@click.argument("node")
+@click.option("--reason", required=True, help="Why; kept for ever.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@pass_context
+def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool, as_json: bool) -> None:
+    """Give up what a Pump had behind the archive's end, so that the window can go on without it.
+
+    Transactions that only this Pump had are then in no archive, no target and no restore.
+    """
+    opened, cluster = _open(context.settings)
+    if not yes and sys.stdin.isatty():
+        click.confirm(
+            f"Everything that only {node} has after {show(opened.end())} will be missing for ever. Go on?", abort=True
+        )
+    made = declare_lost(opened, cluster, node, reason)
+    if as_json:
+        _print_json(made.to_dict())
+    else:
+        click.echo(f"declared lost: {node} from {show(made.from_ts)} to {show(made.to_ts)}")
+
+
+@archive.command("accept")
+@click.argument("node")
+@click.argument("start_ts", type=int)
+@click.argument("commit_ts", type=int)
+@click.option("--reason", required=True, help="Why; kept for ever.")
+@json_option
+@pass_context
+def accept_command(context: Context, *, node: str, start_ts: int, commit_ts: int, reason: str, as_json: bool) -> None:
+    """Take a late or orphan commit of a Pump by name; it no longer holds the window, nor the Pump's GC.
+
+    An orphan's content is on no file: accepting it says that it may be missing. A late one below the archive's end
+    stays out of the archive.
+    """
+    settings = context.settings
+    opened, cluster = _open(settings)
+    record, told = accept_commit(opened, cluster, node, Tso(start_ts), Tso(commit_ts), reason, tls=settings.tls)
+    if as_json:
+        _print_json(record.to_dict() | {"pump_told": told})
+    else:
+        later = "" if told else "; the Pump was not reached and is told by the next snapshot"
+        click.echo(f"accepted: {record.kind} commit {show(record.commit_ts)} of {node}{later}")
