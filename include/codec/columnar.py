@@ -127,6 +127,7 @@ def walk(payloads: pa.Array | pa.ChunkedArray) -> Mutations:
             found.seq,
             found.row_start,
             found.row_len,
+            np.zeros(3, np.int64),
             failed,
         )
     if failed[0]:

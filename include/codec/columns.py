@@ -196,10 +196,11 @@ def _json(images: Images, index: int, target: Target) -> pa.Array:
     offsets[0] = 0
     valid = np.empty(count, np.uint8)
     failed = np.zeros(2, np.int64)
+    stack = np.empty((jsontext.MAX_DEPTH, 5), np.int64)
     row = 0
     where = (images.data, images.starts, images.lengths, images.places, index)
     while True:
-        row, why = jsontext.json_texts(*where, fill, target.fill is not None, row, offsets, out, valid, failed)
+        row, why = jsontext.json_texts(*where, fill, target.fill is not None, row, offsets, out, valid, stack, failed)
         check(failed, _what(target))
         if not why:
             return _variable(target, offsets, out, valid)

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from include.codec.jit import Bytes, Int32s, Ints, UInts, kernel
+from include.codec.jit import Bytes, Int32s, Ints, kernel, primitive
 from include.codec.locate import BAD_VALUE, read_u32le, skip_json
 from include.codec.texts import put_clock, put_date, put_duration, put_uint
 from include.codec.wire import read_uvarint
@@ -25,7 +24,7 @@ _TYPE = np.frombuffer(b'"base64:type', np.uint8)
 _POWERS = np.array([10.0**n for n in range(23)], np.float64)
 
 
-@kernel
+@primitive
 def put_all(out: Bytes, at: int, text: Bytes, begin: int, end: int) -> int:
     """Copy ``text[begin:end]``."""
     for k in range(begin, end):
@@ -33,7 +32,7 @@ def put_all(out: Bytes, at: int, text: Bytes, begin: int, end: int) -> int:
     return at + end - begin
 
 
-@kernel
+@primitive
 def put_escape(out: Bytes, at: int, code: int) -> int:
     r"""Write ``\uXXXX``."""
     out[at] = 92
@@ -72,7 +71,7 @@ def utf8_len(data: Bytes, pos: int, end: int) -> int:
     return size
 
 
-@kernel
+@primitive
 def put_string(out: Bytes, at: int, data: Bytes, pos: int, end: int) -> int:
     """Write a JSON string; FULL when there is no room."""
     out[at] = 34
@@ -133,7 +132,7 @@ def put_opaque(out: Bytes, at: int, tp: int, data: Bytes, pos: int, end: int) ->
     return at + 1
 
 
-@kernel
+@primitive
 def put_double(out: Bytes, at: int, bits: np.uint64, value: float) -> int:
     """Write a double of at most 15 digits; HARD when its shortest text needs more thought."""
     if bits >> np.uint64(63):
@@ -166,7 +165,7 @@ def put_double(out: Bytes, at: int, bits: np.uint64, value: float) -> int:
     return HARD
 
 
-@kernel
+@primitive
 def read_u64le(data: Bytes, pos: int) -> np.uint64:
     """Eight little-endian bytes; the caller has checked that they are there."""
     value = np.uint64(0)
@@ -195,11 +194,9 @@ def put_moment(out: Bytes, at: int, code: int, bits: np.uint64) -> int:
     return at + 1
 
 
-@kernel
-def put_number(
-    out: Bytes, at: int, code: int, data: Bytes, pos: int, bits_box: UInts, value_box: NDArray[np.float64]
-) -> int:
-    """Write a scalar of fixed size whose bytes are checked; ``bits_box`` and ``value_box`` are one 8-byte cell."""
+@primitive
+def put_number(out: Bytes, at: int, code: int, data: Bytes, pos: int) -> int:
+    """Write a scalar of fixed size whose bytes are checked."""
     bits = read_u64le(data, pos)
     if code == 0x0A:
         return put_uint(out, at, bits)
@@ -209,8 +206,7 @@ def put_number(
             return put_uint(out, at + 1, np.uint64(0) - bits)
         return put_uint(out, at, bits)
     if code == 0x0B:
-        bits_box[0] = bits
-        return put_double(out, at, bits, value_box[0])
+        return put_double(out, at, bits, np.uint64(bits).view(np.float64))
     if code == 0x11:
         out[at] = 34
         at = put_duration(out, at + 1, np.int64(bits), 6)
@@ -219,7 +215,7 @@ def put_number(
     return put_moment(out, at, code, bits)
 
 
-@kernel
+@primitive
 def put_literal(out: Bytes, at: int, code: int) -> int:
     """Write null, true or false; BROKEN for another code."""
     if code > 2:
@@ -227,7 +223,7 @@ def put_literal(out: Bytes, at: int, code: int) -> int:
     return put_all(out, at, _LITERALS, code * 5, code * 5 + (5 if code == 2 else 4))
 
 
-@kernel
+@primitive
 def put_scalar(  # noqa: PLR0911 - one a type
     out: Bytes,
     at: int,
@@ -236,8 +232,6 @@ def put_scalar(  # noqa: PLR0911 - one a type
     pos: int,
     end: int,
     budget: int,
-    bits_box: UInts,
-    value_box: NDArray[np.float64],
 ) -> tuple[int, int]:
     """Write what is no container; position and what is left of the bytes that one value may use."""
     if at + MARGIN > len(out):
@@ -260,12 +254,12 @@ def put_scalar(  # noqa: PLR0911 - one a type
     size = 12 if code == 0x11 else 8
     if code not in (0x09, 0x0A, 0x0B, 0x0E, 0x0F, 0x10, 0x11) or pos + size > end or budget < size:
         return BROKEN, 0
-    return put_number(out, at, code, data, pos, bits_box, value_box), budget - size
+    return put_number(out, at, code, data, pos), budget - size
 
 
 @kernel
 def put_json(  # noqa: C901, PLR0911, PLR0912, PLR0915 - a machine with an explicit stack
-    out: Bytes, at: int, data: Bytes, pos: int, end: int, stack: Ints, bits_box: UInts, value_box: NDArray[np.float64]
+    out: Bytes, at: int, data: Bytes, pos: int, end: int, stack: Ints
 ) -> int:
     """Write the text of the value (type code and body) that fills ``pos`` to ``end``.
 
@@ -296,7 +290,7 @@ def put_json(  # noqa: C901, PLR0911, PLR0912, PLR0915 - a machine with an expli
             end = pos + size
             depth += 1
         else:
-            at, budget = put_scalar(out, at, code, data, pos, end, budget, bits_box, value_box)
+            at, budget = put_scalar(out, at, code, data, pos, end, budget)
             if at < 0:
                 return at
         # What comes next: the next child of the innermost container that has one.
@@ -349,6 +343,7 @@ def json_texts(
     offsets: Ints,
     out: Bytes,
     valid: Bytes,
+    stack: Ints,
     failed: Ints,
 ) -> tuple[int, int]:
     """Texts of a JSON column from row ``first`` on.
@@ -356,9 +351,6 @@ def json_texts(
     Answers the row at which it stopped and why: 0 (done), FULL (``out`` must grow, go on with this row) or HARD (the
     reference must print this row; its offset is to be set by the caller).
     """
-    stack = np.empty((MAX_DEPTH, 5), np.int64)
-    value_box = np.zeros(1, np.float64)
-    bits_box = value_box.view(np.uint64)
     at = offsets[first]
     for row in range(first, len(starts)):
         place = places[row, column]
@@ -374,7 +366,7 @@ def json_texts(
             behind = np.int64(BROKEN)
             if data[pos] == 0x0A:
                 end = skip_json(data, pos + 1, starts[row] + lengths[row])
-                behind = put_json(out, at, data, pos + 1, end, stack, bits_box, value_box)
+                behind = put_json(out, at, data, pos + 1, end, stack)
             if behind in (FULL, HARD):
                 return row, behind
             if behind < 0:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from include.codec.jit import Bytes, Int32s, Ints, kernel
+from include.codec.jit import Bytes, Int32s, Ints, kernel, primitive
 from include.codec.wire import read_uvarint, read_varint
 
 ABSENT = -1
@@ -28,7 +28,7 @@ REASONS = {
 DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
 
 
-@kernel
+@primitive
 def read_u32le(data: Bytes, pos: int) -> int:
     """Four little-endian bytes; the caller has checked that they are there."""
     return (
@@ -39,7 +39,7 @@ def read_u32le(data: Bytes, pos: int) -> int:
     )
 
 
-@kernel
+@primitive
 def skip_json(data: Bytes, pos: int, end: int) -> int:
     """Position behind a JSON value (type code and body), or -1."""
     if pos >= end:
@@ -65,7 +65,7 @@ def skip_json(data: Bytes, pos: int, end: int) -> int:
     return pos + size if pos + size <= end else -1
 
 
-@kernel
+@primitive
 def skip_varint(data: Bytes, pos: int, end: int) -> int:
     """Position behind a varint of at most 10 bytes, or -1."""
     stop = min(end, pos + 10)
@@ -86,7 +86,7 @@ def skip_comparable(data: Bytes, pos: int, end: int) -> int:
     return -1
 
 
-@kernel
+@primitive
 def skip_decimal(data: Bytes, pos: int, end: int) -> int:
     """Position behind a decimal's prefix and binary, or -1."""
     if pos + 2 > end:
@@ -99,7 +99,7 @@ def skip_decimal(data: Bytes, pos: int, end: int) -> int:
     return pos + size if pos + size <= end else -1
 
 
-@kernel
+@primitive
 def skip_datum(data: Bytes, pos: int, end: int) -> int:  # noqa: PLR0911 - one branch a flag
     """Position behind the datum at ``pos``; -1 when it is damaged, -2 when its flag is unknown."""
     if pos >= end:
@@ -126,7 +126,7 @@ def skip_datum(data: Bytes, pos: int, end: int) -> int:  # noqa: PLR0911 - one b
     return -2
 
 
-@kernel
+@primitive
 def find_column(ids: Ints, column_id: int, guess: int) -> int:
     """Index of a column id, searched from ``guess`` on and around; -1 when it is not there."""
     for at in range(guess, len(ids)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from include.codec.jit import Bytes, Int32s, Ints, kernel
+from include.codec.jit import Bytes, Int32s, Ints, kernel, primitive
 from include.codec.locate import BAD_VALUE, DAMAGED, DIGIT_BYTES
 from include.codec.wire import read_u64, read_uvarint, read_varint
 
@@ -18,7 +18,7 @@ POWERS = np.array([10**n for n in range(10)], np.int64)
 MINUS, DOT, ZERO = 45, 46, 48
 
 
-@kernel
+@primitive
 def put_fixed(out: Bytes, at: int, value: int, width: int) -> int:
     """Write ``width`` digits; position behind them."""
     rest = np.uint32(value)
@@ -28,7 +28,7 @@ def put_fixed(out: Bytes, at: int, value: int, width: int) -> int:
     return at + width
 
 
-@kernel
+@primitive
 def put_uint(out: Bytes, at: int, value: np.uint64) -> int:
     """Write an unsigned integer; position behind it."""
     width = 1
@@ -42,7 +42,7 @@ def put_uint(out: Bytes, at: int, value: np.uint64) -> int:
     return at + width
 
 
-@kernel
+@primitive
 def put_date(out: Bytes, at: int, year: int, month: int, day: int) -> int:
     """Write ``YYYY-MM-DD``."""
     put_fixed(out, at, year, 4)
@@ -52,7 +52,7 @@ def put_date(out: Bytes, at: int, year: int, month: int, day: int) -> int:
     return put_fixed(out, at + 8, day, 2)
 
 
-@kernel
+@primitive
 def put_clock(out: Bytes, at: int, hour: int, minute: int, second: int, micro: int, fsp: int) -> int:
     """Write ``hh:mm:ss`` and ``fsp`` fractional digits."""
     put_fixed(out, at, hour, 2)
@@ -83,7 +83,7 @@ def put_duration(out: Bytes, at: int, nanoseconds: int, fsp: int) -> int:
     return put_clock(out, at, hour % 100, seconds // 60 % 60, seconds % 60, micro, fsp)
 
 
-@kernel
+@primitive
 def put_packed(out: Bytes, at: int, packed: np.uint64, whole: bool, fsp: int) -> int:
     """Write a packed date (``whole`` false) or date-time; -1 when a part is out of range."""
     micro = np.int64(packed & np.uint64(0xFFFFFF))

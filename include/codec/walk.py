@@ -113,11 +113,11 @@ def fill_rows(
     seqs: Ints,
     starts: Ints,
     lengths: Ints,
+    cursors: Ints,
     failed: Ints,
 ) -> int:
     """Fill one entry a row change, in the order of ``sequence``; on damage ``failed`` gets reason and payload index."""
     row = 0
-    cursors = np.zeros(3, np.int64)
     for txn in range(len(offsets) - 1):
         first = row
         pos, end = prewrite_value(data, offsets[txn], offsets[txn + 1])

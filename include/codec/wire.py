@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from include.codec.jit import Bytes, kernel
+from include.codec.jit import Bytes, kernel, primitive
 
 
-@kernel
+@primitive
 def read_uvarint(data: Bytes, pos: int, end: int) -> tuple[np.uint64, int]:
     """Unsigned varint of at most 64 bits and the position behind it."""
     value = np.uint64(0)
@@ -30,14 +30,14 @@ def read_uvarint(data: Bytes, pos: int, end: int) -> tuple[np.uint64, int]:
     return value, -1
 
 
-@kernel
+@primitive
 def read_varint(data: Bytes, pos: int, end: int) -> tuple[int, int]:
     """Zig-zag varint and the position behind it."""
     raw, pos = read_uvarint(data, pos, end)
     return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), pos
 
 
-@kernel
+@primitive
 def read_u64(data: Bytes, pos: int) -> np.uint64:
     """Eight big-endian bytes; the caller has checked that they are there."""
     value = np.uint64(0)
