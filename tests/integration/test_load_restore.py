@@ -1,0 +1,149 @@
+"""Restores on a real MariaDB: to any moment, over whatever is there; killed ones leave the target incomplete."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.errors import RestoreError, TargetIncomplete, TargetUnreachable
+from include.loader.target import TargetConnection, read_checkpoint
+from include.model.tso import Tso
+from include.registry.open import open_cluster
+from include.restore import run as restore_run
+from include.settings import Settings, TargetSettings
+from spark_tasks.jobs import load, restore
+from tests.support import mariadb
+from tests.support.madearchive import Churn, MadeSource, column, target_rows
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
+        yield settings
+
+
+@pytest.fixture
+def target(server: TargetSettings) -> Iterator[TargetConnection]:
+    with TargetConnection.open(server) as connection:
+        for (name,) in connection.query("SHOW DATABASES"):
+            if name not in {"mysql", "information_schema", "performance_schema", "sys"}:
+                connection.execute(f"DROP DATABASE `{name}`")
+        yield connection
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> MadeSource:
+    cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
+    made = MadeSource(tmp_path / "archive", cluster.cluster_id())
+    cluster.close()
+    return made
+
+
+@pytest.fixture
+def settings(tmp_path: Path, source: MadeSource, server: TargetSettings) -> Settings:
+    return Settings.model_validate(
+        {
+            "cluster": {"url": f"file://{tmp_path}/cluster"},
+            "archive": source.settings,
+            "target": server,
+            "restore_target": server,
+            "load": {"engine": "local"},
+        }
+    )
+
+
+@pytest.mark.row("R1")
+def test_a_restore_brings_back_every_marked_moment_also_in_the_middle_of_a_window(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    genesis = source.genesis()
+    marks = [(genesis, source.snapshot())]
+    churn.work(5)
+    marks.append((Tso(source.tick()), source.snapshot()))
+    source.add_column("t", column(4, "extra", default="7", origin_default="7"))
+    churn.work(5)
+    source.cut()
+    marks.append((Tso(source.tick()), source.snapshot()))
+    churn.work(5)
+    source.drop_table("k")
+    marks.append((Tso(source.tick()), source.snapshot()))
+    source.create_table("k", [column(1, "a"), column(2, "b")])
+    source.drop_table("k")
+    end = source.cut()
+    # What is there before, of another load and beyond the moment, is thrown away.
+    load.run(settings)
+    target.execute("CREATE TABLE d.stray (id INT)")
+    for at, rows in marks:
+        report = restore.run(settings, to=at, dry_run=False, task="apply")
+        assert target_rows(target) == rows
+        assert read_checkpoint(settings.restore_target, "apply") == at
+        assert report.to_dict()["to"] == at
+    assert load.run(settings, task="apply").to_ts == end
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("R2")
+def test_a_dry_run_shows_the_plan_and_touches_nothing(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(5)
+    source.truncate("k")
+    middle = Tso(source.tick())
+    churn.work(2)
+    source.cut()
+    shown = restore.run(settings, to=middle, dry_run=True).to_dict()
+    assert shown["plan"]["windows"] == 1
+    assert shown["plan"]["last_window_cut"] is True
+    assert shown["plan"]["rows"] > 0
+    assert shown["plan"]["bytes"] > 0
+    assert [ddl["action"] for ddl in shown["plan"]["ddls"]] == ["TRUNCATE_TABLE"]
+    assert shown["plan"]["databases"] == ("d",)
+    assert "root@127.0.0.1" in shown["target"]
+    assert ("pumphouse",) not in target.query("SHOW DATABASES")
+
+
+@pytest.mark.row("R1")
+def test_a_killed_restore_leaves_the_target_incomplete_and_runs_again(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(5)
+    end = source.cut()
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restore_run.state, "set_state", die)
+        with pytest.raises(Killed):
+            restore.run(settings, to=end, dry_run=False)
+    with pytest.raises(TargetIncomplete, match="has not ended"):
+        load.run(settings)
+    restore.run(settings, to=end, dry_run=False)
+    assert target_rows(target) == source.snapshot()
+    assert load.run(settings).plans == 0
+
+
+@pytest.mark.row("R1")
+def test_a_moment_outside_the_archive_is_refused_with_what_there_is(source: MadeSource, settings: Settings) -> None:
+    at = source.genesis()
+    for wrong in (Tso(at - 1), Tso(at + 1)):
+        with pytest.raises(TargetUnreachable) as unreachable:
+            restore.run(settings, to=wrong, dry_run=True)
+        assert (unreachable.value.have_from, unreachable.value.have_to) == (at, at)
+
+
+def test_an_archive_without_a_dump_cannot_restore(source: MadeSource, settings: Settings) -> None:
+    at = source.genesis(base=False)
+    with pytest.raises(RestoreError, match="without a dump"):
+        restore.run(settings, to=at, dry_run=True)

@@ -1,0 +1,179 @@
+"""Loads on a real Spark session: the same result as in one process, also when the job is killed and run again."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.errors import RowRejected
+from include.loader.target import TargetConnection
+from include.registry.open import open_cluster
+from include.settings import Settings, SparkSettings, TargetSettings
+from spark_tasks.engine import SparkEngine
+from spark_tasks.jobs import load, schema
+from spark_tasks.session import build_session
+from tests.support import mariadb
+from tests.support.madearchive import Churn, MadeSource, column, target_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
+        yield settings
+
+
+@pytest.fixture
+def target(server: TargetSettings) -> Iterator[TargetConnection]:
+    with TargetConnection.open(server) as connection:
+        for (name,) in connection.query("SHOW DATABASES"):
+            if name not in {"mysql", "information_schema", "performance_schema", "sys"}:
+                connection.execute(f"DROP DATABASE `{name}`")
+        yield connection
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> MadeSource:
+    cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
+    made = MadeSource(tmp_path / "archive", cluster.cluster_id())
+    cluster.close()
+    return made
+
+
+@pytest.fixture
+def settings(tmp_path: Path, source: MadeSource, server: TargetSettings) -> Settings:
+    return Settings.model_validate(
+        {
+            "cluster": {"url": f"file://{tmp_path}/cluster"},
+            "archive": source.settings,
+            "target": server,
+            "load": {"buckets": 3},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[object]:
+    made = build_session("test", SparkSettings())
+    yield made
+    made.stop()
+
+
+def fill(source: MadeSource) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(15)
+    source.add_column("t", column(4, "extra", default="7", origin_default="7"))
+    churn.work(15)
+    source.cut()
+    source.truncate("k")
+    churn.work(5)
+    source.cut()
+
+
+@pytest.mark.row("S1", "S3", "L4", "O4")
+@pytest.mark.parametrize("small_epoch_bytes", [0, 8 << 20], ids=["applied by executors", "small epochs by the driver"])
+def test_spark_rebuilds_the_schema_and_loads_what_the_source_has(
+    source: MadeSource,
+    settings: Settings,
+    target: TargetConnection,
+    session: object,
+    monkeypatch: pytest.MonkeyPatch,
+    small_epoch_bytes: int,
+) -> None:
+    del session
+    monkeypatch.setattr("spark_tasks.engine._SMALL_EPOCH_BYTES", small_epoch_bytes)
+    fill(source)
+    rebuilt = schema.run(settings)
+    assert rebuilt["spark"] is True
+    assert rebuilt["jobs"] == 2
+    assert schema.run(settings)["spark"] is False
+    report = load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    assert report.ddls == 2
+    assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
+
+
+@pytest.mark.row("L4")
+def test_rows_rejected_in_an_executor_arrive_named(
+    source: MadeSource, settings: Settings, target: TargetConnection, session: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del session
+    monkeypatch.setattr("spark_tasks.engine._SMALL_EPOCH_BYTES", 0)
+    fill(source)
+    load.run(settings)
+    target.execute("ALTER TABLE d.t MODIFY n TINYINT")
+    with source.txn() as t:
+        t.insert("t", id=5000, name=b"x", n=1000)
+    source.cut()
+    with pytest.raises(RowRejected) as rejected:
+        load.run(settings)
+    assert rejected.value.table == "d.t"
+    assert rejected.value.rows == [{"id": "5000"}]
+
+
+def test_nothing_to_do_starts_no_session(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del target
+    source.genesis()
+    monkeypatch.setattr(SparkEngine, "session", property(lambda _: pytest.fail("a session was made")))
+    load.run(settings)
+    source.cut()
+    load.run(settings)
+    assert schema.run(settings)["spark"] is False
+
+
+@pytest.mark.row("L6", "S1")
+def test_a_spark_job_killed_at_random_moments_and_run_again_ends_equal(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    fill(source)
+    config = tmp_path / "settings.json"
+    raw = settings.model_dump(mode="json", by_alias=True)
+    raw["target"]["password"] = settings.target.password.get_secret_value()
+    config.write_text(json.dumps(raw))
+    code = (
+        "import json,sys; from pathlib import Path; from include.settings import Settings; from spark_tasks.jobs import load;"
+        f"print(load.run(Settings.model_validate(json.loads(Path({str(config)!r}).read_text())), run_id='same').to_dict())"
+    )
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            start_new_session=True,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+
+    rng = random.Random(3)
+    for _ in range(3):
+        process = start()
+        # Wait for the first plan, then for a random moment of the work; the driver dies, its JVM and workers on their own.
+        end = time.monotonic() + 120
+        while time.monotonic() < end and process.poll() is None and not _begun(target):
+            time.sleep(0.1)
+        time.sleep(rng.uniform(0, 12))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    process = start()
+    assert process.wait(240) == 0
+    assert target_rows(target) == source.snapshot()
+    assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
+
+
+def _begun(target: TargetConnection) -> bool:
+    found = target.query(
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = 'pumphouse' AND table_name = 'plan'"
+    )
+    return bool(found) and bool(target.value("SELECT COUNT(*) FROM pumphouse.plan"))
