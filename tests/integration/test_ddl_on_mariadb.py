@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from include.errors import DdlRefused, DdlUncertain, FenceLost, LoadError, SchemaError, UnknownDdl
+from include.errors import DdlRefused, DdlUncertain, FenceLost, HistoryUnavailable, LoadError, SchemaError, UnknownDdl
 from include.loader import fence
 from include.loader.ddl import DdlExecutor, create_ddl_table, forget_ddl
 from include.loader.target import TargetConnection
@@ -20,6 +20,7 @@ from include.model.table import ColumnFlag, Job, TableInfo
 from include.model.tso import Tso
 from include.schema.actions import Action
 from include.schema.dialect import Dialect
+from include.schema.history import MysqlTableSource
 from include.schema.ident import qualified, quote
 from include.schema.render import render
 from include.schema.table_sql import create_object
@@ -776,3 +777,28 @@ def test_a_ddl_that_the_target_refuses_names_the_job_and_can_be_tried_again(targ
 def test_the_ddl_table_is_made_once(target: Target) -> None:
     create_ddl_table(target.connection)
     assert target.connection.warnings() == []
+
+
+@pytest.mark.row("S1")
+def test_job_history_is_read_from_a_table(target: Target, source: Source) -> None:
+    source.create("d.t", [ID])
+    target.connection.execute("CREATE DATABASE `s.c`")
+    target.connection.execute("CREATE TABLE `s.c`.`ddl history` (job_id BIGINT PRIMARY KEY, job LONGTEXT)")
+    for timed in source.jobs:
+        target.connection.execute(
+            "INSERT INTO `s.c`.`ddl history` VALUES (%s, %s)", (timed.job.id, json.dumps(timed.job.raw))
+        )
+    settings = target.settings
+    history = MysqlTableSource(
+        host=settings.host, port=settings.port, user=settings.user,
+        password=settings.password.get_secret_value(), schema="s.c", table="ddl history",
+    )  # fmt: skip
+    ids = [t.job.id for t in source.jobs]
+    assert [j.id for j in history.jobs()] == ids
+    assert [j.id for j in history.jobs(after_id=ids[0])] == ids[1:]
+    found = history.job(ids[1])
+    assert found is not None
+    assert found.raw == source.jobs[1].job.raw
+    assert history.job(1) is None
+    with pytest.raises(HistoryUnavailable, match="does not answer"):
+        MysqlTableSource(host="127.0.0.1", port=1, user="root", password="", schema="s", table="t").job(1)

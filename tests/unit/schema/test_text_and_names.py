@@ -1,0 +1,68 @@
+"""What becomes part of SQL, and what is read from it."""
+
+import pytest
+
+from include.errors import SchemaError
+from include.schema.ident import columns, hex_literal, literal, qualified, quote
+from include.schema.rename import Renamed, parse_rename
+from include.schema.text import executed_text, is_tiflash
+
+
+def test_names_and_texts_cannot_break_out() -> None:
+    assert quote("a`b") == "`a``b`"
+    assert qualified("d.x", "t") == "`d.x`.`t`"
+    assert columns(["a", "b c"]) == "`a`,`b c`"
+    assert literal("it's \\ \n\0") == "'it\\'s \\\\ \\n\\0'"
+    assert hex_literal(b"\x00\xff") == "x'00ff'"
+
+
+@pytest.mark.row("S2")
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("RENAME TABLE a TO b", [("", "a", "", "b")]),
+        ("rename tables `a``x` to d.`b c`, e.f TO g ;", [("", "a`x", "d", "b c"), ("e", "f", "", "g")]),
+        ('RENAME TABLE "a" TO "b""c", `to` TO `,`', [("", "a", "", 'b"c'), ("", "to", "", ",")]),
+        ("/* x */ RENAME TABLE -- why, `to`\n a TO täst", [("", "a", "", "täst")]),
+        ("RENAME TABLE to TO rename", [("", "to", "", "rename")]),
+    ],
+)
+def test_a_rename_is_read_whatever_its_quotes(query: str, wanted: list[tuple[str, str, str, str]]) -> None:
+    assert parse_rename(query) == [Renamed(*w) for w in wanted]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "ALTER TABLE a RENAME TO b",
+        "RENAME TABLE a",
+        "RENAME TABLE a TO b c",
+        "RENAME TABLE a TO , b",
+        "RENAME TABLE 'a' TO b",
+    ],
+)
+def test_what_is_no_rename_is_refused(query: str) -> None:
+    with pytest.raises(SchemaError, match="cannot read which tables"):
+        parse_rename(query)
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("ALTER TABLE `t` /*T![placement] PLACEMENT POLICY = `p` */, ADD COLUMN `a` INT;", "ALTER TABLE `t` ADD COLUMN `a` INT"),
+        ("ALTER TABLE `t` ADD COLUMN `a` INT, /*T![placement] PLACEMENT POLICY = `p` */;", "ALTER TABLE `t` ADD COLUMN `a` INT"),
+        ("CREATE TABLE `t` (`a` INT COMMENT '/*T![placement] x */');", "CREATE TABLE `t` (`a` INT COMMENT '/*T![placement] x */');"),
+        ("CREATE TABLE `t` (`a` DATE) /*T![ttl] TTL = `a` + INTERVAL 1 DAY */;",
+         "CREATE TABLE `t` (`a` DATE) /*T![ttl] TTL = `a` + INTERVAL 1 DAY */ /*T![ttl] TTL_ENABLE = 'OFF' */"),
+        ("CREATE TABLE `*/` (`a` INT) /*T![placement] PLACEMENT POLICY=`*/` */", "CREATE TABLE `*/` (`a` INT) "),
+    ],
+)  # fmt: skip
+def test_placement_goes_and_ttl_is_off(text: str, wanted: str) -> None:
+    assert executed_text(text) == wanted
+
+
+def test_tiflash_statements_are_known() -> None:
+    assert is_tiflash("ALTER TABLE `t` SET TIFLASH REPLICA 1;")
+    assert not is_tiflash("ALTER TABLE `t` COMMENT = 'SET TIFLASH REPLICA'")
