@@ -12,8 +12,10 @@ from tests.support.golden.case import Case, Json
 
 
 def _later(content: Json) -> Iterator[Case]:
-    for name in content:
-        yield Case(name, skip=f"{name}: {codec_cases.LATER}")
+    for name, part in content.items():
+        for index, entry in enumerate(part if isinstance(part, list) else [part]):
+            title = entry.get("name", index) if isinstance(entry, dict) else index
+            yield Case(f"{name}-{title}", skip=f"{name}: {codec_cases.LATER}")
 
 
 # Keys of the file, keys of its first vector -> its cases.

@@ -33,27 +33,25 @@ def _sql(entry: Json, _: Path) -> None:
         from include.loader import sql
     except ImportError:
         raise NotCovered("include.loader.sql") from None
-    keys = [tuple(entry["primary_key"])] if entry["primary_key"] else []
-    keys += [tuple(key) for key in entry["other_unique_keys"] or ()]
-    shape = sql.Shape(entry["database"], entry["table"], tuple(entry["columns"]), tuple(keys))
-    values, old = _values(entry["values"]), _values(entry["old_values"])
-    assert values is not None
-    plain = {
-        "insert": lambda: sql.insert(shape, values),
-        "update": lambda: sql.update(shape, old or {}, values),
-        "delete": lambda: sql.delete(shape, values),
-    }[entry["type"]]()
-    assert (plain.text, list(plain.args)) == (entry["sql"], [native(arg) for arg in entry["args"]])
-    replaced = sql.replace(shape, values)
-    assert (replaced.text, list(replaced.args)) == (
-        entry["replace_sql"],
-        [native(arg) for arg in entry["replace_args"]],
+    change = sql.Dml(
+        kind=entry["type"],
+        db=entry["database"],
+        table=entry["table"],
+        values=_values(entry["values"]) or {},
+        old=_values(entry["old_values"]),
+        primary_key=tuple(entry["primary_key"] or ()),
+        unique_keys=tuple(tuple(key) for key in entry["other_unique_keys"] or ()),
     )
-    deleted = sql.delete(shape, values if old is None else old)
-    assert (deleted.text, list(deleted.args)) == (
-        entry["safe_delete_sql"],
-        [native(arg) for arg in entry["safe_delete_args"]],
-    )
+
+    def wanted(name: str) -> tuple[str, list[Any]]:
+        args = entry["args" if name == "sql" else name.replace("_sql", "_args")]
+        return entry[name], [native(arg) for arg in args]
+
+    assert sql.statement(change) == wanted("sql")
+    assert sql.replace(change) == wanted("replace_sql")
+    assert sql.delete(change) == wanted("safe_delete_sql")
+    safe = {"insert": ["replace_sql"], "update": ["safe_delete_sql", "replace_sql"], "delete": ["safe_delete_sql"]}
+    assert sql.safe_statements(change) == [wanted(name) for name in safe[entry["type"]]]
 
 
 def _merge(entry: Json, _: Path) -> None:
