@@ -11,8 +11,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -51,6 +52,7 @@ __all__ = ["GcReport", "Item", "PendingCommit", "PullBatch", "Status", "Store", 
 log = structlog.get_logger(__name__)
 
 _DELETE_KEYS_AT_ONCE = 1024
+_PERSIST_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class Store:
         self._gc_running = threading.Lock()
         self._gc_held_by: list[str] = []
         self._closed = False
+        self._unwritten: list[Callable[[], None]] = []
         self.fault: BaseException | None = None
         self._fault_listeners: list[Callable[[BaseException], None]] = []
 
@@ -221,6 +224,7 @@ class Store:
             group_bytes=settings.group_commit_bytes,
         )  # fmt: skip
         self._chaser.write_lock = self._writer.lock
+        self._writer.on_written = self._write_outcomes
         for stage in (self._indexer, self._chaser, self._writer):
             stage.on_fault = self._faulted
             stage.start()
@@ -308,14 +312,21 @@ class Store:
 
     def _settle(self, item: Item, done: Callable[[Status], None] | None, remember: Callable[[], None]) -> None:
         def written(statuses: list[Status]) -> None:
-            status = statuses[0]
-            if status is not None:
+            if statuses[0] is not None:
                 log.warning("outcome_kept_in_memory", start_ts=item.start_ts, commit_ts=item.commit_ts)
                 self._indexer.queue.call(remember)
+                self._unwritten.append(partial(self._writer.submit, [item], written))
             if done is not None:
                 done(None)
 
         self._writer.submit([item], written)
+
+    def _write_outcomes(self) -> None:
+        """Writer thread, after a group was written: outcomes that a full disk did not take may go now."""
+        if self._unwritten:
+            again, self._unwritten = self._unwritten, []
+            for submit in again:
+                submit()
 
     def _record_settled(self, start_ts: int, commit_ts: int, reason: str, who: str) -> None:
         line = {
@@ -557,6 +568,7 @@ class Store:
             # Persisted first: whatever is deleted later, a pull below it is refused, also after a restart.
             self._gc.save(point.gc_point, self.deletion_limit)
             self._index.save_gc_ts(point.gc_point)
+        self._persist_position()
         # The snapshot comes before D: a prewrite that is indexed later cannot be among its keys, and one indexed
         # before is in pairing when D is taken.
         with self._index.snapshot() as snapshot:
@@ -589,10 +601,25 @@ class Store:
         )  # fmt: skip
         return report
 
+    def _persist_position(self) -> None:
+        """Have the handle pointer persisted as it is now: files before it may go."""
+        persisted = threading.Event()
+
+        def persist() -> None:
+            self._indexer.persist()
+            persisted.set()
+
+        self._indexer.queue.call(persist)
+        # Without it less can go, so it is not waited for in vain.
+        persisted.wait(_PERSIST_WITHIN_S)
+
     def _deletion_limit(self) -> gc.Limit:
         gc_point = self.gc_point
-        # Before pairing is asked: what is indexed after this look is covered by the summaries.
+        # The order of these looks matters. What is indexed after the first is covered by the summaries; a prewrite that
+        # pairing no longer has when it is asked has its commit in the summaries, which are read last.
         indexed_end = self._indexer.indexed_end
+        unresolved = [self._indexer.pairing.min_start(), min(list(self._indexer.memory_starts), default=None)]
+        pending = self._pending.lowest()
         lowest = NEVER
         for file in self._valuelog.files():
             if file.sealed and file.max_ts <= gc_point and file.fid < indexed_end.fid:
@@ -600,20 +627,20 @@ class Store:
             done_upto = -1 if file.fid > indexed_end.fid else int(MAX_TSO)
             if file.fid == indexed_end.fid:
                 done_upto = indexed_end.offset
-            lowest = min(lowest, lowest_open_start(self._valuelog.summary(file).buckets(), gc_point, done_upto))
-        in_memory = min(self._indexer.memory_starts, default=None)
-        unresolved = [ts for ts in (self._indexer.pairing.min_start(), in_memory) if ts is not None]
+            buckets = self._valuelog.summary(file).buckets()
+            read = partial(self._valuelog.between, file)
+            lowest = min(lowest, lowest_open_start(buckets, gc_point, done_upto, read))
         return gc.decide_limit(
             gc_point,
-            unresolved=min(unresolved, default=None),
-            pending=self._pending.lowest(),
+            unresolved=min((ts for ts in unresolved if ts is not None), default=None),
+            pending=pending,
             open_start=lowest if lowest != NEVER else None,
         )
 
-    def _delete_keys(self, pairs: object) -> int:
+    def _delete_keys(self, pairs: Iterable[tuple[bytes, bytes]]) -> int:
         deleted = 0
         batch: list[tuple[bytes, bytes]] = []
-        for pair in pairs:  # type: ignore[attr-defined]
+        for pair in pairs:
             batch.append(pair)
             if len(batch) >= _DELETE_KEYS_AT_ONCE:
                 deleted += self._delete_batch(batch)

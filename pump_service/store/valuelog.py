@@ -262,10 +262,7 @@ class ValueLog:
             last = file.synced_end
             if stop is not None and file.fid == stop.fid:
                 last = min(last, stop.offset)
-            scan = file.scan(first, last)
-            yield from scan
-            if scan.problem:
-                raise file.bad(scan.end, scan.problem)
+            yield from self.between(file, first, last)
 
     # -- summaries: GC ---------------------------------------------------------------------------------------------
 
@@ -281,6 +278,13 @@ class ValueLog:
         summary = self._summarise(file)
         self._save_summary(file.fid)
         return summary
+
+    def between(self, file: LogFile, start: int, stop: int) -> Iterator[list[Entry]]:
+        """Records of one file between two record boundaries. Raises BadRecord."""
+        scan = file.scan(start, stop)
+        yield from scan
+        if scan.problem:
+            raise file.bad(scan.end, scan.problem)
 
     def remove(self, file: LogFile) -> None:
         """Delete a sealed file. Raises OSError."""
@@ -298,11 +302,8 @@ class ValueLog:
 
     def _summarise(self, file: LogFile) -> FileSummary:
         summary = FileSummary(file.fid)
-        scan = file.scan(0, file.end)
-        for entries in scan:
+        for entries in self.between(file, 0, file.end):
             summary.add(entries)
-        if scan.problem:
-            raise file.bad(scan.end, scan.problem)
         self._summaries[file.fid] = summary
         return summary
 

@@ -83,6 +83,7 @@ class Writer:
         self.records = 0
         self._thread = threading.Thread(target=self._run, name="pump-writer", daemon=True)
         self.on_fault: Callable[[BaseException], None] = lambda _error: None
+        self.on_written: Callable[[], None] = lambda: None  # after each group of which something was written
 
     def start(self) -> None:
         """Begin to write."""
@@ -147,6 +148,8 @@ class Writer:
                     at = upto
             if entries:
                 self._next.hand_over(entries)
+        if entries:
+            self.on_written()
         self.groups += 1
         self.records += len(entries)
         self._unsaved += sum(entry.size for entry in entries)

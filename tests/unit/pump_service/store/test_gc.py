@@ -1,0 +1,274 @@
+"""Two numbers: what pulls may ask for, and what may really go (row P11)."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.errors import PositionCollected
+from include.model.position import Pointer
+from pump_service.store import gc
+from pump_service.store.store import Store
+from tests.support.crashfs import FaultyFs, failing
+from tests.support.storekit import (
+    commit,
+    fake,
+    merged,
+    open_store,
+    prewrite,
+    pull_all,
+    rollback,
+    store_all,
+    stream,
+    value_files,
+)
+
+FAR = 1 << 60
+SMALL = {"value_log_file_bytes": 4096}
+VALUE = b"v" * 1000
+
+
+def transactions(store: Store, first: int, count: int) -> None:
+    """Start ts first, first + 10, …; each commits 5 later."""
+    for start in range(first, first + 10 * count, 10):
+        store_all(store, prewrite(start, VALUE), commit(start, start + 5))
+
+
+def fids(data_dir: Path) -> list[int]:
+    return [int(path.stem) for path in value_files(data_dir)]
+
+
+@pytest.mark.row("P11")
+def test_files_and_keys_below_the_checkpoint_go_and_everything_above_stays(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    transactions(store, 1000, 40)
+    before = fids(tmp_path)
+    assert len(before) > 8
+    report = store.collect({"archive": 1200}, FAR)
+    assert (report.gc_point, report.deletion_limit) == (1200, 1200)
+    assert report.held_by == ["archive"]
+    assert report.freed_files > 3
+    assert report.kept_files == len(fids(tmp_path)) == len(before) - report.freed_files
+    assert report.freed_bytes > 3 * 4096
+    assert report.deleted_keys == 40, "20 prewrites and 20 commits"
+    assert [c for c, _, _, _ in pull_all(store, after=1200)] == list(range(1205, 1400, 10))
+    assert store.find(1190) is None
+    store.close()
+    store = open_store(tmp_path, **SMALL)
+    assert (store.gc_point, store.deletion_limit) == (1200, 1200)
+    with pytest.raises(PositionCollected):
+        store.pull(1199, max_bytes=1000)
+    assert len(pull_all(store, after=1200)) == 20
+    store.close()
+
+
+@pytest.mark.row("P11", "P5")
+def test_after_gc_the_index_can_still_be_rebuilt(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    store_all(store, prewrite(990, b"early"))
+    transactions(store, 1000, 10)
+    store_all(store, commit(990, 1105), prewrite(1101), rollback(1101))
+    transactions(store, 1110, 10)
+    store.collect({"archive": 1106}, FAR)
+    assert store.gc_point == 1106
+    expected = pull_all(store, after=1106)
+    watermark = store.watermark
+    store.close()
+    shutil.rmtree(tmp_path / "kv")
+    store = open_store(tmp_path, **SMALL)
+    assert fids(tmp_path)[0] > 0
+    assert pull_all(store, after=1106) == expected
+    assert store.watermark == watermark
+    assert store.unresolved_count == 0
+    assert store.orphans() == store.late() == []
+    store.close()
+
+
+@pytest.mark.row("P11", "P7")
+def test_a_prewrite_before_the_checkpoint_keeps_its_payload_until_its_commit_was_served(tmp_path: Path) -> None:
+    """Prewrite, checkpoint passes it, files rotate, GC is triggered, then its commit comes."""
+    store = open_store(tmp_path, **SMALL)
+    store_all(store, prewrite(900, b"the payload"))
+    transactions(store, 1000, 20)
+    # The watermark is held by 900, so no consumer can be beyond it; a later start shows the general case.
+    assert store.watermark == 0
+    report = store.collect({"archive": 1150}, FAR)
+    assert report.gc_point == 0
+    assert "watermark" in report.held_by
+    store_all(store, commit(900, 1205))
+    transactions(store, 1210, 20)
+    # Committed above the checkpoint: its file is older than the checkpoint and must stay.
+    report = store.collect({"archive": 1200}, FAR)
+    assert report.gc_point == 1200
+    assert report.deletion_limit == 900
+    assert report.freed_files == 0
+    assert any("900" in holder for holder in report.held_by)
+    assert (1205, 900, merged(900, 1205, b"the payload"), 0) in pull_all(store, after=1200)
+    report = store.collect({"archive": 1210}, FAR)
+    assert report.deletion_limit == 1210
+    assert report.freed_files > 3
+    store.close()
+
+
+@pytest.mark.row("P11")
+def test_an_unresolved_prewrite_with_an_old_start_ts_holds_deletion_but_not_the_gc_point(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    transactions(store, 1000, 20)
+    store_all(store, prewrite(500, b"a transaction that was open for long"))
+    report = store.collect({"archive": 1150}, FAR)
+    assert (report.gc_point, report.deletion_limit, report.freed_files) == (1150, 500, 0)
+    assert "unresolved prewrite 500" in report.held_by
+    store_all(store, commit(500, 1300))
+    assert stream(store, 1150)[-1] == (500, 1300)
+    store.close()
+
+
+@pytest.mark.row("P11")
+def test_a_prewrite_that_is_written_but_not_indexed_holds_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.store._PERSIST_WITHIN_S", 0.05)
+    store = open_store(tmp_path, **SMALL)
+    transactions(store, 1000, 20)
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        go_on.wait(10)
+
+    store._indexer.queue.call(block)
+    assert blocked.wait(5)
+    answered = threading.Event()
+    store.submit([prewrite(500, b"p")], lambda _: answered.set())
+    assert answered.wait(5)
+    assert store.unresolved_count == 1, "counted although the index does not know it"
+    report = store.collect({"archive": 1150}, FAR)
+    assert report.deletion_limit == 500
+    go_on.set()
+    store_all(store, commit(500, 1300))
+    store.close()
+
+
+@pytest.mark.row("P11")
+def test_a_late_or_orphan_commit_holds_deletion_until_it_is_accepted(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    transactions(store, 1000, 10)
+    store_all(store, commit(1010, 1012), commit(1, 1101))
+    transactions(store, 1110, 10)
+    assert [(i.start_ts, i.late, i.orphan) for i in store.late() + store.orphans()] == [
+        (1010, True, False), (1, False, True),
+    ]  # fmt: skip
+    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1
+    store.accept(1, 1101, "test")
+    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1010
+    store.accept(1010, 1012, "test")
+    report = store.collect({"archive": 1200}, FAR)
+    assert report.deletion_limit == 1200
+    assert report.freed_files > 0
+    store.close()
+
+
+@pytest.mark.row("P11")
+def test_the_slowest_consumer_and_retention_hold_the_gc_point_which_never_goes_back(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    transactions(store, 1000, 40)
+    report = store.collect({"fast": 1300, "slow": 1100}, FAR)
+    assert (report.gc_point, report.held_by) == (1100, ["slow"])
+    report = store.collect({"fast": 1300, "slow": 1050}, FAR)
+    assert (report.gc_point, report.held_by) == (1100, ["slow"])
+    report = store.collect({"fast": 1300, "slow": 1250}, 1200)
+    assert (report.gc_point, report.held_by) == (1200, ["retention"])
+    report = store.collect({}, 1250)
+    assert report.gc_point == 1250
+    store.close()
+
+
+@pytest.mark.row("P11")
+def test_the_newest_file_and_files_that_pairing_has_not_passed_stay(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    transactions(store, 1000, 20)
+    report = store.collect({"archive": FAR}, FAR)
+    assert report.gc_point == 1195
+    assert report.held_by == ["watermark"]
+    newest = max(fids(tmp_path))
+    store_all(store, fake(5000))
+    store.collect({"archive": FAR}, FAR)
+    assert fids(tmp_path)[-1] >= newest
+    assert store.gc_point == 5000
+    store_all(store, prewrite(6000), commit(6000, 6001))
+    assert stream(store, 5000) == [(6000, 6001)]
+    store.close()
+
+
+def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store._gc_running.acquire()
+    assert not store.collect({}, 5).started
+    store._gc_running.release()
+    assert store.collect({}, 5).started
+    store.close()
+
+
+@pytest.mark.row("P11")
+def test_nothing_is_deleted_when_the_gc_point_cannot_be_persisted(tmp_path: Path) -> None:
+    fs = FaultyFs()
+    store = open_store(tmp_path, fs, **SMALL)
+    transactions(store, 1000, 20)
+    before = fids(tmp_path)
+    fs.faults["replace"] = failing(5)
+    with pytest.raises(OSError, match="injected"):
+        store.collect({"archive": 1150}, FAR)
+    assert fids(tmp_path) == before
+    assert store.gc_point == 0
+    assert len(stream(store)) == 20
+    fs.faults.clear()
+    store.close()
+
+
+@pytest.mark.row("P11")
+def test_a_key_that_was_written_again_during_gc_is_kept(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    transactions(store, 1000, 20)
+    with store._index.snapshot() as snapshot:
+        stale = list(snapshot.below(1050))
+    # A retried prewrite replaces the pointer of its start ts.
+    store_all(store, prewrite(1000, VALUE))
+    assert store._delete_batch(stale) == len(stale) - 1
+    assert store.find(1000) is not None
+    store.close()
+
+
+TS = st.integers(0, 1000)
+
+
+@given(before=TS, checkpoints=st.dictionaries(st.sampled_from("abc"), TS), retention=TS, watermark=TS)
+def test_the_gc_point_is_below_everything_that_holds_it_or_where_it_was(
+    before: int, checkpoints: dict[str, int], retention: int, watermark: int
+) -> None:
+    point = gc.decide_point(before, checkpoints, retention, watermark)
+    assert point.gc_point >= before
+    if point.gc_point > before:
+        assert all(point.gc_point <= ts for ts in [*checkpoints.values(), retention, watermark])
+    assert point.held_by
+
+
+class _File:
+    def __init__(self, fid: int, max_ts: int, sealed: bool) -> None:
+        self.fid, self.max_ts, self.sealed = fid, max_ts, sealed
+
+
+@given(
+    max_ts=st.lists(st.integers(0, 20), max_size=8), limit=st.integers(0, 20), head=st.integers(0, 9),
+    handle=st.integers(0, 9),
+)  # fmt: skip
+def test_only_a_prefix_of_the_files_goes(max_ts: list[int], limit: int, head: int, handle: int) -> None:
+    files = [_File(fid, ts, sealed=True) for fid, ts in enumerate(max_ts)]
+    gone = gc.deletable(files, limit, Pointer(head, 0), Pointer(handle, 0))  # type: ignore[arg-type]
+    assert [file.fid for file in gone] == list(range(len(gone)))
+    assert all(file.max_ts < limit and file.fid < head and file.fid < handle for file in gone)
+    assert len(gone) < max(len(files), 1)

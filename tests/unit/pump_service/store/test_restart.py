@@ -1,0 +1,261 @@
+"""Restarts: the index is lost, behind, foreign or ahead; identities; the lock (rows P1, P2, P5)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from include.errors import BadRecord, ConfigError, CorruptionError
+from include.model.node import PumpExtra
+from include.model.position import Pointer
+from pump_service.store import frame, identity
+from pump_service.store.store import Store
+from tests.support.storekit import (
+    commit,
+    fake,
+    open_store,
+    prewrite,
+    pull_all,
+    rollback,
+    settings,
+    store_all,
+    stream,
+    until,
+    value_files,
+)
+
+SMALL = {"value_log_file_bytes": 4096}
+
+
+def fill(store: Store, first: int = 100, count: int = 30) -> None:
+    for start in range(first, first + 10 * count, 10):
+        store_all(store, prewrite(start, b"v" * 300), commit(start, start + 5))
+
+
+@pytest.mark.row("P5", "P2")
+@pytest.mark.parametrize("how", ["lost", "corrupt", "older", "foreign"])
+def test_the_index_is_rebuilt_from_the_value_log(how: str, tmp_path: Path) -> None:
+    data, kv, old = tmp_path / "data", tmp_path / "data" / "kv", tmp_path / "old"
+    store = open_store(data, **SMALL)
+    fill(store)
+    store.close()
+    shutil.copytree(kv, old)
+    store = open_store(data, **SMALL)
+    fill(store, first=1000)
+    store_all(store, prewrite(5000), commit(7, 6000), rollback(5001))
+    expected, watermark = pull_all(store), store.watermark
+    store.close()
+    shutil.rmtree(kv)
+    if how == "corrupt":
+        shutil.copytree(old, kv)
+        for manifest in kv.glob("MANIFEST*"):
+            manifest.write_bytes(b"not a manifest")
+    elif how == "older":
+        shutil.copytree(old, kv)
+    elif how == "foreign":
+        other = open_store(tmp_path / "other", **SMALL)
+        store_all(other, prewrite(100, b"another value"), commit(100, 101))
+        other.close()
+        shutil.copytree(tmp_path / "other" / "kv", kv)
+    store = open_store(data, **SMALL)
+    assert pull_all(store) == expected
+    assert store.watermark == watermark
+    assert [each.start_ts for each in store.unresolved()] == [5000]
+    assert [each.commit_ts for each in store.orphans()] == [6000]
+    store.close()
+
+
+@pytest.mark.row("P1", "P5")
+def test_an_index_that_points_behind_the_log_is_thrown_away_with_a_new_incarnation(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    fill(store)
+    before = store.incarnation
+    store.close()
+    value_files(tmp_path)[-1].unlink()
+    store = open_store(tmp_path, **SMALL)
+    assert store.incarnation != before
+    assert store.start_count == 2
+    store_all(store, *[rollback(each.start_ts) for each in store.unresolved()], fake(900))
+    found = stream(store)
+    assert 0 < len(found) < 30
+    fill(store, first=1000, count=3)
+    assert stream(store) == [*found, (1000, 1005), (1010, 1015), (1020, 1025)]
+    store.close()
+
+
+@pytest.mark.row("P1")
+def test_identity_lives_with_the_directory_and_counts_starts(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    first = store.incarnation
+    assert store.start_count == 1
+    store.close()
+    store = open_store(tmp_path)
+    assert (store.incarnation, store.start_count) == (first, 2)
+    store.close()
+    shutil.rmtree(tmp_path)
+    store = open_store(tmp_path)
+    assert store.incarnation != first, "an emptied data directory is another life"
+    assert store.start_count == 1
+    store.close()
+
+
+@pytest.mark.row("P5")
+def test_a_log_that_ends_before_what_the_registry_knows_is_another_incarnation(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, count=3)
+    incarnation, end = store.incarnation, store.synced_end
+    store.close()
+
+    def reopen(registered: PumpExtra) -> str:
+        store = Store.open(settings(tmp_path), registered=registered)
+        found = store.incarnation
+        store.close()
+        return found
+
+    known = PumpExtra(incarnation=incarnation, start_count=1, synced_fid=end.fid, synced_offset=end.offset)
+    assert reopen(known) == incarnation
+    stranger = PumpExtra(incarnation="another", start_count=1, synced_fid=99)
+    assert reopen(stranger) == incarnation
+    ahead = PumpExtra(incarnation=incarnation, start_count=1, synced_fid=end.fid, synced_offset=end.offset + 1)
+    assert reopen(ahead) != incarnation
+
+
+@pytest.mark.row("P3")
+@pytest.mark.parametrize(
+    ("sync", "clean", "same_boot", "keeps"),
+    [
+        (True, False, False, True),
+        (False, True, False, True),
+        (False, False, True, True),
+        (False, False, False, False),
+    ],
+)
+def test_an_unclean_stop_without_fsync_and_a_reboot_make_a_new_incarnation(
+    sync: bool, clean: bool, same_boot: bool, keeps: bool, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path, sync_log=sync)
+    fill(store, count=2)
+    before = store.incarnation
+    store.close()
+    path = tmp_path / "pumphouse" / identity.FILE_NAME
+    data = json.loads(path.read_bytes())
+    data |= {"clean": clean} | ({} if clean else {"end_fid": 0, "end_offset": 0})
+    data |= {} if same_boot else {"boot_id": "the boot before"}
+    path.write_text(json.dumps(data))
+    store = open_store(tmp_path, sync_log=sync)
+    assert (store.incarnation == before) is keeps
+    store.close()
+
+
+def test_an_identity_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    open_store(tmp_path).close()
+    (tmp_path / "pumphouse" / identity.FILE_NAME).write_text("{")
+    with pytest.raises(CorruptionError):
+        open_store(tmp_path)
+    (tmp_path / "pumphouse" / identity.FILE_NAME).write_text('{"format_version": 2}')
+    with pytest.raises(CorruptionError, match="format 2"):
+        open_store(tmp_path)
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with pytest.raises(ConfigError, match="another process"):
+        open_store(tmp_path)
+    store.close()
+    open_store(tmp_path).close()
+
+
+@pytest.mark.row("P1")
+def test_only_files_that_are_large_at_close_get_a_footer_and_footed_files_are_never_appended_to(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10, b"v" * 1000), commit(10, 11))
+    store.close()
+    (path,) = value_files(tmp_path)
+    assert frame.decode_footer(path.read_bytes()[-12:]) is None
+    store = open_store(tmp_path)
+    store_all(store, prewrite(20, b"v" * 60_000), commit(20, 99))
+    store.close()
+    sealed = path.read_bytes()
+    assert frame.decode_footer(sealed[-12:]) == 99
+    store = open_store(tmp_path)
+    store_all(store, prewrite(200), commit(200, 201))
+    assert path.read_bytes() == sealed
+    assert [p.name for p in value_files(tmp_path)] == ["000000.vlog", "000001.vlog"]
+    assert stream(store) == [(10, 11), (20, 99), (200, 201)]
+    store.close()
+
+
+@pytest.mark.row("P1")
+def test_a_full_file_is_sealed_with_the_largest_ts_and_the_next_one_begun(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    fill(store)
+    store.close()
+    paths = value_files(tmp_path)
+    assert len(paths) > 2
+    for path in paths[:-1]:
+        data = path.read_bytes()
+        records = data[:-12]
+        assert len(records) > 4096
+        max_ts, at = 0, 0
+        while at < len(records):
+            header = frame.decode_header(records, at)
+            meta = frame.read_meta(records[at + 16 : at + 16 + header.length])
+            max_ts = max(max_ts, meta.start_ts, meta.commit_ts)
+            at += 16 + header.length
+        assert frame.decode_footer(data[-12:]) == max_ts
+    store = open_store(tmp_path, **SMALL)
+    assert store._valuelog.files()[0].max_ts == frame.decode_footer(paths[0].read_bytes()[-12:])
+    store.close()
+
+
+@pytest.mark.row("P1")
+def test_a_directory_of_the_go_pump_is_taken_over(tmp_path: Path) -> None:
+    """value/ and kv/ only, files without a footer, a gap that its GC left, its GC point in LevelDB."""
+    made = tmp_path / "made"
+    store = open_store(made, **SMALL)
+    fill(store)
+    store.collect({"archive": 120}, 1 << 60)
+    store.close()
+    shutil.rmtree(made / "pumphouse")
+    value_files(made)[1].unlink()
+    store = open_store(made, **SMALL)
+    assert store.gc_point == 120
+    assert store.start_count == 1
+    store.close()
+
+
+@pytest.mark.row("P5")
+def test_a_damaged_sealed_file_stops_a_rebuild_by_name(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    fill(store)
+    store.close()
+    path = value_files(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    open_store(tmp_path, **SMALL).close()
+    shutil.rmtree(tmp_path / "kv")
+    with pytest.raises(BadRecord) as raised:
+        open_store(tmp_path, **SMALL)
+    assert raised.value.path == str(path)
+
+
+@pytest.mark.row("P2")
+def test_positions_are_persisted_within_a_second_and_only_what_lies_behind_is_read_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, count=5)
+    until(lambda: store._indexer.handle() > Pointer(0, 0))
+    store_all(store, fake(900))
+    store.close()
+    db = plyvel.DB(str(tmp_path / "kv"))
+    handle = Pointer.unpack(db.get(b"!binlog!handlePointer"))
+    head = Pointer.unpack(db.get(b"!binlog!headPointer"))
+    db.close()
+    assert handle == head
+    store = open_store(tmp_path)
+    assert store.watermark == 900
+    store.close()

@@ -1,0 +1,298 @@
+"""Group commit, and what becomes of answers when the disk is full or broken (rows P3, P15)."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from include.clock import SystemClock
+from include.errors import PumpReadOnly, WriterFailed
+from pump_service.store.store import Item, Store
+from tests.support.crashfs import FaultyFs, failing
+from tests.support.storekit import (
+    commit,
+    fake,
+    log_payloads,
+    merged,
+    open_store,
+    prewrite,
+    pull_all,
+    rollback,
+    settings,
+    settle,
+    store_all,
+    stream,
+    until,
+    value_files,
+    write,
+)
+
+
+class FastClock(SystemClock):
+    """Monotonic time runs a hundred times as fast, so half-second looks come soon."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 100
+
+
+def open_fast(data_dir: Path, fs: FaultyFs, **values: object) -> Store:
+    return Store.open(settings(data_dir, **values), fs=fs, clock=FastClock())
+
+
+@pytest.mark.row("P3")
+def test_everything_that_waits_goes_into_one_write_and_one_sync(tmp_path: Path) -> None:
+    fs = FaultyFs()
+    store = open_store(tmp_path, fs)
+    first_sync, go_on = threading.Event(), threading.Event()
+
+    def hold(_path: Path) -> None:
+        first_sync.set()
+        go_on.wait(10)
+
+    answers: list[int] = []
+    fs.faults["sync"] = hold
+    before = fs.syncs
+    store.submit([prewrite(1)], lambda _: answers.append(0))
+    assert first_sync.wait(10)
+    for n in range(1, 101):
+        store.submit([prewrite(n + 1)], lambda _, n=n: answers.append(n))  # type: ignore[misc]
+    assert answers == [], "nobody is answered before the sync"
+    fs.faults.clear()
+    go_on.set()
+    until(lambda: len(answers) == 101)
+    assert answers == list(range(101))
+    assert fs.syncs - before == 2
+    store.close()
+
+
+@pytest.mark.row("P3")
+def test_order_of_submission_is_the_order_of_the_log_also_over_rotation(tmp_path: Path) -> None:
+    store = open_store(tmp_path, value_log_file_bytes=4096, group_commit_bytes=1 << 16)
+    items = [prewrite(n, b"v" * (n * 37 % 900)) for n in range(1, 120)]
+    left = threading.Semaphore(0)
+    for item in items:
+        store.submit([item], lambda _: left.release())
+    for _ in items:
+        assert left.acquire(timeout=10)
+    assert log_payloads(store) == [item.payload for item in items]
+    assert len(value_files(tmp_path)) > 8
+    store.close()
+
+
+@pytest.mark.row("P15")
+def test_below_the_limit_prewrites_are_refused_and_everything_else_is_taken(tmp_path: Path) -> None:
+    fs = FaultyFs()
+    store = open_fast(tmp_path, fs, stop_write_at_available_bytes=1000)
+    store_all(store, prewrite(10), prewrite(20))
+    fs.free = 999
+    until(lambda: store.read_only)
+    with pytest.raises(PumpReadOnly):
+        store.check_space()
+    statuses = write(store, prewrite(30), commit(10, 40), rollback(20), fake(50))
+    assert isinstance(statuses[0], PumpReadOnly)
+    assert (statuses[0].available, statuses[0].limit) == (999, 1000)
+    assert statuses[1:] == [None, None, None]
+    settle(store)
+    assert store.watermark == 50
+    assert store.find(30) is None
+    fs.free = 5 << 20
+    until(lambda: not store.read_only)
+    store_all(store, prewrite(60), commit(60, 61))
+    store.close()
+
+
+@pytest.mark.row("P15")
+def test_on_a_full_disk_the_partial_append_is_cut_and_writing_resumes_when_space_is_back(tmp_path: Path) -> None:
+    fs = FaultyFs()
+    store = open_fast(tmp_path, fs)
+    store_all(store, prewrite(10), prewrite(20))
+    size = value_files(tmp_path)[0].stat().st_size
+    fs.faults["write"] = failing(errno.ENOSPC)
+    fs.short_write = 30
+    fs.free = 0
+    statuses = write(store, prewrite(30), commit(10, 40))
+    assert [type(s) for s in statuses] == [PumpReadOnly, PumpReadOnly]
+    assert value_files(tmp_path)[0].stat().st_size == size
+    assert store.read_only
+    assert not store.writer_failed
+    fs.faults.clear()
+    # A commit is tried again each time, prewrites wait until there is room.
+    assert write(store, commit(10, 40)) == [None]
+    assert isinstance(write(store, prewrite(50))[0], PumpReadOnly)
+    fs.free = 1 << 40
+    until(lambda: not store.read_only)
+    store_all(store, prewrite(60), commit(60, 61), commit(20, 62))
+    assert stream(store) == [(10, 40), (60, 61), (20, 62)]
+    store.close()
+    store = open_store(tmp_path)
+    assert stream(store) == [(10, 40), (60, 61), (20, 62)]
+    store.close()
+
+
+@pytest.mark.row("P15")
+def test_the_reserve_takes_commits_when_the_disk_is_full(tmp_path: Path) -> None:
+    fs = FaultyFs()
+    store = open_fast(tmp_path, fs, reserve_bytes=1 << 16)
+    store_all(store, prewrite(10))
+    reserve = tmp_path / "pumphouse" / "reserve"
+    assert reserve.stat().st_size == 1 << 16
+
+    def full_while_reserved(_path: Path) -> None:
+        if reserve.exists():
+            raise OSError(errno.ENOSPC, "injected")
+
+    fs.faults["write"] = full_while_reserved
+    fs.free = 0
+    statuses = write(store, prewrite(20), commit(10, 30), fake(31))
+    assert isinstance(statuses[0], PumpReadOnly)
+    assert statuses[1:] == [None, None]
+    settle(store)
+    assert store.watermark == 31
+    fs.faults.clear()
+    fs.free = 1 << 40
+    until(lambda: not store.read_only)
+    until(reserve.exists)
+    store.close()
+
+
+@pytest.mark.row("P15")
+@pytest.mark.parametrize(
+    ("operation", "number"),
+    [("write", errno.EIO), ("sync", errno.EIO), ("sync", errno.ENOSPC), ("create", errno.EIO)],
+)
+def test_after_a_failed_write_or_sync_nothing_more_is_written_and_reads_go_on(
+    operation: str, number: int, tmp_path: Path
+) -> None:
+    fs = FaultyFs()
+    store = open_store(tmp_path, fs, value_log_file_bytes=4096)
+    store_all(store, prewrite(10, b"v" * 5000), prewrite(20), commit(10, 30))
+    if operation == "create":
+        assert write(store, prewrite(21, b"v" * 5000)) == [None]
+    end = store.synced_end
+    fs.faults[operation] = failing(number, times=1)
+    assert isinstance(write(store, commit(20, 40))[0], WriterFailed)
+    assert store.writer_failed
+    assert store.writer_error is not None
+    # The disk works again, but what it holds is not known any more.
+    assert isinstance(write(store, commit(20, 40), fake(50))[1], WriterFailed)
+    assert store.synced_end == end
+    assert store.find(40) is None
+    assert store.watermark == 0 if operation == "create" else 30
+    store.close()
+    store = open_store(tmp_path, value_log_file_bytes=4096)
+    store_all(store, commit(20, 60))
+    assert store.find(30) is not None
+    store.close()
+
+
+@pytest.mark.row("P15", "P6")
+def test_where_nothing_can_be_written_outcomes_are_served_from_memory_and_asked_again_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    fs = FaultyFs()
+    store = open_store(tmp_path, fs, value_log_file_bytes=4096)
+    store_all(store, prewrite(5), commit(5, 6), prewrite(10, b"v"), prewrite(20), fake(25))
+    assert not store.publish_unpersisted(30), "only where nothing can be written"
+    fs.faults["sync"] = failing(errno.EIO)
+    assert isinstance(write(store, fake(26))[0], WriterFailed)
+    store.settle_committed(10, 28)
+    store.settle_rolled_back(20)
+    until(lambda: store.watermark == 28)
+    assert [(c, s, p) for c, s, p, _ in pull_all(store) if s == 10] == [
+        (28, 10, merged(10, 28, b"v", key=None))  # type: ignore[arg-type]
+    ]
+    assert store.unresolved_count == 0
+    until(lambda: store.publish_unpersisted(40))
+    until(lambda: store.watermark == 40)
+    # The prewrites must be met again after a restart, so neither their files nor their keys may go.
+    report = store.collect({"archive": 40}, 1 << 60)
+    assert (report.gc_point, report.deletion_limit) == (40, 10)
+    store.close()
+    store = open_store(tmp_path, value_log_file_bytes=4096)
+    assert {each.start_ts for each in store.unresolved()} == {10, 20}
+    assert store.watermark == 6
+    store.settle_committed(10, 28)
+    store.settle_rolled_back(20)
+    until(lambda: store.unresolved_count == 0)
+    store_all(store, fake(50))
+    assert store.late() == []
+    store.close()
+
+
+@pytest.mark.row("P15", "P6")
+def test_an_outcome_kept_in_memory_on_a_full_disk_is_written_when_space_is_back(tmp_path: Path) -> None:
+    fs = FaultyFs()
+    store = open_fast(tmp_path, fs)
+    store_all(store, prewrite(10, b"v"), prewrite(11))
+    fs.faults["write"] = failing(errno.ENOSPC)
+    fs.free = 0
+    store.settle_committed(10, 28)
+    store.settle_rolled_back(11)
+    until(lambda: store.watermark == 28)
+    assert store.find(28) is not None
+    fs.faults.clear()
+    fs.free = 1 << 40
+    until(lambda: not store.read_only)
+    assert write(store, fake(30)) == [None]
+    until(lambda: not store._indexer.memory_starts, "the outcomes were not written")
+    assert store.late() == []
+    assert store.status().duplicate_commits == 0
+    assert stream(store) == [(10, 28)]
+    store.close()
+    store = open_store(tmp_path)
+    assert stream(store) == [(10, 28)]
+    assert store.unresolved_count == 0
+    store.close()
+
+
+def test_a_closing_store_answers_with_a_refusal(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    got: list[object] = []
+    store.submit([prewrite(10)], got.extend)
+    store.close()
+    assert got == [None], "what was submitted before is written"
+    store.submit([prewrite(11)], got.extend)
+    assert isinstance(got[1], WriterFailed)
+    store.close()
+
+
+def test_a_callback_that_raises_does_not_stop_the_writer(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+
+    def bad(_statuses: object) -> None:
+        raise RuntimeError("the loop is gone")
+
+    store.submit([prewrite(10)], bad)
+    store_all(store, commit(10, 11))
+    assert stream(store) == [(10, 11)]
+    store.close()
+
+
+@pytest.mark.row("P3")
+def test_without_sync_nothing_is_synced_but_everything_else_is_the_same(tmp_path: Path) -> None:
+    fs = FaultyFs()
+    store = open_store(tmp_path, fs, sync_log=False)
+    store_all(store, prewrite(10), commit(10, 11))
+    assert fs.syncs == 0
+    assert not store.status().sync_log
+    store.close()
+
+
+def test_an_unexpected_error_of_the_writer_ends_it_and_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    faults: list[BaseException] = []
+    store.on_fault(faults.append)
+
+    def broken(_items: list[Item]) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(store._valuelog, "append", broken)
+    assert isinstance(write(store, prewrite(10))[0], WriterFailed)
+    until(lambda: faults)
+    assert store.writer_failed
+    store.close()
