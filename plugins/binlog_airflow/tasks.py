@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from binlog_airflow.hooks import DOWNSTREAM, settings_from
-from include.errors import ConfigError, GapError
+from include.errors import ConfigError, GapError, ManifestConflict
 from include.model import tso
 
 if TYPE_CHECKING:
@@ -81,7 +81,11 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]], until: da
     with _cluster(settings) as cluster:
         archive = _archive(settings, cluster.cluster_id())
         history = _history(settings)
-        done = commit(archive, cluster, plan, reports, history, settings)
+        try:
+            done = commit(archive, cluster, plan, reports, history, settings)
+        except ManifestConflict:
+            # This window is there already: a try of this task was killed after its manifest, or another run won.
+            done = {"end": int(archive.end()), "manifest": "", "more": True}
         if done["more"]:
             later = run_snapshot(archive, cluster, tso.from_datetime(until), settings, history)
             done = later[-1] if later else done
