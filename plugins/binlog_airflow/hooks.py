@@ -157,16 +157,11 @@ class DownstreamHook(_SettingsHook):
         return found
 
     def _probe(self) -> str:
-        import pymysql
+        from include.loader.target import TargetConnection, address
 
         target = settings_from(archive=None, cluster=None, downstream=self.conn_id).target
-        try:
-            with pymysql.connect(
-                host=target.host, port=target.port, user=target.user, password=target.password.get_secret_value()
-            ) as connection:
-                return f"{target.host}:{target.port} answers with {connection.server_version}"
-        except pymysql.Error as error:
-            raise ConfigError(f"{target.host}:{target.port} does not answer: {error}") from error
+        with TargetConnection.open(target):
+            return f"{address(target)} answers"
 
 
 def settings_from(
