@@ -92,7 +92,8 @@ def _said(job: Job) -> tuple[bool, set[str], set[str]]:
     parts = (job.raw.get("multi_schema_info") or {}).get("sub_jobs") or ()
     added, dropped = set(), set()
     for part in parts:
-        args = part.get("raw_args") or [None]
+        args = part.get("raw_args")
+        args = args if isinstance(args, list) and args else [None]
         if part.get("type") == Action.ADD_COLUMN and isinstance(args[0], dict):
             added.add(cistr(args[0].get("name")).lower())
         elif part.get("type") == Action.DROP_COLUMN:

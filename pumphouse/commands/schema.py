@@ -17,7 +17,7 @@ from include.registry.open import open_cluster
 from include.schema.dialect import Dialect
 from include.schema.render import render
 from include.schema.table_sql import create_object
-from include.schema.timeline import DdlEvent, TableVersion, Timeline
+from include.schema.timeline import DdlEvent, TableVersion
 from include.settings import Settings
 from pumphouse.cli import Context, pass_context
 
@@ -40,12 +40,13 @@ def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bo
         report: dict[str, Any] = importlib.import_module("spark_tasks.jobs.schema").run(settings, ts)
     else:
         done = rebuild(archive, ts)
-        report = _report(done.timeline, done.upto) | {"jobs": done.jobs, "key": done.key}
+        version = done.timeline.schema_version
+        report = {"upto": int(done.upto), "jobs": done.jobs, "key": done.key, "schema_version": version}
     if as_json:
         click.echo(json.dumps(report, indent=2, default=str))
     else:
         click.echo(
-            f"{report['jobs']} new DDL jobs; {report['tables']} tables, schema version {report['schema_version']}"
+            f"{report['jobs']} new DDL jobs, schema version {report['schema_version']} at {show(report['upto'])}"
         )
 
 
@@ -89,14 +90,6 @@ def _archive(settings: Settings, time: str | None) -> tuple[Archive, Tso | None]
         return archive, None if time is None else parse_time(time, cluster.tso)
     finally:
         cluster.close()
-
-
-def _report(timeline: Timeline, upto: Tso) -> dict[str, Any]:
-    return {
-        "upto": int(upto),
-        "schema_version": timeline.schema_version,
-        "tables": len(timeline.tables_at(upto)),
-    }
 
 
 def _line(version: TableVersion) -> str:
