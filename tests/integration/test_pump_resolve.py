@@ -176,8 +176,9 @@ def test_a_resolver_that_fails_is_no_answer(pump: PumpServer, cluster: FileClust
         pump.write(prewrite(start_ts))
         time.sleep(3.5)
         assert pump.status().unresolved == 1
-    with ResolverServer(cluster, "app", [b"app/"], lambda ts, key, decide: committed(Tso(ts + 1))):
-        (found,) = pump.pull_until(start_ts + 1, after=start_ts)
+    commit_ts = cluster.tso()
+    with ResolverServer(cluster, "app", [b"app/"], lambda ts, key, decide: committed(commit_ts)):
+        (found,) = pump.pull_until(commit_ts, after=start_ts)
     assert found.start_ts == start_ts
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from include.client.admin import ask_state, trigger_gc
 from include.client.cluster import PumpClient
-from include.client.resolver import ResolverServer, committed
+from include.client.resolver import PENDING, Outcome, ResolverServer, committed
 from include.errors import PumpError
 from include.model.node import NodeState
 from include.model.tso import Tso
@@ -138,13 +138,19 @@ def test_the_client_the_resolver_and_the_operators_calls_work_over_mutual_tls(
 ) -> None:
     tidb = authority.settings("tidb")
     resolver = authority.settings("resolver", allowed=("pump",))
-    start_ts = cluster.tso()
+    outcomes: dict[int, Tso] = {}
+
+    def answer(start_ts: Tso, key: bytes, decide: bool) -> Outcome:
+        return committed(outcomes[start_ts]) if start_ts in outcomes else PENDING
+
     with (
-        ResolverServer(cluster, "app", [b"app/"], lambda ts, key, decide: committed(Tso(ts + 1)), tls=resolver),
+        ResolverServer(cluster, "app", [b"app/"], answer, tls=resolver),
         PumpClient(cluster, tls=tidb) as client,
     ):
+        start_ts = cluster.tso()
         client.write_prewrite(prewrite(start_ts, b"rows"), start_ts)
-        (found,) = mutual.pull_until(start_ts + 1, after=start_ts)
+        outcomes[start_ts] = cluster.tso()
+        (found,) = mutual.pull_until(outcomes[start_ts], after=start_ts)
         assert found.prewrite_value == b"rows"
     mutual.consumer(0)
     (report,) = trigger_gc(cluster, tls=tidb)
