@@ -149,6 +149,15 @@ class Archive:
         """Let HEAD point at a window, so that the end is found without listing."""
         self.store.put(layout.HEAD, dump({"kind": "head", "format_version": 1, "manifest": manifest.key}))
 
+    def hinted_key(self) -> str | None:
+        """The manifest that HEAD names; None when there is no HEAD or it says nothing."""
+        try:
+            key = str(json.loads(self.store.get(layout.HEAD))["manifest"])
+            layout.window_start(key)
+        except (ObjectNotFound, CorruptionError, ValueError, KeyError, TypeError):
+            return None
+        return key
+
     # -- content ------------------------------------------------------------------------------------------------
 
     def segment_batches(
@@ -190,7 +199,7 @@ class Archive:
         )
 
     def genesis_jobs(self) -> list[ArchivedJob]:
-        """Jobs that make the schema at genesis, ascending by job id; their commit ts is not known and is 0.
+        """Jobs that make the schema at genesis, by schema version; their commit ts is not known and is 0.
 
         A job that a window brings as well is left out: it is folded once, at that window's commit ts. Only jobs that
         finished after genesis can be such, and a job's FinishedTS lies behind the commit ts of its binlog.
@@ -220,11 +229,10 @@ class Archive:
             return list(pool.map(self._manifest, keys))
 
     def _hinted(self) -> Manifest | None:
+        key = self.hinted_key()
         try:
-            key = json.loads(self.store.get(layout.HEAD))["manifest"]
-            layout.window_start(key)
-            return self._manifest(key)
-        except (ObjectNotFound, CorruptionError, ValueError, KeyError, TypeError):
+            return None if key is None else self._manifest(key)
+        except (ObjectNotFound, CorruptionError):
             return None  # a hint only
 
     def _newest_listed(self) -> Manifest | None:

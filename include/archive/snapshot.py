@@ -18,7 +18,7 @@ from include.archive.manifest import PumpEntry
 from include.archive.node import pull_node
 from include.archive.report import Plan, ProgressSink, Target, silent
 from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import BinlogError, UsageError, WindowHeld
+from include.errors import BadManifest, BinlogError, UsageError, WindowHeld
 from include.model.node import NodeKind, NodeStatus
 from include.model.tso import Tso, show
 from include.objectstore.probe import put_again
@@ -157,7 +157,15 @@ def _publish_checkpoint(archive: Archive, cluster: Cluster) -> None:
     have = consumer.checkpoint(cluster, archive.archive_id)
     last = archive.last()
     end = archive.genesis().ts if last is None else last.end
-    if have is not None and have >= end:
+    if have is not None and have > end:
+        raise BadManifest(
+            f"the Pumps know the archive up to {show(have)}, it ends at {show(end)}: its newest windows are missing",
+            hint="put them back; pumphouse archive verify says what is there",
+            path=archive.url,
+            offset=0,
+            reason="checkpoint",
+        )
+    if have == end:
         return
     if last is None:
         put_again(archive.store, layout.GENESIS, archive.genesis().to_json())

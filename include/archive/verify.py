@@ -84,8 +84,21 @@ class VerifyReport:
         }
 
 
-def verify(archive: Archive, *, deep: bool = True, tick: Tick = lambda _what, _done, _total: None) -> VerifyReport:
-    """Check the whole archive. ``tick(what, done, total)`` is called for each object."""
+def verify(
+    archive: Archive,
+    *,
+    checkpoint: Tso | None = None,
+    deep: bool = True,
+    tick: Tick = lambda _what, _done, _total: None,
+) -> VerifyReport:
+    """Check the whole archive.
+
+    Args:
+        archive: which one.
+        checkpoint: what the Pumps believe is archived, where it is known.
+        deep: read contents, not only names, chain and sizes.
+        tick: called with (what, done, total) for each object.
+    """
     report = VerifyReport(deep=deep)
     try:
         genesis = archive.genesis()
@@ -94,6 +107,7 @@ def verify(archive: Archive, *, deep: bool = True, tick: Tick = lambda _what, _d
         return report
     report.start = report.end = genesis.ts
     manifests = list(_walk_chain(archive, genesis, report))
+    _check_newest(archive, checkpoint, report)
     _check_pumps(genesis, manifests, report)
     jobs = list(_work(archive, genesis, manifests, report, deep))
     with ThreadPoolExecutor(_READERS) as pool:
@@ -129,6 +143,16 @@ def _walk_chain(archive: Archive, genesis: Genesis, report: VerifyReport) -> Ite
         report.declared.extend(declared.to_dict() for declared in manifest.declared)
         report.unsynced = sorted({*report.unsynced, *manifest.unsynced})
         yield manifest
+
+
+def _check_newest(archive: Archive, checkpoint: Tso | None, report: VerifyReport) -> None:
+    """The newest window has none behind it that would miss it; the hint and the consumer's checkpoint do."""
+    hinted = archive.hinted_key()
+    if hinted is not None and hinted not in {each.key for each in archive.store.list(hinted)}:
+        report.problems.append(Problem(key=hinted, what="is named by HEAD and is not there"))
+    if checkpoint is not None and checkpoint > report.end:
+        what = f"the checkpoint on the Pumps is {show(checkpoint)}, the archive ends at {show(report.end)}"
+        report.problems.append(Problem(key=layout.WINDOWS, what=what))
 
 
 def _check_pumps(genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport) -> None:

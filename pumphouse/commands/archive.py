@@ -228,7 +228,8 @@ def show_command(context: Context, *, which: str) -> None:
 @pass_context
 def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
     """Prove coverage and content: every window, every object, every row. Exit 1 when anything is wrong."""
-    opened, _ = _open(context.settings)
+    opened, cluster = _open(context.settings)
+    checkpoint = consumer.checkpoint(cluster, opened.archive_id)
     with _bars() as shown:
         task = shown.add_task("verify", total=None, note="") if shown is not None else None
 
@@ -236,7 +237,7 @@ def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
             if shown is not None and task is not None:
                 shown.update(task, completed=done, total=total, note=f"{done} of {total} {what}")
 
-        report = verify(opened, deep=not quick, tick=tick)
+        report = verify(opened, checkpoint=checkpoint, deep=not quick, tick=tick)
     if as_json:
         _print_json(report.to_dict())
     else:

@@ -43,9 +43,7 @@ class World:
         self.store = MemoryStore()
         self.history = History()
         self.pumps = []
-        self.settings = Settings(
-            archive=ArchiveSettings(pull_timeout_s=1.5, poll_interval_s=0.05, ddl_wait_s=0.4)
-        )
+        self.settings = Settings(archive=ArchiveSettings(pull_timeout_s=1.5, poll_interval_s=0.05, ddl_wait_s=0.4))
 
     @property
     def archive(self):

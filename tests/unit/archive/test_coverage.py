@@ -31,9 +31,7 @@ def entry(incarnation="one", start_count=1, drained=False, lost=False, registry=
 
 def declared(incarnation="one", start=100, node_id="pump-1"):
     return [
-        Declaration(
-            node_id=node_id, incarnation=incarnation, from_ts=Tso(start), to_ts=Tso(200), reason="r", who="w"
-        )
+        Declaration(node_id=node_id, incarnation=incarnation, from_ts=Tso(start), to_ts=Tso(200), reason="r", who="w")
     ]
 
 
@@ -280,7 +278,7 @@ def test_a_go_pump_that_no_longer_has_the_last_binlog_pulled_holds_the_window(wo
     else:
         pump.gc_point = world.cluster.tso()
     kept = pump.transaction()
-    why, text = held(world)
+    why, _text = held(world)
     assert "no longer has the last binlog" in why["pump-1"]
     declare_lost(world.archive, world.cluster, "pump-1", "its GC ran", who="ops")
     (done,) = world.snapshot()
@@ -315,7 +313,7 @@ def test_a_late_or_orphan_commit_holds_until_it_is_accepted_by_name(world, kind)
     commit_ts = pump.transaction(flag=flag)
     start_ts = Tso(pump.binlogs[-1][1])
     pump.pending[start_ts, commit_ts] = kind
-    why, text = held(world)
+    _why, text = held(world)
     assert f"archive accept pump-1 {start_ts} {commit_ts}" in text
     with pytest.raises(UsageError, match="shows no late or orphan"):
         accept(world.archive, world.cluster, "pump-1", Tso(5), Tso(6), "why")
@@ -358,7 +356,7 @@ def test_a_late_commit_below_the_archives_end_holds_unless_the_archive_has_it(wo
     other_start, other_commit = Tso(start_ts - 2), Tso(commit_ts - 2)
     two.transaction(start=other_start, commit=other_commit, flag=2)
     two.pending[other_start, other_commit] = "late"
-    why, text = held(world)
+    _why, text = held(world)
     assert str(other_commit) in text
     assert str(commit_ts) not in text
     accept(world.archive, world.cluster, "pump-2", other_start, other_commit, "known", who="ops")
@@ -389,5 +387,3 @@ def test_a_pump_that_changes_its_incarnation_in_the_middle_of_a_pull_is_found(wo
     pump.incarnation = "two"
     why, _ = held(world)
     assert why["pump-1"] == "another incarnation"
-
-

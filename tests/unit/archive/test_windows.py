@@ -22,9 +22,7 @@ from tests.support.memorystore import CarelessStore
 
 
 def pull_all(world, plan, settings=None):
-    return [
-        pull_node(world.archive, world.cluster, plan, node, settings or world.settings) for node in plan["pumps"]
-    ]
+    return [pull_node(world.archive, world.cluster, plan, node, settings or world.settings) for node in plan["pumps"]]
 
 
 def commit(world, plan, reports):
@@ -36,7 +34,7 @@ def test_windows_hold_every_transaction_once_in_order_without_gap_or_overlap(wor
     one, two = world.pump("pump-1"), world.pump("pump-2")
     world.init()
     wanted = []
-    for turn in range(3):
+    for _turn in range(3):
         for pump in (one, two, one):
             wanted += [pump.transaction(rows=3) for _ in range(4)]
         (done,) = world.snapshot()
@@ -90,7 +88,9 @@ def test_a_byte_budget_cuts_the_window_at_the_smallest_position_and_the_next_goe
     for manifest in world.archive.chain():
         for segment in manifest.segments:
             assert manifest.start < segment.min_commit_ts <= segment.max_commit_ts <= manifest.end
-            assert segment.key.startswith(f"segments/{manifest.start:020d}-{manifest.planned_end:020d}/{segment.node_id}/")
+            assert segment.key.startswith(
+                f"segments/{manifest.start:020d}-{manifest.planned_end:020d}/{segment.node_id}/"
+            )
 
 
 def test_a_transaction_larger_than_the_budget_still_moves_the_window(world):

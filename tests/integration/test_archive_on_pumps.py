@@ -1,0 +1,310 @@
+"""The archive on real Pump processes, in a directory and on an S3 server."""
+
+import json
+import shutil
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from include.archive import consumer
+from include.archive.archive import Archive
+from include.archive.declare import declare_lost
+from include.archive.init import init_archive
+from include.archive.snapshot import plan_window, pull_node, run_snapshot
+from include.archive.verify import verify
+from include.client import admin
+from include.codec.payload import PrewriteValueBuilder
+from include.errors import GapError, PositionCollected, WindowHeld
+from include.model.node import NodeKind, NodeState
+from include.objectstore.open import open_store
+from include.registry.file import FileCluster
+from include.settings import ArchiveSettings, ClusterSettings, Settings, TlsSettings
+from pumphouse.cli import cli
+from tests.support.certs import Authority
+from tests.support.motoserver import MotoServer
+from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
+
+
+class NoJobs:
+    """A history without jobs."""
+
+    def job(self, job_id):
+        return None
+
+    def jobs(self, *, after_id=0):
+        return iter(())
+
+
+def value(rows=1, fill=1, size=100):
+    builder = PrewriteValueBuilder(1)
+    for _ in range(rows):
+        builder.insert(7, bytes([fill]) * size)
+    return builder.build()
+
+
+class Chain:
+    """Two Pumps and an archive."""
+
+    def __init__(self, folder, archive_settings, **pump_settings):
+        self.folder = folder
+        self.cluster = FileCluster(folder / "cluster")
+        self.pumps = [PumpServer(folder, self.cluster, node_id=f"pump-{n}", **pump_settings).start() for n in (1, 2)]
+        waits = {"pull_timeout_s": 15.0, "poll_interval_s": 0.05, "ddl_wait_s": 1.0}
+        self.settings = Settings(
+            cluster=ClusterSettings(url=self.cluster.url), archive=archive_settings.model_copy(update=waits)
+        )
+        self.commits = []
+
+    @property
+    def archive(self):
+        return Archive(open_store(self.settings.archive), self.cluster.cluster_id())
+
+    def init(self):
+        return init_archive(self.archive, self.cluster, NoJobs(), settings=self.settings)
+
+    def snapshot(self, until=None, **changes):
+        archive = self.settings.archive.model_copy(update=changes)
+        settings = self.settings.model_copy(update={"archive": archive})
+        return run_snapshot(self.archive, self.cluster, until or self.cluster.tso(), settings, NoJobs())
+
+    def write(self, pump, **fields):
+        _, commit_ts = self.pumps[pump].transaction(value(**fields))
+        self.commits.append(commit_ts)
+        return commit_ts
+
+    def archived(self):
+        archive = self.archive
+        return sorted(
+            ts
+            for manifest in archive.chain()
+            for segment in manifest.segments
+            for batch in archive.segment_batches(manifest, segment)
+            for ts in batch.column("commit_ts").to_pylist()
+        )
+
+    def close(self):
+        for pump in self.pumps:
+            pump.__exit__()
+
+
+@pytest.fixture(scope="module")
+def moto():
+    with MotoServer() as server:
+        yield server
+
+
+@pytest.fixture
+def chain(tmp_path):
+    made = Chain(tmp_path, ArchiveSettings(root=f"file://{tmp_path}/archive"))
+    yield made
+    made.close()
+
+
+@pytest.mark.row("A1", "A2", "A4", "A7")
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_everything_answered_lies_once_in_the_archive_with_a_pump_killed_meanwhile(tmp_path, moto, kind):
+    settings = ArchiveSettings(root=f"file://{tmp_path}/archive") if kind == "file" else moto.archive_settings()
+    made = Chain(tmp_path, settings, value_log_file_bytes=20_000)
+    try:
+        made.init()
+        for _ in range(30):
+            made.write(0, rows=3), made.write(1)
+        until = made.cluster.tso()
+        made.pumps[0].kill()
+        back = threading.Timer(0.5, made.pumps[0].start)
+        back.start()
+        made.snapshot(until)
+        back.join()
+        for _ in range(20):
+            made.write(0), made.write(1, rows=2)
+        # The transaction that was retried: P and C on both Pumps.
+        start_ts = made.cluster.tso()
+        for pump in made.pumps:
+            pump.write(prewrite(start_ts, value(5)))
+        commit_ts = made.cluster.tso()
+        for pump in made.pumps:
+            pump.write(commit(start_ts, commit_ts))
+        made.commits.append(commit_ts)
+        done = made.snapshot(task_budget_bytes=3000)
+        assert len(done) > 1
+        assert sum(each["duplicates"] for each in done) == 1
+        assert made.archived() == sorted(made.commits)
+        report = verify(made.archive, checkpoint=consumer.checkpoint(made.cluster, "main"))
+        assert report.problems == []
+        assert made.archive.chain()[-1].pump("pump-1").start_count == 2
+    finally:
+        made.close()
+
+
+@pytest.mark.row("A2", "P6")
+def test_an_unresolved_prewrite_holds_the_window_and_is_named_until_its_commit_comes(chain):
+    chain.init()
+    chain.write(0)
+    start_ts = chain.cluster.tso()
+    chain.pumps[0].write(prewrite(start_ts, value()))
+    chain.write(1)
+    with pytest.raises(WindowHeld) as caught:
+        chain.snapshot(pull_timeout_s=1.5)
+        chain.snapshot(pull_timeout_s=1.5)
+    (holder,) = caught.value.holders
+    assert (holder["node_id"], holder["start_ts"]) == ("pump-1", start_ts)
+    commit_ts = chain.cluster.tso()
+    chain.pumps[0].write(commit(start_ts, commit_ts))
+    chain.commits.append(commit_ts)
+    chain.snapshot()
+    assert chain.archived() == sorted(chain.commits)
+
+
+@pytest.mark.row("A2", "P13")
+def test_a_pump_that_is_closed_goes_offline_only_when_the_archive_has_drained_it(chain):
+    chain.init()
+    chain.write(0), chain.write(1)
+    admin.ask_state(chain.cluster, "pump-1", "close")
+    eventually(lambda: chain.pumps[0].registered().state is NodeState.CLOSING)
+
+    def offline():
+        chain.snapshot()
+        return chain.pumps[0].registered().state is NodeState.OFFLINE
+
+    eventually(offline)
+    chain.write(1)
+    chain.snapshot()
+    assert chain.archive.last().pump("pump-1").drained
+    assert chain.archived() == sorted(chain.commits)
+    assert verify(chain.archive).sound
+
+
+@pytest.mark.row("A2")
+def test_a_pump_forced_offline_holds_the_window_until_it_is_started_again(chain):
+    chain.init()
+    chain.write(0), chain.write(1)
+    chain.pumps[0].kill()
+    admin.force_state(chain.cluster, "pump-1", NodeState.OFFLINE)
+    with pytest.raises(WindowHeld, match="pump-1: it is offline and was not drained"):
+        chain.snapshot()
+    chain.pumps[0].start()
+    chain.snapshot()
+    assert chain.archived() == sorted(chain.commits)
+
+
+@pytest.mark.row("A2")
+def test_a_pump_with_an_emptied_data_directory_holds_the_window_until_its_loss_is_declared(chain):
+    chain.init()
+    chain.write(0)
+    chain.snapshot()
+    lost = chain.write(0)
+    kept = chain.write(1)
+    chain.pumps[0].kill()
+    shutil.rmtree(chain.pumps[0].data_dir)
+    chain.pumps[0].start()
+    with pytest.raises(WindowHeld, match="another incarnation"):
+        chain.snapshot()
+    declare_lost(chain.archive, chain.cluster, "pump-1", "disk replaced", who="ops")
+    after = chain.write(0)
+    done = chain.snapshot()
+    assert [each["node_id"] for each in done[0]["declared"]] == ["pump-1"]
+    found = chain.archived()
+    assert lost not in found
+    assert {kept, after} <= set(found)
+    assert verify(chain.archive).sound
+    assert chain.snapshot()[0]["declared"] == []
+
+
+@pytest.mark.row("P11", "A1")
+def test_gc_frees_what_the_archive_has_and_nothing_else(tmp_path):
+    made = Chain(
+        tmp_path, ArchiveSettings(root=f"file://{tmp_path}/archive"), value_log_file_bytes=8192, retention_s=0.001
+    )
+    try:
+        made.init()
+        for _ in range(60):
+            made.write(0, rows=3)
+        before = made.pumps[0].gc()
+        assert before.freed_files == 0
+        made.snapshot()
+        assert made.pumps[0].gc().freed_files > 0
+        assert made.pumps[0].status().gc_point == consumer.checkpoint(made.cluster, "main")
+        for _ in range(5):
+            made.write(0)
+        made.snapshot()
+        assert made.archived() == sorted(made.commits)
+        # An archive that is put back to an older state asks for what is gone, and is told so.
+        archive = made.archive
+        plan = plan_window(archive, made.cluster, made.cluster.tso())
+        plan["start"] = int(archive.genesis().ts)
+        with pytest.raises((PositionCollected, GapError)) as caught:
+            pull_node(archive, made.cluster, plan, "pump-1", made.settings)
+        assert isinstance(caught.value, PositionCollected)
+        assert "declare-lost pump-1" in str(caught.value)
+    finally:
+        made.close()
+
+
+@pytest.mark.row("W6", "A1")
+def test_the_archive_pulls_over_mutual_tls(tmp_path):
+    authority = Authority(tmp_path)
+    tls = authority.settings("pump-1", allowed=("puller",))
+    cluster = FileCluster(tmp_path / "cluster")
+    with PumpServer(tmp_path, cluster, tls=tls, client_tls=authority.settings("puller")) as pump:
+        settings = Settings(
+            archive=ArchiveSettings(root=f"file://{tmp_path}/archive", pull_timeout_s=3),
+            tls=authority.settings("puller"),
+        )
+        archive = Archive(open_store(settings.archive), cluster.cluster_id())
+        init_archive(archive, cluster, NoJobs(), settings=settings)
+        pump.transaction(value())
+        (done,) = run_snapshot(archive, cluster, cluster.tso(), settings, NoJobs())
+        assert done["rows"] == 1
+        pump.transaction(value())
+        plain = settings.model_copy(update={"tls": TlsSettings()})
+        with pytest.raises(WindowHeld, match="pump-1"):
+            run_snapshot(archive, cluster, cluster.tso(), plain, NoJobs())
+
+
+@pytest.mark.row("O3", "A4")
+def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
+    monkeypatch.setattr("pumphouse.commands.archive.open_history", lambda *_: NoJobs())
+
+    def run(*arguments, code=0):
+        sets = {"cluster.url": chain.cluster.url, "archive.root": chain.settings.archive.root}
+        sets |= {"archive.pull_timeout_s": "2", "archive.poll_interval_s": "0.05"}
+        options = [part for name, text in sets.items() for part in ("--set", f"{name}={text}")]
+        result = CliRunner().invoke(cli, [*options, "--log-level", "error", *arguments])
+        assert (result.exit_code == 0) == (code == 0), result.output
+        return result
+
+    assert "ConfigError" in repr(run("snapshot", code=1).exception)
+    assert "genesis" in run("archive", "init").output
+    chain.write(0), chain.write(1)
+    assert "2 transactions" in run("snapshot").output
+    until = str(chain.archive.end())
+    assert "nothing to do" in run("snapshot", "--until", until).output
+    chain.write(0)
+    windows = json.loads(run("snapshot", "--json").output)["windows"]
+    assert [each["rows"] for each in windows] == [1]
+    listed = json.loads(run("archive", "ls", "--json").output)
+    assert len(listed["windows"]) == 2
+    assert listed["checkpoint"] == listed["end"]
+    assert "TRANSACTIONS" in run("archive", "ls").output
+    assert json.loads(run("archive", "show", "genesis").output)["ts"] == listed["genesis"]
+    assert json.loads(run("archive", "show", until).output)["start"] == int(until)
+    assert "sound" in run("archive", "verify").output
+    assert json.loads(run("archive", "verify", "--quick", "--json").output)["sound"]
+    assert "no window holds" in str(run("archive", "show", "2001-01-01", code=1).exception)
+
+    chain.pumps[0].kill()
+    chain.cluster.update_node(NodeKind.PUMP, "pump-1", lambda _: None)
+    assert "gone from the registry" in str(run("snapshot", code=1).exception)
+    lost = json.loads(run("archive", "declare-lost", "pump-1", "--reason", "gone", "--yes", "--json").output)
+    assert lost["from_ts"] == listed["end"]
+    assert "declared lost: pump-1" in run("snapshot").output
+    assert "declared lost: pump-1" in run("archive", "ls").output
+    accepted = run("archive", "accept", "pump-2", "5", "6", "--reason", "why", code=1)
+    assert "shows no late or orphan commit" in str(accepted.exception)
+
+    segment = next((tmp_path / "archive").rglob("segments/*/*/*.parquet"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+    broken = run("archive", "verify", code=1)
+    assert broken.exit_code == 1
+    assert segment.name in broken.output

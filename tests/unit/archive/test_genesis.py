@@ -1,0 +1,258 @@
+import contextlib
+import json
+
+import pytest
+
+from include.archive import consumer
+from include.archive.init import init_archive
+from include.codec.payload import row_changes
+from include.errors import BadManifest, ConfigError, WindowHeld
+from include.model.node import NodeKind, NodeState
+from include.model.table import TableInfo
+from include.model.tso import Tso
+from include.proto.binlog_pb2 import Binlog
+
+
+class Dump:
+    def __init__(self, world, tables, fail_after=None):
+        self.world = world
+        self.content = tables
+        self.fail_after = fail_after
+        self.events = []
+
+    @contextlib.contextmanager
+    def barrier(self):
+        self.events.append(("in", self.world.cluster.tso()))
+        yield
+        self.events.append(("out", self.world.cluster.tso()))
+
+    def tables(self):
+        for number, name in enumerate(self.content, 100):
+            yield "d.b", TableInfo.from_dict({"id": number, "name": {"O": name, "L": name}})
+
+    def batches(self, table):
+        for number, batch in enumerate(self.content[table.name]):
+            if self.fail_after is not None and number == self.fail_after:
+                raise KeyboardInterrupt
+            yield batch
+
+    def close(self):
+        self.events.append(("closed", 0))
+
+
+@pytest.mark.row("A3")
+def test_genesis_holds_the_schema_the_pumps_and_moves_the_checkpoint(world):
+    world.pump("pump-1"), world.pump("pump-2").register(NodeState.OFFLINE)
+    for job_id in (5, 3, 9):
+        world.history.add(job_id, version=job_id + 1, finished_ts=1)
+    world.history.add(10, version=0, state=5)
+    genesis = world.init()
+    assert [(each.node_id, each.drained) for each in genesis.pumps] == [("pump-1", False), ("pump-2", True)]
+    assert genesis.pumps[0].incarnation == "one"
+    assert genesis.schema_version == 10
+    assert [each.job_id for each in world.archive.genesis_jobs()] == [3, 5, 9, 10]
+    assert json.loads(world.archive.genesis_jobs()[0].job)["binlog"]["SchemaVersion"] == 4
+    assert consumer.checkpoint(world.cluster, "main") == genesis.ts
+    assert world.archive.end() == genesis.ts
+    assert genesis.base is None
+
+
+@pytest.mark.row("A3")
+def test_the_consumer_holds_all_gc_before_the_genesis_ts_is_taken(world, monkeypatch):
+    world.pump()
+    seen = []
+    tso = world.cluster.tso
+
+    def watched():
+        seen.append(consumer.checkpoint(world.cluster, "main"))
+        return tso()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cluster, "tso", watched)
+        genesis = world.init()
+    # One timestamp is the registration's own, the next is genesis.
+    assert seen[0] is None
+    assert seen[1] == 0
+    assert genesis.ts == world.archive.genesis().ts
+
+
+@pytest.mark.row("A3")
+def test_the_first_dump_lies_in_ordinary_segments_of_inserts_at_genesis(world):
+    world.pump()
+    world.history.add(3, version=7)
+    rows = [[bytes([n, m]) * 10 for m in range(4)] for n in range(3)]
+    dump = Dump(world, {"t/1": rows, "empty": [[]]})
+    genesis = world.init(dump=dump)
+    assert [each[0] for each in dump.events] == ["in", "out", "closed"]
+    assert dump.events[0][1] < genesis.ts < dump.events[1][1]
+    full, empty = genesis.base
+    assert (full.db, full.table, full.table_id, full.rows) == ("d.b", "t/1", 100, 12)
+    assert (empty.rows, empty.segments) == (0, ())
+    (segment,) = full.segments
+    assert segment.key.startswith(f"base/{genesis.ts:020d}/d%2Eb.t%2F1/")
+    assert segment.tables[100].rows == 12
+    images = []
+    for batch in world.archive.base_batches(segment):
+        assert set(batch.column("commit_ts").to_pylist()) == {genesis.ts}
+        for payload in batch.column("payload").to_pylist():
+            binlog = Binlog.FromString(payload)
+            changes = list(row_changes(binlog.prewrite_value))
+            assert {(table, kind) for table, kind, _ in changes} == {(100, 0)}
+            images += [image for _, _, image in changes]
+    assert images == [image for batch in rows for image in batch]
+
+
+@pytest.mark.row("A3")
+def test_an_init_that_was_killed_is_finished_by_the_next(world):
+    world.pump()
+    dump = Dump(world, {"t": [[b"a"], [b"b"]]}, fail_after=1)
+    with pytest.raises(KeyboardInterrupt):
+        world.init(dump=dump)
+    assert dump.events[-1][0] == "closed"
+    assert consumer.checkpoint(world.cluster, "main") == 0
+    assert not world.archive.begun()
+    genesis = world.init(dump=Dump(world, {"t": [[b"a"], [b"b"]]}))
+    assert genesis.base[0].rows == 2
+    assert world.init() == genesis
+    assert consumer.checkpoint(world.cluster, "main") == genesis.ts
+
+
+@pytest.mark.row("A3")
+def test_an_init_killed_before_the_checkpoint_moves_it_when_run_again_and_never_back(world, monkeypatch):
+    pump = world.pump()
+    with monkeypatch.context() as patch:
+        patch.setattr("include.archive.init.consumer.move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            world.init()
+    assert consumer.checkpoint(world.cluster, "main") == 0
+    genesis = world.init()
+    assert consumer.checkpoint(world.cluster, "main") == genesis.ts
+    pump.transaction()
+    world.snapshot()
+    end = world.archive.end()
+    world.init()
+    assert consumer.checkpoint(world.cluster, "main") == end
+
+
+def test_two_inits_at_once_give_one_genesis(world, monkeypatch):
+    world.pump()
+    other = []
+
+    def first():
+        if not other:
+            other.append(None)
+            other[0] = world.init()
+        return Dump(world, {})
+
+    class Nested(Dump):
+        def tables(self):
+            first()
+            return iter(())
+
+    genesis = world.init(dump=Nested(world, {}))
+    assert genesis == other[0] == world.archive.genesis()
+
+
+def test_there_is_no_genesis_without_a_history(world):
+    world.pump()
+    with pytest.raises(ConfigError, match=r"schema\.history"):
+        init_archive(world.archive, world.cluster, None, settings=world.settings)
+    assert world.cluster.node(NodeKind.DRAINER, "pumphouse-main") is None
+
+
+@pytest.mark.row("A3")
+def test_genesis_waits_for_a_job_that_is_committed_and_not_in_the_history_yet(world):
+    pump = world.pump()
+    pump.ddl(8)
+    with pytest.raises(WindowHeld, match=r"\[8\]"):
+        world.init()
+    world.history.add(8)
+    genesis = world.init()
+    assert [each.job_id for each in world.archive.genesis_jobs()] == [8]
+    assert genesis.ddl.jobs == 1
+
+
+@pytest.mark.row("A3", "S1")
+def test_a_job_that_is_in_genesis_and_in_a_window_is_taken_from_the_window(world):
+    pump = world.pump()
+    genesis_before = world.cluster.tso()
+    world.history.add(1, start_ts=genesis_before, finished_ts=genesis_before)
+    later = Tso(genesis_before + (3_600_000 << 18))
+    world.history.add(2, start_ts=genesis_before, finished_ts=later)
+    world.init()
+    commit_ts = pump.ddl(2)
+    assert [each.job_id for each in world.archive.genesis_jobs()] == [1, 2]
+    world.snapshot()
+    assert [each.job_id for each in world.archive.genesis_jobs()] == [1]
+    (job,) = world.archive.jobs(world.archive.genesis().ts, world.archive.end())
+    assert (job.job_id, job.commit_ts) == (2, commit_ts)
+
+
+@pytest.mark.row("A3")
+def test_a_job_begun_after_genesis_is_left_to_its_window(world):
+    world.pump()
+    world.history.add(1, start_ts=1)
+    world.history.add(2, start_ts=world.cluster.tso() + (60_000 << 18))
+    world.init()
+    assert [each.job_id for each in world.archive.genesis_jobs()] == [1]
+
+
+@pytest.mark.row("A3", "S1")
+def test_ddl_jobs_lie_in_the_window_of_their_binlogs_commit_ts(world):
+    pump = world.pump()
+    world.init()
+    first = pump.ddl(4)
+    world.history.add(4, finished_ts=first + (100 << 18))
+    world.snapshot()
+    dropped_1, dropped_2 = pump.ddl(5, b"alter table t drop a", state=1), pump.ddl(5, b"alter table t drop a", state=0)
+    world.history.add(5)
+    setval = pump.ddl(6, b" Select SetVal(`s`, 9)")
+    cancelled = pump.ddl(7, state=0)
+    world.history.add(7, state=3)
+    world.snapshot()
+    archive = world.archive
+    jobs = archive.jobs(archive.genesis().ts, archive.end())
+    assert [(each.commit_ts, each.job_id, each.job is None) for each in jobs] == [
+        (first, 4, False),
+        (dropped_1, 5, True),
+        (dropped_2, 5, False),
+        (setval, 6, True),
+        (cancelled, 7, False),
+    ]
+    assert jobs[4].parsed().state == 3
+    assert archive.jobs(first, dropped_1) == jobs[1:2]
+
+
+@pytest.mark.row("A3")
+def test_a_window_waits_for_a_ddl_job_by_id_and_age(world):
+    pump = world.pump()
+    world.init()
+    pump.ddl(77)
+    with pytest.raises(WindowHeld, match=r"DDL job 77 .* s ago, is not in the history yet"):
+        world.snapshot()
+    assert world.archive.chain() == []
+    world.history.add(77)
+    assert world.snapshot()[0]["ddls"] == 1
+
+
+def test_a_ddl_on_two_pumps_is_one_job(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    one.ddl(4)
+    two.put(*one.binlogs[-1])
+    world.history.add(4)
+    assert world.snapshot()[0]["ddls"] == 1
+
+
+@pytest.mark.parametrize("damage", ["json", "version", "cluster", "kind"])
+def test_a_damaged_genesis_is_named(world, damage):
+    world.pump()
+    world.init()
+    key = next(key for key in world.store.objects if key.endswith("genesis.json"))
+    value = json.loads(world.store.objects[key])
+    value |= {"version": {"format_version": 2}, "cluster": {"cluster_id": 1}, "kind": {"kind": "window"}}.get(
+        damage, {}
+    )
+    world.store.objects[key] = b"{" if damage == "json" else json.dumps(value).encode()
+    with pytest.raises(BadManifest, match=r"genesis\.json"):
+        world.archive.genesis()
