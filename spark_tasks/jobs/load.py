@@ -65,7 +65,7 @@ def run(
                 connection=connection,
                 settings=settings.load,
                 task=task,
-                timeline=lambda: timeline_of(settings, archive),
+                timeline=lambda: timeline_of(archive),
                 engine=engine,
                 progress=progress,
             )

@@ -50,7 +50,7 @@ def run(
     """
     target, task = target or settings.restore_target, task or settings.load.task
     archive = open_archive(settings)
-    timeline = timeline_of(settings, archive)
+    timeline = timeline_of(archive)
     plan = plan_restore(archive.genesis(), archive.chain(), to, timeline)
     if dry_run:
         return RestoreReport(plan=plan, target=address(target), dry_run=True)

@@ -46,17 +46,18 @@ def run(settings: Settings, upto: Tso | None = None) -> dict[str, Any]:
     return {**_rebuild(archive, end), "spark": False}
 
 
-def timeline_of(settings: Settings, archive: Archive) -> Timeline:
-    """The timeline at the archive's end, rebuilt first if a window brought DDL that is not folded yet."""
-    run_needed = pending_jobs(archive)
-    if run_needed:
-        run(settings)
-    return rebuild(archive, store=False).timeline
+def timeline_of(archive: Archive) -> Timeline:
+    """The timeline at the archive's end, for the other jobs: read, and what no schema task has folded yet, folded.
+
+    In this process: a load has better things to do than to wait for a session that folds three jobs.
+    """
+    return rebuild(archive).timeline
 
 
 def _rebuild(archive: Archive, upto: Tso) -> dict[str, Any]:
     done = rebuild(archive, upto)
     return {
+        "tables": len(done.timeline.tables_at(upto)),
         "upto": int(done.upto),
         "jobs": done.jobs,
         "key": done.key,
