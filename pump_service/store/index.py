@@ -84,13 +84,16 @@ class Index:
             self._db.close()
             self._db = _open(self._path)
         except plyvel.Error as error:
-            raise IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path)) from error
+            raise self._failed(error) from error
 
     # -- timestamps ----------------------------------------------------------------------------------------------------
 
     def get(self, ts: int) -> Pointer | None:
-        """Where the binlog with this storage ts lies."""
-        value = self._db.get(_TS.pack(_PREFIX, ts))
+        """Where the binlog with this storage ts lies. Raises IndexFailed."""
+        try:
+            value = self._db.get(_TS.pack(_PREFIX, ts))
+        except (plyvel.Error, RuntimeError) as error:
+            raise self._failed(error) from error
         return None if value is None else Pointer(*_POINTER.unpack(value))
 
     def batch(self) -> Batch:
@@ -103,17 +106,23 @@ class Index:
         try:
             batch.raw.write()
         except (plyvel.Error, RuntimeError, OSError) as error:
-            raise IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path)) from error
+            raise self._failed(error) from error
 
     def pointers(self, after: int, upto: int) -> Iterator[tuple[int, Pointer]]:
-        """(ts, pointer) with after < ts <= upto, ascending, of one moment."""
+        """(ts, pointer) with after < ts <= upto, ascending, of one moment. Raises IndexFailed."""
         if upto <= after:
             return
-        with self._db.iterator(
-            start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True
-        ) as iterator:
-            for key, value in iterator:
-                yield int.from_bytes(key[3:], "big"), Pointer(*_POINTER.unpack(value))
+        try:
+            with self._db.iterator(
+                start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True
+            ) as iterator:
+                for key, value in iterator:
+                    yield int.from_bytes(key[3:], "big"), Pointer(*_POINTER.unpack(value))
+        except (plyvel.Error, RuntimeError) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: BaseException) -> IndexFailed:
+        return IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path))
 
     def last_ts(self) -> int:
         """Largest timestamp in the index, 0 when it is empty."""
@@ -136,7 +145,7 @@ class Index:
                         batch.delete(key)
                         deleted += 1
         except (plyvel.Error, RuntimeError, OSError) as error:
-            raise IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path)) from error
+            raise self._failed(error) from error
         return deleted
 
     # -- named positions ---------------------------------------------------------------------------------------------
@@ -175,7 +184,7 @@ class Index:
                 for key, value in values.items():
                     batch.put(key, value)
         except (plyvel.Error, RuntimeError, OSError) as error:
-            raise IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path)) from error
+            raise self._failed(error) from error
 
     def _pointer(self, key: bytes) -> Pointer:
         value = self._db.get(key)

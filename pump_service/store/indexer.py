@@ -18,6 +18,7 @@ from include.clock import Clock
 from include.model.position import ZERO_POINTER, Pointer
 from include.model.tso import MAX_TSO, Tso
 from pump_service.store import frame
+from pump_service.store.collected import CollectedCommits
 from pump_service.store.index import Index, IndexFailed
 from pump_service.store.pairing import Pairing
 from pump_service.store.pending import PendingCommit, PendingCommits
@@ -81,6 +82,7 @@ class Indexer:
         index: Index,
         valuelog: ValueLog,
         pending: PendingCommits,
+        collected: CollectedCommits,
         clock: Clock,
         queue_records: int,
         gc_point: Callable[[], int],
@@ -88,6 +90,7 @@ class Indexer:
         self._index = index
         self._valuelog = valuelog
         self._pending = pending
+        self._collected = collected
         self._clock = clock
         self._gc_point = gc_point
         self.queue = IndexQueue(queue_records)
@@ -214,6 +217,10 @@ class Indexer:
                 collides = True
         else:
             self._max_seen = commit
+        if (start, commit) in self._collected and commit <= self._gc_point():
+            self.duplicates += 1
+            self.pairing.passed(0, pointer)
+            return
         late = (commit <= self.watermark and not in_memory) or collides
         orphan = not waited and self._pointer_of(start, puts) is None
         if orphan and self._replaying and commit <= self._gc_point() and not self._pending.knows(start, commit):
@@ -238,7 +245,11 @@ class Indexer:
 
     def _pointer_of(self, ts: int, puts: dict[int, tuple[int, int]]) -> Pointer | None:
         mine = puts.get(ts)
-        return Pointer(*mine) if mine is not None else self._index.get(ts)
+        if mine is not None:
+            return Pointer(*mine)
+        found = self._index.get(ts)
+        # A key whose deletion was lost with the machine may point into a file that GC had removed.
+        return found if found is not None and found.fid >= self._valuelog.first_fid else None
 
     def _is_commit_of(self, pointer: Pointer, start_ts: int) -> bool:
         meta = frame.read_meta(self._valuelog.read(pointer))

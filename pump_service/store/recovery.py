@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 SECTOR = 512
 _SEARCH_BLOCK = 1 << 20
+# One write that was not synced is not longer than this when it holds several records.
+UNSYNCED_BYTES = 64 << 20
 
 
 class TailKind(StrEnum):
@@ -58,8 +60,9 @@ def examine(
 ) -> Tail:
     """Read the last file from a record boundary on; decides, changes nothing.
 
-    ``synced_floor``: everything below this offset is known to have been synced (the index points there), so damage
-    below it is never a torn tail.
+    ``synced_floor``: everything below this offset is known to have been synced (the index points there), so a hole
+    below it is rot. A file that simply ends below it is torn all the same: the caller sees that answered binlogs are
+    gone by comparing ends, and takes a new incarnation.
     """
     size = handle.size()
     scan = FileScan(handle, fid, start, size)
@@ -73,25 +76,22 @@ def examine(
         max_ts = frame.decode_footer(handle.read_at(scan.end, left))
         if max_ts is not None:
             return Tail(kind=TailKind.FOOTER, end=scan.end, size=size, max_ts=max_ts)
-    kind = TailKind.TORN if scan.end >= synced_floor and _is_torn(handle, scan.end, size) else TailKind.DAMAGED
-    return Tail(kind=kind, end=scan.end, size=size, reason=scan.problem)
-
-
-def _is_torn(handle: LogHandle, end: int, size: int) -> bool:
-    follower = _next_good_record(handle, end + 1, size)
+    follower = _next_good_record(handle, scan.end + 1, size)
     if follower is None:
-        head = handle.read_at(end, frame.HEADER_BYTES)
-        magic_cut = frame.RECORD_MAGIC_BYTES.startswith(head[:4]) or not any(head)
-        if len(head) < frame.HEADER_BYTES:
-            # A cut header, or a cut footer, whose first eight bytes may be anything.
-            return True
-        if magic_cut or head[:4] == frame.RECORD_MAGIC_BYTES:
-            length = frame.decode_header(head).length if any(head) else 0
-            if end + frame.HEADER_BYTES + length > size:
-                return True
-        return _has_zero_sector(handle, end, size)
-    # A good record behind a bad one: the sectors of one unanswered write came out of order, or bytes rotted.
-    return _has_zero_sector(handle, end, follower)
+        torn = _is_cut(handle, scan.end, size) or _has_zero_sector(handle, scan.end, size)
+    else:
+        # Good behind bad: the sectors of one unanswered write came out of order, or bytes rotted.
+        torn = scan.end >= synced_floor and left <= UNSYNCED_BYTES and _has_zero_sector(handle, scan.end, follower)
+    return Tail(kind=TailKind.TORN if torn else TailKind.DAMAGED, end=scan.end, size=size, reason=scan.problem)
+
+
+def _is_cut(handle: LogHandle, end: int, size: int) -> bool:
+    """Whether the last record, or a footer, simply ends too early."""
+    head = handle.read_at(end, frame.HEADER_BYTES)
+    if len(head) < frame.HEADER_BYTES:
+        return True
+    header = frame.decode_header(head)
+    return header.magic == frame.RECORD_MAGIC and end + frame.HEADER_BYTES + header.length > size
 
 
 def _has_zero_sector(handle: LogHandle, start: int, stop: int) -> bool:

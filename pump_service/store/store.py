@@ -30,15 +30,16 @@ from include.errors import (
 )
 from include.model.node import PumpExtra
 from include.model.position import ZERO_POINTER, Pointer
-from include.model.tso import MAX_TSO, Tso
+from include.model.tso import MAX_TSO, Tso, compose
 from include.proto import binlog_pb2
 from include.settings import PumpSettings
-from pump_service.store import gc, identity, reader
+from pump_service.store import frame, gc, identity, reader
 from pump_service.store.chaser import Chaser
+from pump_service.store.collected import YOUNGER_THAN_MS, CollectedCommits
 from pump_service.store.disk import DiskGuard
 from pump_service.store.fs import REAL_FS, FileSystem
 from pump_service.store.gc import GcReport, GcState
-from pump_service.store.index import Index
+from pump_service.store.index import Index, key_ts, unpack_pointer
 from pump_service.store.indexer import Indexer
 from pump_service.store.pairing import Unresolved
 from pump_service.store.pending import PendingCommit, PendingCommits
@@ -137,6 +138,8 @@ class Store:
         self._gc.load()
         self._pending = PendingCommits(fs, self._own)
         self._pending.load()
+        self._collected = CollectedCommits(fs, self._own)
+        self._collected.load()
         self._index = Index.open(settings.data_dir / "kv")
         try:
             self._valuelog = ValueLog(
@@ -159,7 +162,7 @@ class Store:
         self, previous: identity.Identity | None, registered: PumpExtra | None, *, is_new: bool
     ) -> None:
         head = self._index.head()
-        self._valuelog.open(synced_floor=head, gaps_allowed=is_new)
+        self._valuelog.open(synced_floor=head, gaps_allowed=is_new, clean=previous is not None and previous.clean)
         end = self._valuelog.end
         lost = ""
         if previous is not None and end < previous.end:
@@ -196,8 +199,8 @@ class Store:
 
     def _make_indexer(self) -> None:
         self._indexer = Indexer(
-            index=self._index, valuelog=self._valuelog, pending=self._pending, clock=self._clock,
-            queue_records=self._settings.index_queue_records, gc_point=lambda: self._gc.gc_point,
+            index=self._index, valuelog=self._valuelog, pending=self._pending, collected=self._collected,
+            clock=self._clock, queue_records=self._settings.index_queue_records, gc_point=lambda: self._gc.gc_point,
         )  # fmt: skip
 
     def _replay(self, start: Pointer) -> None:
@@ -650,6 +653,12 @@ class Store:
     def _delete_batch(self, batch: list[tuple[bytes, bytes]]) -> int:
         if not batch:
             return 0
+        oldest = compose(max(int(self._clock.now() * 1000) - YOUNGER_THAN_MS, 0))
+        young = [unpack_pointer(value) for key, value in batch if key_ts(key) >= oldest]
+        if young:
+            # A key whose deletion was lost with the machine may point into a file that is gone: it was noted before.
+            metas = [frame.read_meta(self._valuelog.read(p)) for p in young if p.fid >= self._valuelog.first_fid]
+            self._collected.add([(m.start_ts, m.commit_ts) for m in metas if m.tp != 0 and m.commit_ts], oldest)
         with self._indexer.lock:
             return self._index.delete_unchanged(batch)
 

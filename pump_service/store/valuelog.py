@@ -25,6 +25,8 @@ from pump_service.store.summary import FileSummary
 
 log = structlog.get_logger(__name__)
 
+_REWRITE_BLOCK = 4 << 20
+
 
 class Writable(Protocol):
     """What the value log needs of an item."""
@@ -76,13 +78,17 @@ class ValueLog:
         self._files: dict[int, LogFile] = {}
         self._active: LogFile | None = None
         self._next_fid = 0
+        self.first_fid = 0  # of the oldest file that is left
         self._summaries: dict[int, FileSummary] = {}
 
     # -- opening -------------------------------------------------------------------------------------------------
 
-    def open(self, *, synced_floor: Pointer = ZERO_POINTER, gaps_allowed: bool = False) -> recovery.Tail | None:
+    def open(
+        self, *, synced_floor: Pointer = ZERO_POINTER, gaps_allowed: bool = False, clean: bool = False
+    ) -> recovery.Tail | None:
         """Open what is there; the last file is examined and a torn tail cut. Raises BadRecord on damage.
 
+        ``clean``: the last process closed the log, so all of it is on the medium.
         Returns the verdict on the last file, None when there are no files.
         """
         self._fs.make_dirs(self._directory)
@@ -100,10 +106,11 @@ class ValueLog:
         for fid in fids:
             self._files[fid] = file = self._open_file(fid)
             if fid == fids[-1]:
-                tail = self._open_last(file, synced_floor)
+                tail = self._open_last(file, synced_floor, clean=clean)
             else:
                 self._open_sealed(file)
         self._next_fid = fids[-1] + 1 if fids else 0
+        self.first_fid = fids[0] if fids else 0
         return tail
 
     def _open_file(self, fid: int) -> LogFile:
@@ -125,7 +132,7 @@ class ValueLog:
             file.max_ts = summary.max_ts
         file.sealed = True
 
-    def _open_last(self, file: LogFile, synced_floor: Pointer) -> recovery.Tail:
+    def _open_last(self, file: LogFile, synced_floor: Pointer, *, clean: bool) -> recovery.Tail:
         size = file.end
         cached = self._cached_summary(file.fid)
         summary = cached if cached is not None and cached.end <= size else FileSummary(file.fid)
@@ -145,10 +152,22 @@ class ValueLog:
         self._summaries[file.fid] = summary
         if not file.sealed:
             self._active = file
-            if self._sync:
-                # What is served from here on must be on the medium, whatever the last process managed to sync.
-                file.handle.sync()
+            if self._sync and not clean:
+                self._write_again(file, max(floor, cached.end if cached is not None else 0))
         return tail
+
+    def _write_again(self, file: LogFile, start: int) -> None:
+        """Bring the tail to the medium.
+
+        What is served from here on must be there, whatever the last process managed to sync. After a failed fsync the
+        kernel may hold pages that it takes for clean, so a second fsync alone proves nothing: the bytes are written.
+        """
+        at = start
+        while at < file.end:
+            data = file.handle.read_at(at, min(_REWRITE_BLOCK, file.end - at))
+            file.handle.write_at(at, [data])
+            at += len(data)
+        file.handle.sync()
 
     # -- writing: one thread -------------------------------------------------------------------------------------
 
@@ -290,6 +309,7 @@ class ValueLog:
         """Delete a sealed file. Raises OSError."""
         with self._lock:
             self._files.pop(file.fid, None)
+            self.first_fid = min(self._files, default=self._next_fid)
         self._summaries.pop(file.fid, None)
         self._fs.remove(file.path)
         self._fs.remove(self._summary_path(file.fid))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from include.errors import PositionCollected
 from include.model.position import Pointer
+from include.model.tso import compose
 from pump_service.store import gc
 from pump_service.store.store import Store
 from tests.support.crashfs import FaultyFs, failing
@@ -202,6 +204,23 @@ def test_the_newest_file_and_files_that_pairing_has_not_passed_stay(tmp_path: Pa
     assert store.gc_point == 5000
     store_all(store, prewrite(6000), commit(6000, 6001))
     assert stream(store, 5000) == [(6000, 6001)]
+    store.close()
+
+
+@pytest.mark.row("P11", "P7")
+def test_a_commit_that_its_client_repeats_after_gc_is_a_duplicate_and_not_a_late_one(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    now = compose(int(time.time() * 1000))
+    transactions(store, now, 20)
+    store.collect({"archive": now + 150}, FAR)
+    assert store.find(now + 5) is None
+    store_all(store, commit(now, now + 5))
+    assert store.late() == store.orphans() == []
+    assert store.status().duplicate_commits == 1
+    store.close()
+    store = open_store(tmp_path, **SMALL)
+    store_all(store, commit(now + 10, now + 15), commit(now + 10, now + 16))
+    assert [item.commit_ts for item in store.late()] == [now + 16], "one that never was in the stream is late"
     store.close()
 
 
