@@ -146,6 +146,12 @@ class PumpServer:
         self._closed()
         return code
 
+    @property
+    def pid(self) -> int:
+        """Its pid."""
+        assert self._process is not None
+        return self._process.pid
+
     def log(self) -> str:
         """Everything that it has logged."""
         return self._log.read_text() if self._log.exists() else ""
