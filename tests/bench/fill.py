@@ -28,8 +28,10 @@ def pairs(first_ts: int, count: int, value: bytes) -> Iterator[list[bytes]]:
 
 
 def fill(running: RunningPump, first_ts: int, count: int, size: int) -> int:
-    """Write `count` transactions; returns the last commit ts."""
-    value = os.urandom(size)
+    """Write `count` transactions of one inserted row with `size` bytes; returns the last commit ts."""
+    builder = payload.PrewriteValueBuilder(1)
+    builder.insert(1, os.urandom(size))
+    value = builder.build()
     with grpc.insecure_channel(
         running.grpc, options=[("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     ) as channel:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -138,12 +136,6 @@ def _safe_tree(process: psutil.Process) -> list[psutil.Process]:
 def repeat(runs: int, run: Callable[[], Sample]) -> list[Sample]:
     """Run several times."""
     return [run() for _ in range(runs)]
-
-
-@contextmanager
-def high_water() -> Iterator[Callable[[], float]]:
-    """Peak memory of this process so far, in MB."""
-    yield lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 from include.codec import payload, row
 from include.model.table import TableInfo
 
-TABLE_ID = 51
 _NOT_NULL, _PRI, _UNSIGNED, _MULTIPLE = 1, 2, 32, 8
 
 
@@ -34,7 +33,7 @@ def _column(
     }  # fmt: skip
 
 
-def table_json(name: str = "sbtest") -> dict[str, Any]:
+def table_json(name: str = "sbtest", table_id: int = 51) -> dict[str, Any]:
     """TableInfo JSON."""
     columns = [
         _column(1, "id", 8, 20, flag=_NOT_NULL | _PRI | _UNSIGNED),
@@ -50,7 +49,7 @@ def table_json(name: str = "sbtest") -> dict[str, Any]:
         _column(11, "note", 15, 255, text=True),
     ]
     return {
-        "id": TABLE_ID,
+        "id": table_id,
         "name": {"O": name, "L": name},
         "charset": "utf8mb4",
         "collate": "utf8mb4_bin",
@@ -77,8 +76,8 @@ def table_json(name: str = "sbtest") -> dict[str, Any]:
 class Workload:
     """Makes the transactions, the same for the same seed."""
 
-    def __init__(self, seed: int = 1) -> None:
-        self.table = TableInfo.from_dict(table_json())
+    def __init__(self, seed: int = 1, table_id: int = 51) -> None:
+        self.table = TableInfo.from_dict(table_json(table_id=table_id))
         self._random = random.Random(seed)
         self._live: dict[int, dict[int, Any]] = {}
         self._ids: list[int] = []
@@ -116,16 +115,16 @@ class Workload:
             self._next += 5
             for id_ in fresh:
                 self._live[id_] = self._row(id_)
-                value.insert(TABLE_ID, row.encode_insert(self.table, self._live[id_]))
+                value.insert(self.table.id, row.encode_insert(self.table, self._live[id_]))
             self._ids.extend(fresh)
             touched = [self._take() for _ in range(5)]
             for id_ in touched[:3]:
                 old = self._live[id_]
                 new = {**old, **{n: v for n, v in self._row(id_).items() if n in (2, 3, 5, 6)}}
-                value.update(TABLE_ID, row.encode_update(self.table, old, new))
+                value.update(self.table.id, row.encode_update(self.table, old, new))
                 self._live[id_] = new
             for id_ in touched[3:]:
-                value.delete(TABLE_ID, row.encode_delete(self.table, self._live.pop(id_)))
+                value.delete(self.table.id, row.encode_delete(self.table, self._live.pop(id_)))
             self._ids.extend(touched[:3])
             yield value.build()
 

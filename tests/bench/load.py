@@ -1,0 +1,150 @@
+"""Loading 300,000 row changes of the sysbench workload into MariaDB: cold, and the same range again by force.
+
+CPU and memory are those of the loader's process tree (Python, JVM, workers); the server's CPU is printed beside them.
+The baseline is LOAD DATA LOCAL … REPLACE of the final rows as ready text, on one connection of the same server.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pymysql
+
+from include.archive.archive import Archive
+from include.model.tso import Tso
+from include.registry.open import open_cluster
+from include.settings import Settings, TargetSettings
+from tests.bench.harness import Result, Sample, Watch
+from tests.bench.sysbench import Workload, table_json
+from tests.support import mariadb
+from tests.support.madearchive import MadeSource
+
+_TXNS = 30_000
+
+
+def _make_archive(work: Path) -> tuple[dict[str, str], Archive, Workload, Tso]:
+    url = f"file://{work / 'cluster'}"
+    source = MadeSource(work / "archive", open_cluster(url).cluster_id())
+    raw = table_json()
+    table_id = source.create_table("sbtest", raw["cols"], index_info=raw["index_info"])
+    genesis = source.genesis()
+    workload = Workload(table_id=table_id)
+    for value in workload.transactions(_TXNS, source.schema_version):
+        source.commit(source.tick(1), value)
+    source.cut()
+    env = {
+        "PUMPHOUSE_CLUSTER__URL": url,
+        "PUMPHOUSE_ARCHIVE__ROOT": source.settings.root,
+    }
+    return env, source.archive, workload, genesis
+
+
+def _load(env: dict[str, str], target: TargetSettings, server_pid: int, repeat: int = 0) -> Sample:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.load", str(repeat)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            **env,
+            "PUMPHOUSE_TARGET__HOST": target.host,
+            "PUMPHOUSE_TARGET__PORT": str(target.port),
+            "PUMPHOUSE_TARGET__USER": target.user,
+            "PUMPHOUSE_TARGET__UNIX_SOCKET": target.unix_socket,
+            "PUMPHOUSE_TARGET__PASSWORD": target.password.get_secret_value(),
+        },
+    )
+    server = psutil.Process(server_pid)
+    before = sum(server.cpu_times()[:2])
+    with Watch(child.pid) as watch:
+        out, _ = child.communicate()
+    if child.returncode:
+        raise RuntimeError(f"the load failed with exit code {child.returncode}")
+    said = json.loads(out.strip().splitlines()[-1])
+    changes = _TXNS * 10
+    server_cpu = sum(server.cpu_times()[:2]) - before
+    return watch.sample(
+        changes, without_start_s=said["seconds"], server_cpu_s_per_100k=server_cpu / changes * 1e5, load_units=said["units"]
+    )
+
+
+def _server_pid(target: TargetSettings) -> int:
+    with pymysql.connect(
+        host=target.host, port=target.port, user=target.user, unix_socket=target.unix_socket or None,
+        password=target.password.get_secret_value(),
+    ) as connection, connection.cursor() as cursor:  # fmt: skip
+        cursor.execute("SELECT @@pid_file")
+        return int(Path(cursor.fetchone()[0]).read_text())
+
+
+def _floor(target: TargetSettings, rows: int = 50_000) -> float:
+    text = io.BytesIO()
+    for n in range(rows):
+        text.write(b"%d\t5\t%b\t%b\t1.00\t1\t2026-01-01 10:00:00\t\\N\tname\t7\tnote\n" % (n, b"c" * 119, b"p" * 59))
+    path = Path(f"/tmp/pumphouse-floor-{os.getpid()}")
+    path.write_bytes(text.getvalue())
+    try:
+        with pymysql.connect(
+            host=target.host, port=target.port, user=target.user, unix_socket=target.unix_socket or None,
+            password=target.password.get_secret_value(), local_infile=True, autocommit=True,
+        ) as connection, connection.cursor() as cursor:  # fmt: skip
+            cursor.execute("CREATE DATABASE floor")
+            cursor.execute("CREATE TABLE floor.t LIKE d.sbtest")
+            began = time.perf_counter()
+            cursor.execute(f"LOAD DATA LOCAL INFILE '{path}' REPLACE INTO TABLE floor.t CHARACTER SET binary")
+            return rows / (time.perf_counter() - began)
+    finally:
+        path.unlink()
+
+
+def _bench(work: Path, runs: int, *, again: bool) -> Result:
+    env, _, workload, genesis = _make_archive(work)
+    samples: list[Sample] = []
+    floor = 0.0
+    for n in range(runs):
+        with mariadb.running(work / f"mariadb{n}") as target:
+            pid = _server_pid(target)
+            first = _load(env, target, pid)
+            samples.append(_load(env, target, pid, repeat=int(genesis)) if again else first)
+            _check(target, workload)
+            floor = floor or _floor(target)
+    name = "load_repeat_300k" if again else "load_merge_300k_cold"
+    return Result(name, "changes/s", samples, "LOAD DATA rows/s, one connection", floor)
+
+
+def _check(target: TargetSettings, workload: Workload) -> None:
+    with pymysql.connect(
+        host=target.host, port=target.port, user=target.user, unix_socket=target.unix_socket or None,
+        password=target.password.get_secret_value(),
+    ) as connection, connection.cursor() as cursor:  # fmt: skip
+        cursor.execute("SELECT COUNT(*) FROM d.sbtest")
+        found = cursor.fetchone()[0]
+    if found != workload.rows:
+        raise RuntimeError(f"the target has {found} rows, the source {workload.rows}")
+
+
+BENCHES: dict[str, Callable[[Path, int], Result]] = {
+    "load_merge_300k_cold": partial(_bench, again=False),
+    "load_repeat_300k": partial(_bench, again=True),
+}
+
+
+def _child(repeat: int) -> dict[str, Any]:
+    from spark_tasks.jobs import load
+
+    report: dict[str, Any] = load.run(Settings.read(), repeat=Tso(repeat) if repeat else None).to_dict()
+    return report
+
+
+if __name__ == "__main__":
+    print(json.dumps(_child(int(sys.argv[1]))))
