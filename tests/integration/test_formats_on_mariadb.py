@@ -1,0 +1,102 @@
+"""Tables and rows that real loads leave on a real target, against docs/formats.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.loader.target import TargetConnection
+from include.model.table import MysqlType
+from include.registry.open import open_cluster
+from include.settings import Settings, TargetSettings
+from pumphouse.demo.store import create_bookkeeping
+from spark_tasks.jobs import load
+from tests.support import formats, mariadb
+from tests.support.madearchive import Churn, MadeSource, column
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+    """A server after a load with DDL and a forced repeat of it."""
+    folder = tmp_path_factory.mktemp("formats")
+    with mariadb.running(folder / "db") as settings:
+        cluster = open_cluster(f"file://{folder}/cluster", create=True)
+        source = MadeSource(folder / "archive", cluster.cluster_id())
+        cluster.close()
+        churn = Churn(source)
+        churn.fill()
+        begin = source.genesis()
+        churn.work(5)
+        source.add_column("t", column(4, "extra", MysqlType.VARCHAR))
+        source.truncate("k")
+        source.drop_table("u")
+        source.cut()
+        told = {
+            "cluster": {"url": f"file://{folder}/cluster"},
+            "archive": source.settings,
+            "target": settings,
+            "load": {"engine": "local", "buckets": 3},
+        }
+        load.run(Settings.model_validate(told))
+        load.run(Settings.model_validate(told), repeat=begin)
+        yield settings
+
+
+@pytest.fixture
+def target(server: TargetSettings) -> Iterator[TargetConnection]:
+    with TargetConnection.open(server) as connection:
+        yield connection
+
+
+def _definition(connection: TargetConnection, schema: str, table: str) -> str:
+    ((_, text),) = connection.query(f"SHOW CREATE TABLE `{schema}`.`{table}`")
+    return re.sub(r" AUTO_INCREMENT=\d+", "", text)
+
+
+@pytest.mark.row("L6", "O7")
+def test_tables_of_ours_are_those_of_the_page_and_no_others(target: TargetConnection) -> None:
+    wanted = set(formats.blocks("table")) - {"ddl_history"}
+    found = target.query("SELECT table_name FROM information_schema.tables WHERE table_schema = 'pumphouse'")
+    assert {name for (name,) in found} == wanted
+    target.execute("CREATE OR REPLACE DATABASE documented DEFAULT CHARACTER SET utf8mb4")
+    for name in sorted(wanted):
+        target.execute(formats.blocks("table")[name].replace("`pumphouse`.", "`documented`.").rstrip().rstrip(";"))
+        assert _definition(target, "pumphouse", name) == _definition(target, "documented", name)
+    target.execute("DROP DATABASE documented")
+
+
+def test_the_history_table_of_a_mysql_source_is_that_of_the_page(target: TargetConnection) -> None:
+    create_bookkeeping(target._connection)
+    target.execute("CREATE OR REPLACE DATABASE documented")
+    text = formats.blocks("table")["ddl_history"].replace("`pumphouse_source`.", "`documented`.")
+    target.execute(text.rstrip().rstrip(";"))
+    assert _definition(target, "pumphouse_source", "ddl_history") == _definition(target, "documented", "ddl_history")
+    target.execute("DROP DATABASE documented")
+
+
+@pytest.mark.row("L6", "O7")
+def test_plan_rows_are_as_the_page_says(target: TargetConnection) -> None:
+    shown = formats.Shown()
+    rows = target.query("SELECT mode, state, spec FROM pumphouse.plan")
+    assert {mode for mode, _, _ in rows} == {"base", "merge", "repeat"}
+    assert {state for _, state, _ in rows} == {"closed"}
+    for _, _, spec in rows:
+        shown.check("plan-spec", json.loads(spec))
+    assert shown.missing("plan-spec") == []
+
+
+@pytest.mark.row("L6", "O7")
+def test_ddl_rows_are_as_the_page_says(target: TargetConnection) -> None:
+    shown = formats.Shown()
+    rows = target.query("SELECT statement, state, looks FROM pumphouse.ddl")
+    assert {state for _, state, _ in rows} == {"done"}
+    for statement, _, looks in rows:
+        shown.check("ddl-statement", json.loads(statement))
+        shown.check("ddl-looks", json.loads(looks))
+    # `db` and `needs` are of text for TiDB targets and of recovered tables.
+    assert set(shown.missing("ddl-statement")) <= {"/db", "/needs"}
+    assert shown.missing("ddl-looks") == []
