@@ -13,6 +13,7 @@ from include.errors import BadRecord, ConfigError, CorruptionError
 from include.model.node import PumpExtra
 from include.model.position import Pointer
 from pump_service.store import frame, identity
+from pump_service.store.index import IndexFailed
 from pump_service.store.store import Store
 from tests.support.storekit import (
     commit,
@@ -258,4 +259,31 @@ def test_positions_are_persisted_within_a_second_and_only_what_lies_behind_is_re
     assert handle == head
     store = open_store(tmp_path)
     assert store.watermark == 900
+    store.close()
+
+
+@pytest.mark.row("P3")
+def test_an_index_that_fails_is_opened_again_and_nothing_is_published_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10))
+    real, left = store._index.write, [3]
+
+    def failing(batch: object, head: Pointer) -> None:
+        if left[0]:
+            left[0] -= 1
+            assert store.watermark == 0
+            raise IndexFailed("injected")
+        real(batch, head)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store._index, "write", failing)
+    store_all(store, commit(10, 11))
+    assert store.watermark == 11
+    assert store.status().index_failures == 3
+    assert stream(store) == [(10, 11)]
+    store.close()
+    store = open_store(tmp_path)
+    assert stream(store) == [(10, 11)]
     store.close()
