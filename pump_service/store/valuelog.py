@@ -338,8 +338,11 @@ class ValueLog:
         return summary if summary is not None and summary.fid == fid else None
 
     def _save_summary(self, fid: int) -> None:
+        summary = self._summaries.get(fid)
+        if summary is None:
+            return  # the disk was full before the file's first record
         try:
-            self._fs.write_cache(self._summary_path(fid), self._summaries[fid].to_bytes())
+            self._fs.write_cache(self._summary_path(fid), summary.to_bytes())
         except OSError as error:
             # It only saves a scan; without it the file is read again.
             log.warning("summary_not_saved", file_id=fid, error=str(error))

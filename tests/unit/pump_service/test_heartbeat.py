@@ -60,9 +60,7 @@ def test_a_failed_start_puts_back_what_it_found(cluster: FileCluster, state: Nod
 
 def test_a_start_that_never_registered_puts_nothing_back(cluster: FileCluster) -> None:
     mine = registrar(cluster)
-    cluster.update_node(
-        NodeKind.PUMP, "p1", lambda _: NodeStatus(node_id="p1", host="other:1", state=NodeState.ONLINE)
-    )
+    cluster.update_node(NodeKind.PUMP, "p1", lambda _: NodeStatus(node_id="p1", host="other:1", state=NodeState.ONLINE))
     mine.put_back()
     assert cluster.node(NodeKind.PUMP, "p1") is not None
 
@@ -93,9 +91,7 @@ def test_a_new_start_takes_over_the_registry_value_of_the_last_one(cluster: File
 def test_fields_that_others_wrote_survive_and_a_forced_state_does_not(cluster: FileCluster) -> None:
     mine = registrar(cluster)
     mine.write(NodeState.ONLINE, report())
-    cluster.update_node(
-        NodeKind.PUMP, "p1", lambda n: n and n.with_(state=NodeState.OFFLINE, unknown={"later": 1})
-    )
+    cluster.update_node(NodeKind.PUMP, "p1", lambda n: n and n.with_(state=NodeState.OFFLINE, unknown={"later": 1}))
     mine.write(NodeState.ONLINE, report())
     node = cluster.node(NodeKind.PUMP, "p1")
     assert node is not None

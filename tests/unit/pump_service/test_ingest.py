@@ -1,0 +1,212 @@
+"""What a write passes, and how many callers become one group. On a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpReadOnly
+from include.model.node import NodeState
+from pump_service.ingest import Ingest
+from pump_service.lifecycle import Action, Lifecycle
+from pump_service.metrics import PumpMetrics
+from pump_service.store.store import Item, Store
+from pump_service.submit import Submitter
+from tests.support.pumpserver import commit, prewrite, rollback
+from tests.support.storekit import settings
+
+CLUSTER = 77
+
+
+class Bench:
+    """An Ingest over a store that counts its groups and can be held."""
+
+    def __init__(self, store: Store, queue_bytes: int) -> None:
+        self.store = store
+        self.groups: list[int] = []
+        self.held: list[Callable[[], None]] = []
+        self.hold = False
+        real = store.submit
+
+        def submit(items: Sequence[Item], done: Callable[[list[BinlogError | None]], None]) -> None:
+            self.groups.append(len(items))
+            if self.hold:
+                self.held.append(lambda: real(items, done))
+            else:
+                real(items, done)
+
+        store.submit = submit  # type: ignore[method-assign]
+        self.life = Lifecycle(None)
+        self.life.apply(Action.START)
+        self.metrics = PumpMetrics()
+        self.submitter = Submitter(store, queue_bytes, self.metrics)
+        self.ingest = Ingest(cluster_id=CLUSTER, lifecycle=self.life, store=store, submitter=self.submitter)
+
+    async def indexed(self, prewrites: int) -> None:
+        """That many Ps are open, no more and no less, once the index has caught up."""
+        while self.store.status().queued_records or len(self.store.unresolved()) < prewrites:
+            await asyncio.sleep(0.01)
+        assert len(self.store.unresolved()) == prewrites
+
+    def release(self) -> None:
+        self.hold = False
+        held, self.held = self.held, []
+        for go in held:
+            go()
+
+
+def run(tmp_path: Path, test: Callable[[Bench], Awaitable[None]], *, queue_bytes: int = 1 << 20, **values: Any) -> None:
+    async def main() -> None:
+        store = Store.open(settings(tmp_path / "data", **values))
+        try:
+            await asyncio.wait_for(test(Bench(store, queue_bytes)), 20)
+        finally:
+            store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.row("P3")
+def test_what_one_turn_of_the_loop_brings_goes_as_one_group(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        await asyncio.gather(*(bench.ingest.write(prewrite(ts)) for ts in range(10, 60)))
+        assert bench.groups == [50]
+        await bench.indexed(50)
+
+    run(tmp_path, test)
+
+
+def test_one_bad_payload_does_not_touch_its_neighbours(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        results = await asyncio.gather(
+            bench.ingest.write(prewrite(10)),
+            bench.ingest.write(b"\xff"),
+            bench.ingest.write(prewrite(11)),
+            return_exceptions=True,
+        )
+        assert [type(r) for r in results] == [type(None), BadBinlog, type(None)]
+        statuses = await (await bench.ingest.write_batch([prewrite(12), b"\xff", b"", prewrite(13)]))
+        assert [type(s) for s in statuses] == [type(None), BadBinlog, type(None), type(None)]
+        await bench.indexed(4)
+        assert await (await bench.ingest.write_batch([b"", b""])) == [None, None]
+        assert await (await bench.ingest.write_batch([])) == []
+
+    run(tmp_path, test)
+
+
+def test_callers_wait_for_room_and_keep_their_order(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.hold = True
+        big = b"x" * 600_000
+        first = asyncio.create_task(bench.ingest.write(prewrite(10, big)))
+        second = asyncio.create_task(bench.ingest.write(prewrite(11, big)))
+        third = asyncio.create_task(bench.ingest.write(prewrite(12, big)))
+        await asyncio.sleep(0.05)
+        assert bench.groups == [1]  # the others do not fit beside the first
+        bench.release()
+        await asyncio.gather(first, second, third)
+        await bench.indexed(3)
+        assert [p.start_ts for p in bench.store.unresolved()] == [10, 11, 12]
+        assert b"binlog_pump_queued_bytes 0.0" in bench.metrics.text()
+
+    run(tmp_path, test)
+
+
+def test_one_that_is_larger_than_the_queue_goes_alone(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        await asyncio.gather(bench.ingest.write(prewrite(10)), bench.ingest.write(prewrite(11, b"x" * 3_000_000)))
+        await bench.indexed(2)
+
+    run(tmp_path, test)
+
+
+def test_a_caller_that_goes_away_leaves_the_others_their_answers(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.hold = True
+        gone = asyncio.create_task(bench.ingest.write(prewrite(10)))
+        stays = asyncio.create_task(bench.ingest.write(prewrite(11)))
+        await asyncio.sleep(0.02)
+        gone.cancel()
+        bench.release()
+        await stays
+        await bench.submitter.settled()
+        await bench.indexed(2)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("P13")
+def test_settled_waits_for_what_was_taken_before(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.hold = True
+        taken = asyncio.create_task(bench.ingest.write(prewrite(10)))
+        await asyncio.sleep(0.02)
+        bench.life.apply(Action.CLOSE)
+        settled = asyncio.create_task(bench.submitter.settled())
+        await asyncio.sleep(0.05)
+        assert not settled.done()
+        bench.release()
+        await settled
+        await taken
+        await bench.indexed(1)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("P13", "W3")
+def test_closing_refuses_prewrites_and_probes_and_takes_outcomes_until_the_end(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        await bench.ingest.write(prewrite(10))
+        await bench.ingest.write(prewrite(11))
+        bench.life.apply(Action.CLOSE)
+        for payload in (prewrite(12), b""):
+            with pytest.raises(PumpDraining, match="no online: closing") as refused:
+                await bench.ingest.write(payload)
+            assert refused.value.state == "closing"
+        await bench.ingest.write(commit(10, 20))
+        await bench.ingest.write(rollback(11))
+        bench.life.refuse_outcomes()
+        with pytest.raises(PumpDraining):
+            await bench.ingest.write(rollback(13))
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("P13")
+def test_a_prewrite_that_waited_for_room_is_judged_by_the_state_after_the_wait(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.hold = True
+        first = asyncio.create_task(bench.ingest.write(prewrite(10, b"x" * 900_000)))
+        late = asyncio.create_task(bench.ingest.write(prewrite(11, b"x" * 900_000)))
+        await asyncio.sleep(0.02)
+        bench.life.apply(Action.CLOSE)
+        bench.release()
+        await first
+        with pytest.raises(PumpDraining):
+            await late
+        await bench.indexed(1)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("P15")
+def test_the_checks_come_in_the_order_of_the_go_pump(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        with pytest.raises(ClusterMismatch, match=f"cluster ID are mismatch, 5 vs {CLUSTER}"):
+            bench.ingest.check_cluster(5)
+        bench.ingest.check_cluster(CLUSTER)
+        with pytest.raises(BadBinlog):  # before state and space
+            await bench.ingest.write(b"\xff")
+        with pytest.raises(PumpReadOnly, match="no available space"):  # a probe too
+            await bench.ingest.write(b"")
+        await bench.ingest.write(rollback(9))
+        bench.life.apply(Action.PAUSE)
+        with pytest.raises(PumpDraining):  # state before space
+            await bench.ingest.write(prewrite(10))
+        assert bench.life.state is NodeState.PAUSING
+
+    run(tmp_path, test, stop_write_at_available_bytes=1 << 60)

@@ -1,0 +1,165 @@
+"""Which resolver is asked, what is made of its answers, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from include.clock import SYSTEM_CLOCK
+from include.model.tso import Tso, compose, physical_ms
+from include.proto.pumphouse_pb2 import TxnStatusResponse
+from include.registry.base import ResolverRecord
+from include.registry.file import FileCluster
+from include.settings import PumpSettings
+from pump_service.metrics import PumpMetrics
+from pump_service.resolve.application import _outcome, choose
+from pump_service.resolve.asker import Asker
+from pump_service.resolve.base import Fate, NoAnswer, Outcome
+from pump_service.store.store import Store
+from tests.support.storekit import prewrite, settings, write
+
+pytestmark = pytest.mark.row("P6")
+
+NOW = 1000.0
+
+
+def record(name: str, *prefixes: bytes, age: float = 1.0) -> ResolverRecord:
+    return ResolverRecord(resolver_id=name, host=f"{name}:1", prefixes=prefixes, heartbeat=NOW - age)
+
+
+@pytest.mark.parametrize(
+    ("records", "chosen"),
+    [
+        ([], None),
+        ([record("a", b"x/")], None),
+        ([record("a", b"app/")], "a"),
+        ([record("all", b""), record("a", b"app/")], "a"),
+        ([record("all", b""), record("a", b"app/", age=10.0)], "all"),
+        ([record("a", b"app/", age=11.0)], None),
+        ([record("a", b"x/", b"app/k")], "a"),
+    ],
+)
+def test_the_live_resolver_with_the_longest_prefix_is_asked(records: list[ResolverRecord], chosen: str | None) -> None:
+    found = choose(records, b"app/key", NOW)
+    assert (found.resolver_id if found else None) == chosen
+
+
+def test_answers_that_cannot_be_are_no_answers() -> None:
+    assert _outcome(TxnStatusResponse(), 5, "a") == Outcome(fate=Fate.PENDING)
+    assert _outcome(TxnStatusResponse(outcome=TxnStatusResponse.COMMITTED, commit_ts=6), 5, "a") == Outcome(
+        fate=Fate.COMMITTED, commit_ts=6
+    )
+    assert _outcome(TxnStatusResponse(outcome=TxnStatusResponse.ROLLED_BACK, commit_ts=6), 5, "a") == Outcome(
+        fate=Fate.ROLLED_BACK
+    )
+    for commit_ts in (0, 4, 5):
+        with pytest.raises(NoAnswer, match="cannot be"):
+            _outcome(TxnStatusResponse(outcome=TxnStatusResponse.COMMITTED, commit_ts=commit_ts), 5, "a")
+    with pytest.raises(NoAnswer):
+        _outcome(TxnStatusResponse(outcome=9), 5, "a")  # type: ignore[arg-type]
+
+
+class Knows:
+    """A Resolver by a table; anything else is no answer."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, Outcome] = {}
+        self.asked: list[tuple[int, bool]] = []
+
+    async def ask(self, start_ts: int, prewrite_key: bytes, *, decide: bool) -> Outcome:
+        self.asked.append((start_ts, decide))
+        if start_ts not in self.outcomes:
+            raise NoAnswer("nobody knows", start_ts=start_ts)
+        return self.outcomes[start_ts]
+
+    async def close(self) -> None:
+        pass
+
+
+class Later:
+    """The machine's clock, some seconds later."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def now(self) -> float:
+        return SYSTEM_CLOCK.now()
+
+    def monotonic(self) -> float:
+        return SYSTEM_CLOCK.monotonic() + self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        SYSTEM_CLOCK.sleep(seconds)
+
+
+def test_power_is_used_only_after_the_time_out_and_only_an_outcome_ends_the_wait(tmp_path: Path) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    store = Store.open(settings(tmp_path / "data"))
+    young = cluster.tso()
+    old = compose(physical_ms(young) - 601_000)
+    write(store, prewrite(old), prewrite(young))
+    resolver, metrics = Knows(), PumpMetrics()
+
+    async def rounds() -> None:
+        while len(store.unresolved()) < 2:
+            await asyncio.sleep(0.01)
+
+        def asker(seconds: float) -> Asker:
+            return Asker(
+                store=store, resolver=resolver, cluster=cluster, settings=PumpSettings(), metrics=metrics,
+                clock=Later(seconds),
+            )  # fmt: skip
+
+        await asker(0.0).round()
+        assert resolver.asked == []  # both arrived a moment ago
+        await asker(2.0).round()
+        assert resolver.asked == [(old, True), (young, False)]
+        assert store.unresolved_count == 2
+        assert b"binlog_pump_unanswered_prewrites 1.0" in metrics.text()
+        resolver.outcomes = {old: Outcome(fate=Fate.PENDING), young: Outcome(fate=Fate.PENDING)}
+        await asker(2.0).round()
+        assert store.unresolved_count == 2
+        commit_ts = cluster.tso()
+        resolver.outcomes = {
+            old: Outcome(fate=Fate.ROLLED_BACK),
+            young: Outcome(fate=Fate.COMMITTED, commit_ts=commit_ts),
+        }
+        await asker(2.0).round()
+        while store.unresolved_count:
+            await asyncio.sleep(0.01)
+        (found,) = store.pull(old, max_bytes=1 << 20).start_list
+        assert found == young
+        await asker(2.0).round()
+        assert b"binlog_pump_unanswered_prewrites 0.0" in metrics.text()
+
+    try:
+        asyncio.run(asyncio.wait_for(rounds(), 20))
+    finally:
+        store.close()
+
+
+def test_many_open_prewrites_are_all_asked_about_in_one_round(tmp_path: Path) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    store = Store.open(settings(tmp_path / "data"))
+    starts = [Tso(cluster.tso()) for _ in range(200)]
+    write(store, *(prewrite(ts) for ts in starts))
+    resolver = Knows()
+    resolver.outcomes = {ts: Outcome(fate=Fate.ROLLED_BACK) for ts in starts[::2]}
+
+    async def one_round() -> None:
+        while len(store.unresolved(1000)) < 200:
+            await asyncio.sleep(0.01)
+        await Asker(
+            store=store, resolver=resolver, cluster=cluster, settings=PumpSettings(), metrics=PumpMetrics(),
+            clock=Later(2.0),
+        ).round()  # fmt: skip
+        while store.unresolved_count > 100:
+            await asyncio.sleep(0.01)
+
+    try:
+        asyncio.run(asyncio.wait_for(one_round(), 20))
+        assert sorted(ts for ts, _ in resolver.asked) == starts
+    finally:
+        store.close()

@@ -1,0 +1,284 @@
+"""Fakes, draining, GC runs, score, addresses: the small loops of a Pump, on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.errors import ConfigError, PumpUnavailable
+from include.model.node import NodeKind, NodeState, NodeStatus
+from include.model.tso import Tso
+from include.registry.file import FileCluster
+from pump_service import drain
+from pump_service.collector import Collector, checkpoints
+from pump_service.fakes import FakeWriter
+from pump_service.listen import bind_http, split_address
+from pump_service.metrics import PumpMetrics
+from pump_service.pulls import Pulls
+from pump_service.stages import score, store_samples
+from pump_service.store.store import GcReport, Store
+from pump_service.submit import Submitter
+from tests.support.crashfs import FaultyFs, failing
+from tests.support.storekit import commit, prewrite, settings, write
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> FileCluster:
+    return FileCluster(tmp_path / "cluster")
+
+
+def consumer(cluster: FileCluster, name: str, checkpoint: int, state: NodeState = NodeState.PAUSED) -> None:
+    status = NodeStatus(node_id=name, host="", state=state, max_commit_ts=Tso(checkpoint))
+    cluster.update_node(NodeKind.DRAINER, name, lambda _: status)
+
+
+@pytest.mark.row("P8")
+def test_a_fake_is_written_only_while_the_watermark_stands_still(tmp_path: Path, cluster: FileCluster) -> None:
+    store = Store.open(settings(tmp_path / "data"))
+
+    async def run() -> None:
+        metrics = PumpMetrics()
+        fakes = FakeWriter(cluster, store, Submitter(store, 1 << 20, metrics), metrics)
+        task = asyncio.create_task(fakes.run(0.2))
+        for _ in range(20):  # always moving
+            start_ts = cluster.tso()
+            await asyncio.to_thread(write, store, prewrite(start_ts), commit(start_ts, cluster.tso()))
+            await asyncio.sleep(0.03)
+        assert b'fake_binlogs_total{how="written"}' not in metrics.text()
+        before = store.watermark
+        while store.watermark == before:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 20))
+    finally:
+        store.close()
+
+
+@pytest.mark.row("P8", "P15")
+def test_a_fake_that_no_file_takes_is_published_unpersisted(tmp_path: Path, cluster: FileCluster) -> None:
+    fs = FaultyFs()
+    store = Store.open(settings(tmp_path / "data"), fs=fs)
+    fs.faults["write"] = failing(errno.ENOSPC)
+
+    async def run() -> None:
+        metrics = PumpMetrics()
+        fakes = FakeWriter(cluster, store, Submitter(store, 1 << 20, metrics), metrics)
+        end = store.synced_end
+        ts = await fakes.write()
+        assert ts is not None
+        while store.watermark < ts:
+            await asyncio.sleep(0.01)
+        assert store.synced_end == end
+        assert b'fake_binlogs_total{how="unpersisted"} 1.0' in metrics.text()
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 20))
+    finally:
+        store.close()
+
+
+@pytest.mark.row("P13")
+def test_the_last_position_is_above_every_commit_and_waits_for_open_prewrites(
+    tmp_path: Path, cluster: FileCluster
+) -> None:
+    store = Store.open(settings(tmp_path / "data"))
+    open_ts = cluster.tso()
+    write(store, prewrite(open_ts))
+
+    async def run() -> None:
+        metrics = PumpMetrics()
+        fakes = FakeWriter(cluster, store, Submitter(store, 1 << 20, metrics), metrics)
+        going = asyncio.create_task(drain.drained(cluster, store, fakes))
+        await asyncio.sleep(0.5)
+        assert b"fake" not in b"".join(line for line in metrics.text().splitlines() if b'how="' in line)
+        commit_ts = cluster.tso()
+        await asyncio.to_thread(write, store, commit(open_ts, commit_ts))
+        last = await going
+        assert last > commit_ts
+        assert store.watermark >= last
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 20))
+    finally:
+        store.close()
+
+
+@pytest.mark.row("P13")
+def test_a_registry_that_does_not_answer_is_not_a_cluster_without_consumers(
+    tmp_path: Path, cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(settings(tmp_path / "data"))
+    away = [True]
+    real = FileCluster.nodes
+
+    def nodes(self: FileCluster, kind: NodeKind) -> list[NodeStatus]:
+        if away[0]:
+            raise PumpUnavailable("the registry is away")
+        return real(self, kind)
+
+    monkeypatch.setattr(FileCluster, "nodes", nodes)  # a directory cannot be away
+
+    async def run() -> None:
+        metrics = PumpMetrics()
+        fakes = FakeWriter(cluster, store, Submitter(store, 1 << 20, metrics), metrics)
+        going = asyncio.create_task(drain.drained(cluster, store, fakes))
+        await asyncio.sleep(0.8)
+        assert not going.done()
+        away[0] = False
+        await going
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 20))
+    finally:
+        store.close()
+
+
+class HeldStore:
+    """A store whose GC run takes as long as the test wants."""
+
+    gc_point = Tso(1)
+    deletion_limit = Tso(1)
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.asked: list[dict[str, int]] = []
+
+    def collect(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
+        self.asked.append(dict(checkpoints) | {"retention": now_minus_retention})
+        self.go.wait(10)
+        return GcReport(started=True, gc_point=Tso(2), deletion_limit=Tso(2), freed_bytes=5)
+
+
+def collector(cluster: FileCluster, store: Any, metrics: PumpMetrics) -> Collector:
+    return Collector(cluster=cluster, store=store, retention_s=60.0, interval_s=3600.0, metrics=metrics)
+
+
+@pytest.mark.row("P11")
+def test_gc_asks_every_consumer_that_is_not_offline_and_ignores_a_trigger_while_it_runs(cluster: FileCluster) -> None:
+    for number, state in enumerate(NodeState, 1):
+        consumer(cluster, str(state), number, state)
+    store, metrics = HeldStore(), PumpMetrics()
+
+    async def run() -> None:
+        gc = collector(cluster, store, metrics)
+        first = asyncio.create_task(gc.trigger())
+        while not store.asked:
+            await asyncio.sleep(0.01)
+        assert not (await gc.trigger()).started
+        store.go.set()
+        assert (await first).started
+        assert (await gc.trigger()).started
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    now = cluster.tso()
+    for asked in store.asked:
+        kept = now - asked.pop("retention")
+        assert 59_000 << 18 < kept < 90_000 << 18
+        assert asked == {"online": 1, "pausing": 2, "paused": 3, "closing": 4}
+    assert len(store.asked) == 2
+    assert b"binlog_pump_gc_freed_bytes_total 10.0" in metrics.text()
+
+
+@pytest.mark.row("P11")
+def test_nothing_is_collected_when_the_consumers_cannot_be_read(
+    cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: FileCluster, kind: NodeKind) -> list[NodeStatus]:
+        raise PumpUnavailable("the registry is away")
+
+    monkeypatch.setattr(FileCluster, "nodes", away)
+    store = HeldStore()
+    store.go.set()
+    gc = collector(cluster, store, PumpMetrics())
+    with pytest.raises(PumpUnavailable):
+        asyncio.run(gc.trigger())
+    assert store.asked == []
+    assert not gc.running
+
+
+@pytest.mark.row("P11")
+def test_a_consumer_at_0_is_a_checkpoint_like_any_other(cluster: FileCluster) -> None:
+    consumer(cluster, "new", 0)
+    assert checkpoints(cluster) == {"new": 0}
+
+
+@pytest.mark.row("P7")
+def test_streams_wake_when_the_watermark_moves_say_so_when_it_does_not_and_end_on_stop(
+    tmp_path: Path, cluster: FileCluster
+) -> None:
+    store = Store.open(settings(tmp_path / "data"))
+
+    async def run() -> None:
+        pulls = Pulls(store, PumpMetrics())
+        loop = asyncio.get_running_loop()
+        stream = pulls.follow(Tso(0), max_bytes=1 << 20, strict=False)
+        assert len(await anext(stream)) == 0  # nothing yet, and it says so at once
+        began = loop.time()
+        assert len(await anext(stream)) == 0
+        assert 0.5 < loop.time() - began < 5
+        start_ts, commit_ts = cluster.tso(), cluster.tso()
+        await asyncio.to_thread(write, store, prewrite(start_ts), commit(start_ts, commit_ts))
+        began = loop.time()
+        batch = await anext(stream)
+        assert loop.time() - began < 0.5
+        assert batch.commit_list == [commit_ts]
+        asyncio.get_running_loop().call_later(0.1, pulls.stop)
+        assert [len(b) async for b in stream] == []
+        pulls.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 20))
+    finally:
+        store.close()
+
+
+@pytest.mark.row("P10")
+def test_the_score_falls_with_disk_use_and_load_and_is_0_for_a_pump_that_takes_nothing() -> None:
+    assert score(free_share=1.0, load=0.0, writable=True) == 100
+    assert score(free_share=1.0, load=0.0, writable=False) == 0
+    assert score(free_share=0.0, load=9.0, writable=True) == 1
+    shares = [score(free_share=share / 10, load=0.5, writable=True) for share in range(11)]
+    assert shares == sorted(shares)
+    assert score(free_share=0.5, load=0.1, writable=True) > score(free_share=0.5, load=0.9, writable=True)
+
+
+@pytest.mark.row("P14")
+def test_every_gauge_of_the_store_is_scraped(tmp_path: Path) -> None:
+    store = Store.open(settings(tmp_path / "data"))
+    try:
+        metrics = PumpMetrics()
+        metrics.watch(lambda: store_samples(store))
+        text = metrics.text().decode()
+    finally:
+        store.close()
+    for name, _, _, _ in store_samples(store):
+        assert f"\n{name}" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("127.0.0.1:8250", ("127.0.0.1", 8250)), ("[::1]:0", ("::1", 0)), (":8250", ("0.0.0.0", 8250))],
+)
+def test_addresses(text: str, parts: tuple[str, int]) -> None:
+    assert split_address(text) == parts
+
+
+@pytest.mark.parametrize("text", ["localhost", "a:b", "a:99999", ""])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no address"):
+        split_address(text)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with bind_http("127.0.0.1:0") as taken:
+        addr = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"cannot listen on {addr}"):
+            bind_http(addr)
