@@ -161,7 +161,8 @@ def _trimmed(
 def _pump_entry(report: NodeReport, end: Tso) -> PumpEntry:
     """What the manifest says of a Pump. Drained: nothing real lies in (the window's end, F3]."""
     drained = report.action is Action.DRAINED
-    if report.action is Action.PULL and report.drained_to and not report.tail_from:
+    # Once drained stays drained for the same start: a closing Pump takes no prewrites.
+    if report.action is Action.PULL and (report.drained_to or report.drained) and not report.tail_from:
         drained = all(each.max_commit_ts <= end for each in report.segments)
     return PumpEntry(
         node_id=report.node_id,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from include.archive import layout
 from include.archive.archive import Archive
 from include.archive.content import content_digest, parse_binlog
-from include.archive.coverage import Action, incarnation_of, registry_digest
+from include.archive.coverage import GONE, Action, incarnation_of, judge, registry_digest
 from include.archive.manifest import LastBinlog
 from include.archive.pull import LATE, ORPHAN, Frame, Puller, open_puller
 from include.archive.report import NodeReport, Pending, Plan, Progress, ProgressSink, Target, silent
@@ -25,6 +25,7 @@ from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import PositionCollected, PumpUnavailable, WindowHeld
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, show
+from include.proto.pumphouse_pb2 import StatusResponse
 from include.registry.base import Cluster
 from include.settings import Settings
 
@@ -104,31 +105,45 @@ class _NodePull:
 
     def run(self) -> NodeReport:
         """Pull, and where the Pump is closing, find out whether it is drained."""
+        try:
+            return self._pull()
+        except _DrainedError:
+            # It went offline, as it may once it is drained: nothing of it lies in this window.
+            gone = replace(self._target, action=Action.DRAINED, declared=None)
+            return replace(_unpulled(self._cluster, self._plan, gone), state=self._state_now())
+        except _TimeUpError:
+            raise WindowHeld(
+                f"Pump {self._target.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
+                hint="pumphouse pumps shows what it waits for",
+                holders=[self._holder()],
+                node_id=self._target.node_id,
+            ) from None
+
+    def _pull(self) -> NodeReport:
         status = self._registered()
         batch = status.extra is not None and status.extra.batch
         attempt = layout.attempt_id()
-        plan, node_id = self._plan, self._target.node_id
+        plan, target = self._plan, self._target
         with SegmentWriter(
             self._archive.store,
-            lambda number: layout.segment_key(plan.start, plan.end, node_id, attempt, number),
-            node_id,
+            lambda number: layout.segment_key(plan.start, plan.end, target.node_id, attempt, number),
+            target.node_id,
             part_bytes=self._settings.archive.part_bytes,
         ) as writer:
             lost = not self._fetch(writer)
             segments = () if lost else tuple(writer.finish())
         if lost:
-            return replace(
-                _unpulled(self._cluster, plan, replace(self._target, action=Action.LOST)), state=str(status.state)
-            )
+            return _unpulled(self._cluster, plan, replace(target, action=Action.LOST))
+        below = self._pending_below()
         reached = Tso(min(self._position, plan.end))
         drained_to = Tso(0)
         if status.state is NodeState.CLOSING and reached == plan.end:
             drained_to = self._drain()
         seen = self._seen
         if seen is None:
-            raise WindowHeld(f"Pump {node_id} sent nothing", holders=[self._holder()])
+            raise _TimeUpError
         return NodeReport(
-            node_id=node_id,
+            node_id=target.node_id,
             action=Action.PULL,
             reached=reached,
             incarnation=seen.incarnation,
@@ -136,12 +151,13 @@ class _NodePull:
             state=str(status.state),
             sync_log=seen.sync_log,
             batch=batch,
+            drained=target.drained and seen.start_count == target.start_count,
             segments=segments,
             drained_to=drained_to,
             tail_from=self._tail_from,
             last=self._last,
-            pending=(*self._pending.values(), *self._pending_below()),
-            declared=self._target.declared if self._hole_used else None,
+            pending=(*self._pending.values(), *below),
+            declared=target.declared if self._hole_used else None,
         )
 
     # -- the window ---------------------------------------------------------------------------------------------
@@ -161,12 +177,7 @@ class _NodePull:
             if self._target.declared is not None:
                 self._hole_used = True
                 return False
-            raise WindowHeld(
-                f"Pump {self._target.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
-                hint="pumphouse pumps shows what it waits for",
-                holders=[self._holder()],
-                node_id=self._target.node_id,
-            ) from None
+            raise
         return True
 
     def _take(self, frame: Frame, writer: SegmentWriter | None) -> None:
@@ -204,24 +215,19 @@ class _NodePull:
             digest=content_digest(batch.column("payload")[row].as_py()) if late else "",
         )
 
-    def _pending_below(self) -> Iterator[Pending]:
+    def _pending_below(self) -> list[Pending]:
         """Late and orphan commits that came after the archive had passed them; they are in no frame of this pull."""
-        puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
-        try:
-            status = puller.status()
-            if status is None:
-                return
-            for kind, commits in (("late", status.late), ("orphan", status.orphans)):
-                for each in commits:
-                    if each.accepted or each.commit_ts > self._plan.start:
-                        continue
-                    digest = ""
-                    if kind == "late":
-                        found = puller.first_after(Tso(each.commit_ts - 1), _FIRST_BINLOG_S)
-                        digest = content_digest(found[1]) if found and found[0] == each.commit_ts else ""
-                    yield Pending(kind=kind, start_ts=Tso(each.start_ts), commit_ts=Tso(each.commit_ts), digest=digest)
-        finally:
-            puller.close()
+        while True:
+            puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+            try:
+                status = puller.status()
+                found = [] if status is None else [*_pending(puller, status, self._plan.start)]
+            except PumpUnavailable as error:
+                self._away(str(error.message))
+            else:
+                return found
+            finally:
+                puller.close()
 
     # -- a closing Pump -----------------------------------------------------------------------------------------
 
@@ -276,13 +282,26 @@ class _NodePull:
 
     def _away(self, why: str) -> None:
         status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
-        state = "gone" if status is None else str(status.state)
-        self._waiting_for = f"it does not answer, the registry says {state}: {why}"
+        self._waiting_for = f"it does not answer, the registry says {self._state_now()}: {why}"
         self._show()
+        if (status is None or status.state is NodeState.OFFLINE) and not self._rows and self._is_drained(status):
+            raise _DrainedError
         if self._target.declared is not None and self._position == self._plan.start:
             raise _TimeUpError
         self._check_time()
         self._clock.sleep(self._settings.archive.poll_interval_s)
+
+    def _state_now(self) -> str:
+        status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
+        return GONE if status is None else str(status.state)
+
+    def _is_drained(self, status: NodeStatus | None) -> bool:
+        """Whether the last manifest lets this Pump be offline."""
+        last, node_id = self._archive.last(), self._target.node_id
+        before = next(
+            (e for e in (self._archive.genesis() if last is None else last).pumps if e.node_id == node_id), None
+        )
+        return judge(status, before, (), self._plan.start).action is Action.DRAINED
 
     def _check_identity(self, frame: Frame) -> None:
         node_id, target = self._target.node_id, self._target
@@ -371,6 +390,22 @@ class _NodePull:
 
 class _TimeUpError(Exception):
     """pull_timeout_s is over."""
+
+
+class _DrainedError(Exception):
+    """The Pump went offline and is known as drained."""
+
+
+def _pending(puller: Puller, status: StatusResponse, start: Tso) -> Iterator[Pending]:
+    for kind, commits in (("late", status.late), ("orphan", status.orphans)):
+        for each in commits:
+            if each.accepted or each.commit_ts > start:
+                continue
+            digest = ""
+            if kind == "late":
+                found = puller.first_after(Tso(each.commit_ts - 1), _FIRST_BINLOG_S)
+                digest = content_digest(found[1]) if found and found[0] == each.commit_ts else ""
+            yield Pending(kind=kind, start_ts=Tso(each.start_ts), commit_ts=Tso(each.commit_ts), digest=digest)
 
 
 def _why(frame: Frame, to: Tso) -> str:

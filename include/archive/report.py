@@ -47,6 +47,7 @@ class Target:
     start_count: int
     state: str
     registry: str = ""  # digest of a Go Pump's registry value when it was first seen offline
+    drained: bool = False  # the last manifest says so, for this very start of the Pump
     declared: Declaration | None = None
     last: LastBinlog | None = None
 
@@ -59,6 +60,7 @@ class Target:
             "start_count": self.start_count,
             "state": self.state,
             "registry": self.registry,
+            "drained": self.drained,
             "declared": None if self.declared is None else self.declared.to_dict(),
             "last": None if self.last is None else self.last.to_dict(),
         }
@@ -74,6 +76,7 @@ class Target:
             start_count=int(data["start_count"]),
             state=str(data["state"]),
             registry=str(data["registry"]),
+            drained=bool(data["drained"]),
             declared=None if declared is None else Declaration.from_dict(declared),
             last=None if last is None else LastBinlog.from_dict(last),
         )
@@ -125,6 +128,7 @@ class NodeReport:
     sync_log: bool = True
     batch: bool = True
     registry: str = ""
+    drained: bool = False  # the manifest before says so, for the start of the Pump that was pulled
     segments: tuple[SegmentEntry, ...] = ()
     drained_to: Tso = Tso(0)
     tail_from: Tso = Tso(0)
@@ -144,6 +148,7 @@ class NodeReport:
             "sync_log": self.sync_log,
             "batch": self.batch,
             "registry": self.registry,
+            "drained": self.drained,
             "segments": [each.to_dict() for each in self.segments],
             "drained_to": int(self.drained_to),
             "tail_from": int(self.tail_from),
@@ -166,6 +171,7 @@ class NodeReport:
             sync_log=bool(data["sync_log"]),
             batch=bool(data["batch"]),
             registry=str(data["registry"]),
+            drained=bool(data["drained"]),
             segments=tuple(SegmentEntry.from_dict(each) for each in data["segments"]),
             drained_to=Tso(int(data["drained_to"])),
             tail_from=Tso(int(data["tail_from"])),

@@ -146,6 +146,12 @@ def _targets(verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[Pum
             start_count=start_count_of(status) if live and status is not None else entry.start_count if entry else 0,
             state=GONE if status is None else str(status.state),
             registry=entry.registry if entry is not None and verdict.action is Action.DRAINED else "",
+            # A Go Pump cannot be told from one that was started again: it has to prove it anew.
+            drained=entry is not None
+            and entry.drained
+            and status is not None
+            and status.extra is not None
+            and (entry.incarnation, entry.start_count) == (incarnation_of(status), start_count_of(status)),
             declared=verdict.declared,
             last=entry.last if entry is not None and (same or status is None or status.extra is None) else None,
         )

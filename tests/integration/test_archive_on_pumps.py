@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -49,7 +50,9 @@ class Chain:
     def __init__(self, folder, archive_settings, **pump_settings):
         self.folder = folder
         self.cluster = FileCluster(folder / "cluster")
-        self.pumps = [PumpServer(folder, self.cluster, node_id=f"pump-{n}", **pump_settings).start() for n in (1, 2)]
+        self.pumps = [PumpServer(folder, self.cluster, node_id=f"pump-{n}", **pump_settings) for n in (1, 2)]
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(PumpServer.start, self.pumps))
         waits = {"pull_timeout_s": 15.0, "poll_interval_s": 0.05, "ddl_wait_s": 1.0}
         self.settings = Settings(
             cluster=ClusterSettings(url=self.cluster.url), archive=archive_settings.model_copy(update=waits)
@@ -105,7 +108,7 @@ def chain(tmp_path):
 @pytest.mark.parametrize("kind", ["file", "s3"])
 def test_everything_answered_lies_once_in_the_archive_with_a_pump_killed_meanwhile(tmp_path, moto, kind):
     settings = ArchiveSettings(root=f"file://{tmp_path}/archive") if kind == "file" else moto.archive_settings()
-    made = Chain(tmp_path, settings, value_log_file_bytes=20_000)
+    made = Chain(tmp_path, settings, value_log_file_bytes=20_000, pull_batch_bytes=4096)
     try:
         made.init()
         for _ in range(30):
@@ -145,8 +148,7 @@ def test_an_unresolved_prewrite_holds_the_window_and_is_named_until_its_commit_c
     chain.pumps[0].write(prewrite(start_ts, value()))
     chain.write(1)
     with pytest.raises(WindowHeld) as caught:
-        chain.snapshot(pull_timeout_s=1.5)
-        chain.snapshot(pull_timeout_s=1.5)
+        chain.snapshot(pull_timeout_s=1.0)
     (holder,) = caught.value.holders
     assert (holder["node_id"], holder["start_ts"]) == ("pump-1", start_ts)
     commit_ts = chain.cluster.tso()

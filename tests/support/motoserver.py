@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from typing import Any, Self
 
@@ -19,6 +20,8 @@ class MotoServer:
 
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self._server.start()
+        # A line for each request would bury what a failing test says.
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)
         host, port = self._server.get_host_and_port()
         self.endpoint = f"http://{host}:{port}"
         return self

@@ -5,7 +5,7 @@ import pytest
 from include.archive.coverage import Action, judge
 from include.archive.declare import accept, accepted_commits, declarations, declare_lost
 from include.archive.manifest import Declaration, PumpEntry
-from include.archive.snapshot import plan_window
+from include.archive.snapshot import commit_window, plan_window, pull_node
 from include.errors import PositionCollected, UsageError, WindowHeld
 from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
 from include.model.tso import Tso
@@ -387,3 +387,35 @@ def test_a_pump_that_changes_its_incarnation_in_the_middle_of_a_pull_is_found(wo
     pump.incarnation = "two"
     why, _ = held(world)
     assert why["pump-1"] == "another incarnation"
+
+
+@pytest.mark.row("A2", "P13")
+def test_a_drained_pump_that_goes_offline_while_it_is_pulled_stays_drained(world):
+    pump, other = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    pump.transaction()
+    pump.register(NodeState.CLOSING)
+    world.snapshot()
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    assert plan["pumps"]["pump-1"]["action"] == "pull"
+    pump.register(NodeState.OFFLINE)
+    pump.stop()
+    other.transaction()
+    reports = [pull_node(world.archive, world.cluster, plan, node, world.settings) for node in plan["pumps"]]
+    commit_window(world.archive, world.cluster, plan, reports, world.history, world.settings)
+    assert world.archive.last().pump("pump-1").drained
+    assert world.snapshot()
+
+
+@pytest.mark.row("A2", "P13")
+def test_a_drained_pump_stays_drained_when_the_next_proof_is_cut_short(world, monkeypatch):
+    pump = world.pump()
+    world.init()
+    pump.register(NodeState.CLOSING)
+    world.snapshot()
+    monkeypatch.setattr("include.archive.node._NodePull._drain", lambda _: Tso(0))
+    world.snapshot()
+    assert world.archive.last().pump("pump-1").drained
+    pump.transaction()
+    world.snapshot()
+    assert not world.archive.last().pump("pump-1").drained
