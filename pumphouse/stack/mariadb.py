@@ -130,7 +130,7 @@ class MariaDbServer:
             "--skip-test-db",
             *_user(),
         ]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=self.directory)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=self.directory, env=self._env())
         if done.returncode:
             raise StackError(f"no MariaDB data directory could be made: {(done.stderr or done.stdout)[-600:]}")
         aside.rename(self.data_dir)
@@ -169,8 +169,15 @@ class MariaDbServer:
                 *_user(),
                 *self.arguments,
             ],
+            env=self._env(),
         )
         self.supervisor.wait_until(self.name, self._answers, timeout_s=60)
+
+    def _env(self) -> dict[str, str]:
+        # Servers that start side by side trip over each other's temporary tables in a common directory.
+        temporary = self.directory / "tmp"
+        temporary.mkdir(exist_ok=True)
+        return {**os.environ, "TMPDIR": str(temporary)}
 
     def _answers(self) -> bool:
         try:

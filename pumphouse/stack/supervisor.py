@@ -163,6 +163,7 @@ class Supervisor:
         self._wait(left, 5.0)
         for record in records:
             (self.run_dir / f"{record.name}.json").unlink(missing_ok=True)
+            self._reap(record.name)
             self._children.pop(record.name, None)
 
     def sweep(self) -> int:
@@ -216,7 +217,7 @@ class Supervisor:
         child = self._children.get(name)
         if child is not None:
             with suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=10)
+                child.wait(timeout=5)
 
     def _wait(self, members: Iterable[psutil.Process], timeout_s: float) -> None:
         limit = time.monotonic() + timeout_s

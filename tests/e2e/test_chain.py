@@ -1,0 +1,116 @@
+"""The whole chain, small: the demo's application, two Pumps, snapshots, load, Pump GC, restore; compared at each end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from include.archive.archive import Archive
+from include.archive.init import init_archive
+from include.archive.snapshot import run_snapshot
+from include.client.admin import trigger_gc
+from include.objectstore.open import open_store
+from include.schema.history import open_history
+from include.settings import Settings
+from pumphouse.demo.beginning import prepare
+from pumphouse.demo.dump import SourceDump
+from pumphouse.demo.freed import FileKeeper, check_freed, window_of
+from pumphouse.demo.marks import take_mark
+from pumphouse.demo.scenario import WHILE_RUNNING
+from pumphouse.demo.workload import Workload
+from pumphouse.diff.compare import DiffReport, compare
+from pumphouse.stack.local import SMALL, LocalStack
+from spark_tasks.jobs import load, restore
+
+SETTINGS = {
+    **SMALL,
+    "pump": {**SMALL["pump"], "value_log_file_bytes": 1 << 18, "retention_s": 2.0, "max_txn_timeout_s": 3.0},
+    "load": {"engine": "local", "connections": 2},
+}
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[LocalStack]:
+    stack = LocalStack(tmp_path / "stack", store="file", settings=SETTINGS)
+    try:
+        stack.start_stores()
+        yield stack
+    finally:
+        stack.stop()
+
+
+def _wait(ready: Callable[[], bool], timeout_s: float, workload: Workload) -> None:
+    limit = time.monotonic() + timeout_s
+    while not ready():
+        workload.check()
+        assert time.monotonic() < limit, "waited too long"
+        time.sleep(0.1)
+
+
+def _differences(report: DiffReport) -> str:
+    return "\n".join(f"{d.table}: {d.kind} {d.side} {d.detail}" for d in report.differences)
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.row("W1", "W3", "P3", "P5", "P7", "P8", "A1", "A2", "A3", "S1", "S3", "L1", "L2", "R1", "R2")
+def test_from_the_application_to_the_target_and_back_to_a_moment(stack: LocalStack) -> None:
+    workload = Workload(stack, processes=1, threads=3, rate=40)
+    prepare(workload.directory, stack.dsn("source"), stack.cluster, share=0.03)
+    stack.start_pumps()
+    keeper = FileKeeper(stack.pumps, stack.directory / "kept", interval_s=0.02)
+    keeper.start()
+    workload.start_resolver()
+    workload.start_writers()
+    settings = Settings.read(stack.config)
+    archive = Archive(open_store(settings.archive), stack.cluster.cluster_id(), archive_id=settings.archive.archive_id)
+    history = open_history(settings.history)
+    assert history is not None
+    _wait(lambda: workload.counts()["transactions"] > 30, 60, workload)
+    with closing(SourceDump(workload.directory, stack.dsn("source"))) as dump:
+        init_archive(archive, stack.cluster, history, dump=dump, settings=settings)
+
+    def snapshot() -> None:
+        run_snapshot(archive, stack.cluster, stack.cluster.tso(), settings, history)
+
+    workload.start_ddl(WHILE_RUNNING, 12, lambda name: None)
+    time.sleep(3)
+    stack.pumps[1].kill()
+    stack.pumps[1].start()
+    snapshot()
+    load.run(settings)
+    time.sleep(2)
+    mark = take_mark(workload.directory, stack.dsn("source"), stack.cluster)
+    time.sleep(2)
+    snapshot()
+    workload.wait_ddl(60)
+    workload.stop_writers()
+    counts = workload.counts()
+    end = stack.cluster.tso()
+    snapshot()
+    assert archive.end() >= end
+
+    load.run(settings)
+    report = compare(stack.dsn("source"), stack.dsn("target"), ignore=set(mark.schemas))
+    assert report.equal, _differences(report)
+    assert report.rows > 500
+    assert counts["transactions"] > 300
+    assert counts["rolled back"] > 0
+
+    window = window_of(archive, mark.ts)
+    assert window is not None
+    restore.run(settings, to=mark.ts, dry_run=False)
+    restored = compare(stack.dsn("source"), stack.dsn("restore"), schemas=mark.schemas, views=False)
+    assert restored.equal, _differences(restored)
+
+    reports = trigger_gc(stack.cluster, tls=settings.tls)
+    assert sum(report.freed_files for report in reports) > 0
+    keeper.stop()
+    with closing(stack.dsn("source").connect()) as source:
+        freed = check_freed(keeper.freed(), archive, source)
+    assert freed.files > 0
+    assert freed.missing == []
+    assert freed.transactions > 0
