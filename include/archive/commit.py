@@ -161,9 +161,10 @@ def _trimmed(
 def _pump_entry(report: NodeReport, end: Tso) -> PumpEntry:
     """What the manifest says of a Pump. Drained: nothing real lies in (the window's end, F3]."""
     drained = report.action is Action.DRAINED
-    # Once drained stays drained for the same start: a closing Pump takes no prewrites.
-    if report.action is Action.PULL and (report.drained_to or report.drained) and not report.tail_from:
-        drained = all(each.max_commit_ts <= end for each in report.segments)
+    if report.action is Action.PULL and not report.tail_from:
+        proved = report.drained_to and all(each.max_commit_ts <= end for each in report.segments)
+        # Once drained stays drained for the same start, as a closing Pump takes no prewrites: nothing came since.
+        drained = bool(proved) or (report.drained and not report.segments)
     return PumpEntry(
         node_id=report.node_id,
         incarnation=report.incarnation,
