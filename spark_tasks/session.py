@@ -48,6 +48,7 @@ def build_session(app: str, settings: SparkSettings) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        "spark.python.daemon.module": "spark_tasks.daemon",
         # Our errors come back as data; what is left is a bug or a dead executor.
         "spark.task.maxFailures": "1" if local else "4",
     }

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from include.errors import RowRejected
 from include.loader.target import TargetConnection
@@ -59,7 +60,7 @@ def settings(tmp_path: Path, source: MadeSource, server: TargetSettings) -> Sett
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[object]:
+def session() -> Iterator[SparkSession]:
     made = build_session("test", SparkSettings())
     yield made
     made.stop()
@@ -69,9 +70,9 @@ def fill(source: MadeSource) -> None:
     churn = Churn(source)
     churn.fill()
     source.genesis()
-    churn.work(15)
+    churn.work(8)
     source.add_column("t", column(4, "extra", default="7", origin_default="7"))
-    churn.work(15)
+    churn.work(8)
     source.cut()
     source.truncate("k")
     churn.work(5)
@@ -84,7 +85,7 @@ def test_spark_rebuilds_the_schema_and_loads_what_the_source_has(
     source: MadeSource,
     settings: Settings,
     target: TargetConnection,
-    session: object,
+    session: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     small_epoch_bytes: int,
 ) -> None:
@@ -103,15 +104,19 @@ def test_spark_rebuilds_the_schema_and_loads_what_the_source_has(
 
 @pytest.mark.row("L4")
 def test_rows_rejected_in_an_executor_arrive_named(
-    source: MadeSource, settings: Settings, target: TargetConnection, session: object, monkeypatch: pytest.MonkeyPatch
+    source: MadeSource,
+    settings: Settings,
+    target: TargetConnection,
+    session: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     del session
     monkeypatch.setattr("spark_tasks.engine._SMALL_EPOCH_BYTES", 0)
     fill(source)
     load.run(settings)
-    target.execute("ALTER TABLE d.t MODIFY n TINYINT")
+    target.execute("ALTER TABLE d.t MODIFY name VARCHAR(20)")
     with source.txn() as t:
-        t.insert("t", id=5000, name=b"x", n=1000)
+        t.insert("t", id=5000, name=b"x" * 30, n=1000)
     source.cut()
     with pytest.raises(RowRejected) as rejected:
         load.run(settings)
@@ -181,3 +186,26 @@ def _begun(target: TargetConnection) -> bool:
         "SELECT 1 FROM information_schema.tables WHERE table_schema = 'pumphouse' AND table_name = 'plan'"
     )
     return bool(found) and bool(target.value("SELECT COUNT(*) FROM pumphouse.plan"))
+
+
+@pytest.mark.row("O4")
+def test_the_archive_is_a_table_for_spark(
+    source: MadeSource, settings: Settings, session: SparkSession, tmp_path: Path
+) -> None:
+    from spark_tasks.source import BinlogSource
+
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+    middle = source.tick()
+    with source.txn() as t:
+        t.insert("t", id=2)
+    source.cut()
+    config = tmp_path / "p.toml"
+    config.write_text(f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n')
+    session.dataSource.register(BinlogSource)
+    read = session.read.format("binlog").option("config", str(config))
+    assert read.load().count() == 2
+    rows = read.option("after", str(middle)).load().collect()
+    assert [bytes(row.payload)[:2] for row in rows] == [b"\x08\x01"]

@@ -1,0 +1,96 @@
+"""The columnar fold, held against the reference and against a plain replay."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from include.loader.fold import (
+    COUNT_FIELD,
+    ORDER_FIELDS,
+    Change,
+    fold_keyed,
+    fold_multiset,
+    fold_reference,
+    net_of_keyed,
+    net_of_multiset,
+)
+
+KEYS = st.sampled_from([b"", b"a", b"A", b"a ", b"b"])
+SCHEMA = pa.schema([pa.field("k", pa.large_binary()), pa.field("v", pa.int64()), *ORDER_FIELDS])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Change]:
+    """Changes that a table with a key can go through."""
+    rows: dict[bytes, int] = {}
+    changes = []
+    for number in range(draw(st.integers(0, 25))):
+        key = draw(KEYS)
+        if key not in rows:
+            rows[key] = number
+            changes.append(Change("insert", {"k": key, "v": number}))
+        elif draw(st.booleans()):
+            changes.append(Change("delete", {"k": key, "v": rows.pop(key)}))
+        else:
+            free = [k for k in (b"", b"a", b"A", b"a ", b"b") if k not in rows]
+            to = draw(st.sampled_from([key, *free]))
+            changes.append(Change("update", {"k": to, "v": number}, {"k": key, "v": rows.pop(key)}))
+            rows[to] = number
+    return changes
+
+
+def entries(changes: list[Change], order: list[int]) -> pa.Table:
+    rows = []
+    for at, change in enumerate(changes):
+        ours = {"pumphouse:ts": at // 3, "pumphouse:start": 0}
+        old = change.old or change.values
+        if change.kind == "delete" or (change.kind == "update" and old["k"] != change.values["k"]):
+            rows.append({"k": old["k"], "v": None, **ours, "pumphouse:position": at * 2, "pumphouse:put": False})
+        if change.kind != "delete":
+            rows.append({**change.values, **ours, "pumphouse:position": at * 2 + 1, "pumphouse:put": True})
+    shuffled = [rows[i % len(rows)] for i in order if rows][: len(rows)]
+    rest = [row for row in rows if row not in shuffled]
+    return pa.Table.from_pylist(shuffled + rest, schema=SCHEMA)
+
+
+@pytest.mark.row("L4")
+@settings(deadline=None)
+@given(changes=histories(), order=st.permutations(range(50)))
+def test_the_last_entry_of_each_key_is_the_net_change_of_the_reference(changes: list[Change], order: list[int]) -> None:
+    gone, come = net_of_keyed(fold_keyed(entries(changes, list(order)), ("k",)), ("k",))
+    net = fold_reference(changes, ("k",))
+    assert {row["k"]: row["v"] for row in come.to_pylist()} == {
+        c.values["k"]: c.values["v"] for c in net if c.kind != "delete"
+    }
+    assert sorted(gone.column("k").to_pylist()) == sorted(c.values["k"] for c in net)
+
+
+@pytest.mark.row("L4")
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([None, 1, 2]), st.sampled_from([None, b"x", b"X"]), st.sampled_from([1, -1])))
+)
+def test_rows_without_a_key_fold_to_the_sum_of_their_copies(rows: list[tuple[int | None, bytes | None, int]]) -> None:
+    schema = pa.schema([pa.field("a", pa.int64()), pa.field("b", pa.large_binary()), COUNT_FIELD])
+    table = pa.Table.from_arrays(
+        [pa.array([r[i] for r in rows], schema.field(i).type) for i in range(3)], schema=schema
+    )
+    gone, come = net_of_multiset(fold_multiset(table))
+    want: Counter[tuple[int | None, bytes | None]] = Counter()
+    for a, b, count in rows:
+        want[a, b] += count
+    assert Counter((r["a"], r["b"]) for r in come.to_pylist()) == +want
+    assert {(r["a"], r["b"]): r["pumphouse:count"] for r in gone.to_pylist()} == -want
+
+
+def test_a_key_moved_away_and_back_keeps_its_row() -> None:
+    changes = [
+        Change("update", {"k": b"b", "v": 1}, {"k": b"a", "v": 0}),
+        Change("update", {"k": b"a", "v": 2}, {"k": b"b", "v": 1}),
+    ]
+    gone, come = net_of_keyed(fold_keyed(entries(changes, []), ("k",)), ("k",))
+    assert come.select(["k", "v"]).to_pylist() == [{"k": b"a", "v": 2}]
+    assert sorted(gone.column("k").to_pylist()) == [b"a", b"b"]

@@ -1,0 +1,45 @@
+"""Plans: epochs, buckets, and a row that was tampered with."""
+
+import pytest
+
+from include.errors import CorruptionError
+from include.loader.plan import MAX_BUCKETS, Mode, Plan, bucket_counts
+from include.model.tso import Tso
+
+
+def plan(**changes: object) -> Plan:
+    base: dict[str, object] = {"task": "main", "number": 3, "from_ts": Tso(10), "to_ts": Tso(100), "mode": Mode.MERGE}
+    return Plan(**{**base, "boundaries": (20, 50), "buckets": {7: 4}, "archive": "ab", **changes})  # type: ignore[arg-type]
+
+
+def row(of: Plan) -> list[object]:
+    return [of.task, of.number, of.from_ts, of.to_ts, str(of.mode), of.spec(), of.digest()]
+
+
+@pytest.mark.row("L6")
+def test_an_epoch_ends_at_its_ddl() -> None:
+    assert [plan().epoch_of(ts) for ts in (11, 19, 21, 49, 51, 100)] == [0, 0, 1, 1, 2, 2]
+    assert plan().epochs == 3
+
+
+@pytest.mark.row("L6")
+def test_a_plan_row_is_read_as_it_was_written() -> None:
+    assert Plan.from_row(row(plan())) == plan()
+    assert plan().bucket_count(7) == 4
+    assert plan().bucket_count(8) == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "value"), [(3, 101), (4, "repeat"), (5, plan().spec().replace("4", "5")), (5, "{"), (6, "0")]
+)
+def test_a_plan_row_that_was_edited_is_refused(at: int, value: object) -> None:
+    edited = row(plan())
+    edited[at] = value
+    with pytest.raises(CorruptionError):
+        Plan.from_row(edited)
+
+
+def test_buckets_follow_the_bytes_of_a_table_and_never_split_a_small_one() -> None:
+    sizes = {1: 100, 2: 3 << 20, 3: 1 << 30, 4: 1 << 50}
+    assert bucket_counts(sizes, unit_bytes=64 << 20, connections=2) == {2: 2, 3: 16, 4: MAX_BUCKETS}
+    assert bucket_counts(sizes, unit_bytes=64 << 20, connections=2, fixed=3) == dict.fromkeys(sizes, 3)

@@ -1,0 +1,64 @@
+"""Planning a restore: pure, from manifests alone."""
+
+import itertools
+
+import pytest
+
+from include.archive.genesis import Genesis
+from include.archive.manifest import DdlEntry, Manifest, SegmentEntry
+from include.errors import RestoreError, TargetUnreachable
+from include.model.tso import Tso
+from include.restore.plan import plan_restore
+from include.schema.timeline import Timeline
+
+G = Tso(1000)
+
+
+def genesis(base: tuple[()] | None = ()) -> Genesis:
+    ddl = DdlEntry(key="d", sha256="", bytes=0, jobs=0)
+    return Genesis(cluster_id=1, archive_id="main", attempt="a", ts=G, schema_version=1, pumps=(), ddl=ddl, base=base)
+
+
+def window(start: int, end: int) -> Manifest:
+    segment = SegmentEntry(
+        node_id="p", key=f"s{start}", sha256="", bytes=1, payload_bytes=10, rows=2, changes=4, ddls=0,
+        min_commit_ts=Tso(start + 1), max_commit_ts=Tso(end), tables={},
+    )  # fmt: skip
+    return Manifest(
+        cluster_id=1, attempt="a", start=Tso(start), planned_end=Tso(end), end=Tso(end), fence=Tso(end + 1), previous="",
+        pumps=(), segments=(segment,),
+    )  # fmt: skip
+
+
+CHAIN = [window(1000, 2000), window(2000, 3000), window(3000, 4000)]
+
+
+@pytest.mark.row("R1")
+@pytest.mark.parametrize(
+    ("to", "read", "cut"), [(1000, 0, False), (1001, 1, True), (2000, 1, False), (2500, 2, True), (4000, 3, False)]
+)
+def test_the_windows_up_to_the_moment_are_read_and_the_last_one_is_cut(to: int, read: int, cut: bool) -> None:
+    plan = plan_restore(genesis(), CHAIN, Tso(to), Timeline.empty())
+    assert [w.start for w in plan.windows] == [m.start for m in CHAIN[:read]]
+    assert any(w.cut for w in plan.windows) is cut
+    assert (plan.rows, plan.bytes) == (4 * read, 10 * read)
+
+
+@pytest.mark.row("R1")
+def test_an_earlier_moment_reads_a_prefix() -> None:
+    plans = [plan_restore(genesis(), CHAIN, Tso(to), Timeline.empty()) for to in range(1000, 4001, 250)]
+    for earlier, later in itertools.pairwise(plans):
+        assert [w.start for w in later.windows][: len(earlier.windows)] == [w.start for w in earlier.windows]
+
+
+@pytest.mark.row("R1")
+@pytest.mark.parametrize("to", [999, 4001])
+def test_a_moment_that_is_not_covered_is_refused(to: int) -> None:
+    with pytest.raises(TargetUnreachable) as unreachable:
+        plan_restore(genesis(), CHAIN, Tso(to), Timeline.empty())
+    assert (unreachable.value.have_from, unreachable.value.have_to) == (1000, 4000)
+
+
+def test_without_a_dump_there_is_nothing_to_restore_from() -> None:
+    with pytest.raises(RestoreError):
+        plan_restore(genesis(None), CHAIN, Tso(2000), Timeline.empty())
