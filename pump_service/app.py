@@ -25,12 +25,11 @@ from include.proto.pump_pb2_grpc import add_PumpServicer_to_server
 from include.proto.pumphouse_pb2_grpc import add_PumpBatchServicer_to_server
 from include.registry.base import Cluster
 from include.settings import PumpSettings, TlsSettings
-from pump_service import heartbeat, listen, notify
+from pump_service import heartbeat, identity, listen, notify
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
 from pump_service.drain import drained
-from pump_service.identity import node_id_of
 from pump_service.lifecycle import Action, must_notify
 from pump_service.stages import Stages, build_stages
 from pump_service.store.store import Store
@@ -102,12 +101,15 @@ class PumpApp:
         undo.callback(listening.close)
         http_addr = f"{listen.split_address(settings.http_addr or addr)[0]}:{listening.getsockname()[1]}"
         advertised = settings.advertise_addr or _reachable(addr)
-        node_id = node_id_of(settings.data_dir, settings.node_id, advertised)
+        node_id = identity.node_id_of(settings.data_dir, settings.node_id, advertised)
 
         registrar = await asyncio.to_thread(heartbeat.Registrar, self._cluster, node_id, advertised, self._clock)
+        cluster_id = await asyncio.to_thread(self._cluster.cluster_id)
+        identity.check_cluster(settings.data_dir, cluster_id)
         known = registrar.found.extra if registrar.found is not None else None
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known)
         undo.push_async_callback(asyncio.to_thread, store.close)
+        await asyncio.to_thread(identity.keep_cluster, settings.data_dir, cluster_id)
         store.on_fault(self._store_died)
         stages = build_stages(
             settings,

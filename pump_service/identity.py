@@ -1,18 +1,20 @@
-"""Who this Pump is: its node id, kept with its data."""
+"""Who this Pump is: its node id and the cluster that it belongs to, kept with its data."""
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
 import structlog
 
 from include.durable import make_dirs, write_atomic
-from include.errors import ConfigError
+from include.errors import ClusterMismatch, ConfigError, CorruptionError
 
 log = structlog.get_logger()
 
 NODE_FILE = ".node"
+CLUSTER_FILE = Path("pumphouse") / "cluster.json"
 
 
 def node_id_of(data_dir: Path, wanted: str, advertised: str) -> str:
@@ -34,6 +36,31 @@ def node_id_of(data_dir: Path, wanted: str, advertised: str) -> str:
     # Stored even when it was a setting: a data directory is one node for ever, whatever the next start is told.
     write_atomic(path, node_id.encode(), mode=0o600)
     return node_id
+
+
+def check_cluster(data_dir: Path, cluster_id: int) -> None:
+    """ClusterMismatch when the data was written for another cluster: its binlogs must never be served as this one's."""
+    path = data_dir / CLUSTER_FILE
+    if not path.exists():
+        return
+    try:
+        stored = int(json.loads(path.read_bytes())["cluster_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{path} names no cluster: {error}", path=str(path), reason=str(error)) from error
+    if stored != cluster_id:
+        raise ClusterMismatch(
+            f"{data_dir} holds binlogs of cluster {stored}, the setting cluster.url leads to cluster {cluster_id}",
+            hint="check cluster.url, or give this cluster's Pump a data directory of its own",
+            got=cluster_id,
+            want=stored,
+        )
+
+
+def keep_cluster(data_dir: Path, cluster_id: int) -> None:
+    """Write down the cluster of an open data directory; blocks."""
+    path = data_dir / CLUSTER_FILE
+    if not path.exists():
+        write_atomic(path, json.dumps({"format_version": 1, "cluster_id": cluster_id}).encode() + b"\n")
 
 
 def check_node_id(node_id: str) -> str:

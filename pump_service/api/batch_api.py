@@ -76,6 +76,8 @@ class PumpBatchApi(PumpBatchServicer):
                 await answers.put(None)
 
         taker = asyncio.create_task(take())
+        # A caller that goes away ends this call by itself; what the reading said then is of no use.
+        taker.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             while (answer := await answers.get()) is not None:
                 if isinstance(answer, BinlogError):

@@ -25,6 +25,7 @@ log = structlog.get_logger()
 
 _ASK_TIMEOUT_S = 5.0
 _REGISTRY_TTL_S = 1.0
+_SILENCE_S = 5.0
 _FATES = {
     TxnStatusResponse.PENDING: Fate.PENDING,
     TxnStatusResponse.COMMITTED: Fate.COMMITTED,
@@ -56,6 +57,7 @@ class ApplicationResolver:
         self._records: list[ResolverRecord] = []
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
+        self._silent_until: dict[str, float] = {}
 
     async def ask(self, start_ts: int, prewrite_key: bytes, *, decide: bool) -> Outcome:
         """See `Resolver.ask`."""
@@ -66,6 +68,8 @@ class ApplicationResolver:
                 hint="start the application's resolver, or: pumphouse pump settle",
                 start_ts=start_ts,
             )
+        if self._clock.monotonic() < self._silent_until.get(record.host, 0.0):
+            raise NoAnswer(f"resolver {record.resolver_id} did not answer a moment ago", start_ts=start_ts)
         channel = self._channels.get(record.host)
         if channel is None:
             channel = self._channels[record.host] = open_aio_channel(record.host, self._tls)
@@ -74,7 +78,10 @@ class ApplicationResolver:
         )
         try:
             answer = await TxnResolverStub(channel).TxnStatus(request, timeout=_ASK_TIMEOUT_S)
-        except grpc.RpcError as error:
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                # The questions that wait behind this one would each take as long, and those of other resolvers too.
+                self._silent_until[record.host] = self._clock.monotonic() + _SILENCE_S
             reason = from_rpc_error(error, peer=record.host)
             raise NoAnswer(f"resolver {record.resolver_id}: {reason}", start_ts=start_ts) from error
         return _outcome(answer, start_ts, record.resolver_id)

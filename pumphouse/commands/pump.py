@@ -19,7 +19,7 @@ from include.registry.base import Cluster
 from include.registry.open import open_cluster
 from include.rpc.channel import open_channel
 from include.rpc.status import from_rpc_error
-from include.settings import Settings, TlsSettings
+from include.settings import TlsSettings
 from pumphouse.cli import Context, pass_context
 
 _TIMEOUT_S = 30.0
@@ -44,11 +44,9 @@ def run(context: Context, /, cluster_url: str | None, **options: str | Path | No
 
     settings = context.settings
     given = {name: value for name, value in options.items() if value is not None}
-    data = settings.model_dump(by_alias=True)
-    data["pump"] |= given
-    if cluster_url is not None:
-        data["cluster"]["url"] = cluster_url
-    sys.exit(serve(Settings.model_validate(data)))
+    cluster = {} if cluster_url is None else {"url": cluster_url}
+    update = {"pump": settings.pump.model_copy(update=given), "cluster": settings.cluster.model_copy(update=cluster)}
+    sys.exit(serve(settings.model_copy(update=update)))
 
 
 @pump.command()

@@ -226,3 +226,27 @@ def test_no_prewrite_is_lost_or_taken_late_when_a_pump_closes_under_load(
     assert sorted(pulled) == sorted(answered)
     pump.consumer(cluster.tso())
     assert pump.wait() == 0
+
+
+@pytest.mark.row("W3")
+def test_a_pump_whose_node_id_another_data_directory_takes_stops_and_leaves_the_registry_to_it(
+    tmp_path: Path, pump: PumpServer, cluster: FileCluster
+) -> None:
+    other = PumpServer(tmp_path / "other", cluster)
+    other.directory.mkdir()
+    with other.start():
+        assert pump.wait() == 1
+        assert "another process has registered as pump-1" in pump.log()
+        assert pump.registered().host == other.addr
+        other.transaction()
+
+
+@pytest.mark.row("W5")
+def test_the_data_of_one_cluster_is_not_served_in_another(tmp_path: Path, pump: PumpServer) -> None:
+    pump.transaction()
+    assert pump.stop() == 0
+    pump.cluster = FileCluster(tmp_path / "another")
+    code, log = pump.refuse_to_start()
+    assert code == 1
+    assert "holds binlogs of cluster" in log
+    assert pump.cluster.nodes(NodeKind.PUMP) == []

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import ConfigError
-from pump_service.identity import node_id_of
+from include.errors import ClusterMismatch, ConfigError, CorruptionError
+from pump_service.identity import check_cluster, keep_cluster, node_id_of
 
 pytestmark = pytest.mark.row("W3")
 
@@ -37,3 +37,18 @@ def test_an_id_that_cannot_be_a_key_is_refused_before_anything_is_written(tmp_pa
     with pytest.raises(ConfigError, match="is no node id"):
         node_id_of(tmp_path / "data", bad, "127.0.0.1:1")
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.row("W5")
+def test_a_data_directory_is_refused_to_another_cluster(tmp_path: Path) -> None:
+    (tmp_path / "pumphouse").mkdir()
+    check_cluster(tmp_path, 5)
+    keep_cluster(tmp_path, 5)
+    check_cluster(tmp_path, 5)
+    keep_cluster(tmp_path, 6)  # the first one stays
+    with pytest.raises(ClusterMismatch, match="holds binlogs of cluster 5") as refused:
+        check_cluster(tmp_path, 6)
+    assert (refused.value.got, refused.value.want) == (6, 5)
+    (tmp_path / "pumphouse" / "cluster.json").write_text("{}")
+    with pytest.raises(CorruptionError, match="names no cluster"):
+        check_cluster(tmp_path, 5)
