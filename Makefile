@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install system test check unit golden crash integration airflow chain rows bench campaign demo up down proto lock clean
+.PHONY: help install system test check unit golden crash integration airflow chain rows bench campaign demo up down docs proto lock clean
 
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -67,6 +67,9 @@ up: $(STAMP) system ## The same stack to stay, with the UI
 
 down: $(STAMP)   ## End it
 	$(BIN)/pumphouse demo down
+
+docs: $(STAMP)   ## Write the pages of docs/ that come from the code again
+	$(BIN)/python -m tests.support.generated_docs
 
 proto: $(STAMP)  ## Generate the protobuf modules again
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. include/proto/*.proto

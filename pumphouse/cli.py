@@ -84,7 +84,7 @@ pass_context = click.make_pass_decorator(Context)
 @click.command(cls=LazyGroup)
 @click.option("--config", type=click.Path(path_type=Path), help="Settings file (default ./pumphouse.toml).")
 @click.option("--set", "sets", multiple=True, metavar="SECTION.NAME=VALUE", help="Override one setting; repeatable.")
-@click.option("--log-level", default="info", show_default=True)
+@click.option("--log-level", default="info", show_default=True, help="Least level that is logged.")
 @click.version_option(package_name="pumphouse")
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, sets: tuple[str, ...], log_level: str) -> None:

@@ -55,7 +55,13 @@ def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bo
 @click.option("--at", "at_text", metavar="TIME", help="TSO, ISO time or now; default: the archive's end.")
 @click.option("--sql", is_flag=True, help="CREATE statements, as a target gets them.")
 @click.option("--history", is_flag=True, help="Every version of the table, or every DDL.")
-@click.option("--dialect", type=click.Choice([d.value for d in Dialect if d is not Dialect.TIDB]), default="mariadb")
+@click.option(
+    "--dialect",
+    type=click.Choice([d.value for d in Dialect if d is not Dialect.TIDB]),
+    default="mariadb",
+    show_default=True,
+    help="Whose SQL.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
 def show_command(

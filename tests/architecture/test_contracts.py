@@ -37,6 +37,8 @@ def test_every_error_survives_pickling_with_its_facts(cls: type[errors.BinlogErr
 def test_the_error_tree_in_the_docstring_names_every_class_and_marks_the_retryable() -> None:
     text = errors.__doc__ or ""
     for cls in _all_errors():
+        if cls.__module__ != errors.__name__:
+            continue  # a room's own, which tells callers nothing that its base does not
         assert cls.__name__ in text, f"{cls.__name__} is missing in the tree"
         starred = f"{cls.__name__}*" in text
         assert starred == ("retryable" in vars(cls) and cls.retryable), cls.__name__

@@ -21,6 +21,8 @@ from include.registry.file_tso import boot_id
 from pump_service.api import frame as pull_frame
 from pump_service.lifecycle import TABLE, Action
 from pump_service.store import frame
+from pumphouse.demo.run import write_up
+from pumphouse.stack.local import LocalStack
 from tests.support import formats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,8 +67,13 @@ def test_every_schema_is_one_and_says_which_fields_there_are() -> None:
 def test_a_drifted_field_is_found() -> None:
     good = {"format_version": 1, "gc_point": 5, "deletion_limit": 4}
     formats.check("gc", good)
-    for bad in ({**good, "new": 1}, {"format_version": 1, "gc_point": 5}, {**good, "gc_point": "5"}, {**good, "format_version": 2}):
-        with pytest.raises(AssertionError, match="gc is not as docs/formats.md says"):
+    for bad in (
+        {**good, "new": 1},
+        {"format_version": 1, "gc_point": 5},
+        {**good, "gc_point": "5"},
+        {**good, "format_version": 2},
+    ):
+        with pytest.raises(AssertionError, match="gc is not as"):
             formats.check("gc", bad)
     shown = formats.Shown()
     shown.check("gc", {**good, "deletion_limit": 0})
@@ -95,14 +102,25 @@ def test_numbers_and_names_of_the_page_are_those_of_the_code() -> None:
     assert f"{MAX_TRANSACTION_BYTES:,}" in page
     assert f"{frame.FOOTER_AT_CLOSE_FROM:,}" in page
     assert layout.window_key(Tso(5)) == "windows/00000000000000000005.json"
-    for name in (layout.GENESIS, layout.WINDOWS, layout.SEGMENTS, layout.DDL, layout.BASE, layout.SCHEMA, layout.DECLARED, layout.HEAD):
+    for name in (
+        layout.GENESIS,
+        layout.WINDOWS,
+        layout.SEGMENTS,
+        layout.DDL,
+        layout.BASE,
+        layout.SCHEMA,
+        layout.DECLARED,
+        layout.HEAD,
+    ):
         assert f"| `{name}" in page, name
 
 
 @pytest.mark.row("P13")
 def test_the_table_of_states_has_every_move_of_the_code() -> None:
     section = formats.PAGE.read_text().split("## Node states")[1].split("\n## ")[0].split("\n# ")[0]
-    rows = {tuple(cell.strip() for cell in line.split("|")[1:4:2]) for line in section.splitlines() if line.startswith("|")}
+    rows = {
+        tuple(cell.strip() for cell in line.split("|")[1:4:2]) for line in section.splitlines() if line.startswith("|")
+    }
     moves = {(str(old), str(new)) for (old, action), new in TABLE.items() if action is not Action.START}
     assert rows - {("from", "to"), ("---", "---")} == moves | {("any", "online")}
 
@@ -140,7 +158,11 @@ def test_a_cluster_directory_is_as_the_page_says(tmp_path: Path) -> None:
         "tidb-binlog/v1/pumps/host:8250", "tidb-binlog/v1/drainers/pumphouse-main",
     }  # fmt: skip
     shown = formats.Shown()
-    for name, file in (("cluster", "cluster.json"), ("resolver", "resolvers/app"), ("node-status", "tidb-binlog/v1/pumps/host:8250")):
+    for name, file in (
+        ("cluster", "cluster.json"),
+        ("resolver", "resolvers/app"),
+        ("node-status", "tidb-binlog/v1/pumps/host:8250"),
+    ):
         shown.check(name, json.loads((root / file).read_bytes()))
     assert shown.missing("cluster") == shown.missing("resolver") == []
     data = (root / "tso").read_bytes()
@@ -151,3 +173,16 @@ def test_a_cluster_directory_is_as_the_page_says(tmp_path: Path) -> None:
     assert found["crc"] == google_crc32c.value(data[:32])
     assert (root / "tso.bound").read_bytes() == b"%d\n" % found["bound"]
     assert found["bound"] > last
+
+
+@pytest.mark.row("O6", "O7")
+@pytest.mark.parametrize("store", ["s3", "file"])
+def test_up_json_is_as_the_page_says(tmp_path: Path, store: str) -> None:
+    stack = LocalStack(tmp_path, store=store)
+    written = tmp_path / "up.json"
+    write_up(stack, written, {"workload": {"rate": 20.0, "processes": ["writer-1"]}})
+    formats.check("up", json.loads(written.read_bytes()))
+    formats.check("up", stack.describe())
+    assert written.stat().st_mode & 0o777 == 0o600
+    if (ROOT / "build/up.json").exists():
+        formats.check("up", json.loads((ROOT / "build/up.json").read_bytes()))

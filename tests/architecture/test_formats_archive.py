@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +33,13 @@ class History:
     """Job history: one table, made before genesis; then what a test adds."""
 
     def __init__(self) -> None:
-        database = {"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 5}
+        database = {
+            "id": 2,
+            "db_name": {"O": "d", "L": "d"},
+            "charset": "utf8mb4",
+            "collate": "utf8mb4_bin",
+            "state": 5,
+        }
         self.found = {}
         self.add(3, 1, 0, DBInfo=database)
         self.add(5, 3, 7, TableInfo=TABLE.raw)
@@ -80,7 +85,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
     cluster, history = FileCluster(folder / "cluster"), History()
     settings = Settings(archive=ArchiveSettings(root=f"file://{folder}/root", pull_timeout_s=10, poll_interval_s=0.05))
     made = Archive(open_store(settings.archive), cluster.cluster_id())
-    pumps = [PullPump(cluster, "one").start(), PullPump(cluster, "two").start(), PullPump(cluster, "go", go=True).start()]
+    pumps = [
+        PullPump(cluster, "one").start(),
+        PullPump(cluster, "two").start(),
+        PullPump(cluster, "go", go=True).start(),
+    ]
     one, two, go = pumps
     old = PullPump(cluster, "old-go", go=True).start()
     old.register(NodeState.OFFLINE)

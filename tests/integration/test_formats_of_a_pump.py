@@ -45,6 +45,18 @@ def test_the_registry_value_is_as_the_page_says_in_the_order_of_tidb_binlog(pump
     assert set(shown.missing("node-status")) - {"/pumphouse/syncedEnd/fid"} <= unset
 
 
+@pytest.mark.row("O7")
+def test_the_data_directory_holds_what_the_page_lists(pump: PumpServer) -> None:
+    page = formats.PAGE.read_text()
+    for path in pump.data_dir.iterdir():
+        assert f"| `{path.name}" in page, path.name
+    for path in (pump.data_dir / "pumphouse").iterdir():
+        assert f"| `{path.name}" in page, path.name
+    formats.check("incarnation", json.loads((pump.data_dir / "pumphouse/incarnation.json").read_bytes()))
+    if (own := pump.data_dir / "pumphouse/cluster.json").exists():
+        formats.check("cluster", json.loads(own.read_bytes()))
+
+
 @pytest.mark.row("P12", "O7")
 def test_http_answers_are_as_the_page_says(pump: PumpServer) -> None:
     formats.check("http-status", call(pump, "/status"))

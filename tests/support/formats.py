@@ -12,6 +12,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,11 @@ class Shown:
         for branch, at in self._branches(schema, base or root):
             for key, part in branch.get("properties", {}).items():
                 found += [f"{path}/{key}", *self._fields(root, part, f"{path}/{key}", at)]
-            inner = [branch.get("items"), branch.get("additionalProperties"), *branch.get("patternProperties", {}).values()]
+            inner = [
+                branch.get("items"),
+                branch.get("additionalProperties"),
+                *branch.get("patternProperties", {}).values(),
+            ]
             for part in inner:
                 if isinstance(part, dict):
                     found += self._fields(root, part, f"{path}/*", at)
@@ -168,7 +173,7 @@ def layout(name: str) -> list[Field]:
         assert all(at % _BYTE == 0 for at in bars), f"{name}, line {number}: a cell ends between bytes: {bars}"
         assert bars[-1] <= 8 * _BYTE, f"{name}, line {number}: more than 8 bytes"
         assert bars[-1] == 8 * _BYTE or number == len(lines), f"{name}, line {number}: less than 8 bytes"
-        for begin, end in zip(bars, bars[1:], strict=False):
+        for begin, end in pairwise(bars):
             text, size = line[begin + 1 : end].strip(), (end - begin) // _BYTE
             title, _, rest = text.partition(":")
             if fields and title in ("..", fields[-1].name):
@@ -180,7 +185,9 @@ def layout(name: str) -> list[Field]:
             offset += size
     for field in fields:
         if field.kind in _KINDS:
-            assert struct.calcsize(_KINDS[field.kind]) == field.size, f"{name}.{field.name}: {field.kind} in {field.size}"
+            assert struct.calcsize(_KINDS[field.kind]) == field.size, (
+                f"{name}.{field.name}: {field.kind} in {field.size}"
+            )
     return fields
 
 

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from include import errors
+from include.log import configure_logging
 from include.rpc.status import TABLE, code_and_reason
 from include.settings import Settings
 
@@ -66,7 +67,7 @@ printed. Airflow's connections give the same settings to the DAGs, see [operatio
         out.append(f"## [{section}]\n\n{text}\n")
         out.append("| name | type | default | meaning |\n|---|---|---|---|")
         out += [
-            f"| `{field}` | {_type(found)} | {_default(found)} | {_cell(found.description or '')} |"
+            f"| `{field}` | {_type(found)} | {_default(field, found)} | {_cell(found.description or '')} |"
             for field, found in model.model_fields.items()
         ]
         out.append("")
@@ -74,7 +75,7 @@ printed. Airflow's connections give the same settings to the DAGs, see [operatio
 
 
 _NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", Path: "path", SecretStr: "secret"}
-_UNITS = {"bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))}
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def _type(info: FieldInfo) -> str:
@@ -94,7 +95,7 @@ def _type(info: FieldInfo) -> str:
     return f"{text}, {', '.join(limits)}" if limits else text
 
 
-def _default(info: FieldInfo) -> str:
+def _default(name: str, info: FieldInfo) -> str:
     value = info.default
     assert value is not PydanticUndefined
     if isinstance(value, SecretStr):
@@ -103,9 +104,11 @@ def _default(info: FieldInfo) -> str:
         return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    if isinstance(value, int) and value >= 1 << 10:
-        for size, unit in _UNITS["bytes"]:
-            if value % size == 0:
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    if isinstance(value, int) and name.endswith("_bytes"):
+        for size, unit in _UNITS:
+            if value and value % size == 0:
                 return f"`{value}` ({value // size} {unit})"
     return f"`{_cell(str(value))}`"
 
@@ -273,6 +276,7 @@ def _read(path: Path) -> str:
 
 def main() -> None:
     """Write every page."""
+    configure_logging("error")
     for name, make in PAGES.items():
         (DOCS / name).write_text(make())
     path = DOCS / "formats.md"

@@ -1,0 +1,188 @@
+"""The documentation against the code: pages that are written from it, commands, settings, links, make targets."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from include.settings import Settings
+from pumphouse.cli import cli
+from tests.support import generated_docs
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+BY_HAND = [page for page in PAGES if page.name not in generated_docs.PAGES]
+COMMANDS = list(generated_docs.commands())
+WORDS = dict(COMMANDS)
+
+
+def test_pages_written_from_the_code_are_fresh() -> None:
+    assert generated_docs.stale() == [], "run `make docs`"
+
+
+@pytest.mark.row("O3")
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
+def test_every_command_and_option_has_help(path: tuple[str, ...], command: click.Command) -> None:
+    assert command.help, path
+    assert command.help.split(".")[0].strip()
+    for each in command.params:
+        if isinstance(each, click.Option) and not each.hidden:
+            assert each.help, f"{' '.join(path)} {each.opts[0]} has no help"
+
+
+@pytest.mark.row("O3")
+def test_every_command_is_written_about_by_hand() -> None:
+    text = " ".join(page.read_text() for page in BY_HAND)
+    leaves = [path for path, command in COMMANDS if not isinstance(command, click.Group)]
+    assert [" ".join(path) for path in leaves if " ".join(path) not in text] == []
+
+
+# -- commands in prose --------------------------------------------------------------------------------------------
+
+
+def _calls(text: str) -> list[str]:
+    """Every call of ``pumphouse`` in shell blocks and in code of prose, without comments, one a line."""
+    found = []
+    for block in re.findall(r"^```(?:sh|bash)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            found += re.split(r"&&|\||;", line.split(" #")[0])
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found += re.findall(r"`([^`]+)`", prose)
+    return [" ".join(call.rstrip(" &").split()) for call in found if call.split()[:1] == ["pumphouse"]]
+
+
+def _parse(words: list[str]) -> None:
+    """Parse a call as click would, and run nothing; click's own exceptions say what is wrong."""
+    command: click.Command = cli
+    path, args = ["pumphouse"], words[1:]
+    while True:
+        if "--help" in args[:1] or not args:
+            return
+        context = command.make_context(" ".join(path), list(args), resilient_parsing=False)
+        if not isinstance(command, click.Group):
+            return
+        rest = [*context._protected_args, *context.args]
+        name, found, args = command.resolve_command(context, rest)
+        assert found is not None
+        assert name is not None
+        command, path = found, [*path, name]
+
+
+# What stands for a value in the pages.
+_STANDS_FOR = {"START_TS": "470592258683437056", "COMMIT_TS": "470592258683437057", "…": "x", "TIME": "now"}
+
+
+def _filled(call: str) -> list[str]:
+    return shlex.split(re.sub(r"\b(START_TS|COMMIT_TS|TIME)\b|…", lambda m: _STANDS_FOR[m[0]], call))
+
+
+@pytest.mark.row("O3")
+@pytest.mark.parametrize("page", BY_HAND, ids=lambda page: page.name)
+def test_commands_in_the_pages_are_taken_as_written(page: Path) -> None:
+    wrong = []
+    for call in _calls(page.read_text()):
+        words = _filled(call)
+        if words[-1] == "x" and tuple(words[:-1]) in WORDS:
+            continue  # `pumphouse archive …`: the command as such
+        if tuple(words) in WORDS:
+            continue
+        try:
+            _parse(words)
+        except click.ClickException as error:
+            wrong.append(f"{call}: {error.format_message()}")
+    assert wrong == []
+
+
+def test_a_wrong_command_in_a_page_would_be_found() -> None:
+    text = "Run `pumphouse archive frobnicate` or\n\n```sh\nFOO=1\npumphouse load --no-such-option   # why\n```\n"
+    calls = _calls(text)
+    assert calls == ["pumphouse load --no-such-option", "pumphouse archive frobnicate"]
+    for call in calls:
+        with pytest.raises(click.ClickException):
+            _parse(_filled(call))
+
+
+@pytest.mark.row("O3")
+def test_commands_that_hints_and_messages_name_are_there() -> None:
+    """An error that says what to type must say something that exists."""
+    wrong = []
+    for folder in ("include", "pump_service", "pumphouse", "spark_tasks", "plugins", "dags"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for quoted in re.findall(r"(?:hint=f?\"|`)pumphouse ([a-z][a-z -]*[a-z])", path.read_text()):
+                words = quoted.split()
+                if ("pumphouse", words[0]) not in WORDS:
+                    wrong.append(f"{path.name}: pumphouse {quoted}")
+                    continue
+                group = WORDS["pumphouse", words[0]]
+                if isinstance(group, click.Group) and len(words) > 1 and ("pumphouse", *words[:2]) not in WORDS:
+                    wrong.append(f"{path.name}: pumphouse {quoted}")
+    assert wrong == []
+
+
+# -- settings, links, targets -------------------------------------------------------------------------------------
+
+
+def _settings() -> dict[str, set[str]]:
+    return {
+        info.alias or name: set(info.annotation.model_fields)
+        for name, info in Settings.model_fields.items()
+        if isinstance(info.annotation, type)
+    }
+
+
+@pytest.mark.parametrize("page", BY_HAND, ids=lambda page: page.name)
+def test_settings_in_the_pages_exist(page: Path) -> None:
+    known = _settings()
+    wrong = []
+    for section, name in re.findall(rf"`({'|'.join(known)})\.(\w+)`", page.read_text()):
+        if name not in known[section] | {"json", "spec", "statement", "looks", "ts", "number"}:  # files, columns
+            wrong.append(f"{section}.{name}")
+    for section, name in re.findall(r"PUMPHOUSE_([A-Z]+)__([A-Z][A-Z0-9_]+)", page.read_text()):
+        if name.lower() not in known.get(section.lower(), set()):
+            wrong.append(f"PUMPHOUSE_{section}__{name}")
+    # Names of settings without their section: everything that looks like one of the Pump's sizes and times.
+    fields = set().union(*known.values())
+    wrong += [
+        name for name in re.findall(r"`(\w+_(?:s|bytes|cron))`", page.read_text()) if name not in fields | {"age_s"}
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", BY_HAND, ids=lambda page: page.name)
+def test_settings_files_in_the_pages_are_taken(page: Path) -> None:
+    for text in re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        Settings.model_validate(tomllib.loads(text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    wrong = [
+        link
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert wrong == []
+
+
+def test_make_targets_in_the_pages_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(), re.MULTILINE)}
+    assert named <= targets, named - targets
+    assert {"demo", "up", "down", "test", "bench", "docs"} <= targets
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    seen, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen or not page.exists():
+            continue
+        seen.add(page)
+        links = re.findall(r"\]\(([^)#\s]+\.md)[^)]*\)", page.read_text())
+        todo += [(page.parent / link).resolve() for link in links if "://" not in link]
+    assert [page.name for page in PAGES if page not in seen and page.name != "CHANGELOG.md"] == []
