@@ -18,6 +18,7 @@ from include.archive.pull import open_puller
 from include.archive.report import NodeReport, Plan
 from include.archive.segment import SegmentWriter, read_segment
 from include.archive.settle import settle_pending
+from include.archive.skipping import binlog_skipped
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ManifestConflict, UsageError, WindowHeld
 from include.model.node import NodeKind
@@ -98,8 +99,11 @@ def commit_window(
             ddl=ddl,
             declared=tuple(each.declared for each in found if each.declared is not None),
             accepted=accepted,
+            binlog_skipped=binlog_skipped(settings),
         )
     )
+    if manifest.binlog_skipped:
+        log.error("tidb_skips_binlogs", window=manifest.key, hint="its writes are in no Pump: POST /binlog/recover")
     consumer.move(cluster, archive.archive_id, manifest.end)
     _tell(archive, cluster, settings, accepted)
     done = {
@@ -116,6 +120,7 @@ def commit_window(
         "duplicates": len(duplicates),
         "declared": [each.to_dict() for each in manifest.declared],
         "unsynced": list(manifest.unsynced),
+        "binlog_skipped": manifest.binlog_skipped,
     }
     log.info("window_published", **{key: value for key, value in done.items() if key not in {"declared", "unsynced"}})
     return done

@@ -285,6 +285,8 @@ class Manifest:
     ddl: DdlEntry | None = None
     declared: tuple[Declaration, ...] = ()
     accepted: tuple[AcceptedCommit, ...] = ()
+    # Whether TiDB said that it skips binlogs, losing them where no Pump can see it; None = nobody could be asked.
+    binlog_skipped: bool | None = None
     sha256: str = ""  # of the bytes as stored; not a field of the object
 
     @property
@@ -319,6 +321,7 @@ class Manifest:
                 "fence": int(self.fence),
                 "previous": self.previous,
                 "unsynced": list(self.unsynced),
+                "binlog_skipped": self.binlog_skipped,
                 "pumps": [each.to_dict() for each in self.pumps],
                 "segments": [each.to_dict() for each in self.segments],
                 "duplicates": [each.to_dict() for each in self.duplicates],
@@ -347,6 +350,7 @@ class Manifest:
                 ddl=None if value["ddl"] is None else DdlEntry.from_dict(value["ddl"]),
                 declared=tuple(Declaration.from_dict(each) for each in value["declared"]),
                 accepted=tuple(AcceptedCommit.from_dict(each) for each in value["accepted"]),
+                binlog_skipped=None if value["binlog_skipped"] is None else bool(value["binlog_skipped"]),
                 sha256=sha256(data),
             )
 

@@ -58,6 +58,7 @@ class VerifyReport:
     problems: list[Problem] = field(default_factory=list)
     declared: list[dict[str, Any]] = field(default_factory=list)
     unsynced: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)  # windows in which TiDB said that it wrote no binlogs
     orphans: int = 0
 
     @property
@@ -80,6 +81,7 @@ class VerifyReport:
             "problems": [{"key": each.key, "what": each.what} for each in self.problems],
             "declared": self.declared,
             "unsynced": self.unsynced,
+            "skipped": self.skipped,
             "orphans": self.orphans,
         }
 
@@ -142,6 +144,8 @@ def _walk_chain(archive: Archive, genesis: Genesis, report: VerifyReport) -> Ite
         report.end = manifest.end
         report.declared.extend(declared.to_dict() for declared in manifest.declared)
         report.unsynced = sorted({*report.unsynced, *manifest.unsynced})
+        if manifest.binlog_skipped:
+            report.skipped.append(manifest.key)
         yield manifest
 
 

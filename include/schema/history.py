@@ -46,7 +46,7 @@ class TidbStatusSource:
     def __init__(self, url: str, *, page: int = 256, tls: TlsSettings | None = None) -> None:
         self.url = url.rstrip("/")
         self._page = max(page, 2)
-        self._context = _ssl_context(tls) if self.url.startswith("https:") else None
+        self._context = ssl_context(tls) if self.url.startswith("https:") else None
 
     def job(self, job_id: int) -> Job | None:
         """One finished job, or None."""
@@ -145,7 +145,8 @@ def open_history(settings: SchemaSettings, tls: TlsSettings | None = None) -> Jo
     )
 
 
-def _ssl_context(tls: TlsSettings | None) -> ssl.SSLContext:
+def ssl_context(tls: TlsSettings | None) -> ssl.SSLContext:
+    """TLS of a status API: our CA and, where there is one, our certificate."""
     context = ssl.create_default_context(cafile=str(tls.ca) if tls and tls.ca else None)
     if tls and tls.cert and tls.key:
         context.load_cert_chain(tls.cert, tls.key)

@@ -102,6 +102,8 @@ def snapshot(context: Context, *, until: str, as_json: bool) -> None:
         )
         for loss in window["declared"]:
             click.echo(f"  declared lost: {loss['node_id']} up to {show(loss['to_ts'])}: {loss['reason']}")
+        if window["binlog_skipped"]:
+            click.echo("  TiDB skips binlogs (ignore-error): its writes are missing here; restart from a new genesis")
         if window["unsynced"]:
             click.echo(f"  without fsync: {', '.join(window['unsynced'])}")
 
@@ -169,6 +171,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
         row = _window_dict(each)
         notes = [f"{len(each.declared)} declared lost"] if each.declared else []
         notes += [f"{row['duplicates']} duplicates"] if row["duplicates"] else []
+        notes += ["TiDB skipped binlogs"] if each.binlog_skipped else []
         notes += [f"no fsync: {', '.join(each.unsynced)}"] if each.unsynced else []
         table.add_row(
             str(int(each.start)), show(each.end), str(row["rows"]), str(row["changes"]), str(row["ddls"]),
@@ -200,6 +203,7 @@ def _window_dict(manifest: Manifest) -> dict[str, Any]:
         "pumps": [each.to_dict() for each in manifest.pumps],
         "declared": [each.to_dict() for each in manifest.declared],
         "unsynced": list(manifest.unsynced),
+        "binlog_skipped": manifest.binlog_skipped,
     }
 
 
@@ -245,6 +249,8 @@ def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
             click.echo(f"{problem.key}: {problem.what}")
         for loss in report.declared:
             click.echo(f"declared lost: {loss['node_id']} {loss['from_ts']} to {loss['to_ts']}: {loss['reason']}")
+        for key in report.skipped:
+            click.echo(f"{key}: TiDB said that it skipped binlogs")
         verdict = "sound" if report.sound else f"{len(report.problems)} problems"
         read = f", {report.rows} transactions, {report.changes} row changes" if report.deep else ", contents not read"
         click.echo(

@@ -1,0 +1,66 @@
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from include.archive.skipping import binlog_skipped
+from include.settings import SchemaSettings, Settings
+
+
+@pytest.fixture
+def tidb():
+    class Handler(BaseHTTPRequestHandler):
+        answer = b"{}"
+
+        def do_GET(self):
+            assert self.path == "/binlog/recover?op=status"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.answer)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield Handler, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def settings(url):
+    return Settings(schema=SchemaSettings(history=url))
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (json.dumps({"Skipped": True, "SkippedCommitterCounter": 2}), True),
+        (json.dumps({"Skipped": False, "SkippedCommitterCounter": 0}), False),
+        ("[]", None),
+        ("no json", None),
+    ],
+)
+def test_a_tidb_that_skips_binlogs_is_asked_and_believed(tidb, answer, says):
+    handler, url = tidb
+    handler.answer = answer.encode()
+    assert binlog_skipped(settings(url)) is says
+
+
+def test_nobody_is_asked_where_no_status_api_is_known():
+    assert binlog_skipped(Settings()) is None
+    assert binlog_skipped(settings("mysql://root@127.0.0.1:1/a.b")) is None
+    assert binlog_skipped(settings("http://127.0.0.1:9")) is None
+
+
+@pytest.mark.row("A2")
+def test_the_manifest_says_that_binlogs_were_skipped(world, monkeypatch):
+    world.pump()
+    world.init()
+    monkeypatch.setattr("include.archive.commit.binlog_skipped", lambda _: True)
+    assert world.snapshot()[0]["binlog_skipped"] is True
+    assert world.archive.chain()[0].binlog_skipped is True
