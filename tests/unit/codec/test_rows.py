@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,40 @@ def test_json_columns_of_hard_doubles_and_growing_texts() -> None:
     texts = ["0.30000000000000004", "1e+300", '"' + "\\u0001" * 5000 + '"', "1", '["' + "x" * 300 + '", 5e-324]', "[]"]
     images = [row.encode_insert(info, {1: text}, handle=1) for text in texts]
     assert decode(info, INSERT, *images).column(0).to_pylist() == texts
+
+
+def test_doubles_of_json_are_printed_by_columns_as_by_the_reference() -> None:
+    """15 digits and fewer are the kernel's, 16 and 17 the reference's: the border must be exact."""
+    rng = np.random.default_rng(7)
+    doubles = [
+        *rng.random(2000) * 1000,
+        *rng.integers(-(10**17), 10**17, 2000) / 1e6,
+        *rng.integers(0, 10**16, 2000) / 1e15,
+    ]
+    doubles += [float(f"{n}e-{k}") for k in range(1, 22) for n in (1, 123456789012345, 999999999999999)]
+    doubles += [2.0**53, 2.0**53 - 1, 2.0**53 + 2, 1e15, 1e-6, 9.99e-7, 0.1 + 0.2]
+    info = table([column(1, 0, field(MysqlType.JSON))])
+    image = row.encode_insert(info, {1: json.dumps(doubles)}, handle=1)
+    text = decode(info, INSERT, image).column(0)[0].as_py()
+    assert text == row.decode_insert(info, image)[1]
+    assert json.loads(text) == doubles
+
+
+def test_negative_zero_bytes_of_a_decimal_read_as_zero_in_columns_too() -> None:
+    info = table([column(1, 0, field(MysqlType.NEWDECIMAL, 0, 3, 2))])
+    image = bytes.fromhex("0802" + "0802" + "060302" + "7fff")
+    assert decode(info, INSERT, image).to_pylist() == [{"c1": "0.00"}]
+    assert row.decode_insert(info, image) == {1: "0.00"}
+
+
+@pytest.mark.row("S3")
+def test_a_column_that_the_row_lacks_has_the_origin_default_of_the_rows_own_version() -> None:
+    def version(default: str) -> TableInfo:
+        return table([column(1, 0, field(MysqlType.LONG)), column(2, 1, field(MysqlType.LONG), origin_default=default)])
+
+    image = bytes.fromhex("0802" + "08020802")
+    assert decode(version("5"), INSERT, image, wanted=version("6")).to_pylist() == [{"c1": 1, "c2": 5}]
+    assert row.project(version("5"), version("6"), row.decode_insert(version("5"), image)) == {1: 1, 2: 5}
 
 
 def mutations(value: bytes) -> Mutations:
