@@ -47,8 +47,9 @@ def _end_on_sigterm() -> None:
 @click.option("--keep", is_flag=True, help="Leave everything running at the end; `pumphouse demo down` ends it.")
 @click.option("--transactions", default=20_000, show_default=True, help="At least so many.")
 @click.option("--rate", default=140.0, show_default=True, help="Transactions a second.")
+@click.option("--limit-s", default=570.0, show_default=True, help="Give up when it takes longer.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def run(build: Path, keep: bool, transactions: int, rate: float, as_json: bool) -> None:
+def run(build: Path, keep: bool, transactions: int, rate: float, limit_s: float, as_json: bool) -> None:
     """Run everything for some minutes and check it from end to end; exit code 0 only when all of it holds."""
     from pumphouse.demo.run import Demo, DemoSize, summary, write_up
     from pumphouse.demo.say import Say
@@ -66,7 +67,7 @@ def run(build: Path, keep: bool, transactions: int, rate: float, as_json: bool) 
         stack.clear()
         done = False
         try:
-            size = DemoSize(transactions=transactions, rows=int(transactions * 7.5), rate=rate)
+            size = DemoSize(transactions=transactions, rows=int(transactions * 7.5), rate=rate, limit_s=limit_s)
             outcome = Demo(stack, say, size).run()
             done = True
         finally:

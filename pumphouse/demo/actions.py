@@ -29,10 +29,10 @@ def act(transaction: SourceTransaction, thread: WriterThread, table: SourceTable
         return
     rng = thread.rng
     # Read everything first: the rows that are changed in different ways must be different ones.
-    rows = thread.known(transaction, table, rng.randint(3, 9))
+    rows = thread.known(transaction, table, rng.randint(2, 6))
     cut = rng.randint(0, len(rows))
     updated, rest = rows[:cut], rows[cut:]
-    steps: list[Callable[[], None]] = [lambda: _insert(transaction, thread, table, rng.randint(1, 6))]
+    steps: list[Callable[[], None]] = [lambda: _insert(transaction, thread, table, rng.randint(1, 5))]
     if updated:
         steps.append(lambda: _update(transaction, thread, table, updated))
     if rest:

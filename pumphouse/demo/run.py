@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from pumphouse.stack.local import LocalStack
 from pumphouse.stack.supervisor import StackError
 
 RESTORE_CONNECTION = "pumphouse_restore"
+KERNELS = "kernels"
 
 
 class DemoFailed(StackError):
@@ -85,11 +87,14 @@ class Demo:
         self.size = size
         self.workload = Workload(stack, rate=size.rate)
         self.outcome = Outcome()
+        self.killer: watch.LoadKiller | None = None
+        self._opened: Archive | None = None
         self.keeper = FileKeeper(stack.pumps, stack.directory / "kept")
 
     def run(self) -> Outcome:
         """All steps, in order."""
         with ThreadPoolExecutor(1) as pool:
+            self._start_kernels()
             self._start_stores()
             airflow = pool.submit(self.stack.start_airflow)
             self._start_source()
@@ -108,6 +113,11 @@ class Demo:
 
     # Beginning
 
+    def _start_kernels(self) -> None:
+        """Compile the kernels once, beside everything else, where this copy of the code has no cache of them yet."""
+        code = "from include.codec.warm import warm; warm(); from spark_tasks.daemon import warm; warm()"
+        self.stack.supervisor.start(KERNELS, [sys.executable, "-c", code])
+
     def _start_stores(self) -> None:
         self.stack.start_stores()
         ports = ", ".join(f"{name} {server.port}" for name, server in self.stack.databases.items())
@@ -125,6 +135,8 @@ class Demo:
         self.say(f"writers: {names}, all at once")
 
     def _begin_archive(self) -> None:
+        supervisor = self.stack.supervisor
+        self._wait(lambda: not supervisor.alive(KERNELS), "the kernels to be compiled", limit_s=180)
         self._wait(lambda: self.workload.counts()["transactions"] >= 50, "the first transactions", limit_s=60)
         settings = self._settings()
         dump = SourceDump(self.workload.directory, self.stack.dsn("source"))
@@ -158,7 +170,7 @@ class Demo:
             self._mark()
             self._until(began + size.workload_s)
             self.workload.wait_ddl(120)
-            self._wait(self._enough, "transactions, windows and the killed load")
+            self._wait(self._enough, "transactions, windows and the killed load", poll_s=1.0)
         finally:
             killer.stop()
         self.workload.stop_writers()
@@ -170,17 +182,17 @@ class Demo:
             raise DemoFailed("no Spark load could be killed in the middle: none was seen with units applied")
         self.outcome.killed_units = killer.killed["applied"]
         self.outcome.retried_run = killer.killed["run"]
-        self._killed = killer.killed
         counts = self.outcome.counts
         self.say(f"writers ended: {counts['transactions']:,} transactions, {counts['rows']:,} row changes")
         return end
 
     def _enough(self) -> bool:
         counts, size = self.workload.counts(), self.size
-        self._killer_seen = True
         return (
             counts["transactions"] >= size.transactions
             and counts["rows"] >= size.rows
+            and self.killer is not None
+            and self.killer.killed is not None
             and len(self._archive().chain()) >= size.windows - 1
         )
 
@@ -203,9 +215,9 @@ class Demo:
 
     def _wait_for_target(self, end: Tso) -> None:
         target = self.stack.dsn("target")
-        self._wait(lambda: self._archive().end() >= end, "the last snapshot window", workload=False)
+        self._wait(lambda: self._archive().end() >= end, "the last snapshot window", workload=False, poll_s=1.0)
         self.say(f"the archive reaches {show(self._archive().end())}: {len(self._archive().chain())} windows")
-        self._wait(lambda: watch.read_checkpoint(target) >= end, "the target to be loaded", workload=False)
+        self._wait(lambda: watch.read_checkpoint(target) >= end, "the target to be loaded", workload=False, poll_s=0.5)
         self.say(f"the target is loaded up to {show(watch.read_checkpoint(target))}")
 
     def _compare_target(self) -> None:
@@ -290,10 +302,11 @@ class Demo:
         return Settings.read(self.stack.config)
 
     def _archive(self) -> Archive:
-        settings = self._settings()
-        return Archive(
-            open_store(settings.archive), self.stack.cluster.cluster_id(), archive_id=settings.archive.archive_id
-        )
+        if self._opened is None:
+            settings = self._settings()
+            cluster_id = self.stack.cluster.cluster_id()
+            self._opened = Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
+        return self._opened
 
     def _compare(self, name: str) -> DiffReport:
         copies = set(self.outcome.mark.schemas) if self.outcome.mark else set()
@@ -311,7 +324,13 @@ class Demo:
         self._wait(lambda: time.monotonic() >= moment, "")
 
     def _wait(
-        self, ready: Callable[[], bool], what: str, *, workload: bool = True, limit_s: float | None = None
+        self,
+        ready: Callable[[], bool],
+        what: str,
+        *,
+        workload: bool = True,
+        limit_s: float | None = None,
+        poll_s: float = 0.25,
     ) -> None:
         """Wait, showing progress every ten seconds and looking after everything that runs."""
         limit = time.monotonic() + (limit_s or max(30.0, self.size.limit_s - self.say.elapsed_s))
@@ -324,7 +343,7 @@ class Demo:
                 self.say(self._progress(what))
             if time.monotonic() > limit:
                 raise DemoFailed(f"waited too long for {what}; {self._progress('')}{self._troubles()}")
-            time.sleep(0.25)
+            time.sleep(poll_s)
 
     def _progress(self, what: str) -> str:
         counts = self.workload.counts()

@@ -189,7 +189,7 @@ WEIGHTS = {
     "orders": 24,
     "items": 16,
     "events": 6,
-    "types": 10,
+    "types": 6,
     "metrics": 8,
     "tokens": 8,
     "words": 6,
