@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +23,7 @@ from include.model.table import Job, TableInfo
 from include.model.tso import Tso
 from include.objectstore.open import open_store
 from include.registry.file import FileCluster
-from include.settings import ArchiveSettings, Settings
+from include.settings import ArchiveSettings, SchemaSettings, Settings
 from tests.support import formats
 from tests.support.madearchive import column, table_info
 from tests.support.pullpump import PullPump
@@ -57,6 +59,18 @@ class History:
         return (Job.from_dict(data) for job_id, data in sorted(self.found.items()) if job_id > after_id)
 
 
+class _StatusApi(BaseHTTPRequestHandler):
+    """TiDB's status API, of which a window asks one thing."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"Skipped": true, "SkippedCommitterCounter": 3}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 class Dump:
     """Three rows."""
 
@@ -83,7 +97,12 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
     """An archive in which everything happened that can: dump, DDL, duplicates, late commit, Go Pump, loss, drained Pump."""
     folder = tmp_path_factory.mktemp("archive")
     cluster, history = FileCluster(folder / "cluster"), History()
-    settings = Settings(archive=ArchiveSettings(root=f"file://{folder}/root", pull_timeout_s=10, poll_interval_s=0.05))
+    api = ThreadingHTTPServer(("127.0.0.1", 0), _StatusApi)
+    threading.Thread(target=api.serve_forever, daemon=True).start()
+    settings = Settings(
+        archive=ArchiveSettings(root=f"file://{folder}/root", pull_timeout_s=10, poll_interval_s=0.05),
+        history=SchemaSettings(history=f"http://127.0.0.1:{api.server_port}"),
+    )
     made = Archive(open_store(settings.archive), cluster.cluster_id())
     pumps = [
         PullPump(cluster, "one").start(),
@@ -128,6 +147,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
     finally:
         for pump in pumps:
             pump.stop()
+        api.shutdown()
+        api.server_close()
 
 
 def _objects(archive: Archive, prefix: str) -> list[dict[str, object]]:
