@@ -237,6 +237,6 @@ class LocalStack:
                 name: {"dsn": str(server.dsn), "data_dir": str(server.data_dir), "pid": pid(name)}
                 for name, server in self.databases.items()
             },
-            "processes": {record.name: record.pid for record in self.supervisor.records()},
+            "processes": {r.name: r.pid for r in self.supervisor.records() if r.process() is not None},
             **(more or {}),
         }

@@ -6,8 +6,14 @@ import psutil
 import pymysql
 import pytest
 
+from include.model.node import NodeKind, NodeState
+from include.registry.open import open_cluster
+from pumphouse.stack.airflow import AirflowServer
+from pumphouse.stack.local import LocalStack
 from pumphouse.stack.mariadb import MariaDbServer
-from pumphouse.stack.supervisor import Supervisor, tagged
+from pumphouse.stack.pumps import PumpProcess
+from pumphouse.stack.s3 import S3Server
+from pumphouse.stack.supervisor import StackError, Supervisor, descendants, tagged
 
 
 def test_mariadb_keeps_data_and_address_over_a_restart_and_ends(tmp_path: Path) -> None:
@@ -37,3 +43,83 @@ def test_mariadb_keeps_data_and_address_over_a_restart_and_ends(tmp_path: Path) 
             assert cursor.fetchall() == ((7,),)
         connection.close()
     assert tagged(supervisor.tag) == []
+
+
+def test_the_s3_server_has_its_bucket_and_ends(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path / "run")
+    with S3Server(supervisor) as server:
+        client = server.client()
+        client.put_object(Bucket=server.bucket, Key="a", Body=b"x", IfNoneMatch="*")
+        with pytest.raises(client.exceptions.ClientError, match="PreconditionFailed"):
+            client.put_object(Bucket=server.bucket, Key="a", Body=b"y", IfNoneMatch="*")
+        client.close()
+    assert tagged(supervisor.tag) == []
+
+
+def test_a_killed_pump_comes_back_on_its_address_with_its_data(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path / "run")
+    url = f"file://{tmp_path}/cluster"
+    pump = PumpProcess(
+        supervisor,
+        node_id="p1",
+        data_dir=tmp_path / "p1",
+        cluster_url=url,
+        settings={"stop_write_at_available_bytes": 0},
+    )
+    try:
+        pump.start()
+        before = pump.addr
+        pump.kill()
+        assert pump.pid is None
+        pump.start()
+        assert pump.addr == before
+        cluster = open_cluster(url)
+        status = cluster.node(NodeKind.PUMP, "p1")
+        assert status is not None
+        assert status.extra is not None
+        assert status.extra.start_count == 2
+        pump.stop()
+        stopped = cluster.node(NodeKind.PUMP, "p1")
+        assert stopped is not None
+        assert stopped.state == NodeState.PAUSED
+        cluster.close()
+    finally:
+        supervisor.stop_all()
+    assert tagged(supervisor.tag) == []
+
+
+def test_two_commands_do_not_meet_in_one_directory(tmp_path: Path) -> None:
+    one, other = LocalStack(tmp_path), LocalStack(tmp_path)
+    one.lock()
+    with pytest.raises(StackError, match="another command"):
+        other.lock()
+    one.unlock()
+    other.lock()
+    other.unlock()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.row("O1")
+def test_airflow_runs_our_dags_and_leaves_no_process(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path / "run")
+    server = AirflowServer(tmp_path / "airflow", supervisor)
+    try:
+        server.start(timeout_s=200)
+        api = server.api()
+        api.wait_for_dags(
+            {"binlog_snapshot", "binlog_schema", "binlog_load", "pump_gc", "binlog_restore", "binlog_apply"}
+        )
+        assert api.import_errors() == []
+        # A run without a target in its conf is skipped: the task ran, in a process of the scheduler.
+        api.unpause("binlog_apply")
+        run_id = api.trigger("binlog_apply")
+        assert api.wait_for_run("binlog_apply", run_id, timeout_s=120)["state"] == "success"
+        assert [task["state"] for task in api.tasks("binlog_apply", run_id)] == ["skipped"]
+        assert "nothing to apply" in api.log("binlog_apply", run_id, "apply", 1)
+        with pytest.raises(StackError, match="404"):
+            api.trigger("no_such_dag")
+        members = {process.pid for process in descendants(supervisor, "airflow-scheduler")}
+        members |= {record.pid for record in supervisor.records()}
+    finally:
+        supervisor.stop_all()
+    assert not [pid for pid in members if psutil.pid_exists(pid)]
