@@ -131,20 +131,32 @@ def read_meta(payload: bytes) -> Meta:
     return Meta(tp, _signed(start_ts), _signed(commit_ts), key)
 
 
-def read_timestamps(piece: bytes) -> Meta:
-    """Type and timestamps from the first 33 bytes of a payload, which always hold them; the key is left out."""
-    tp = start_ts = commit_ts = at = 0
-    while at < 33:
-        tag, at = _varint(piece, at)
-        if tag == 0x08:
-            tp, at = _varint(piece, at)
-        elif tag == 0x10:
-            start_ts, at = _varint(piece, at)
-        elif tag == 0x18:
-            commit_ts, at = _varint(piece, at)
-        else:
-            break
-    return Meta(tp, _signed(start_ts), _signed(commit_ts), b"")
+class Split(NamedTuple):
+    """A commit taken apart for merging."""
+
+    tp: int
+    start_ts: int
+    commit_ts: int
+    start_end: int  # behind field 2: a prewrite of the same start ts begins with the same bytes from offset 2 on
+    tail: int  # where the fields from 5 on begin
+
+
+PREWRITE_BEGIN = b"\x08\x00"
+
+
+def split(payload: bytes) -> Split:
+    """Take apart a payload whose fields 1 to 3 are all written, as the Pump stores them."""
+    if payload[0] != 0x08 or payload[2] != 0x10:
+        meta = read_meta(payload)
+        return Split(meta.tp, meta.start_ts, meta.commit_ts, 0, tail_offset(payload))
+    start, start_end = _varint(payload, 3)
+    commit, at = _varint(payload, start_end + 1)
+    if payload[start_end] != 0x18:
+        commit, at = 0, start_end
+    if payload[at : at + 1] == b"\x22":
+        size, at = _varint(payload, at + 1)
+        at += size
+    return Split(payload[1], _signed(start), _signed(commit), start_end, at)
 
 
 def tail_offset(payload: bytes) -> int:
@@ -177,7 +189,7 @@ def ddl_job_id(payload: bytes) -> int:
 def merge(prewrite: bytes, commit: bytes) -> bytes:
     """The binlog that pullers see: the commit's own fields 1 to 4, then the prewrite's fields from 5 on.
 
-    Byte-identical with the Go Pump, which sets these fields of the commit and serializes again: both payloads carry
-    their fields in ascending order.
+    Byte-identical with the Go Pump and with `include.codec.payload.merge`, which set these fields of the commit and
+    serialize again: both payloads carry their fields in ascending order.
     """
     return commit[: tail_offset(commit)] + prewrite[tail_offset(prewrite) :]

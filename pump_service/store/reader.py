@@ -110,15 +110,11 @@ class RecordCache:
                 self._blocks.popitem(last=False)
         return block
 
-    def head(self, pointer: Pointer) -> frame.Meta | None:
-        """Type and timestamps of a record that lies within one block, unchecked; None when it must be read whole."""
+    def is_prewrite(self, pointer: Pointer) -> bool:
+        """Whether a record certainly is a prewrite, unchecked; False = look at the record."""
         number, at = divmod(pointer.offset, _BLOCK)
-        block = self._block(pointer.fid, number)
-        # Three fields: a tag and at most ten bytes each; the key is not wanted.
-        piece = block[at + frame.HEADER_BYTES : at + frame.HEADER_BYTES + 33]
-        if len(piece) < 33:
-            return None
-        return frame.read_timestamps(piece)
+        begin = at + frame.HEADER_BYTES
+        return self._block(pointer.fid, number)[begin : begin + 2] == frame.PREWRITE_BEGIN
 
     def read(self, pointer: Pointer) -> bytes:
         """Payload of a record, checked. Raises BadRecord."""
@@ -165,16 +161,15 @@ class Reader:
         for ts, pointer in self._index.pointers(after, upto):
             if ts in held and self._is_extra(ts, pointer, memory):
                 continue
-            meta = cache.head(pointer)
-            commit = b""
-            if meta is None or meta.tp != 0:
-                commit = cache.read(pointer)
-                meta = frame.read_meta(commit) if meta is None else meta
-            if meta.tp == 0:
+            if cache.is_prewrite(pointer):
                 prewrites[ts] = pointer
                 continue
-            start = meta.start_ts
-            if meta.commit_ts != ts:
+            commit = cache.read(pointer)
+            tp, start, commit_ts, start_end, tail = frame.split(commit)
+            if tp == 0:
+                prewrites[ts] = pointer
+                continue
+            if commit_ts != ts:
                 raise self._disagrees(ts, pointer)
             if start == ts:
                 yield Binlog(ts, start, commit, IN_ORDER)
@@ -185,7 +180,12 @@ class Reader:
                 raise OrphanCommit(
                     f"the prewrite of commit {ts} with start ts {start} is on no file", start_ts=start, commit_ts=ts
                 )
-            yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), IN_ORDER)
+            prewrite = cache.read(found)
+            if prewrite[:2] == frame.PREWRITE_BEGIN and prewrite[2:start_end] == commit[2:start_end] and start_end:
+                merged = commit[:tail] + prewrite[frame.split(prewrite).tail :]
+            else:
+                merged = frame.merge(self._checked(prewrite, found, start), commit)
+            yield Binlog(ts, start, merged, IN_ORDER)
 
     def _extra(
         self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]
@@ -214,7 +214,9 @@ class Reader:
         yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), flag)
 
     def _prewrite(self, pointer: Pointer, start_ts: int, cache: RecordCache) -> bytes:
-        payload = cache.read(pointer)
+        return self._checked(cache.read(pointer), pointer, start_ts)
+
+    def _checked(self, payload: bytes, pointer: Pointer, start_ts: int) -> bytes:
         meta = frame.read_meta(payload)
         if meta.tp != 0 or meta.start_ts != start_ts:
             raise self._disagrees(start_ts, pointer)

@@ -214,6 +214,8 @@ class ValueLog:
         return at
 
     def _create(self) -> LogFile:
+        # A summary of that name belongs to another life of the directory.
+        self._fs.remove(self._summary_path(self._next_fid))
         file = LogFile.create(self._fs, self._directory, self._next_fid)
         with self._lock:
             self._files[file.fid] = file

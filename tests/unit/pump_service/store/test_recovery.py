@@ -23,13 +23,13 @@ from tests.support.storekit import (
 )
 
 
-def filled(data_dir: Path, transactions: int = 20, value: bytes = b"v" * 700) -> Path:
+def filled(data_dir: Path, transactions: int = 20, value: bytes = b"v" * 700, *, summaries: bool = False) -> Path:
     """A store that was killed: no clean close, no footer, no summary. Returns its only file."""
     store = open_store(data_dir)
     for n in range(transactions):
         store_all(store, prewrite(100 + 10 * n, value), commit(100 + 10 * n, 105 + 10 * n))
     store.close()
-    for summary in (data_dir / "pumphouse" / "files").iterdir():
+    for summary in [] if summaries else (data_dir / "pumphouse" / "files").iterdir():
         summary.unlink()
     return value_files(data_dir)[-1]
 
@@ -119,10 +119,11 @@ def test_damage_of_what_may_have_been_answered_is_refused_by_name(how: str, tmp_
 
 @pytest.mark.row("P5", "P1")
 @pytest.mark.parametrize("lost", [1, 3000])
+@pytest.mark.parametrize("summaries", [False, True])
 def test_a_log_that_ends_before_what_the_index_knows_is_served_under_a_new_incarnation(
-    lost: int, tmp_path: Path
+    lost: int, summaries: bool, tmp_path: Path
 ) -> None:
-    path = filled(tmp_path)
+    path = filled(tmp_path, summaries=summaries)
     before = json.loads((tmp_path / "pumphouse" / "incarnation.json").read_bytes())["incarnation"]
     path.write_bytes(path.read_bytes()[:-lost])
     store = open_store(tmp_path)
