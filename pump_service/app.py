@@ -71,6 +71,8 @@ class PumpApp:
         self._event_loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._in_turn = asyncio.Lock()
+        # What heartbeats repeat: the state that was registered last. The gate moves before it.
+        self._shown = NodeState.ONLINE
         self._failure: BaseException | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._change: asyncio.Task[None] | None = None
@@ -166,7 +168,7 @@ class PumpApp:
             heartbeat.beat(
                 stages.registrar,
                 settings.heartbeat_interval_s,
-                lambda: stages.lifecycle.state,
+                lambda: self._shown,
                 stages.report,
                 stages.metrics,
                 self._in_turn,
@@ -233,7 +235,8 @@ class PumpApp:
         while True:
             try:
                 async with self._in_turn:
-                    await asyncio.to_thread(stages.registrar.write, stages.lifecycle.state, stages.report())
+                    self._shown = stages.lifecycle.state
+                    await asyncio.to_thread(stages.registrar.write, self._shown, stages.report())
             except heartbeat.Superseded:
                 raise
             except (BinlogError, OSError) as error:

@@ -1,0 +1,83 @@
+"""Order of the steps around a change of state, on an app in this process whose store can be held."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from include.errors import BinlogError
+from include.model.node import NodeKind, NodeState
+from include.proto.pump_pb2 import WriteBinlogReq
+from include.proto.pump_pb2_grpc import PumpStub
+from include.registry.file import FileCluster
+from include.rpc.channel import open_aio_channel
+from include.settings import PumpSettings, TlsSettings
+from pump_service.app import PumpApp, Serving
+from pump_service.lifecycle import Action
+from pump_service.store.store import Item, Store
+from tests.support.pumpserver import prewrite
+
+
+@pytest.mark.row("P13")
+def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    hold, held = threading.Event(), threading.Event()
+    stored: list[NodeState] = []
+    real = Store.submit
+
+    def state() -> NodeState:
+        node = cluster.node(NodeKind.PUMP, "p1")
+        assert node is not None
+        return node.state
+
+    def submit(store: Store, items: Sequence[Item], done: Callable[[list[BinlogError | None]], None]) -> None:
+        if any(item.tp == 0 for item in items):
+            held.set()
+
+            def later() -> None:
+                hold.wait(10)
+                stored.append(state())
+                real(store, items, done)
+
+            threading.Thread(target=later).start()
+        else:
+            real(store, items, done)
+
+    monkeypatch.setattr(Store, "submit", submit)  # a disk that takes its time
+
+    async def run() -> int:
+        serving: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
+        settings = PumpSettings(
+            node_id="p1", data_dir=tmp_path / "data", addr="127.0.0.1:0", stop_write_at_available_bytes=0,
+            reserve_bytes=0, heartbeat_interval_s=0.05, gen_binlog_interval_s=0.1,
+        )  # fmt: skip
+        app = PumpApp(settings, cluster, TlsSettings(), announce=serving.set_result)
+        running = asyncio.create_task(app.run())
+        at = await serving
+        assert state() is NodeState.ONLINE
+        async with open_aio_channel(at.grpc) as channel:
+            request = WriteBinlogReq(clusterID=cluster.cluster_id(), payload=prewrite(cluster.tso()))
+            call = PumpStub(channel).WriteBinlog(request)
+            while not held.is_set():
+                await asyncio.sleep(0.01)
+            app._request(Action.CLOSE)
+            await asyncio.sleep(0.3)
+            # The gate is closed; the registry waits for what had passed it, and no heartbeat says so earlier.
+            seen = state()
+            hold.set()
+            await call
+        while state() is not NodeState.CLOSING:
+            await asyncio.sleep(0.01)
+        assert seen is NodeState.ONLINE
+        app._stop.set()
+        return await running
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == 0
+    assert stored == [NodeState.ONLINE]
+    assert state() is NodeState.PAUSED
