@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from tests.support.storekit import (
     open_store,
     prewrite,
     pull_all,
+    quick_directory,
     rollback,
-    settle,
     settings,
+    settle,
     store_all,
     stream,
     write,
@@ -86,9 +88,16 @@ def run(data_dir: Path, seed: int) -> tuple[list[Image], History]:
     return fs.images, history
 
 
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with quick_directory() as directory:
+        yield directory
+
+
 @pytest.fixture(scope="module")
-def crashed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Image], History]:
-    return run(tmp_path_factory.mktemp("crash") / "data", seed=7)
+def crashed() -> tuple[list[Image], History]:
+    with quick_directory() as directory:
+        return run(directory / "data", seed=7)
 
 
 TAILS = ("nothing", "half", "all", "holes")
