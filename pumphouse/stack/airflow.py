@@ -12,9 +12,11 @@ import json
 import os
 import secrets
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,7 +96,8 @@ class AirflowServer:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db",
+            # Several processes write: they wait for each other, and readers do not wait at all.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60",
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
@@ -129,6 +132,8 @@ class AirflowServer:
         )
         if done.returncode:
             raise StackError(f"Airflow's database cannot be made:\n{(done.stdout + done.stderr)[-1500:]}")
+        with closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database:
+            database.execute("PRAGMA journal_mode=WAL")  # stays with the file
 
     def _read_identity(self) -> None:
         path = self.home / "identity.json"
