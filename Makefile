@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Without byte code every process compiles its libraries again: seconds at each start.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install system test check unit golden crash integration airflow chain rows bench campaign demo up down docs proto lock clean
 
