@@ -188,9 +188,11 @@ class Demo:
 
     def _enough(self) -> bool:
         counts, size = self.workload.counts(), self.size
+        written = counts["transactions"] >= size.transactions and counts["rows"] >= size.rows
+        if written:
+            self.workload.slow_down()
         return (
-            counts["transactions"] >= size.transactions
-            and counts["rows"] >= size.rows
+            written
             and self.killer is not None
             and self.killer.killed is not None
             and len(self._archive().chain()) >= size.windows - 1

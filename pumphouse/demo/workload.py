@@ -14,6 +14,7 @@ from typing import Any
 from include.client.cluster import PumpClient
 from pumphouse.demo.ddl import DdlEngine
 from pumphouse.demo.scenario import NamedStep
+from pumphouse.demo.writer import SLOW
 from pumphouse.stack.local import LocalStack
 from pumphouse.stack.supervisor import StackError
 
@@ -105,6 +106,10 @@ class Workload:
         self._stop_ddl.set()
         if self._ddl is not None:
             self._ddl.join(30)
+
+    def slow_down(self) -> None:
+        """Let the writers go on at a walk: what they had to do is done, and others want the machine."""
+        (self.directory / SLOW).touch()
 
     def stop_writers(self) -> None:
         """End the writers after their transactions under way; their last counts are written."""

@@ -44,6 +44,8 @@ log = structlog.get_logger()
 
 # Serial numbers that one thread may use; keys of different threads never meet.
 RANGE = 10_000_000
+# While this file is there, a process makes so many transactions a second at most.
+SLOW, SLOW_RATE = "slow", 10.0
 
 
 class Tables:
@@ -73,16 +75,15 @@ class Tables:
 class Pace:
     """Spreads transactions over time; 0 = as fast as it goes."""
 
-    def __init__(self, per_second: float) -> None:
-        self._interval = 1 / per_second if per_second else 0.0
+    def __init__(self) -> None:
         self._next = time.monotonic()
 
-    def wait(self, stop: threading.Event) -> None:
+    def wait(self, per_second: float, stop: threading.Event) -> None:
         """Wait for the next turn; what was missed is made up for, at most two seconds of it."""
-        if not self._interval:
+        if not per_second:
             return
         now = time.monotonic()
-        self._next = max(self._next + self._interval, now - 2.0)
+        self._next = max(self._next + 1 / per_second, now - 2.0)
         if self._next > now:
             stop.wait(self._next - now)
 
@@ -105,10 +106,10 @@ class WriterThread(threading.Thread):
         """The loop."""
         gate = Gate(self._process.directory)
         connection = connect(self._process.source)
-        pace = Pace(self._process.rate / self._process.threads)
+        pace = Pace()
         try:
             while not self._process.stop.is_set():
-                pace.wait(self._process.stop)
+                pace.wait(self._process.rate / self._process.threads, self._process.stop)
                 with gate.shared():
                     self.tables.refresh()
                     self._transaction(connection)
@@ -203,6 +204,8 @@ class WriterProcess:
                 thread.start()
         while not self.stop.wait(0.5):
             self._report(threads)
+            if (self.directory / SLOW).exists():
+                self.rate = min(self.rate or SLOW_RATE, SLOW_RATE)
         for thread in threads:
             thread.join()
         self.runner.close()
