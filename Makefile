@@ -50,7 +50,7 @@ chain: $(STAMP) system ## The whole chain, small
 
 test: $(STAMP) system ## All tiers
 	$(MAKE) check
-	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench
+	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n 2 --dist loadfile
 
 rows: $(STAMP)   ## Requirement row -> tests
 	@$(BIN)/python -m tests.support.rows
