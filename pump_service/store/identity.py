@@ -35,6 +35,7 @@ class Identity:
     sync_log: bool  # the last process synced before it answered
     end_fid: int = 0  # end of the value log at the last clean close
     end_offset: int = 0
+    taken_over_fid: int = -1  # last value-log file of a Go Pump: up to it, its GC may have left gaps
 
     @property
     def end(self) -> Pointer:
@@ -69,17 +70,31 @@ def save(fs: FileSystem, directory: Path, identity: Identity) -> None:
     fs.write_atomic(directory / FILE_NAME, json.dumps(asdict(identity), indent=1).encode() + b"\n")
 
 
+def machine_went_down(previous: Identity | None) -> bool:
+    """Whether the machine stopped under a running process: of what was not synced, any part may be gone."""
+    if previous is None or previous.clean:
+        return False
+    boot = boot_id()
+    return not boot or previous.boot_id != boot
+
+
 def new_incarnation() -> str:
     """A random id."""
     return secrets.token_hex(16)
 
 
-def begin(previous: Identity | None, *, sync_log: bool, lost: str) -> Identity:
-    """Identity of the process that starts now. ``lost`` says why answered binlogs may be missing; '' = they are not."""
+def begin(previous: Identity | None, *, sync_log: bool, lost: str, last_fid: int = -1) -> Identity:
+    """Identity of the process that starts now. ``lost`` says why answered binlogs may be missing; '' = they are not.
+
+    ``last_fid``: last value-log file that is there.
+    """
     boot = boot_id()
     if previous is None:
-        return Identity(incarnation=new_incarnation(), start_count=1, boot_id=boot, clean=False, sync_log=sync_log)
-    if not lost and not previous.clean and not previous.sync_log and previous.boot_id != boot:
+        return Identity(
+            incarnation=new_incarnation(), start_count=1, boot_id=boot, clean=False, sync_log=sync_log,
+            taken_over_fid=last_fid,
+        )  # fmt: skip
+    if not lost and not previous.sync_log and machine_went_down(previous):
         lost = "the machine went down during a run without fsync"
     incarnation = previous.incarnation
     if lost:

@@ -6,6 +6,7 @@ be lost or behind at any time. Every LevelDB failure is raised as IndexFailed.
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Self
 import plyvel
 import structlog
 
+from include import durable
 from include.errors import PumpError
 from include.model.position import ZERO_POINTER, Pointer
 from pump_service.store.scan import Entry
@@ -64,6 +66,7 @@ class Index:
     @classmethod
     def open(cls, path: Path) -> Index:
         """Open or create. A database that LevelDB cannot open is moved aside and begun anew."""
+        shutil.rmtree(_dropped(path), ignore_errors=True)
         try:
             return cls(path, _open(path))
         except plyvel.Error as error:
@@ -73,10 +76,16 @@ class Index:
             return cls(path, _open(path))
 
     def reset(self) -> None:
-        """Throw everything away; the caller fills it again from the value log."""
+        """Throw everything away; the caller fills it again from the value log.
+
+        Renamed first: a process that is killed in here must not leave a half of it, which opens and looks whole.
+        """
         self._db.close()
-        shutil.rmtree(self._path, ignore_errors=True)
+        dropped = _dropped(self._path)
+        shutil.rmtree(dropped, ignore_errors=True)
+        self._path.rename(dropped)
         self._db = _open(self._path)
+        shutil.rmtree(dropped, ignore_errors=True)
 
     def reopen(self) -> None:
         """Close and open after a failure: LevelDB refuses further writes once its log failed."""
@@ -195,8 +204,15 @@ class Index:
         return 0 if value is None else int(_I64.unpack(value)[0])
 
     def close(self) -> None:
-        """Close LevelDB."""
+        """Close LevelDB; a second call does nothing."""
         self._db.close()
+
+    def close_durably(self) -> None:
+        """Close LevelDB and bring its files to the medium: its log is written without sync. Raises OSError."""
+        self._db.close()
+        for path in self._path.iterdir():
+            _fsync(path)
+        durable.fsync_dir(self._path)
 
 
 class Snapshot:
@@ -239,6 +255,18 @@ def _open(path: Path) -> Any:
     return plyvel.DB(
         str(path), create_if_missing=True, write_buffer_size=16 << 20, bloom_filter_bits=10, compression=None
     )
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _dropped(path: Path) -> Path:
+    return path.with_name(f"{path.name}.dropped")
 
 
 def _aside(path: Path) -> Path:

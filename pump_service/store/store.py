@@ -131,7 +131,6 @@ class Store:
     def _recover(self, registered: PumpExtra | None) -> None:
         settings, fs = self._settings, self._fs
         begun = self._clock.monotonic()
-        is_new = not fs.exists(self._own)
         fs.make_dirs(self._own)
         previous = identity.load(fs, self._own)
         self._gc = GcState(fs, self._own)
@@ -146,7 +145,7 @@ class Store:
                 fs, settings.data_dir / "value", self._own / "files",
                 limit=settings.value_log_file_bytes, sync=settings.sync_log,
             )  # fmt: skip
-            self._open_value_log(previous, registered, is_new=is_new)
+            self._open_value_log(previous, registered)
         except BaseException:
             self._index.close()
             raise
@@ -158,31 +157,34 @@ class Store:
             value_log_end=self.synced_end, seconds=round(self._clock.monotonic() - begun, 3),
         )  # fmt: skip
 
-    def _open_value_log(
-        self, previous: identity.Identity | None, registered: PumpExtra | None, *, is_new: bool
-    ) -> None:
+    def _open_value_log(self, previous: identity.Identity | None, registered: PumpExtra | None) -> None:
+        if previous is None:
+            # A data directory of the Go Pump brings its own floor. Before the identity, which says that it was taken.
+            floor = Tso(self._index.gc_ts())
+            self._gc.save(max(floor, self._gc.gc_point), max(floor, self._gc.deletion_limit))
         head = self._index.head()
-        self._valuelog.open(synced_floor=head, gaps_allowed=is_new, clean=previous is not None and previous.clean)
+        self._valuelog.open(
+            synced_floor=head,
+            gaps_upto=int(MAX_TSO) if previous is None else previous.taken_over_fid,
+            clean=previous is not None and previous.clean,
+        )
         end = self._valuelog.end
-        lost = ""
-        if previous is not None and end < previous.end:
-            lost = f"the value log ends at {end}, it was closed at {previous.end}"
-        elif (
-            previous is not None
-            and registered is not None
-            and registered.incarnation == previous.incarnation
-            and end < Pointer(registered.synced_fid, registered.synced_offset)
-        ):
-            lost = f"the value log ends at {end}, the registry knows {registered.synced_fid}:{registered.synced_offset}"
-        elif self._index.has_head() and head >= end:
-            lost = f"the index points at {head}, the value log ends at {end}"
-        if head >= end and self._index.has_head():
-            # Pointers into what is no longer there, or into other records at the same place: nothing of it is of use.
-            self._index.reset()
-        if is_new:
-            # A data directory of the Go Pump brings its own floor.
-            self._gc.save(Tso(self._index.gc_ts()), Tso(self._index.gc_ts()))
-        self._identity = identity.begin(previous, sync_log=self._settings.sync_log, lost=lost)
+        # Pointers into what is no longer there, or into other records at the same place.
+        ahead = self._index.has_head() and head >= end
+        # LevelDB's log is not synced: of a machine that went down it may have a hole, behind which it reads on.
+        holes = identity.machine_went_down(previous)
+        self._identity = identity.begin(
+            previous,
+            sync_log=self._settings.sync_log,
+            lost=self._what_was_lost(previous, registered, ahead=ahead),
+            last_fid=end.fid if self._valuelog.files() else -1,
+        )
+        # Before the reset, which takes away what tells of a loss. Until the index is whole again the boot id stays as
+        # it was found: a start that is killed in between is followed by another that mistrusts the index.
+        boot = previous.boot_id if holes and previous is not None else self._identity.boot_id
+        identity.save(self._fs, self._own, replace(self._identity, boot_id=boot))
+        if ahead or holes:
+            self._reset_index("it points behind the value log" if ahead else "the machine went down")
         self._make_indexer()
         try:
             self._replay(min(self._index.head(), self._index.handle()))
@@ -190,12 +192,30 @@ class Store:
             if self._index.head() == ZERO_POINTER:
                 raise
             # The index does not fit this value log. If the log itself is damaged, the second reading says so.
-            log.warning("index_rebuilt", reason=str(error))
-            self._index.reset()
+            self._reset_index(str(error))
             self._make_indexer()
             self._replay(ZERO_POINTER)
-        # Registered before anything is accepted: a start that did not get here has answered nothing.
+        # Before anything is accepted: a start that did not get here has answered nothing.
         identity.save(self._fs, self._own, self._identity)
+
+    def _what_was_lost(self, previous: identity.Identity | None, registered: PumpExtra | None, *, ahead: bool) -> str:
+        """Why answered binlogs may be missing in the value log; '' = they are not."""
+        end = self._valuelog.end
+        if previous is not None and end < previous.end:
+            return f"the value log ends at {end}, it was closed at {previous.end}"
+        if (
+            previous is not None
+            and registered is not None
+            and registered.incarnation == previous.incarnation
+            and end < Pointer(registered.synced_fid, registered.synced_offset)
+        ):
+            return f"the value log ends at {end}, the registry knows {registered.synced_fid}:{registered.synced_offset}"
+        return f"the index points at {self._index.head()}, the value log ends at {end}" if ahead else ""
+
+    def _reset_index(self, reason: str) -> None:
+        log.warning("index_rebuilt", reason=reason)
+        self._index.reset()
+        self._index.save_gc_ts(self._gc.gc_point)
 
     def _make_indexer(self) -> None:
         self._indexer = Indexer(
@@ -254,6 +274,8 @@ class Store:
         try:
             self._valuelog.close(footer=not failed)
             if not failed and self.fault is None:
+                # A clean stop promises the index as well; the machine may go down right behind it.
+                self._index.close_durably()
                 clean = replace(self._identity, clean=True, end_fid=end.fid, end_offset=end.offset)
                 identity.save(self._fs, self._own, clean)
         finally:

@@ -84,10 +84,11 @@ class ValueLog:
     # -- opening -------------------------------------------------------------------------------------------------
 
     def open(
-        self, *, synced_floor: Pointer = ZERO_POINTER, gaps_allowed: bool = False, clean: bool = False
+        self, *, synced_floor: Pointer = ZERO_POINTER, gaps_upto: int = -1, clean: bool = False
     ) -> recovery.Tail | None:
         """Open what is there; the last file is examined and a torn tail cut. Raises BadRecord on damage.
 
+        ``gaps_upto``: files up to this id may be missing, as the Go Pump's GC deletes any file.
         ``clean``: the last process closed the log, so all of it is on the medium.
         Returns the verdict on the last file, None when there are no files.
         """
@@ -95,7 +96,7 @@ class ValueLog:
         self._fs.make_dirs(self._summary_dir)
         fids = sorted(fid for name in self._fs.list_dir(self._directory) if (fid := parse_name(name)) is not None)
         for before, fid in pairwise(fids):
-            if fid != before + 1 and not gaps_allowed:
+            if fid != before + 1 and fid > gaps_upto:
                 path = self._directory / file_name(before + 1)
                 raise BadRecord(
                     f"{path} is missing between others",

@@ -7,6 +7,7 @@ laid out as a directory in several ways that a power loss allows, and opened by 
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from pump_service.store.fs import LogHandle, RealFileSystem
 
 SECTOR = 512
+PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Image:
         """Make the directory that is found after the crash.
 
         tail: what is left of writes that were not synced: nothing, half, all, holes (sectors left out at random).
-        index: kept, lost, behind (LevelDB's log lost its end), none of it synced after all.
+        index: kept, lost, behind (LevelDB's log lost its end), holes (pages of LevelDB's log were not written, and the
+        machine was booted again).
         """
         names = set(self.durable) | (set(self.written) if tail != "nothing" else set())
         for name in names:
@@ -51,7 +54,24 @@ class Image:
             path.parent.mkdir(parents=True, exist_ok=True)
             if index == "behind" and name.endswith(".log"):
                 data = data[: len(data) // 2]
+            if index == "holes" and name.endswith(".log"):
+                data = with_hole(data)
             path.write_bytes(data)
+        if index == "holes":
+            machine_went_down(directory)
+
+
+def with_hole(data: bytes) -> bytes:
+    """LevelDB's log of which one page in the middle was never written."""
+    at = len(data) // 2 // PAGE * PAGE
+    return data[:at] + bytes(min(PAGE, len(data) - at)) + data[at + PAGE :]
+
+
+def machine_went_down(directory: Path) -> None:
+    """Whoever ran here last ran before the machine's last boot."""
+    path = directory / "pumphouse" / "incarnation.json"
+    if path.exists():
+        path.write_text(json.dumps(json.loads(path.read_bytes()) | {"boot_id": "the boot before"}))
 
 
 def _tail(durable: bytes, written: bytes | None, tail: str, chance: random.Random) -> bytes | None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from include.errors import BadRecord, ConfigError, CorruptionError
+from include.errors import BadRecord, ConfigError, CorruptionError, PositionCollected
 from include.model.node import PumpExtra
 from include.model.position import Pointer
 from pump_service.store import frame, identity
-from pump_service.store.index import IndexFailed
+from pump_service.store.index import Index, IndexFailed
 from pump_service.store.store import Store
 from tests.support.storekit import (
     commit,
@@ -226,6 +226,60 @@ def test_a_directory_of_the_go_pump_is_taken_over(tmp_path: Path) -> None:
     store = open_store(made, **SMALL)
     assert store.gc_point == 120
     assert store.start_count == 1
+    fill(store, first=2000)
+    store.close()
+    store = open_store(made, **SMALL)
+    assert store.start_count == 2
+    store.close()
+    value_files(made)[-2].unlink()
+    with pytest.raises(BadRecord, match="missing"):  # a gap of our own time is none of the Go Pump's
+        open_store(made, **SMALL)
+
+
+@pytest.mark.row("P1", "P11")
+def test_the_go_pumps_floor_is_taken_over_though_the_first_start_fails(tmp_path: Path) -> None:
+    records = b"".join(frame.encode_record(item.payload) for item in (prewrite(5000), commit(5000, 5005)))
+    path = tmp_path / "value" / "000003.vlog"
+    path.parent.mkdir()
+    path.write_bytes(records + b"\x07" * 700 + records)
+    index = Index.open(tmp_path / "kv")
+    index.save_gc_ts(4000)
+    index.close()
+    with pytest.raises(BadRecord):
+        open_store(tmp_path)
+    path.write_bytes(records)
+    store = open_store(tmp_path)
+    assert store.gc_point == 4000
+    with pytest.raises(PositionCollected):
+        store.pull(100, max_bytes=1 << 20)
+    store.close()
+
+
+@pytest.mark.row("P5")
+@pytest.mark.parametrize("step", ["reset", "replay"])
+def test_a_loss_is_known_though_the_start_that_saw_it_was_killed(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path / "data")
+    store_all(store, prewrite(100), commit(100, 105))
+    before, end = store.incarnation, store.synced_end
+    store_all(store, prewrite(110), commit(110, 115))
+    store._index.save_position(*store._indexer.pairing.position())
+    shutil.copytree(tmp_path / "data", tmp_path / "found")
+    store.close()
+    (path,) = value_files(tmp_path / "found")
+    path.write_bytes(path.read_bytes()[: end.offset])
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((Index, "reset") if step == "reset" else (Store, "_replay")), killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_store(tmp_path / "found")
+    store = open_store(tmp_path / "found")
+    assert store.incarnation != before
+    assert stream(store) == [(100, 105)]
     store.close()
 
 
