@@ -158,7 +158,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def test_a_backfill_applies_interval_by_interval_and_cuts_the_last_at_the_stop(world: World) -> None:
     minutes = world.moments
-    first_end = tso.Tso(minutes[0] - (1 << 18))
+    first_end = tso.Tso(minutes[0])
     restore.run(world.settings, target=world.target, to=first_end, dry_run=False)
     world.api.unpause("binlog_apply")
 
