@@ -157,6 +157,7 @@ class Indexer:
         """Index records, pair them, publish the watermark."""
         puts: dict[int, tuple[int, int]] = {}
         noted: list[PendingCommit] = []
+        on_file: list[tuple[int, int]] = []  # (start ts, commit ts) of outcomes that were in memory only
         now = self._clock.monotonic()
         pairing = self.pairing
         for entry in entries:
@@ -173,11 +174,13 @@ class Indexer:
                 puts[commit] = (fid, offset)
                 pairing.passed(commit, pointer)
             elif commit == 0:
-                self.memory_starts.discard(start)
+                on_file.append((start, 0))
                 pairing.resolve(start)
                 pairing.passed(0, pointer)
                 puts[0] = (fid, offset)
             else:
+                if self.memory and self.memory.get(commit, (None,))[0] == start:
+                    on_file.append((start, commit))
                 self._commit(entry, pointer, puts, noted)
         if noted:
             self._until_done(lambda: self._pending.add(noted))
@@ -188,6 +191,10 @@ class Indexer:
                 )  # fmt: skip
         last = entries[-1]
         self._until_done(lambda: self._write(puts, Pointer(last.fid, last.offset)))
+        # Only now: a pull in between finds such a commit in memory or in the index.
+        for start, commit in on_file:
+            self.memory.pop(commit, None)
+            self.memory_starts.discard(start)
         self.indexed_end = Pointer(last.fid, last.end)
         if not self._replaying:
             self.prewrites += sum(1 for entry in entries if entry.tp == 0)
@@ -198,10 +205,7 @@ class Indexer:
     ) -> None:
         start, commit = entry.start_ts, entry.commit_ts
         waited = self.pairing.resolve(start)
-        in_memory = self.memory.get(commit, (None,))[0] == start
-        if in_memory:
-            del self.memory[commit]
-            self.memory_starts.discard(start)
+        in_memory = bool(self.memory) and self.memory.get(commit, (None,))[0] == start
         collides = False
         if commit <= self._max_seen:
             prior = self._pointer_of(commit, puts)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from include.clock import SystemClock
 from include.errors import PumpReadOnly, WriterFailed
+from include.model.position import Pointer
+from pump_service.store.fs import REAL_FS
 from pump_service.store.store import Item, Store
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
@@ -245,6 +251,121 @@ def test_an_outcome_kept_in_memory_on_a_full_disk_is_written_when_space_is_back(
     store = open_store(tmp_path)
     assert stream(store) == [(10, 28)]
     assert store.unresolved_count == 0
+    store.close()
+
+
+@pytest.mark.row("P15", "P6", "P7")
+def test_an_outcome_is_found_at_any_moment_while_it_goes_from_memory_to_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(100), prewrite(110), prewrite(120), commit(120, 130))
+    late = commit(100, 105)
+    store._indexer.queue.call(lambda: store._indexer.remember_commit(100, 105, late.payload))
+    store._indexer.queue.call(lambda: store._indexer.remember_rollback(110))
+    store._indexer.queue.call(lambda: store._indexer.remember_fake(200))
+    until(lambda: store.watermark == 200)
+    seen: list[tuple[list[tuple[int, int]], set[int]]] = []
+    real = store._index.write
+
+    def watched(batch: object, head: Pointer) -> None:
+        seen.append((stream(store), set(store._indexer.memory_starts)))
+        real(batch, head)  # type: ignore[arg-type]
+        seen.append((stream(store), set(store._indexer.memory_starts)))
+
+    monkeypatch.setattr(store._index, "write", watched)
+    store_all(store, late, rollback(110))
+    assert seen == [([(100, 105), (120, 130)], {100, 110})] * 2
+    assert not store._indexer.memory
+    assert not store._indexer.memory_starts
+    assert stream(store) == [(100, 105), (120, 130)]
+    assert store.late() == []
+    store.close()
+
+
+@pytest.mark.row("P7", "P15")
+def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    store_all(store, *[prewrite(start) for start in range(100, 120)], fake(200))
+    for start in range(100, 120):
+        payload = commit(start, start + 100).payload
+        store._indexer.queue.call(partial(store._indexer.remember_commit, start, start + 100, payload))
+    until(lambda: store.watermark == 219)
+    real = store._reader._extra
+
+    def then_they_are_written(*args: Any) -> Any:
+        found = real(*args)
+        store_all(store, *[commit(start, start + 100) for start in range(100, 120)])
+        assert not store._indexer.memory
+        return found
+
+    monkeypatch.setattr(store._reader, "_extra", then_they_are_written)
+    found = [commit_ts for start, commit_ts in stream(store)]
+    assert found == list(range(200, 220))
+    store.close()
+
+
+@pytest.mark.row("P5", "P15")
+def test_bookkeeping_that_did_not_fit_on_the_disk_is_cut_before_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    fs = FaultyFs()
+    store = open_store(tmp_path, fs)
+    store_all(store, commit(10, 11), fake(20))
+    lines = tmp_path / "pumphouse" / "commits.jsonl"
+    before = lines.read_bytes()
+    after_failure: list[bytes] = []
+
+    def full(path: Path) -> None:
+        after_failure.append(lines.read_bytes())
+        if len(after_failure) < 3:
+            raise OSError(errno.ENOSPC, "injected", str(path))
+
+    fs.faults["append"] = full
+    fs.short_write = 30
+    store_all(store, commit(12, 21))
+    assert after_failure == [before] * 3
+    store.close()
+    store = open_store(tmp_path)
+    assert [each.commit_ts for each in store.orphans()] == [11, 21]
+    store.close()
+
+
+def test_a_line_is_not_joined_to_half_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"whole\nhalf of a li")
+    REAL_FS.append_line(path, b"next\n")
+    assert path.read_bytes() == b"whole\nnext\n"
+
+
+@pytest.mark.row("P5", "P3")
+def test_one_write_is_never_longer_than_what_recovery_takes_for_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.recovery.UNSYNCED_BYTES", 10_000)
+    fs = FaultyFs()
+    store = open_store(tmp_path, fs, group_commit_bytes=1 << 20)
+    sizes: list[int] = []
+    (path,) = value_files(tmp_path) or [tmp_path / "value" / "000000.vlog"]
+    fs.faults["sync"] = lambda _: sizes.append(path.stat().st_size)
+    items = [prewrite(n, b"v" * 3000) for n in range(1, 8)] + [prewrite(8, b"v" * 30_000)] + [prewrite(9, b"v")]
+    assert write(store, *items) == [None] * 9
+    steps = [after - before for before, after in pairwise([0, *sizes])]
+    assert len(steps) == 5
+    assert [step <= 10_000 for step in steps] == [True, True, True, False, True]
+    assert log_payloads(store) == [item.payload for item in items]
+    # Torn anywhere in such a write, also with good records behind the hole, it is cut.
+    shutil.copytree(tmp_path, tmp_path / "found")
+    store.close()
+    whole = path.read_bytes()[: sizes[0]]
+    found = tmp_path / "found" / "value" / "000000.vlog"
+    found.write_bytes(whole[:512] + bytes(512) + whole[1024:])
+    shutil.rmtree(tmp_path / "found" / "kv")
+    store = open_store(tmp_path / "found")
+    assert log_payloads(store) == []
     store.close()
 
 
