@@ -95,6 +95,16 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise IndexError("varint")
 
 
+def varint(value: int) -> bytes:
+    """A number from 0 on as protobuf writes it."""
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import BadRecord, LateCommit, OrphanCommit, PositionCollected, UsageError
+from pump_service.store import frame
 from pump_service.store.reader import IN_ORDER, LATE, ORPHAN
 from tests.support.storekit import (
     commit,
@@ -215,4 +216,38 @@ def test_large_records_span_blocks(tmp_path: Path) -> None:
     store_all(store, fake(5000))
     found = [(s, p) for c, s, p, _ in pull_all(store, max_bytes=2 << 20) if c != s]
     assert found == [(s, merged(s, s + 1000, v)) for s, v in values.items()]
+    store.close()
+
+
+@pytest.mark.row("P5", "P7")
+@pytest.mark.parametrize("ts", [1000, 7 << 18, (1 << 58) + (3 << 20)])
+@pytest.mark.parametrize("byte", range(4))
+def test_no_flipped_bit_makes_a_commit_disappear(byte: int, ts: int, tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(ts), commit(ts, ts + 5), prewrite(ts + 10), commit(ts + 10, ts + 15))
+    assert stream(store) == [(ts, ts + 5), (ts + 10, ts + 15)]
+    pointer = store._index.get(ts + 5)
+    assert pointer is not None
+    (path,) = value_files(tmp_path)
+    at = pointer.offset + frame.HEADER_BYTES + byte
+    whole = path.read_bytes()
+    for bit in range(8):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+        with pytest.raises(BadRecord):
+            store.pull(0, max_bytes=1 << 20)
+    store.close()
+
+
+@pytest.mark.row("P5", "P7")
+def test_a_rotted_prewrite_is_named(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(1000), commit(1000, 1005))
+    pointer = store._index.get(1000)
+    assert pointer is not None
+    (path,) = value_files(tmp_path)
+    whole = path.read_bytes()
+    for at in range(pointer.offset, pointer.offset + frame.HEADER_BYTES + 8):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(BadRecord):
+            store.pull(0, max_bytes=1 << 20)
     store.close()
