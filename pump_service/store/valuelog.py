@@ -153,19 +153,20 @@ class ValueLog:
         self._summaries[file.fid] = summary
         if not file.sealed:
             self._active = file
-            if self._sync and not clean:
-                self._write_again(file, max(floor, cached.end if cached is not None else 0))
+        if self._sync and not clean:
+            end = tail.size if file.sealed else file.end
+            self._write_again(file, max(floor, cached.end if cached is not None else 0), end)
         return tail
 
-    def _write_again(self, file: LogFile, start: int) -> None:
-        """Bring the tail to the medium.
+    def _write_again(self, file: LogFile, start: int, end: int) -> None:
+        """Bring the tail to the medium, with its footer if it has one.
 
         What is served from here on must be there, whatever the last process managed to sync. After a failed fsync the
         kernel may hold pages that it takes for clean, so a second fsync alone proves nothing: the bytes are written.
         """
         at = start
-        while at < file.end:
-            data = file.handle.read_at(at, min(_REWRITE_BLOCK, file.end - at))
+        while at < end:
+            data = file.handle.read_at(at, min(_REWRITE_BLOCK, end - at))
             file.handle.write_at(at, [data])
             at += len(data)
         file.handle.sync()
@@ -173,7 +174,7 @@ class ValueLog:
     # -- writing: one thread -------------------------------------------------------------------------------------
 
     def append(self, items: Sequence[Writable]) -> Appended:
-        """Write items as records, one write and one sync for each file that they go to."""
+        """Write items as records, one write and one sync for each file and each `recovery.UNSYNCED_BYTES` of them."""
         result = Appended()
         at = 0
         try:
@@ -189,10 +190,13 @@ class ValueLog:
         chunks: list[bytes] = []
         entries: list[Entry] = []
         pack, crc = frame.pack_header, frame.crc32c
+        most = file.end + recovery.UNSYNCED_BYTES - frame.FOOTER_BYTES
         while at < len(items) and offset <= limit:
             item = items[at]
             payload, tp = item.payload, item.tp
             size = len(payload)
+            if entries and offset + frame.HEADER_BYTES + size > most:
+                break  # recovery takes more than that with a hole in it for damage; a larger record goes alone
             chunks += (pack(frame.RECORD_MAGIC, size, crc(payload)), payload)
             entries.append(
                 Entry(tp, item.start_ts, item.commit_ts, fid, offset, size, b"" if tp else item.prewrite_key)

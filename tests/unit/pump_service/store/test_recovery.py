@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from include.errors import BadRecord
+from include.errors import BadRecord, WriterFailed
 from pump_service.store import frame
+from tests.support.crashfs import CrashFs, FaultyFs, failing
 from tests.support.storekit import (
     commit,
     fake,
@@ -161,3 +163,28 @@ def test_a_hole_between_files_is_refused(tmp_path: Path) -> None:
     value_files(tmp_path)[1].unlink()
     with pytest.raises(BadRecord, match="000001"):
         open_store(tmp_path, value_log_file_bytes=4096)
+
+
+@pytest.mark.row("P5", "P15")
+def test_a_sealed_tail_of_a_run_that_failed_is_brought_to_the_medium_before_more_is_answered(tmp_path: Path) -> None:
+    fs = FaultyFs()
+    store = open_store(tmp_path / "data", fs, value_log_file_bytes=4096)
+    store_all(store, prewrite(100, b"v" * 3000), commit(100, 105))
+    fs.faults["sync"] = failing(errno.EIO)
+    assert isinstance(write(store, prewrite(110, b"w" * 3000))[0], WriterFailed)
+    store.close()
+    (path,) = value_files(tmp_path / "data")
+    assert frame.decode_footer(path.read_bytes()[-12:]) is not None, "the kernel has it, the medium may not"
+    medium = CrashFs(tmp_path / "data", lambda: None)
+    store = open_store(tmp_path / "data", medium, value_log_file_bytes=4096)
+    store_all(store, commit(110, 115), prewrite(120, b"answered"), commit(120, 125), fake(130))
+    expected = stream(store)
+    assert expected == [(100, 105), (110, 115), (120, 125)]
+    store_all(store, fake(131))
+    store.close()
+    image = next(image for image in reversed(medium.images) if image.what == "sync 000001.vlog")
+    assert image.durable["value/000000.vlog"] == path.read_bytes()
+    image.lay_out(tmp_path / "found", tail="nothing", index="holes")
+    store = open_store(tmp_path / "found", value_log_file_bytes=4096)
+    assert stream(store) == expected
+    store.close()
