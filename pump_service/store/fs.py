@@ -7,6 +7,7 @@ I/O, which is allowed to be lost: the index is derived from the value log.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -163,6 +164,16 @@ class RealLogHandle:
         self.close()
 
 
+def _end_of_lines(fd: int) -> int:
+    """Where the next line goes: half a line at the end, which was never synced, is cut."""
+    size = os.fstat(fd).st_size
+    if size == 0 or os.pread(fd, 1, size - 1) == b"\n":
+        return size
+    end = os.pread(fd, size, 0).rfind(b"\n") + 1
+    os.ftruncate(fd, end)
+    return end
+
+
 def _pwrite_all(fd: int, view: memoryview, offset: int) -> None:
     while view:
         done = os.pwrite(fd, view, offset)
@@ -215,15 +226,26 @@ class RealFileSystem:
 
     def append_line(self, path: Path, line: bytes) -> None:
         """Append to a small file."""
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            view = memoryview(line)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
+            fcntl.flock(fd, fcntl.LOCK_EX)  # settlements come from several threads
+            end = _end_of_lines(fd)
+            try:
+                self.write_line(fd, line, end)
+            except BaseException:
+                # The next line must not be joined to half of this one.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, end)
+                    os.fsync(fd)
+                raise
         finally:
             os.close(fd)
         durable.fsync_dir(path.parent)
+
+    def write_line(self, fd: int, line: bytes, offset: int) -> None:
+        """Write a line and sync; what a failure leaves behind is cut by the caller."""
+        _pwrite_all(fd, memoryview(line), offset)
+        os.fsync(fd)
 
     def copy(self, source: Path, target: Path, start: int) -> None:
         """Copy a tail."""

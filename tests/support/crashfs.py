@@ -8,6 +8,7 @@ laid out as a directory in several ways that a power loss allows, and opened by 
 from __future__ import annotations
 
 import json
+import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -188,8 +189,8 @@ class _CrashHandle:
 class FaultyFs(RealFileSystem):
     """Fails where the test says so: ``faults[operation]`` is called with the path and may raise.
 
-    Operations: write, sync, truncate, create, replace, append, remove, preallocate. A write may also be short:
-    ``short_write`` bytes are really written before the fault.
+    Operations: write, sync, truncate, create, replace, append, remove, preallocate. A write or an append may also be
+    short: ``short_write`` bytes are really written before the fault.
     """
 
     def __init__(self) -> None:
@@ -212,9 +213,13 @@ class FaultyFs(RealFileSystem):
         self.check("replace", path)
         super().write_atomic(path, data)
 
-    def append_line(self, path: Path, line: bytes) -> None:
-        self.check("append", path)
-        super().append_line(path, line)
+    def write_line(self, fd: int, line: bytes, offset: int) -> None:
+        try:
+            self.check("append", Path(os.readlink(f"/proc/self/fd/{fd}")))
+        except OSError:
+            os.pwrite(fd, line[: self.short_write], offset)
+            raise
+        super().write_line(fd, line, offset)
 
     def remove(self, path: Path) -> None:
         self.check("remove", path)
