@@ -96,24 +96,21 @@ class LoadKiller(threading.Thread):
         return False
 
     def _kill(self, applied: int) -> bool:
-        drivers = spark_drivers(self._supervisor)
-        running = [
-            run
-            for run in self._api.runs(LOAD)
-            if run["state"] == "running"
-            and any(
-                t["task_id"] == "load" and t["state"] == "running" for t in self._api.tasks(LOAD, run["dag_run_id"])
-            )
-        ]
-        if not drivers or not running:
-            return False
-        for python, java in drivers:
-            python.kill()
-            with suppress(psutil.Error):
-                java.kill()
-        self.killed = {"run": running[0]["dag_run_id"], "applied": applied, "at": time.time()}
-        self._told(f"killed the Spark load of {running[0]['dag_run_id']} with {applied} units applied (kill -9)")
-        return True
+        for run in self._api.runs(LOAD):
+            if run["state"] != "running":
+                continue
+            for task in self._api.tasks(LOAD, run["dag_run_id"]):
+                # A task's process has the id of its instance in its title; other sessions (schema) go on.
+                drivers = [pair for pair in spark_drivers(self._supervisor) if task["id"] in _title(pair[0])]
+                if task["state"] == "running" and drivers:
+                    for python, java in drivers:
+                        python.kill()
+                        with suppress(psutil.Error):
+                            java.kill()
+                    self.killed = {"run": run["dag_run_id"], "applied": applied, "at": time.time()}
+                    self._told(f"killed the Spark load of {run['dag_run_id']} with {applied} units applied (kill -9)")
+                    return True
+        return False
 
 
 def spark_drivers(supervisor: Supervisor) -> list[tuple[psutil.Process, psutil.Process]]:
@@ -128,3 +125,10 @@ def spark_drivers(supervisor: Supervisor) -> list[tuple[psutil.Process, psutil.P
                 if parent is not None:
                     found.append((parent, process))
     return found
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

@@ -162,6 +162,7 @@ class Demo:
         size, began = self.size, time.monotonic()
         self.workload.start_ddl(WHILE_RUNNING, size.workload_s, lambda name: self.say(f"DDL: {name}"))
         killer = watch.LoadKiller(self.stack.supervisor, self.stack.airflow.api(), self.stack.dsn("target"), self.say)
+        self.killer = killer
         killer.start()
         try:
             self._until(began + size.workload_s * 0.3)
@@ -187,16 +188,20 @@ class Demo:
         return end
 
     def _enough(self) -> bool:
+        return (
+            self._written()
+            and self.killer is not None
+            and self.killer.killed is not None
+            and len(self._archive().chain()) >= self.size.windows - 1
+        )
+
+    def _written(self) -> bool:
+        """Whether the writers have done their part; then they go on at a walk."""
         counts, size = self.workload.counts(), self.size
         written = counts["transactions"] >= size.transactions and counts["rows"] >= size.rows
         if written:
             self.workload.slow_down()
-        return (
-            written
-            and self.killer is not None
-            and self.killer.killed is not None
-            and len(self._archive().chain()) >= size.windows - 1
-        )
+        return written
 
     def _kill_pump(self) -> None:
         pump = self.stack.pumps[-1]
@@ -343,6 +348,7 @@ class Demo:
             if time.monotonic() - shown >= 10:
                 shown = time.monotonic()
                 self.say(self._progress(what))
+                self._written()
             if time.monotonic() > limit:
                 raise DemoFailed(f"waited too long for {what}; {self._progress('')}{self._troubles()}")
             time.sleep(poll_s)
