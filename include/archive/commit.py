@@ -53,6 +53,13 @@ def commit_window(
     planned = Plan.from_dict(plan)
     found = _complete(planned, reports)
     end = min([report.reached for report in found], default=planned.end)
+    for report in found:
+        lost = report.action is Action.LOST
+        if (lost or report.declared is not None) and (report.declared is None or end > report.declared.to_ts):
+            raise UsageError(
+                f"the report of {report.node_id} gives up data up to {show(end)}, which no declared loss covers",
+                hint="plan the window again",
+            )
     if end <= planned.start:
         holders = [
             {"node_id": r.node_id, "why": "it brought nothing", "start_ts": 0} for r in found if r.reached <= end

@@ -17,7 +17,7 @@ from include.archive import layout
 from include.archive.archive import Archive
 from include.archive.content import content_digest, parse_binlog
 from include.archive.coverage import GONE, Action, incarnation_of, judge, registry_digest
-from include.archive.manifest import LastBinlog
+from include.archive.manifest import Declaration, LastBinlog
 from include.archive.pull import LATE, ORPHAN, Frame, Puller, open_puller
 from include.archive.report import NodeReport, Pending, Plan, Progress, ProgressSink, Target, silent
 from include.archive.segment import SegmentWriter
@@ -174,11 +174,16 @@ class _NodePull:
         except _TimeUpError:
             if self._position > self._plan.start:
                 return True  # what came is complete up to there: a shorter window
-            if self._target.declared is not None:
+            if self._hole() is not None:
                 self._hole_used = True
                 return False
             raise
         return True
+
+    def _hole(self) -> Declaration | None:
+        """The declared loss that covers the whole of this window, where there is one."""
+        declared = self._target.declared
+        return declared if declared is not None and self._plan.end <= declared.to_ts else None
 
     def _take(self, frame: Frame, writer: SegmentWriter | None) -> None:
         """Write the real binlogs of the window; note what lies above it and what is late or orphan."""
@@ -268,7 +273,7 @@ class _NodePull:
             except PumpUnavailable as error:
                 self._away(str(error.message))
             except PositionCollected as error:
-                if self._target.declared is None or error.gc_point is None:
+                if self._hole() is None or error.gc_point is None:
                     error.hint = (
                         "the Pump's GC went past the archive; what is missing can only be given up: "
                         f"pumphouse archive declare-lost {self._target.node_id} --reason …"
@@ -276,6 +281,8 @@ class _NodePull:
                     raise
                 self._hole_used = True
                 self._position = Tso(max(self._position, int(error.gc_point)))
+                if self._position > self._plan.end and not self._tail_from:
+                    self._tail_from = self._position  # what lay between is not known: this proves no drain
             finally:
                 if puller is not None:
                     puller.close()
@@ -286,8 +293,6 @@ class _NodePull:
         self._show()
         if (status is None or status.state is NodeState.OFFLINE) and not self._rows and self._is_drained(status):
             raise _DrainedError
-        if self._target.declared is not None and self._position == self._plan.start:
-            raise _TimeUpError
         self._check_time()
         self._clock.sleep(self._settings.archive.poll_interval_s)
 
@@ -313,8 +318,19 @@ class _NodePull:
                 node_id=node_id,
             )
         if self._seen is None and target.declared is not None and target.declared.incarnation != frame.incarnation:
-            self._hole_used = True
+            self._need_hole("it came back as another incarnation")
         self._seen = frame
+
+    def _need_hole(self, why: str) -> None:
+        """Use the declared loss; WindowHeld where it does not cover this window."""
+        if self._hole() is None:
+            raise WindowHeld(
+                f"Pump {self._target.node_id}: {why}, and no declared loss covers the window",
+                hint="run the snapshot again: it says what to do",
+                holders=[{"node_id": self._target.node_id, "why": why, "start_ts": 0}],
+                node_id=self._target.node_id,
+            )
+        self._hole_used = True
 
     def _prove_go_pump(self) -> None:
         """A Go Pump has no incarnation: the last binlog pulled from it must come again."""
@@ -332,12 +348,13 @@ class _NodePull:
             try:
                 self._away("it did not bring the last binlog pulled again")
             except _TimeUpError:
-                if self._target.declared is not None:
+                if self._hole() is not None:
+                    self._hole_used = True
                     return
                 raise WindowHeld(f"Go Pump {self._target.node_id} does not answer", holders=[self._holder()]) from None
         if LastBinlog(commit_ts=found[0], sha256=hashlib.sha256(found[1]).hexdigest()) == last:
             return
-        if self._target.declared is not None:
+        if self._hole() is not None:
             self._hole_used = True
             return
         why = f"it no longer has the last binlog pulled from it ({show(last.commit_ts)})"

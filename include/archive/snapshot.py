@@ -66,8 +66,8 @@ def plan_window(
             hint="; ".join(dict.fromkeys(str(each["hint"]) for each in holders)),
             holders=holders,
         )
-    # A declared loss covers its own range and no more.
-    lost = [each.declared.to_ts for each in verdicts if each.action is Action.LOST and each.declared is not None]
+    # A declared loss covers its own range and no more, also of a Pump that is pulled: it may go away while it is.
+    lost = [each.declared.to_ts for each in verdicts if each.declared is not None]
     targets = _targets(verdicts, nodes, before)
     return Plan(
         start=start,

@@ -202,10 +202,11 @@ def test_a_pump_with_an_emptied_data_directory_holds_the_window_until_its_loss_i
     chain.pumps[0].start()
     with pytest.raises(WindowHeld, match="another incarnation"):
         chain.snapshot()
-    declare_lost(chain.archive, chain.cluster, "pump-1", "disk replaced", who="ops")
+    made = declare_lost(chain.archive, chain.cluster, "pump-1", "disk replaced", who="ops")
     after = chain.write(0)
     done = chain.snapshot()
     assert [each["node_id"] for each in done[0]["declared"]] == ["pump-1"]
+    assert [each["end"] for each in done[:-1]] == [made.to_ts]
     found = chain.archived()
     assert lost not in found
     assert {kept, after} <= set(found)

@@ -1,5 +1,7 @@
 """Nobody is left out in silence: Pumps that go, come back, are emptied, forced or declared (row A2)."""
 
+import threading
+
 import pytest
 
 from include.archive.coverage import Action, judge
@@ -113,9 +115,10 @@ def test_a_pump_that_comes_back_with_an_emptied_data_directory_holds_the_window(
     assert "emptied" in text
     made = declare_lost(world.archive, world.cluster, "pump-1", "disk replaced", who="ops")
     assert (made.incarnation, made.from_ts, made.to_ts > lost) == ("one", world.archive.end(), True)
-    (done,) = world.snapshot()
+    done, rest = world.snapshot()
     assert [each["reason"] for each in done["declared"]] == ["disk replaced"]
-    manifest = world.archive.chain()[-1]
+    assert (done["end"], rest["declared"]) == (made.to_ts, [])
+    manifest = world.archive.chain()[1]
     assert manifest.pump("pump-1").incarnation == "two"
     assert manifest.declared[0].to_ts == made.to_ts
     assert [ts for ts, _ in world.commits()][-1] == kept
@@ -155,11 +158,79 @@ def test_a_lost_pump_that_is_still_registered_as_online_is_tried_first(world):
     ts = two.transaction()
     one.transaction()
     declare_lost(world.archive, world.cluster, "pump-2", "we thought so", who="ops")
-    (done,) = world.snapshot()
-    assert done["declared"] == []
+    done = world.snapshot()
+    assert [each["declared"] for each in done] == [[], []]
     assert (ts, "pump-2") in world.commits()
     two.stop()
     held(world)
+
+
+@pytest.mark.row("A2")
+def test_a_declared_loss_never_covers_what_the_pump_answered_after_it(world):
+    pump, _other = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    world.snapshot()
+    pump.stop()
+    made = declare_lost(world.archive, world.cluster, "pump-1", "we thought so", who="ops")
+    pump.start()
+    kept = pump.transaction()
+    until = world.cluster.tso()
+    plan = plan_window(world.archive, world.cluster, until)
+    assert (plan["pumps"]["pump-1"]["action"], plan["end"]) == ("pull", made.to_ts)
+    pump.stop()
+    with pytest.raises(WindowHeld):
+        world.snapshot(until, pull_timeout_s=0.4)
+    assert world.archive.end() == made.to_ts
+    assert world.archive.last().pump("pump-1").lost
+    pump.start()
+    world.snapshot()
+    assert world.commits() == [(kept, "pump-1")]
+
+
+@pytest.mark.row("A2")
+def test_a_moment_without_an_answer_is_no_loss_although_one_is_declared(world):
+    pump = world.pump()
+    world.init()
+    ts = pump.transaction()
+    made = declare_lost(world.archive, world.cluster, "pump-1", "we thought so", who="ops")
+    pump.stop()
+    back = threading.Timer(0.5, pump.start)
+    back.start()
+    (done,) = world.snapshot(made.to_ts, pull_timeout_s=20)
+    back.join()
+    assert done["declared"] == []
+    assert world.commits() == [(ts, "pump-1")]
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize("how", ["away", "emptied", "collected", "reported"])
+def test_a_plan_that_reaches_above_the_declared_loss_gives_up_nothing(world, how):
+    pump = world.pump()
+    world.init()
+    world.snapshot()
+    made = declare_lost(world.archive, world.cluster, "pump-1", "we thought so", who="ops")
+    if how == "emptied":
+        pump.binlogs, pump.incarnation = [], "two"
+        pump.register(NodeState.ONLINE)
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    assert plan["end"] == made.to_ts
+    settings = world.settings.model_copy(
+        update={"archive": world.settings.archive.model_copy(update={"pull_timeout_s": 0.4})}
+    )
+    if how != "reported":
+        plan["end"] = plan["until"]
+    if how == "collected":
+        pump.gc_point = world.cluster.tso()
+    if how in ("away", "reported"):
+        pump.stop()
+    if how == "reported":
+        reports = [pull_node(world.archive, world.cluster, plan, "pump-1", settings)]
+        plan["end"] = reports[0]["reached"] = plan["until"]
+        with pytest.raises(UsageError, match="no declared loss covers"):
+            commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
+        return
+    with pytest.raises(PositionCollected if how == "collected" else WindowHeld):
+        pull_node(world.archive, world.cluster, plan, "pump-1", settings)
 
 
 def test_a_declaration_needs_a_reason_and_a_known_pump(world):
@@ -245,8 +316,8 @@ def test_a_pull_from_below_the_gc_point_is_an_error_and_declared_away_only_by_na
         world.snapshot()
     assert world.archive.chain() == []
     declare_lost(world.archive, world.cluster, "pump-1", "unregistered for a week", who="ops")
-    (done,) = world.snapshot()
-    assert len(done["declared"]) == 1
+    done, rest = world.snapshot()
+    assert (len(done["declared"]), rest["declared"]) == (1, [])
     assert world.commits() == [(kept, "pump-1")]
 
 
@@ -281,8 +352,8 @@ def test_a_go_pump_that_no_longer_has_the_last_binlog_pulled_holds_the_window(wo
     why, _text = held(world)
     assert "no longer has the last binlog" in why["pump-1"]
     declare_lost(world.archive, world.cluster, "pump-1", "its GC ran", who="ops")
-    (done,) = world.snapshot()
-    assert len(done["declared"]) == 1
+    done, rest = world.snapshot()
+    assert (len(done["declared"]), rest["declared"]) == (1, [])
     assert world.commits()[-1] == (kept, "pump-1")
 
 
