@@ -13,7 +13,7 @@ from include.archive.coverage import Action
 from include.archive.ddl import write_jobs
 from include.archive.duplicates import find_duplicates
 from include.archive.history import ddl_binlogs, with_jobs
-from include.archive.manifest import AcceptedCommit, DdlEntry, Manifest, PumpEntry, SegmentEntry
+from include.archive.manifest import AcceptedCommit, DdlEntry, LastBinlog, Manifest, PumpEntry, SegmentEntry
 from include.archive.pull import open_puller
 from include.archive.report import NodeReport, Plan
 from include.archive.segment import SegmentWriter, read_segment
@@ -188,8 +188,14 @@ def _pump_entry(report: NodeReport, end: Tso) -> PumpEntry:
         sync_log=report.sync_log,
         batch=report.batch,
         registry=report.registry,
-        last=report.last,
+        last=_last_binlog(report, end),
     )
+
+
+def _last_binlog(report: NodeReport, end: Tso) -> LastBinlog | None:
+    """The newest binlog of a Go Pump that lies in the archive: one above the window's end proves nothing below it."""
+    below = [each for each in report.seen if each.commit_ts <= end]
+    return below[-1] if below else report.last
 
 
 def _tell(archive: Archive, cluster: Cluster, settings: Settings, accepted: Sequence[AcceptedCommit]) -> None:

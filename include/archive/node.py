@@ -30,6 +30,7 @@ from include.registry.base import Cluster
 from include.settings import Settings
 
 _FIRST_BINLOG_S = 15.0
+_MAX_SAMPLES = 32
 
 
 def pull_node(
@@ -98,7 +99,7 @@ class _NodePull:
         self._bytes = 0
         self._tail_from = Tso(0)
         self._pending: dict[tuple[int, int], Pending] = {}
-        self._last = target.last
+        self._samples: list[LastBinlog] = []
         self._seen: Frame | None = None
         self._waiting_for = ""
         self._hole_used = False
@@ -155,7 +156,8 @@ class _NodePull:
             segments=segments,
             drained_to=drained_to,
             tail_from=self._tail_from,
-            last=self._last,
+            last=None if self._hole_used else target.last,
+            seen=tuple(self._samples),
             pending=(*self._pending.values(), *below),
             declared=target.declared if self._hole_used else None,
         )
@@ -188,11 +190,11 @@ class _NodePull:
     def _take(self, frame: Frame, writer: SegmentWriter | None) -> None:
         """Write the real binlogs of the window; note what lies above it and what is late or orphan."""
         self._position = Tso(max(self._position, frame.complete_to))
-        if frame.last is not None:
-            self._last = frame.last
         batch = frame.batch
         if batch is not None and batch.num_rows:
             commit_ts = batch.column("commit_ts").to_numpy()
+            if frame.last is not None:
+                self._sample(batch, commit_ts)
             start_ts = batch.column("start_ts").to_numpy()
             flag = batch.column("flag").to_numpy()
             real = commit_ts != start_ts
@@ -209,6 +211,15 @@ class _NodePull:
                 self._rows += wanted.num_rows
                 self._bytes += wanted.column("payload").nbytes
         self._show()
+
+    def _sample(self, batch: pa.RecordBatch, commit_ts: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Keep what can prove a Go Pump's continuity, wherever in its stream the window will end."""
+        inside = int(np.count_nonzero(commit_ts <= self._plan.end))
+        for row in sorted({0, inside - 1}) if inside else ():
+            sha256 = hashlib.sha256(batch.column("payload")[row].as_buffer()).hexdigest()
+            self._samples.append(LastBinlog(commit_ts=Tso(int(commit_ts[row])), sha256=sha256))
+        if len(self._samples) > _MAX_SAMPLES:
+            self._samples = [*self._samples[:-1:2], self._samples[-1]]
 
     def _note(self, batch: pa.RecordBatch, row: int, flag: int) -> None:
         start_ts, commit_ts = batch.column("start_ts")[row].as_py(), batch.column("commit_ts")[row].as_py()

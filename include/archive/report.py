@@ -116,7 +116,8 @@ class NodeReport:
     """What one Pump's pull gave.
 
     ``reached``: complete up to there. ``drained_to``: F3 of a closing Pump, 0 = it was not tried; ``tail_from``: the
-    smallest real commit ts that came above the planned end, 0 = none. ``declared``: the declaration that was needed.
+    smallest real commit ts that came above ``reached``, 0 = none. ``declared``: the declaration that was needed.
+    ``last``: what the manifest before knows of a Go Pump; ``seen``: binlogs of it pulled since, in order, a sample.
     """
 
     node_id: str
@@ -133,6 +134,7 @@ class NodeReport:
     drained_to: Tso = Tso(0)
     tail_from: Tso = Tso(0)
     last: LastBinlog | None = None
+    seen: tuple[LastBinlog, ...] = ()
     pending: tuple[Pending, ...] = ()
     declared: Declaration | None = field(default=None)
 
@@ -153,6 +155,7 @@ class NodeReport:
             "drained_to": int(self.drained_to),
             "tail_from": int(self.tail_from),
             "last": None if self.last is None else self.last.to_dict(),
+            "seen": [each.to_dict() for each in self.seen],
             "pending": [each.to_dict() for each in self.pending],
             "declared": None if self.declared is None else self.declared.to_dict(),
         }
@@ -176,6 +179,7 @@ class NodeReport:
             drained_to=Tso(int(data["drained_to"])),
             tail_from=Tso(int(data["tail_from"])),
             last=None if last is None else LastBinlog.from_dict(last),
+            seen=tuple(LastBinlog.from_dict(each) for each in data["seen"]),
             pending=tuple(Pending.from_dict(each) for each in data["pending"]),
             declared=None if declared is None else Declaration.from_dict(declared),
         )

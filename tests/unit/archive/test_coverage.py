@@ -331,10 +331,56 @@ def test_a_go_pump_is_pulled_by_single_messages(world):
     world.snapshot()
     assert [ts for ts, _ in world.commits()] == [*wanted, job]
     last = world.archive.chain()[0].pump("pump-1").last
-    assert last.commit_ts > world.archive.end()
+    assert job <= last.commit_ts <= world.archive.end()
     wanted = pump.transaction()
     world.snapshot()
     assert world.commits()[-1] == (wanted, "pump-1")
+
+
+@pytest.mark.row("A2")
+def test_a_go_pumps_last_binlog_is_one_that_lies_in_the_window(world):
+    go, other = world.pump("go-1", go=True), world.pump("pump-2")
+    world.init()
+    world.snapshot()
+    before = world.archive.last().pump("go-1").last
+    first = go.transaction()
+    for _ in range(10):
+        other.transaction(rows=5, size=100)
+    later = [go.transaction() for _ in range(5)]
+    until = world.cluster.tso()
+    other.frame_rows = 2
+    plan = plan_window(world.archive, world.cluster, until)
+    settings = world.settings.model_copy(
+        update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 2000})}
+    )
+    reports = [pull_node(world.archive, world.cluster, plan, node, settings) for node in plan["pumps"]]
+    commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
+    end, last = world.archive.end(), world.archive.last().pump("go-1").last
+    assert first < end < later[0]
+    assert before.commit_ts <= last.commit_ts <= end
+    # Its GC goes by age: what it collected behind the window's end was never pulled into a manifest.
+    go.gc_point = later[2]
+    go.binlogs = [each for each in go.binlogs if each[0] > later[2]]
+    why, _ = held(world)
+    assert "no longer has the last binlog" in why["go-1"]
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize("frame_rows", [1, 100])
+def test_the_samples_of_a_go_pump_stay_few_and_end_with_its_last_binlog(world, frame_rows):
+    go = world.pump("go-1", go=True)
+    world.init()
+    go.follow_clock = False
+    wanted = [go.transaction() for _ in range(150)]
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    go.fake()
+    go.frame_rows = frame_rows
+    report = pull_node(world.archive, world.cluster, plan, "go-1", world.settings)
+    seen = [each["commit_ts"] for each in report["seen"]]
+    assert seen == sorted(seen)
+    assert seen[0] <= wanted[0]
+    assert seen[-1] == wanted[-1]
+    assert len(seen) <= 33
 
 
 @pytest.mark.row("A2")
