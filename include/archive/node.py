@@ -135,11 +135,9 @@ class _NodePull:
             segments = () if lost else tuple(writer.finish())
         if lost:
             return _unpulled(self._cluster, plan, replace(target, action=Action.LOST))
-        below = self._pending_below()
         reached = Tso(min(self._position, plan.end))
-        drained_to = Tso(0)
-        if status.state is NodeState.CLOSING and reached == plan.end:
-            drained_to = self._drain()
+        drained_to = self._drain(reached) if status.state is NodeState.CLOSING else Tso(0)
+        below = self._pending_below()
         seen = self._seen
         if seen is None:
             raise _TimeUpError
@@ -152,7 +150,7 @@ class _NodePull:
             state=str(status.state),
             sync_log=seen.sync_log,
             batch=batch,
-            drained=target.drained and seen.start_count == target.start_count,
+            drained=self._proved_before(),
             segments=segments,
             drained_to=drained_to,
             tail_from=self._tail_from,
@@ -187,18 +185,21 @@ class _NodePull:
         declared = self._target.declared
         return declared if declared is not None and self._plan.end <= declared.to_ts else None
 
-    def _take(self, frame: Frame, writer: SegmentWriter | None) -> None:
-        """Write the real binlogs of the window; note what lies above it and what is late or orphan."""
+    def _take(self, frame: Frame, writer: SegmentWriter | None = None, *, reached: Tso | None = None) -> None:
+        """Write the real binlogs of the window; note what lies above it and what is late or orphan.
+
+        With ``reached`` the window is full up to there already: everything real is above it.
+        """
         self._position = Tso(max(self._position, frame.complete_to))
         batch = frame.batch
         if batch is not None and batch.num_rows:
             commit_ts = batch.column("commit_ts").to_numpy()
-            if frame.last is not None:
+            if frame.last is not None and reached is None:
                 self._sample(batch, commit_ts)
             start_ts = batch.column("start_ts").to_numpy()
             flag = batch.column("flag").to_numpy()
             real = commit_ts != start_ts
-            inside = real & (commit_ts <= self._plan.end)
+            inside = real & (commit_ts <= (self._plan.end if reached is None else reached))
             above = commit_ts[real & ~inside]
             if above.size and not self._tail_from:
                 self._tail_from = Tso(int(above[0]))
@@ -247,24 +248,41 @@ class _NodePull:
 
     # -- a closing Pump -----------------------------------------------------------------------------------------
 
-    def _drain(self) -> Tso:
-        """Pull past two fresh timestamps; returns the second, 0 when time was up before.
+    def _drain(self, reached: Tso) -> Tso:
+        """Pull past two fresh timestamps; returns the second, 0 where the Pump has more than this window takes.
 
         The state was read before F2 is taken: every prewrite that this Pump took is older than F2, so past F2 each
         has its outcome, and past F3 each outcome is in the stream.
+
+        The Pump goes offline as soon as the checkpoint has passed its last position. So no window is published that
+        may reach it without the proof: WindowHeld. It does not where something real, or a prewrite without an outcome,
+        lies above: the last position comes after those.
         """
+        self._deadline = self._clock.monotonic() + self._settings.archive.pull_timeout_s
+        first = self._seen
+        fence = Tso(0)
         try:
-            first = self._seen
-            for frame in self._stream(self._cluster.tso()):
-                self._take(frame, None)
-            fence = self._cluster.tso()
-            for frame in self._stream(fence):
-                self._take(frame, None)
-        except (_TimeUpError, PumpUnavailable):
-            return Tso(0)
+            for _turn in range(2):
+                fence = self._cluster.tso()
+                for frame in self._stream(fence):
+                    self._take(frame, reached=reached)
+                    if self._tail_from:
+                        return Tso(0)
+        except _TimeUpError:
+            if self._seen is not None and self._seen.blocked_by:
+                return Tso(0)
+            if self._proved_before() and not self._rows:
+                return Tso(0)
+            self._waiting_for = f"it is closing and has not shown that it is drained: {self._waiting_for}"
+            raise
         if first is None or self._seen is None or first.start_count != self._seen.start_count:
-            return Tso(0)
+            self._waiting_for = "it was started again while it was asked whether it is drained"
+            raise _TimeUpError
         return fence
+
+    def _proved_before(self) -> bool:
+        """Whether the last manifest says that this very start of the Pump is drained."""
+        return self._target.drained and self._seen is not None and self._seen.start_count == self._target.start_count
 
     # -- the stream ---------------------------------------------------------------------------------------------
 
