@@ -14,8 +14,13 @@ help:            ## This list
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --no-deps --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@if command -v uv > /dev/null; then \
+	  uv pip install -q --python $(BIN)/python --compile-bytecode --no-deps --require-hashes -r requirements.lock && \
+	  uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	else \
+	  $(BIN)/python -m pip install -q --no-deps --require-hashes -r requirements.lock && \
+	  $(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .; \
+	fi
 	@touch $@
 
 install: $(STAMP) ## Virtual environment from the lock (hashes checked)

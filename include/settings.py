@@ -110,7 +110,7 @@ class SchemaSettings(Section):
 
     history: str = Field(
         "",
-        description="http(s)://tidb:10080 (status API), mysql://user@host:port/schema.table (demo source); empty = archive",
+        description="http(s)://tidb:10080 (status API), mysql://user@host:port/schema.table (demo source); or empty",
     )
     history_password: SecretStr = Field(SecretStr(""), description="password of a mysql:// history")
 

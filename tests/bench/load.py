@@ -74,7 +74,10 @@ def _load(env: dict[str, str], target: TargetSettings, server_pid: int, repeat: 
     changes = _TXNS * 10
     server_cpu = sum(server.cpu_times()[:2]) - before
     return watch.sample(
-        changes, without_start_s=said["seconds"], server_cpu_s_per_100k=server_cpu / changes * 1e5, load_units=said["units"]
+        changes,
+        without_start_s=said["seconds"],
+        server_cpu_s_per_100k=server_cpu / changes * 1e5,
+        load_units=said["units"],
     )
 
 
