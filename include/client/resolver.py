@@ -102,7 +102,7 @@ class ResolverServer:
         self._interval_s = heartbeat_interval_s
         tls = tls or TlsSettings()
         self._server = grpc.server(ThreadPoolExecutor(threads, thread_name_prefix="resolver"), options=SERVER_OPTIONS)
-        add_TxnResolverServicer_to_server(_Servicer(cluster.cluster_id(), answer, tls), self._server)
+        add_TxnResolverServicer_to_server(_Servicer(cluster.cluster_id(), prefixes, answer, tls), self._server)
         credentials = server_credentials(tls)
         try:
             port = (
@@ -157,8 +157,9 @@ class ResolverServer:
 
 
 class _Servicer(TxnResolverServicer):
-    def __init__(self, cluster_id: int, answer: Answer, tls: TlsSettings) -> None:
+    def __init__(self, cluster_id: int, prefixes: Sequence[bytes], answer: Answer, tls: TlsSettings) -> None:
         self._cluster_id = cluster_id
+        self._prefixes = tuple(prefixes)
         self._answer = answer
         self._tls = tls
 
@@ -170,6 +171,13 @@ class _Servicer(TxnResolverServicer):
         except BinlogError as error:
             refuse(context, error)
         start_ts = Tso(request.start_ts)
+        if not request.prewrite_key.startswith(self._prefixes):
+            # Meant for whoever listened here before. Our store knows nothing of it, which would read "rolled back".
+            log.warning("resolver_asked_of_strange_key", start_ts=start_ts, prewrite_key=request.prewrite_key.hex())
+            context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this resolver does not answer for the prewrite key of transaction {start_ts}",
+            )
         try:
             outcome = self._answer(start_ts, request.prewrite_key, request.decide)
         except Exception as error:  # noqa: BLE001 - the application's code: any failure of it is "no answer"

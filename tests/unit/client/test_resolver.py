@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from include.client.resolver import PENDING, ROLLED_BACK, Outcome, OutcomeKind, ResolverServer, committed
-from include.errors import ClusterMismatch, ConfigError, PeerRefused, PumpUnavailable, ResolverOverlap
+from include.errors import BinlogError, ClusterMismatch, ConfigError, PeerRefused, PumpUnavailable, ResolverOverlap
 from include.model.tso import Tso
 from include.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
 from include.proto.pumphouse_pb2_grpc import TxnResolverStub
@@ -54,6 +54,24 @@ def test_the_applications_answer_reaches_the_pump(cluster):
         assert ask(server, cluster, 2) == TxnStatusResponse(outcome="PENDING")
         assert ask(server, cluster, 2, decide=True) == TxnStatusResponse(outcome="ROLLED_BACK")
     assert asked == [(1, b"bank/1", False), (2, b"bank/2", False), (2, b"bank/2", True)]
+
+
+@pytest.mark.row("P6")
+def test_a_key_of_another_application_is_not_answered(cluster):
+    """Its resolver listened on this port before, and the Pump still believes it does."""
+    asked: list[bytes] = []
+
+    def answer(_start_ts: Tso, key: bytes, _decide: bool) -> Outcome:
+        asked.append(key)
+        return ROLLED_BACK
+
+    shop = ResolverServer(cluster, "shop", [b"shop/", b"cart/"], answer)
+    with shop, pytest.raises(BinlogError, match="does not answer"):
+        ask(shop, cluster, 1, decide=True)
+    assert asked == []
+    with ResolverServer(cluster, "all", [b""], answer) as server:
+        assert ask(server, cluster, 1, decide=True) == TxnStatusResponse(outcome="ROLLED_BACK")
+    assert asked == [b"bank/1"]
 
 
 @pytest.mark.row("P6")
