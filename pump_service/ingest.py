@@ -1,6 +1,7 @@
 """What a write must pass before the store sees it, in the order of the Go Pump (docs/formats.md, "WriteBinlog").
 
-1 cluster id, 2 parses, 3 state (a P only when online), 4 disk space (for a P), 5 probe, 6 store.
+1 cluster id, 2 parses, and its times are none of the future, 3 state (a P only when online), 4 disk space (for a P),
+5 probe, 6 store.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from include.errors import BinlogError, ClusterMismatch, PumpDraining
+from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpUnavailable
 from include.model.binlog import BinlogType
+from include.model.tso import show
 from pump_service.api.convert import item_of
+from pump_service.horizon import Horizon
 from pump_service.lifecycle import Lifecycle
 from pump_service.store.store import Item, Store
 from pump_service.submit import Statuses, Submitter
@@ -19,8 +22,11 @@ from pump_service.submit import Statuses, Submitter
 class Ingest:
     """Checks and submits. Owned by the event loop."""
 
-    def __init__(self, *, cluster_id: int, lifecycle: Lifecycle, store: Store, submitter: Submitter) -> None:
+    def __init__(
+        self, *, cluster_id: int, horizon: Horizon, lifecycle: Lifecycle, store: Store, submitter: Submitter
+    ) -> None:
         self.cluster_id = cluster_id
+        self._horizon = horizon
         self._lifecycle = lifecycle
         self._store = store
         self._submitter = submitter
@@ -36,6 +42,12 @@ class Ingest:
         """One payload; returns when it is durable. A probe (both times 0) stores nothing."""
         await self._submitter.room(len(payload))
         item = item_of(payload)
+        if not self._horizon.covers(_latest(item)):
+            status: Statuses = [None]
+            await self._without_future([(0, item)], status)
+            if status[0] is not None:
+                raise status[0]
+            await self._submitter.room(len(payload))
         if self._probe_or_refuse(item):
             return
         statuses = await self._submitter.submit((item,))
@@ -46,10 +58,19 @@ class Ingest:
         """Hand a batch over in order, as soon as there is room; the future has one status for each payload."""
         await self._submitter.room(sum(map(len, payloads)))
         statuses: Statuses = [None] * len(payloads)
-        items, places = [], []
+        parsed: list[tuple[int, Item]] = []
         for place, payload in enumerate(payloads):
             try:
-                item = item_of(payload)
+                parsed.append((place, item_of(payload)))
+            except BinlogError as error:
+                statuses[place] = error
+        if not self._horizon.covers(max((_latest(item) for _, item in parsed), default=0)):
+            parsed = await self._without_future(parsed, statuses)
+            await self._submitter.room(sum(map(len, payloads)))
+        items, places = [], []
+        # From here to the submission nothing waits: the state must be that of the moment at which it is handed over.
+        for place, item in parsed:
+            try:
                 if not self._probe_or_refuse(item):
                     items.append(item)
                     places.append(place)
@@ -69,6 +90,26 @@ class Ingest:
         self._submitter.submit(items).add_done_callback(arrange)
         return answer
 
+    async def _without_future(self, parsed: Sequence[tuple[int, Item]], statuses: Statuses) -> list[tuple[int, Item]]:
+        """What the cluster can have given out the times of; sets the statuses of the rest. Asks at most once."""
+        unavailable: PumpUnavailable | None = None
+        try:
+            await self._horizon.reaches(max(_latest(item) for _, item in parsed))
+        except PumpUnavailable as error:
+            unavailable = error
+        taken = []
+        for place, item in parsed:
+            if self._horizon.covers(_latest(item)):
+                taken.append((place, item))
+            else:
+                statuses[place] = unavailable or BadBinlog(
+                    f"a Binlog from the future: start {show(item.start_ts)}, commit {show(item.commit_ts)}",
+                    hint="take timestamps from this cluster",
+                    start_ts=item.start_ts,
+                    commit_ts=item.commit_ts,
+                )
+        return taken
+
     def _probe_or_refuse(self, item: Item) -> bool:
         """Whether it is a probe; raises what the Pump does not take now."""
         if item.tp == BinlogType.PREWRITE:
@@ -80,3 +121,7 @@ class Ingest:
             state = self._lifecycle.state
             raise PumpDraining(f"this Pump takes nothing more: {state}", state=str(state))
         return item.start_ts == 0 and item.commit_ts == 0
+
+
+def _latest(item: Item) -> int:
+    return max(item.start_ts, item.commit_ts)

@@ -15,6 +15,7 @@ from include.settings import PumpSettings, TlsSettings
 from pump_service.collector import Collector
 from pump_service.fakes import FakeWriter
 from pump_service.heartbeat import Registrar, Report
+from pump_service.horizon import Horizon
 from pump_service.ingest import Ingest
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics, Sample
@@ -62,8 +63,10 @@ def build_stages(
     lifecycle = Lifecycle(registrar.found.state if registrar.found is not None else None)
     submitter = Submitter(store, settings.queue_bytes, metrics)
     cluster_id = cluster.cluster_id()
+    horizon = Horizon(cluster, clock)
     ingest = Ingest(
         cluster_id=cluster_id,
+        horizon=horizon,
         lifecycle=lifecycle,
         store=store,
         submitter=submitter,
@@ -96,7 +99,10 @@ def build_stages(
             score=score(free_share=free, load=os.getloadavg()[0] / (os.cpu_count() or 1), writable=not store.read_only),
         )
 
-    asker = Asker(store=store, resolver=resolver, cluster=cluster, settings=settings, metrics=metrics, clock=clock)
+    asker = Asker(
+        store=store, resolver=resolver, cluster=cluster, horizon=horizon, settings=settings, metrics=metrics,
+        clock=clock,
+    )  # fmt: skip
     metrics.watch(lambda: store_samples(store))
     return Stages(
         store=store,

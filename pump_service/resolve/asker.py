@@ -12,10 +12,11 @@ from collections.abc import Callable
 import structlog
 
 from include.clock import Clock
-from include.errors import BinlogError
+from include.errors import BinlogError, PumpUnavailable
 from include.model.tso import physical_ms, show
 from include.registry.base import Cluster
 from include.settings import PumpSettings
+from pump_service.horizon import Horizon
 from pump_service.metrics import PumpMetrics
 from pump_service.resolve.base import Fate, NoAnswer, Outcome, Resolver
 from pump_service.store.store import Status, Store, Unresolved
@@ -38,6 +39,7 @@ class Asker:
         store: Store,
         resolver: Resolver,
         cluster: Cluster,
+        horizon: Horizon,
         settings: PumpSettings,
         metrics: PumpMetrics,
         clock: Clock,
@@ -45,6 +47,7 @@ class Asker:
         self._store = store
         self._resolver = resolver
         self._cluster = cluster
+        self._horizon = horizon
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
@@ -94,13 +97,21 @@ class Asker:
     async def _settle(self, prewrite: Unresolved, *, decide: bool) -> bool:
         start_ts = prewrite.start_ts
         try:
-            outcome = await self._resolver.ask(start_ts, prewrite.prewrite_key, decide=decide)
-        except NoAnswer as error:
+            outcome = await self._ask(prewrite, decide=decide)
+        except (NoAnswer, PumpUnavailable) as error:
             self._metrics.resolver_questions.labels("none").inc()
             log.debug("resolver_no_answer", start_ts=start_ts, error=str(error))
             return False
         self._metrics.resolver_questions.labels(outcome.fate.value).inc()
         return await self._record(start_ts, outcome)
+
+    async def _ask(self, prewrite: Unresolved, *, decide: bool) -> Outcome:
+        outcome = await self._resolver.ask(prewrite.start_ts, prewrite.prewrite_key, decide=decide)
+        if not await self._horizon.reaches(outcome.commit_ts):
+            commit_ts = show(outcome.commit_ts)
+            log.error("resolver_answer_impossible", start_ts=prewrite.start_ts, commit_ts=commit_ts)
+            raise NoAnswer(f"the commit ts that was answered, {commit_ts}, lies in the future")
+        return outcome
 
     async def _record(self, start_ts: int, outcome: Outcome) -> bool:
         if outcome.fate is Fate.COMMITTED:

@@ -9,24 +9,34 @@ from typing import Any
 
 import pytest
 
-from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpReadOnly
+from include.clock import SYSTEM_CLOCK
+from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
 from include.model.node import NodeState
+from include.model.tso import compose, physical_ms
+from include.registry.file import FileCluster
+from pump_service.horizon import Horizon
 from pump_service.ingest import Ingest
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Item, Store
 from pump_service.submit import Submitter
 from tests.support.pumpserver import commit, prewrite, rollback
+from tests.support.storekit import fake as fake_item
 from tests.support.storekit import settings
 
 CLUSTER = 77
 
 
+def fake(ts: int) -> bytes:
+    return fake_item(ts).payload
+
+
 class Bench:
     """An Ingest over a store that counts its groups and can be held."""
 
-    def __init__(self, store: Store, queue_bytes: int) -> None:
+    def __init__(self, store: Store, queue_bytes: int, cluster: FileCluster) -> None:
         self.store = store
+        self.cluster = cluster
         self.groups: list[int] = []
         self.held: list[Callable[[], None]] = []
         self.hold = False
@@ -44,7 +54,10 @@ class Bench:
         self.life.apply(Action.START)
         self.metrics = PumpMetrics()
         self.submitter = Submitter(store, queue_bytes, self.metrics)
-        self.ingest = Ingest(cluster_id=CLUSTER, lifecycle=self.life, store=store, submitter=self.submitter)
+        self.ingest = Ingest(
+            cluster_id=CLUSTER, horizon=Horizon(cluster, SYSTEM_CLOCK), lifecycle=self.life, store=store,
+            submitter=self.submitter,
+        )  # fmt: skip
 
     async def indexed(self, prewrites: int) -> None:
         """That many Ps are open, no more and no less, once the index has caught up."""
@@ -63,7 +76,7 @@ def run(tmp_path: Path, test: Callable[[Bench], Awaitable[None]], *, queue_bytes
     async def main() -> None:
         store = Store.open(settings(tmp_path / "data", **values))
         try:
-            await asyncio.wait_for(test(Bench(store, queue_bytes)), 20)
+            await asyncio.wait_for(test(Bench(store, queue_bytes, FileCluster(tmp_path / "cluster"))), 20)
         finally:
             store.close()
 
@@ -210,3 +223,67 @@ def test_the_checks_come_in_the_order_of_the_go_pump(tmp_path: Path) -> None:
         assert bench.life.state is NodeState.PAUSING
 
     run(tmp_path, test, stop_write_at_available_bytes=1 << 60)
+
+
+@pytest.mark.row("P6", "W5")
+def test_binlogs_from_the_future_are_refused_and_their_neighbours_taken(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        start = bench.cluster.tso()
+        soon = compose(physical_ms(start) + 60_000)
+        await bench.ingest.write(prewrite(start))
+        for payload in (commit(start, soon), commit(start, 1 << 62), fake(soon), prewrite(soon), rollback(soon)):
+            with pytest.raises(BadBinlog, match="future"):
+                await bench.ingest.write(payload)
+        other = bench.cluster.tso()
+        statuses = await (
+            await bench.ingest.write_batch(
+                [prewrite(other), commit(start, soon), b"\xff", commit(other, bench.cluster.tso()), fake(1 << 62)]
+            )
+        )
+        assert [type(status) for status in statuses] == [type(None), BadBinlog, BadBinlog, type(None), BadBinlog]
+        await bench.ingest.write(commit(start, bench.cluster.tso()))
+        while bench.store.watermark <= other:
+            await asyncio.sleep(0.01)
+        assert bench.store.watermark < bench.cluster.tso()
+        assert bench.store.late() == []
+
+    run(tmp_path, test)
+
+
+def test_a_fresh_timestamp_is_never_refused_and_the_cluster_is_seldom_asked(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        asked = 0
+        real = bench.cluster.tso
+
+        def counted() -> Any:
+            nonlocal asked
+            asked += 1
+            return real()
+
+        bench.cluster.tso = counted  # type: ignore[method-assign]
+        drawn = real()
+        for _ in range(100):
+            fresh = real()
+            await bench.ingest.write(fake(fresh))
+        await asyncio.sleep(0.01)
+        asked_before = asked
+        await asyncio.gather(*(bench.ingest.write(prewrite(drawn + n)) for n in range(200)))
+        await asyncio.gather(*(bench.ingest.write(fake(real())) for _ in range(200)))
+        assert asked - asked_before <= 3
+        await bench.ingest.write(commit(drawn, real()))
+
+    run(tmp_path, test)
+
+
+def test_what_cannot_be_compared_is_refused_for_now(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        def down() -> Any:
+            raise OSError(5, "down")
+
+        fresh, bench.cluster.tso = bench.cluster.tso(), down  # type: ignore[method-assign]
+        with pytest.raises(PumpUnavailable):
+            await bench.ingest.write(fake(fresh))
+        statuses = await (await bench.ingest.write_batch([fake(fresh), b""]))
+        assert [type(status) for status in statuses] == [PumpUnavailable, type(None)]
+
+    run(tmp_path, test)

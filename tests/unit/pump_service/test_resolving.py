@@ -13,6 +13,7 @@ from include.proto.pumphouse_pb2 import TxnStatusResponse
 from include.registry.base import ResolverRecord
 from include.registry.file import FileCluster
 from include.settings import PumpSettings
+from pump_service.horizon import Horizon
 from pump_service.metrics import PumpMetrics
 from pump_service.resolve.application import _outcome, choose
 from pump_service.resolve.asker import Asker
@@ -108,7 +109,7 @@ def test_power_is_used_only_after_the_time_out_and_only_an_outcome_ends_the_wait
 
         def asker(seconds: float) -> Asker:
             return Asker(
-                store=store, resolver=resolver, cluster=cluster, settings=PumpSettings(), metrics=metrics,
+                store=store, resolver=resolver, cluster=cluster, horizon=Horizon(cluster, SYSTEM_CLOCK), settings=PumpSettings(), metrics=metrics,
                 clock=Later(seconds),
             )  # fmt: skip
 
@@ -152,7 +153,7 @@ def test_many_open_prewrites_are_all_asked_about_in_one_round(tmp_path: Path) ->
         while len(store.unresolved(1000)) < 200:
             await asyncio.sleep(0.01)
         await Asker(
-            store=store, resolver=resolver, cluster=cluster, settings=PumpSettings(), metrics=PumpMetrics(),
+            store=store, resolver=resolver, cluster=cluster, horizon=Horizon(cluster, SYSTEM_CLOCK), settings=PumpSettings(), metrics=PumpMetrics(),
             clock=Later(2.0),
         ).round()  # fmt: skip
         while store.unresolved_count > 100:
@@ -161,5 +162,35 @@ def test_many_open_prewrites_are_all_asked_about_in_one_round(tmp_path: Path) ->
     try:
         asyncio.run(asyncio.wait_for(one_round(), 20))
         assert sorted(ts for ts, _ in resolver.asked) == starts
+    finally:
+        store.close()
+
+
+def test_a_commit_ts_from_the_future_is_no_answer(tmp_path: Path) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    store = Store.open(settings(tmp_path / "data"))
+    start = cluster.tso()
+    write(store, prewrite(start))
+    resolver, metrics = Knows(), PumpMetrics()
+
+    async def rounds() -> None:
+        while not store.unresolved():
+            await asyncio.sleep(0.01)
+        asker = Asker(
+            store=store, resolver=resolver, cluster=cluster, horizon=Horizon(cluster, SYSTEM_CLOCK),
+            settings=PumpSettings(), metrics=metrics, clock=Later(2.0),
+        )  # fmt: skip
+        resolver.outcomes = {start: Outcome(fate=Fate.COMMITTED, commit_ts=compose(physical_ms(start) + 60_000))}
+        await asker.round()
+        assert [waiting.start_ts for waiting in store.unresolved()] == [start]
+        assert b'binlog_pump_resolver_questions_total{answer="none"} 1.0' in metrics.text()
+        resolver.outcomes = {start: Outcome(fate=Fate.COMMITTED, commit_ts=cluster.tso())}
+        await asker.round()
+        while store.unresolved_count:
+            await asyncio.sleep(0.01)
+
+    try:
+        asyncio.run(asyncio.wait_for(rounds(), 20))
+        assert store.watermark <= cluster.tso()
     finally:
         store.close()

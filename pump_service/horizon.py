@@ -1,0 +1,69 @@
+"""Which timestamps the cluster can have given out already.
+
+One commit or fake from the future would lift the watermark above every commit to come, and all of them would be late.
+Writers and resolvers draw their timestamps from the same cluster as we do, so what lies above a fresh one of ours is
+made up. To ask for each write would be dear: what lies in the milliseconds that have passed since the last question is
+believed, because the cluster's clock goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from include.clock import Clock
+from include.errors import BinlogError, PumpUnavailable
+from include.model.tso import physical_ms
+from include.registry.base import Cluster
+
+# A cluster whose clock was set back stands still for a while: we would believe this much of the future at most.
+_BELIEVED_S = 1.0
+
+
+class Horizon:
+    """Asks the cluster only about what it cannot tell by itself. Owned by the event loop."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._latest = 0
+        self._physical_ms = 0  # of the last answer, which came at
+        self._answered_at = float("-inf")  # monotonic
+        self._question: asyncio.Task[None] | None = None
+
+    def covers(self, ts: int) -> bool:
+        """Whether a timestamp, and so every smaller one, is known to lie in the past; False = ask `reaches`."""
+        if ts <= self._latest:
+            return True
+        elapsed_s = self._clock.monotonic() - self._answered_at
+        return elapsed_s < _BELIEVED_S and physical_ms(ts) < self._physical_ms + int(elapsed_s * 1000)
+
+    async def reaches(self, ts: int) -> bool:
+        """Whether the cluster can have given out a timestamp. Raises PumpUnavailable when it cannot be asked."""
+        asked = False
+        while not self.covers(ts):
+            if asked:
+                return False
+            if self._question is None:
+                self._question = asyncio.create_task(self._ask())
+                self._question.add_done_callback(self._answered)
+                asked = True
+            # A question that was under way may have been answered before this timestamp was drawn: then once more.
+            # Whoever waits for the same one goes on in the same turn of the loop, and so into the same group.
+            await asyncio.shield(self._question)
+        return True
+
+    def _answered(self, question: asyncio.Task[None]) -> None:
+        self._question = None
+        if not question.cancelled():
+            question.exception()  # who asked may have gone
+
+    async def _ask(self) -> None:
+        try:
+            now = await asyncio.to_thread(self._cluster.tso)
+        except (BinlogError, OSError) as error:
+            raise PumpUnavailable(
+                f"the cluster cannot be asked for a timestamp to compare with: {error}", hint="try again"
+            ) from error
+        self._latest = max(self._latest, now)
+        self._physical_ms = physical_ms(now)
+        self._answered_at = self._clock.monotonic()
