@@ -6,7 +6,8 @@ Nothing that is written here is visible before a manifest names it, so a killed 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,8 @@ from include.archive import layout
 from include.archive.archive import Archive
 from include.archive.content import content_digest, parse_binlog
 from include.archive.coverage import GONE, Action, incarnation_of, judge, registry_digest
-from include.archive.manifest import Declaration, LastBinlog
+from include.archive.duplicates import digest_of
+from include.archive.manifest import Declaration, LastBinlog, SegmentEntry
 from include.archive.pull import LATE, ORPHAN, Frame, Puller, open_puller
 from include.archive.report import NodeReport, Pending, Plan, Progress, ProgressSink, Target, silent
 from include.archive.segment import SegmentWriter
@@ -93,8 +95,13 @@ class _NodePull:
         self._settings = settings
         self._progress = progress
         self._clock = clock
+        self._genesis = archive.genesis().ts
         self._deadline = clock.monotonic() + settings.archive.pull_timeout_s
-        self._position = plan.start
+        self._begin()
+
+    def _begin(self) -> None:
+        """Everything that one pull gathers."""
+        self._position = self._plan.start
         self._rows = 0
         self._bytes = 0
         self._tail_from = Tso(0)
@@ -107,7 +114,26 @@ class _NodePull:
     def run(self) -> NodeReport:
         """Pull, and where the Pump is closing, find out whether it is drained."""
         try:
-            return self._pull()
+            try:
+                return self._pull()
+            except _MissedError:
+                # A stream does not go back for what comes below its position: only another one brings it.
+                self._deadline = self._clock.monotonic() + self._settings.archive.pull_timeout_s
+                self._begin()
+                return self._pull()
+        except _MissedError as missed:
+            commit = missed.commit
+            self._waiting_for = (
+                f"its {commit.kind} commit {show(commit.commit_ts)} of the transaction that began at "
+                f"{show(commit.start_ts)} came while it was pulled"
+            )
+            holder = {**self._holder(), "start_ts": int(commit.start_ts), "commit_ts": int(commit.commit_ts)}
+            raise WindowHeld(
+                f"Pump {self._target.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
+                hint="run the snapshot again: it brings it",
+                holders=[holder],
+                node_id=self._target.node_id,
+            ) from None
         except _DrainedError:
             # It went offline, as it may once it is drained: nothing of it lies in this window.
             gone = replace(self._target, action=Action.DRAINED, declared=None)
@@ -137,7 +163,7 @@ class _NodePull:
             return _unpulled(self._cluster, plan, replace(target, action=Action.LOST))
         reached = Tso(min(self._position, plan.end))
         drained_to = self._drain(reached) if status.state is NodeState.CLOSING else Tso(0)
-        below = self._pending_below()
+        below = self._pending_below(reached, segments)
         seen = self._seen
         if seen is None:
             raise _TimeUpError
@@ -232,19 +258,44 @@ class _NodePull:
             digest=content_digest(batch.column("payload")[row].as_py()) if late else "",
         )
 
-    def _pending_below(self) -> list[Pending]:
-        """Late and orphan commits that came after the archive had passed them; they are in no frame of this pull."""
+    def _pending_below(self, reached: Tso, segments: Sequence[SegmentEntry]) -> list[Pending]:
+        """Late and orphan commits that are in no frame of this pull: they came when the stream had passed them.
+
+        Read when the last frame is there. Those at or below genesis are no part of the archive.
+        """
         while True:
             puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
             try:
                 status = puller.status()
-                found = [] if status is None else [*_pending(puller, status, self._plan.start)]
+                found = [] if status is None else [*_pending(puller, status, self._genesis, self._plan.start)]
             except PumpUnavailable as error:
                 self._away(str(error.message))
-            else:
-                return found
+                continue
             finally:
                 puller.close()
+            if status is not None:
+                found.extend(self._missed(status, reached, segments))
+            return found
+
+    def _missed(self, status: StatusResponse, reached: Tso, segments: Sequence[SegmentEntry]) -> Iterator[Pending]:
+        """Those above the window's start; _MissedError where there is a payload to bring."""
+        for kind, commits in (("late", status.late), ("orphan", status.orphans)):
+            for each in commits:
+                key = (int(each.start_ts), int(each.commit_ts))
+                if each.commit_ts <= self._plan.start or key in self._pending:
+                    continue
+                if each.commit_ts > reached:
+                    # The next window brings it.
+                    if each.commit_ts <= self._position and not each.accepted and not self._tail_from:
+                        self._tail_from = Tso(each.commit_ts)
+                    continue
+                commit = Pending(kind=kind, start_ts=Tso(key[0]), commit_ts=Tso(key[1]), digest="")
+                if kind == "orphan":
+                    if not each.accepted:
+                        yield commit
+                # One that was accepted comes like any other, if it came in time.
+                elif not each.accepted or not digest_of(self._archive.store, segments, *map(Tso, key)):
+                    raise _MissedError(commit)
 
     # -- a closing Pump -----------------------------------------------------------------------------------------
 
@@ -438,19 +489,30 @@ class _TimeUpError(Exception):
     """pull_timeout_s is over."""
 
 
+class _MissedError(Exception):
+    """A late commit of the window that no frame brought."""
+
+    def __init__(self, commit: Pending) -> None:
+        super().__init__(commit)
+        self.commit = commit
+
+
 class _DrainedError(Exception):
     """The Pump went offline and is known as drained."""
 
 
-def _pending(puller: Puller, status: StatusResponse, start: Tso) -> Iterator[Pending]:
+def _pending(puller: Puller, status: StatusResponse, genesis: Tso, start: Tso) -> Iterator[Pending]:
+    """Those that the archive has passed, in (genesis, start]."""
     for kind, commits in (("late", status.late), ("orphan", status.orphans)):
         for each in commits:
-            if each.accepted or each.commit_ts > start:
+            if each.accepted or not genesis < each.commit_ts <= start:
                 continue
             digest = ""
             if kind == "late":
-                found = puller.first_after(Tso(each.commit_ts - 1), _FIRST_BINLOG_S)
-                digest = content_digest(found[1]) if found and found[0] == each.commit_ts else ""
+                # Below the Pump's GC point nothing can be compared: then it is accepted by name or not at all.
+                with suppress(PositionCollected):
+                    found = puller.first_after(Tso(each.commit_ts - 1), _FIRST_BINLOG_S)
+                    digest = content_digest(found[1]) if found and found[0] == each.commit_ts else ""
             yield Pending(kind=kind, start_ts=Tso(each.start_ts), commit_ts=Tso(each.commit_ts), digest=digest)
 
 

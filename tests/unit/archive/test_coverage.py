@@ -484,6 +484,115 @@ def test_a_late_commit_below_the_archives_end_holds_unless_the_archive_has_it(wo
     assert (start_ts, commit_ts) in two.accepted
 
 
+def late_while_pulled(world, pump, *, kind="late", brought=True):
+    """A commit below the stream's position, once the first frame of the next pull is out."""
+    start_ts, commit_ts = world.cluster.tso(), world.cluster.tso()
+    frames = []
+
+    def come():
+        frames.append(1)
+        if len(frames) == 2:
+            pump.pending[start_ts, commit_ts] = kind
+            if brought:
+                pump.transaction(start=start_ts, commit=commit_ts, flag={"orphan": 1, "late": 2}[kind])
+
+    pump.on_frame = come
+    return start_ts, commit_ts
+
+
+@pytest.mark.row("A2", "P7")
+def test_a_late_commit_that_comes_while_its_window_is_pulled_is_fetched_and_held_by_name(world):
+    pump = world.pump()
+    world.init()
+    world.snapshot()
+    start_ts, commit_ts = late_while_pulled(world, pump)
+    kept = [pump.transaction() for _ in range(3)]
+    pump.frame_rows = 1
+    why, _ = held(world)
+    assert f"archive accept pump-1 {start_ts} {commit_ts}" in why["pump-1"]
+    assert pump.pulls[-2:] == [world.archive.end()] * 2
+    accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "known", who="ops")
+    world.snapshot()
+    assert [ts for ts, _ in world.commits()] == [commit_ts, *kept]
+
+
+@pytest.mark.row("A2", "P7")
+@pytest.mark.parametrize("accepted", [False, True])
+def test_no_window_is_published_over_a_late_commit_that_no_frame_brought(world, accepted):
+    pump = world.pump()
+    world.init()
+    world.snapshot()
+    end = world.archive.end()
+    start_ts, commit_ts = late_while_pulled(world, pump, brought=False)
+    if accepted:
+        pump.accepted.append((start_ts, commit_ts))
+    for _ in range(3):
+        pump.transaction()
+    pump.frame_rows = 1
+    why, _ = held(world)
+    assert f"late commit {commit_ts}" in why["pump-1"]
+    assert world.archive.end() == end
+    pump.transaction(start=start_ts, commit=commit_ts, flag=0 if accepted else 2)
+    if not accepted:
+        accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "known", who="ops")
+    world.snapshot()
+    assert commit_ts in [ts for ts, _ in world.commits()]
+
+
+@pytest.mark.row("A2", "P7")
+def test_an_orphan_that_comes_while_its_window_is_pulled_is_held_by_name(world):
+    pump = world.pump()
+    world.init()
+    world.snapshot()
+    start_ts, commit_ts = late_while_pulled(world, pump, kind="orphan", brought=False)
+    for _ in range(3):
+        pump.transaction()
+    pump.frame_rows = 1
+    why, _ = held(world)
+    assert f"archive accept pump-1 {start_ts} {commit_ts}" in why["pump-1"]
+
+
+@pytest.mark.row("A2", "P13")
+def test_a_closing_pump_is_not_drained_while_a_late_commit_lies_behind_the_window(world):
+    pump = world.pump()
+    world.init()
+    until = world.cluster.tso()
+    start_ts, commit_ts = late_while_pulled(world, pump, brought=False)
+    pump.register(NodeState.CLOSING)
+    world.snapshot(until)
+    assert not world.archive.last().pump("pump-1").drained
+    pump.transaction(start=start_ts, commit=commit_ts, flag=2)
+    why, _ = held(world)
+    assert f"archive accept pump-1 {start_ts} {commit_ts}" in why["pump-1"]
+
+
+@pytest.mark.row("A7", "P7")
+def test_a_late_commit_below_the_pumps_gc_point_holds_by_name(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    commit_ts = two.transaction()
+    start_ts = Tso(two.binlogs[-1][1])
+    world.snapshot()
+    one.pending[start_ts, commit_ts] = "late"
+    one.gc_point = commit_ts + 1
+    why, _ = held(world)
+    assert f"archive accept pump-1 {start_ts} {commit_ts}" in why["pump-1"]
+    accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "pump-2 has it", who="ops")
+    assert world.snapshot()
+
+
+@pytest.mark.row("A2", "P7")
+@pytest.mark.parametrize("kind", ["late", "orphan"])
+def test_a_late_or_orphan_commit_below_genesis_is_no_part_of_the_archive(world, kind):
+    pump = world.pump()
+    start_ts, commit_ts = world.cluster.tso(), world.cluster.tso()
+    pump.pending[start_ts, commit_ts] = kind
+    world.init()
+    assert world.archive.genesis().ts > commit_ts
+    assert world.snapshot()
+    assert pump.accepted == []
+
+
 @pytest.mark.row("A2")
 def test_every_holder_is_named_at_once(world):
     pumps = [world.pump(f"pump-{n}") for n in range(3)]
