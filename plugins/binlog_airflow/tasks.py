@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from binlog_airflow.hooks import DOWNSTREAM, settings_from
-from include.errors import ConfigError, GapError, ManifestConflict
+from include.errors import ConfigError, GapError, ManifestConflict, TargetAhead
 from include.model import tso
 
 if TYPE_CHECKING:
@@ -161,6 +161,13 @@ def apply_interval(start: datetime, end: datetime, conf: dict[str, Any], run_id:
             hint="restore it first: DAG binlog_restore, or `pumphouse restore`",
         )
     checkpoint = found.ts
+    if checkpoint > stop:
+        raise TargetAhead(
+            f"the target stands at {tso.show(checkpoint)}, beyond the stop {tso.show(stop)}",
+            hint="restore it to a moment before the stop: DAG binlog_restore",
+            checkpoint=checkpoint,
+            archive_end=stop,
+        )
     if checkpoint >= upto and found.state is state.TargetState.READY:
         return {"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True}
     if checkpoint < tso.from_datetime(start):
