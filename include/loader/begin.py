@@ -13,12 +13,12 @@ from include.loader.ddl import forget_ddl
 from include.loader.plan import Mode
 from include.loader.run import Loader
 from include.loader.state import Checkpoint, TargetState
-from include.loader.target import TargetConnection
+from include.loader.target import StatementFailed, TargetConnection
 from include.model.table import DbInfo
 from include.model.tso import Tso, show
 from include.schema.actions import is_system
 from include.schema.dialect import Dialect
-from include.schema.ident import quote
+from include.schema.ident import qualified, quote
 from include.schema.table_sql import create_database, create_object
 from include.schema.timeline import TableVersion, Timeline
 
@@ -87,8 +87,11 @@ def build(loader: Loader, databases: Sequence[str], reason: str, *, keep_incompl
         connection.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
     for info in databases_of(loader.timeline, genesis.ts):
         connection.execute(create_database(info, dialect))
-    for version in in_creation_order(loader.timeline, genesis.ts, dialect):
-        connection.execute(create_object(version.db, version.table, dialect))
+    objects = in_creation_order(loader.timeline, genesis.ts, dialect)
+    for version in objects:
+        if not version.table.is_view:
+            connection.execute(create_object(version.db, version.table, dialect))
+    loader.report.notes += _create_views(connection, [v for v in objects if v.table.is_view], dialect)
     loader.run_plan(loader.begin(loader.plan_of(Mode.BASE, genesis.ts, genesis.ts)))
     if not keep_incomplete:
         state.set_state(connection, loader.owner, loader.task, TargetState.READY, "")
@@ -105,7 +108,7 @@ def databases_of(timeline: Timeline, ts: Tso) -> list[DbInfo]:
 
 
 def in_creation_order(timeline: Timeline, ts: Tso, dialect: Dialect) -> list[TableVersion]:
-    """Objects at a moment: sequences, tables, then views by age (a view may read an older one)."""
+    """Objects at a moment: sequences, tables, then views by age."""
     found = [
         version
         for version in timeline.tables_at(ts)
@@ -115,6 +118,27 @@ def in_creation_order(timeline: Timeline, ts: Tso, dialect: Dialect) -> list[Tab
     ]
     rank = {True: 0, False: 1}
     return sorted(found, key=lambda v: (2, v.table.id) if v.table.is_view else (rank[v.table.is_sequence], 0))
+
+
+def _create_views(connection: TargetConnection, views: Sequence[TableVersion], dialect: Dialect) -> list[str]:
+    """Create views whatever the order they read each other in; returns a note on each that had to be left out.
+
+    Age says little: CREATE OR REPLACE gives a view a new id, and those that read it keep their older ones. A source
+    also keeps views whose tables are gone; no server would create them, and nothing that can be read is lost.
+    """
+    refused: dict[tuple[str, str], str] = {}
+    waiting = list(views)
+    while waiting:
+        refused = {}
+        for view in waiting:
+            try:
+                connection.execute(create_object(view.db, view.table, dialect))
+            except StatementFailed as error:
+                refused[view.name] = error.message
+        if len(refused) == len(waiting):
+            break
+        waiting = [view for view in waiting if view.name in refused]
+    return [f"the view {qualified(*name)} is left out: {reason}" for name, reason in refused.items()]
 
 
 def tables_in(connection: TargetConnection, databases: list[DbInfo]) -> list[str]:
