@@ -208,7 +208,7 @@ class Loader:
         finally:
             self._engine.close()
         checkpoint = plan.to_ts
-        state.close_plan(self.connection, self.owner, plan, checkpoint=checkpoint)
+        self._owner = state.close_plan(self.connection, self.owner, plan, checkpoint=checkpoint)
         self.report.plans += 1
         log.info("plan_closed", task=plan.task, number=plan.number, to_ts=plan.to_ts, units=total)
         return checkpoint

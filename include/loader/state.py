@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from include.errors import FenceLost, LoadError
@@ -123,10 +123,11 @@ def begin_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> No
         )
 
 
-def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, *, checkpoint: Tso) -> None:
-    """Close the plan, move the checkpoint and clear `applied`, as one.
+def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, *, checkpoint: Tso) -> Ownership:
+    """Close the plan, move the checkpoint, clear `applied` and raise the fence, as one; what we own from then on.
 
-    Under the exclusive fence: a unit that was still running would otherwise find its id gone and apply itself again.
+    Under the exclusive fence no unit is running. One that wakes up later (an executor that was thought dead) no longer
+    finds its id in `applied`: the number, which is another one by then, keeps it from applying itself again.
     """
     with connection.transaction():
         lock_fence(connection, owner)
@@ -145,6 +146,9 @@ def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, *, ch
             f"DELETE FROM {connection.table('applied')} WHERE task = %s AND plan = %s",
             (plan.task, plan.number),
         )
+        raised = replace(owner, number=owner.number + 1)
+        connection.execute(f"UPDATE {connection.table('fence')} SET number = %s WHERE id = 1", (raised.number,))
+    return raised
 
 
 def set_state(

@@ -9,6 +9,7 @@ import pytest
 
 from include.errors import (
     ConfigError,
+    FenceLost,
     LoadError,
     RowRejected,
     TargetAhead,
@@ -17,7 +18,7 @@ from include.errors import (
     UnknownTable,
     UsageError,
 )
-from include.loader import fence
+from include.loader import fence, stages
 from include.loader.report import LoadReport
 from include.loader.target import TargetConnection, read_checkpoint
 from include.model.table import MysqlType
@@ -182,6 +183,34 @@ def test_a_load_killed_at_random_statements_and_run_again_ends_equal(
     assert kills >= 3
     assert equal(source, target)
     assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
+
+
+@pytest.mark.row("L6")
+def test_a_unit_that_wakes_up_after_its_plan_was_closed_changes_nothing(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3), column(2, "n")])
+    source.create_table("k", [column(1, "a")], pk_is_handle=False)
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1, n=1)
+        t.insert("k", a=5)
+    source.cut()
+    held: list[tuple[Any, ...]] = []
+    apply = stages.apply_unit
+
+    def watched(connection: TargetConnection, *unit: Any) -> bool:
+        held.append(unit)
+        return apply(connection, *unit)
+
+    monkeypatch.setattr(stages, "apply_unit", watched)
+    load.run(settings)
+    assert len(held) >= 3
+    for unit in held:
+        with TargetConnection.open(settings.target) as late, pytest.raises(FenceLost):
+            apply(late, *unit)
+    assert equal(source, target)
+    assert target.value("SELECT COUNT(*) FROM pumphouse.applied") == 0
 
 
 @pytest.mark.row("L6")
