@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import LoadError, RowRejected
+from include.loader.columns import columns_of
 from include.loader.fence import hold_shared
 from include.loader.insert import Rejected, insert_rows
 from include.loader.keyless import delete_rows
@@ -126,7 +127,11 @@ def _once(connection: TargetConnection, claim: Claim, head: UnitHead, batches: S
 
 
 def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> None:
-    """Delete every row whose key is in the batches; keys that are not there are no error (safe mode)."""
+    """Delete every row whose key is in the batches; keys that are not there are no error (safe mode).
+
+    Byte by byte: a row whose key is equal only to the target's collation is another row of the source. It stays, and
+    the insert that collides with it is named.
+    """
     keys = qualified(connection.settings.schema_name, "unit_keys")
     columns = ",".join(f"{quote(name)}" for name in head.key)
     connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {keys}")
@@ -135,8 +140,11 @@ def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence
     try:
         for batch in batches:
             insert_rows(connection, keys, batch)
-        # Without aliases: an alias in DELETE would need a default database.
-        condition = " AND ".join(f"{head.target}.{quote(name)} = {keys}.{quote(name)}" for name in head.key)
+        # Without aliases: an alias in DELETE would need a default database. `=` beside `same`: for the index.
+        condition = " AND ".join(
+            f"{head.target}.{quote(column.name)} = {keys}.{quote(column.name)} AND {column.same(head.target, keys)}"
+            for column in columns_of(batches[0].schema)
+        )
         connection.execute(f"DELETE {head.target} FROM {keys} STRAIGHT_JOIN {head.target} ON {condition}")
     finally:
         with contextlib.suppress(LoadError):

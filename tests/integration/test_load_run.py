@@ -27,7 +27,7 @@ from include.registry.open import open_cluster
 from include.settings import Settings, TargetSettings
 from spark_tasks.jobs import load
 from tests.support import mariadb
-from tests.support.madearchive import Churn, MadeSource, column, target_rows
+from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +244,55 @@ def test_a_moment_beyond_the_archive_is_refused_and_not_clamped(
     at = source.genesis()
     with pytest.raises(UsageError, match="the archive ends at"):
         load.run(settings, to=Tso(at + (1 << 40)))
+
+
+@pytest.mark.row("L4")
+@pytest.mark.parametrize(
+    ("collate", "other"), [("utf8mb4_bin", b"a "), ("utf8mb4_general_ci", b"A"), ("utf8mb4_general_ci", b"\xc3\xa4")]
+)
+def test_a_key_that_only_the_targets_collation_takes_for_another_is_named_in_a_later_plan_too(
+    source: MadeSource, settings: Settings, target: TargetConnection, collate: str, other: bytes
+) -> None:
+    source.create_table(
+        "t",
+        [column(1, "c", MysqlType.VARCHAR, flag=1, collate=collate), column(2, "n")],
+        pk_is_handle=False,
+        index_info=[index(1, "PRIMARY", ("c", 0), unique=True, primary=True)],
+    )
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", c=b"a", n=1)
+    source.cut()
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("t", c=other, n=2)
+    source.cut()
+    with pytest.raises(RowRejected, match=r"d\.t") as rejected:
+        load.run(settings)
+    assert rejected.value.rows == [{"c": other.decode()}]
+    assert target.query("SELECT c, n FROM d.t") == [("a", 1)]
+
+
+@pytest.mark.row("L4")
+def test_a_key_that_changes_to_one_that_the_targets_collation_takes_for_equal_moves(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table(
+        "t",
+        [column(1, "c", MysqlType.VARCHAR, flag=1, collate="utf8mb4_general_ci"), column(2, "n")],
+        pk_is_handle=False,
+        index_info=[index(1, "PRIMARY", ("c", 0), unique=True, primary=True)],
+    )
+    source.genesis()
+    with source.txn() as t:
+        handle = t.insert("t", c=b"a", n=1)
+    source.cut()
+    load.run(settings)
+    with source.txn() as t:
+        t.update("t", handle, c=b"A", n=3)
+    source.cut()
+    load.run(settings)
+    assert equal(source, target)
 
 
 @pytest.mark.row("L2")
