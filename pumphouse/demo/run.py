@@ -28,7 +28,7 @@ from pumphouse.demo.marks import Mark, take_mark
 from pumphouse.demo.say import Say
 from pumphouse.demo.scenario import WHILE_RUNNING
 from pumphouse.demo.workload import Workload
-from pumphouse.diff.compare import DiffReport, compare
+from pumphouse.diff.compare import DiffReport, compare, user_schemas
 from pumphouse.stack.local import LocalStack
 from pumphouse.stack.supervisor import StackError
 
@@ -278,6 +278,10 @@ class Demo:
             raise DemoFailed(f"the restore failed: {watch.failure(api, watch.RESTORE, run_id)}")
         report = compare(self.stack.dsn("source"), self.stack.dsn("restore"), schemas=mark.schemas, views=False)
         self._must_be_equal(report, "the restored target", "the copy of the mark")
+        with closing(self.stack.dsn("restore").connect()) as connection:
+            names = user_schemas(connection)
+        if names != set(mark.schemas.values()):
+            raise DemoFailed(f"the restored target has the databases {sorted(names)}, not those of the mark")
         self.outcome.restored = report
         self.say(f"restored target equals the copy: {report.tables} tables, {report.rows:,} rows")
 

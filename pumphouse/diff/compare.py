@@ -83,7 +83,7 @@ def compare(
     report = DiffReport()
     with closing(_connect(source)) as left, closing(_connect(target)) as right:
         if schemas is None:
-            names = _schemas(left, ignore), _schemas(right, ignore)
+            names = user_schemas(left, ignore), user_schemas(right, ignore)
             for name in sorted(names[0] ^ names[1]):
                 where = "source" if name in names[0] else "target"
                 report.differences.append(Difference(kind="schema", table=name, detail=f"only in the {where}"))
@@ -114,7 +114,8 @@ def _text(value: bytes | str | None) -> str:
     return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
-def _schemas(connection: Connection[Any], ignore: Collection[str]) -> set[str]:
+def user_schemas(connection: Connection[Any], ignore: Collection[str] = ()) -> set[str]:
+    """Names of the schemas that are neither the system's nor our own."""
     rows = list(_rows(connection, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA"))
     found = {_text(name) for (name,) in rows}
     return {name for name in found if name.lower() not in SYSTEM_SCHEMAS | OWN_SCHEMAS} - set(ignore)

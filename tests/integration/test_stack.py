@@ -8,12 +8,11 @@ import pytest
 
 from include.model.node import NodeKind, NodeState
 from include.registry.open import open_cluster
-from pumphouse.stack.airflow import AirflowServer
 from pumphouse.stack.local import LocalStack
 from pumphouse.stack.mariadb import MariaDbServer
 from pumphouse.stack.pumps import PumpProcess
 from pumphouse.stack.s3 import S3Server
-from pumphouse.stack.supervisor import StackError, Supervisor, descendants, tagged
+from pumphouse.stack.supervisor import StackError, Supervisor, tagged
 
 
 def test_mariadb_keeps_data_and_address_over_a_restart_and_ends(tmp_path: Path) -> None:
@@ -96,30 +95,3 @@ def test_two_commands_do_not_meet_in_one_directory(tmp_path: Path) -> None:
     one.unlock()
     other.lock()
     other.unlock()
-
-
-@pytest.mark.timeout(240)
-@pytest.mark.row("O1")
-def test_airflow_runs_our_dags_and_leaves_no_process(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path / "run")
-    server = AirflowServer(tmp_path / "airflow", supervisor)
-    try:
-        server.start(timeout_s=200)
-        api = server.api()
-        api.wait_for_dags(
-            {"binlog_snapshot", "binlog_schema", "binlog_load", "pump_gc", "binlog_restore", "binlog_apply"}
-        )
-        assert api.import_errors() == []
-        # A run without a target in its conf is skipped: the task ran, in a process of the scheduler.
-        api.unpause("binlog_apply")
-        run_id = api.trigger("binlog_apply")
-        assert api.wait_for_run("binlog_apply", run_id, timeout_s=120)["state"] == "success"
-        assert [task["state"] for task in api.tasks("binlog_apply", run_id)] == ["skipped"]
-        assert "nothing to apply" in api.log("binlog_apply", run_id, "apply", 1)
-        with pytest.raises(StackError, match="404"):
-            api.trigger("no_such_dag")
-        members = {process.pid for process in descendants(supervisor, "airflow-scheduler")}
-        members |= {record.pid for record in supervisor.records()}
-    finally:
-        supervisor.stop_all()
-    assert not [pid for pid in members if psutil.pid_exists(pid)]

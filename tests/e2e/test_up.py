@@ -1,0 +1,79 @@
+"""`make up` and `make down`: the stack stays, says where it is, can be started twice, and ends to the last process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from include.registry.open import open_cluster
+from pumphouse.demo.up import up_stack
+from pumphouse.stack.dsn import Dsn
+from pumphouse.stack.supervisor import StackError, descendants
+from tests.support import formats
+
+
+def _demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from pumphouse.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, "demo", *arguments], check=False, capture_output=True, text=True)
+
+
+def _living(pids: set[int]) -> list[int]:
+    found = []
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+@pytest.mark.timeout(290)
+@pytest.mark.row("O1", "O4")
+def test_up_runs_the_whole_stack_and_down_ends_it(tmp_path: Path) -> None:
+    build = ["--build", str(tmp_path)]
+    members: set[int] = set()
+    try:
+        result = _demo("up", *build)
+        assert result.returncode == 0, result.stderr
+        found = json.loads((tmp_path / "up.json").read_text())
+        formats.check("up", found)
+        assert (tmp_path / "up.json").stat().st_mode & 0o077 == 0
+
+        stack = up_stack(tmp_path / "up")
+        stack.airflow.attach()
+        members = set(found["processes"].values())
+        members |= {child.pid for name in found["processes"] for child in descendants(stack.supervisor, name)}
+        assert all(psutil.pid_exists(pid) for pid in found["processes"].values())
+        for database in found["databases"].values():
+            Dsn.parse(database["dsn"]).connect().close()
+        cluster = open_cluster(found["cluster"]["url"])
+        assert cluster.cluster_id() == found["cluster"]["id"]
+        cluster.close()
+
+        api = stack.airflow.api()
+        assert api.import_errors() == []
+        # A run without a target in its conf is skipped: the task ran, in a process of the scheduler.
+        api.unpause("binlog_apply")
+        run_id = api.trigger("binlog_apply")
+        assert api.wait_for_run("binlog_apply", run_id, timeout_s=120)["state"] == "success"
+        assert [task["state"] for task in api.tasks("binlog_apply", run_id)] == ["skipped"]
+        assert "nothing to apply" in api.log("binlog_apply", run_id, "apply", 1)
+        with pytest.raises(StackError, match="404"):
+            api.trigger("no_such_dag")
+
+        again = _demo("up", *build, "--json")
+        assert again.returncode == 0, again.stderr
+        assert json.loads(again.stdout)["processes"] == found["processes"]
+    finally:
+        ended = _demo("down", *build)
+    assert ended.returncode == 0, ended.stderr
+    assert members
+    assert _living(members) == []
+    assert not (tmp_path / "up.json").exists()
+    assert _demo("down", *build).returncode == 0
