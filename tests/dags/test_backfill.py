@@ -108,12 +108,20 @@ class World:
     def backfill(self, first: int, last: int, conf: dict[str, Any]) -> list[dict[str, Any]]:
         """Intervals that begin from the minute `first` to `last`; returns the runs that are new or ran again."""
         before = {r["dag_run_id"]: r.get("end_date") for r in self.api.runs("binlog_apply")}
-        done = self.command(
+        done = self._create(
             "backfill", "create", "--dag-id", "binlog_apply", "--from-date", _iso(first), "--to-date", _iso(last),
             "--dag-run-conf", json.dumps(conf), "--max-active-runs", "1",
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return self.ended(before)
+
+    def _create(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Airflow allows one backfill a DAG, and takes a moment to notice that the one before has ended."""
+        limit = time.monotonic() + 60
+        while True:
+            done = self.command(*args)
+            if "AlreadyRunningBackfill" not in done.stderr or time.monotonic() > limit:
+                return done
 
     def again(self, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Run them once more. (Reprocessing by the backfill command locks itself out on Airflow's SQLite.)"""
@@ -156,7 +164,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         supervisor.stop_all()
 
 
-def test_a_backfill_applies_interval_by_interval_and_cuts_the_last_at_the_stop(world: World) -> None:
+def test_a_backfill_applies_interval_by_interval_cuts_the_last_at_the_stop_and_needs_a_target(world: World) -> None:
     minutes = world.moments
     first_end = tso.Tso(minutes[0])
     restore.run(world.settings, target=world.target, to=first_end, dry_run=False)
@@ -180,13 +188,10 @@ def test_a_backfill_applies_interval_by_interval_and_cuts_the_last_at_the_stop(w
     assert world.checkpoint() == stop
     assert world.rows() == world.states[stop]
 
-
-def test_a_run_without_a_target_does_nothing(world: World) -> None:
-    before = world.checkpoint()
-    day = timedelta(days=2).total_seconds() * 1000
-    earlier = tso.compose(int(tso.physical_ms(world.moments[0]) - day))
-    runs = world.backfill(earlier, earlier, {})
-    assert [r["state"] for r in runs] == ["success"]
-    tasks = world.api.tasks("binlog_apply", runs[0]["dag_run_id"])
-    assert [t["state"] for t in tasks] == ["skipped"]
-    assert world.checkpoint() == before
+    # A run without a target in its conf does nothing.
+    two_days = timedelta(days=2).total_seconds() * 1000
+    earlier = tso.compose(int(tso.physical_ms(minutes[0]) - two_days))
+    idle = world.backfill(earlier, earlier, {})
+    assert [r["state"] for r in idle] == ["success"]
+    assert [t["state"] for t in world.api.tasks("binlog_apply", idle[0]["dag_run_id"])] == ["skipped"]
+    assert world.checkpoint() == stop

@@ -15,6 +15,7 @@ from pumphouse.demo.up import up_stack
 from pumphouse.stack.dsn import Dsn
 from pumphouse.stack.supervisor import StackError, descendants
 from tests.support import formats
+from tests.support.processes import lives
 
 
 def _demo(*arguments: str) -> subprocess.CompletedProcess[str]:
