@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from include.clock import Clock
 from include.errors import BinlogError, PumpError
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from include.model.tso import Tso, compose, physical_ms
 from include.registry.base import Cluster
 from pump_service.metrics import PumpMetrics
 
 log = structlog.get_logger()
+
+_MAX_REPLACED = 8
 
 
 class Superseded(PumpError):
@@ -45,13 +47,14 @@ class Registrar:
         self.host = host
         self.found = cluster.node(NodeKind.PUMP, node_id)
         self._registered = False
+        self._replaced: tuple[Replaced, ...] = ()
         self._start_tso = cluster.tso()
         self._start_at = clock.monotonic()
 
     def approximate_tso(self) -> Tso:
         """Start TSO + elapsed time: fresh enough for ``updateTS``, without asking the cluster each time."""
         elapsed_ms = int((self._clock.monotonic() - self._start_at) * 1000)
-        return compose(physical_ms(self._start_tso) + elapsed_ms)
+        return Tso(max(compose(physical_ms(self._start_tso) + elapsed_ms), self._start_tso))
 
     def write(self, state: NodeState, report: Report) -> None:
         """Register state and report; blocks. Superseded when another process took the node id."""
@@ -72,6 +75,8 @@ class Registrar:
                     node_id=self.node_id,
                     found=other.incarnation,
                 )
+            if not self._registered:
+                self._replaced = _replaced(found, mine)
             return NodeStatus(
                 node_id=self.node_id,
                 host=self.host,
@@ -80,7 +85,7 @@ class Registrar:
                 label=report.label,
                 max_commit_ts=report.max_commit_ts,
                 update_ts=self.approximate_tso(),
-                extra=mine,
+                extra=replace(mine, replaced=self._replaced),
                 unknown=found.unknown if found is not None else {},
             )
 
@@ -92,6 +97,21 @@ class Registrar:
         if self._registered:
             self._cluster.update_node(NodeKind.PUMP, self.node_id, lambda _: self.found)
             self._registered = False
+
+
+def _replaced(found: NodeStatus | None, mine: PumpExtra) -> tuple[Replaced, ...]:
+    """Who had this node id before: what they answered may be nowhere else, and an archive has to know of each."""
+    if found is None:
+        return ()
+    other = found.extra
+    earlier = () if other is None else other.replaced
+    # A value without our fields is a Go Pump's, or this one's that a Go tool has rewritten.
+    same = mine.start_count > 1 if other is None else other.incarnation == mine.incarnation
+    if same:
+        return earlier
+    incarnation, start_count = ("", 0) if other is None else (other.incarnation, other.start_count)
+    gone = Replaced(incarnation=incarnation, start_count=start_count, update_ts=found.update_ts)
+    return (*earlier, gone)[-_MAX_REPLACED:]
 
 
 async def beat(

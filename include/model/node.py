@@ -35,8 +35,36 @@ class NodeState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """An incarnation that another one found under its node id when it registered: its last start and heartbeat.
+
+    ``incarnation`` '' and ``start_count`` 0 where the value found was a Go Pump's.
+    """
+
+    incarnation: str
+    start_count: int
+    update_ts: Tso = Tso(0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {"incarnation": self.incarnation, "startCount": self.start_count, "updateTS": int(self.update_ts)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            incarnation=str(data["incarnation"]),
+            start_count=int(data["startCount"]),
+            update_ts=Tso(int(data["updateTS"])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PumpExtra:
-    """What our Pumps add to their status. A Go Pump has none of it."""
+    """What our Pumps add to their status. A Go Pump has none of it.
+
+    ``replaced``: the incarnations that had this node id before, oldest first, the last few of them.
+    """
 
     incarnation: str
     start_count: int
@@ -45,6 +73,7 @@ class PumpExtra:
     http: str = ""
     batch: bool = True
     sync_log: bool = True
+    replaced: tuple[Replaced, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
@@ -55,6 +84,7 @@ class PumpExtra:
             "http": self.http,
             "batch": self.batch,
             "syncLog": self.sync_log,
+            "replaced": [each.to_dict() for each in self.replaced],
         }
 
     @classmethod
@@ -69,6 +99,7 @@ class PumpExtra:
             http=str(data.get("http", "")),
             batch=bool(data.get("batch", True)),
             sync_log=bool(data.get("syncLog", True)),
+            replaced=tuple(Replaced.from_dict(each) for each in data.get("replaced") or ()),
         )
 
 

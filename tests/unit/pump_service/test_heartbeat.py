@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from include.clock import SYSTEM_CLOCK
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from include.model.tso import Tso, physical_ms
 from include.registry.file import FileCluster
 from pump_service.heartbeat import Registrar, Report, Superseded, beat
@@ -32,6 +32,13 @@ def cluster(tmp_path: Path) -> FileCluster:
 
 def registrar(cluster: FileCluster) -> Registrar:
     return Registrar(cluster, "p1", "127.0.0.1:8250", SYSTEM_CLOCK)
+
+
+def replaced(cluster: FileCluster) -> list[tuple[str, int]]:
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    assert node.extra is not None
+    return [(each.incarnation, each.start_count) for each in node.extra.replaced]
 
 
 def test_a_registration_says_state_watermark_score_and_incarnation(cluster: FileCluster) -> None:
@@ -82,10 +89,45 @@ def test_a_process_whose_node_id_was_taken_stops_instead_of_overwriting(
 
 def test_a_new_start_takes_over_the_registry_value_of_the_last_one(cluster: FileCluster) -> None:
     registrar(cluster).write(NodeState.ONLINE, report("a", 5))
-    registrar(cluster).write(NodeState.ONLINE, report("b", 1))  # the data directory was emptied
+    before = cluster.node(NodeKind.PUMP, "p1")
+    assert before is not None
+    mine = registrar(cluster)
+    mine.write(NodeState.ONLINE, report("b", 1))  # the data directory was emptied
     node = cluster.node(NodeKind.PUMP, "p1")
     assert node is not None
-    assert node.extra == PumpExtra(incarnation="b", start_count=1)
+    gone = Replaced(incarnation="a", start_count=5, update_ts=before.update_ts)
+    assert node.extra == PumpExtra(incarnation="b", start_count=1, replaced=(gone,))
+    # It stays, whatever a Go tool makes of the value, and over later starts.
+    cluster.update_node(NodeKind.PUMP, "p1", lambda n: n and n.with_(extra=None))
+    mine.write(NodeState.ONLINE, report("b", 1))
+    registrar(cluster).write(NodeState.ONLINE, report("b", 2))
+    assert replaced(cluster) == [("a", 5)]
+    registrar(cluster).write(NodeState.ONLINE, report("c", 1))
+    assert replaced(cluster) == [("a", 5), ("b", 2)]
+
+
+@pytest.mark.row("A2")
+def test_of_the_incarnations_that_were_replaced_the_last_eight_are_kept(cluster: FileCluster) -> None:
+    for n in range(12):
+        registrar(cluster).write(NodeState.ONLINE, report(f"i{n}", n + 1))
+    assert replaced(cluster) == [(f"i{n}", n + 1) for n in range(3, 11)]
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize(("start_count", "known"), [(1, [("", 0)]), (2, [])])
+def test_a_value_without_our_fields_is_a_go_pumps_for_a_new_directory_and_ones_own_for_an_old_one(
+    cluster: FileCluster, start_count: int, known: list[tuple[str, int]]
+) -> None:
+    found = NodeStatus(node_id="p1", host="old:1", state=NodeState.OFFLINE)
+    cluster.update_node(NodeKind.PUMP, "p1", lambda _: found)
+    registrar(cluster).write(NodeState.ONLINE, report("a", start_count))
+    assert replaced(cluster) == known
+
+
+def test_an_update_is_never_older_than_the_start(cluster: FileCluster) -> None:
+    before = cluster.tso()
+    mine = registrar(cluster)
+    assert mine.approximate_tso() > before
 
 
 def test_fields_that_others_wrote_survive_and_a_forced_state_does_not(cluster: FileCluster) -> None:
