@@ -189,6 +189,7 @@ def _pump_entry(report: NodeReport, end: Tso) -> PumpEntry:
         batch=report.batch,
         registry=report.registry,
         last=_last_binlog(report, end),
+        replaced=report.replaced,
     )
 
 

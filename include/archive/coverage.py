@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from include.archive.manifest import Declaration, PumpEntry
-from include.model.node import NodeState, NodeStatus
-from include.model.tso import Tso
+from include.model.node import NodeState, NodeStatus, Replaced
+from include.model.tso import Tso, show
 
 GONE = "gone"
 
@@ -29,13 +29,17 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``declared`` is the declaration that fills this Pump's hole, where one does (also with PULL)."""
+    """``declared`` is the declaration that fills this Pump's hole, where one does (also with PULL).
+
+    ``needed``: the Pump is pulled only because of it; else it is for the case that the Pump does not answer.
+    """
 
     node_id: str
     action: Action
     why: str = ""
     hint: str = ""
     declared: Declaration | None = None
+    needed: bool = False
 
 
 def registry_digest(status: NodeStatus) -> str:
@@ -51,6 +55,11 @@ def incarnation_of(status: NodeStatus) -> str:
 def start_count_of(status: NodeStatus) -> int:
     """Count of starts as registered, 0 for a Go Pump."""
     return 0 if status.extra is None else status.extra.start_count
+
+
+def replaced_by(status: NodeStatus) -> tuple[Replaced, ...]:
+    """The incarnations that this one has replaced, as registered; none for a Go Pump."""
+    return () if status.extra is None else status.extra.replaced
 
 
 def judge_all(
@@ -74,22 +83,76 @@ def judge(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[D
     node_id = now.node_id if now is not None else before.node_id if before is not None else ""
     hole = _declaration(node_id, before, now, declared, start)
     if now is None or now.state is NodeState.OFFLINE:
-        if before is not None and (before.drained or before.lost) and _unchanged(now, before):
+        if before is not None and (before.drained or before.lost) and _unchanged(now, before, declared):
             return Verdict(node_id=node_id, action=Action.DRAINED)
         if hole is not None:
             return Verdict(node_id=node_id, action=Action.LOST, declared=hole)
         return Verdict(node_id=node_id, action=Action.HELD, why=_why_gone(now, before), hint=_way_out(node_id))
-    if before is None or before.drained or before.lost or incarnation_of(now) == before.incarnation:
+    fresh = replaced_since(replaced_by(now), before)
+    why = _why_another(now, before, fresh, declared)
+    if not why:
         return Verdict(node_id=node_id, action=Action.PULL, declared=hole)
     if hole is not None:
-        return Verdict(node_id=node_id, action=Action.PULL, declared=hole)
-    return Verdict(
-        node_id=node_id,
-        action=Action.HELD,
-        why=f"it came back as another incarnation ({incarnation_of(now) or 'a Go Pump'}, the archive knows "
-        f"{before.incarnation or 'a Go Pump'}): was its data directory emptied or put back?",
-        hint=_way_out(node_id),
+        alive = [each for each in fresh if each.update_ts > hole.to_ts]
+        if not alive:
+            return Verdict(node_id=node_id, action=Action.PULL, declared=hole, needed=True)
+        why = f"its loss is declared up to {show(hole.to_ts)}, and {_named(alive[-1])} ran after that"
+    return Verdict(node_id=node_id, action=Action.HELD, why=why, hint=_way_out(node_id))
+
+
+def replaced_since(replaced: Sequence[Replaced], before: PumpEntry | None) -> list[Replaced]:
+    """Those incarnations that were replaced since the last manifest."""
+    return [each for each in replaced if before is None or each not in before.replaced]
+
+
+def accounted_for(fresh: Sequence[Replaced], before: PumpEntry) -> bool:
+    """Whether what was replaced is exactly the start of the Pump that the last manifest says nothing comes from."""
+    return [(each.incarnation, each.start_count) for each in fresh] == [(before.incarnation, before.start_count)]
+
+
+def _why_another(
+    now: NodeStatus, before: PumpEntry | None, fresh: Sequence[Replaced], declared: Sequence[Declaration]
+) -> str:
+    """Why this incarnation cannot simply go on where the archive stands; '' = it can.
+
+    What another incarnation answered lies in its data directory alone, and that is not the one that answers now.
+    """
+    if before is None:
+        return f"it replaced {_named(fresh[-1])}, which no manifest knows" if fresh else ""
+    if before.incarnation == incarnation_of(now):
+        return f"{_named(fresh[-1])} ran under its node id since the last window" if fresh else ""
+    if before.drained or before.lost:
+        return _why_not_that(before, fresh, declared)
+    return (
+        f"it came back as another incarnation ({incarnation_of(now) or 'a Go Pump'}, the archive knows "
+        f"{before.incarnation or 'a Go Pump'}): was its data directory emptied or put back?"
     )
+
+
+def _why_not_that(before: PumpEntry, fresh: Sequence[Replaced], declared: Sequence[Declaration]) -> str:
+    """Why a new incarnation may not be the successor of the start that is drained or lost."""
+    done = "drained" if before.drained else "declared lost"
+    known = f"the archive has start {before.start_count} of {before.incarnation or 'a Go Pump'} as {done}"
+    if not fresh:
+        # Taken out of the registry when it was done: nothing was there for this one to replace.
+        return "" if before.state == GONE else f"{known}; that it replaced that one is not registered"
+    if not accounted_for(fresh, before):
+        return f"{known}; it replaced {_named(fresh[-1])}"
+    upto = _given_up_to(before, declared)
+    if before.lost and not before.drained and fresh[-1].update_ts > upto:
+        return f"{known} up to {show(upto)}, and it ran after that"
+    return ""
+
+
+def _named(replaced: Replaced) -> str:
+    if not replaced.incarnation:
+        return "a Go Pump"
+    return f"incarnation {replaced.incarnation}, start {replaced.start_count}"
+
+
+def _given_up_to(before: PumpEntry, declared: Sequence[Declaration]) -> Tso:
+    """Up to where a lost Pump is given up: the declared range may reach above the windows so far."""
+    return Tso(max([before.reached, *(each.to_ts for each in declared if each.node_id == before.node_id)]))
 
 
 def _declaration(
@@ -100,22 +163,22 @@ def _declaration(
     start: Tso,
 ) -> Declaration | None:
     incarnations = {each for each in (before and before.incarnation, now and incarnation_of(now)) if each is not None}
-    return next(
-        (
-            each
-            for each in declared
-            if each.node_id == node_id and each.from_ts == start and each.incarnation in incarnations
-        ),
-        None,
-    )
+    found = [
+        each
+        for each in declared
+        if each.node_id == node_id and each.from_ts == start and each.incarnation in incarnations
+    ]
+    return max(found, key=lambda each: each.to_ts, default=None)
 
 
-def _unchanged(now: NodeStatus | None, before: PumpEntry) -> bool:
-    """Whether a drained Pump is still the one that was drained."""
+def _unchanged(now: NodeStatus | None, before: PumpEntry, declared: Sequence[Declaration]) -> bool:
+    """Whether a Pump that was drained or lost is still that one, and a lost one has not run since."""
     if now is None:
         return True
     if now.extra is None:
         return before.incarnation == "" and before.registry in ("", registry_digest(now))
+    if before.lost and not before.drained and now.update_ts > _given_up_to(before, declared):
+        return False
     return (now.extra.incarnation, now.extra.start_count) == (before.incarnation, before.start_count)
 
 
@@ -126,6 +189,8 @@ def _why_gone(now: NodeStatus | None, before: PumpEntry | None) -> str:
         return "it is offline and no manifest knows it"
     if before.drained:
         return "it is offline; it was drained before, but it has run again since"
+    if before.lost:
+        return "it is offline; it was declared lost, but it has run since"
     return "it is offline and was not drained: was the state forced?"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from include.archive import layout
 from include.archive.archive import Archive
-from include.archive.coverage import incarnation_of
+from include.archive.coverage import incarnation_of, replaced_by
 from include.archive.document import dump, parse
 from include.archive.manifest import AcceptedCommit, Declaration
 from include.archive.publish import put_once
@@ -46,7 +46,8 @@ def declare_lost(archive: Archive, cluster: Cluster, node_id: str, reason: str, 
     """Give up what one Pump had after the archive's end: the next window goes on without it.
 
     The range is (the archive's end, a fresh TSO], so it never covers what is archived. Where the Pump has another
-    incarnation by now, the one that is lost is the one that the archive knows.
+    incarnation by now, the one that is lost is the one that the archive knows. Said twice, the first stays, unless the
+    Pump ran after its end and was replaced.
 
     Raises:
         UsageError: no reason, or neither registry nor archive knows this Pump.
@@ -74,11 +75,15 @@ def declare_lost(archive: Archive, cluster: Cluster, node_id: str, reason: str, 
         who=who or default_who(),
     )
     key = layout.declared_key(node_id, declaration.from_ts)
-    existing = next(
-        (each for each in declarations(archive) if (each.node_id, each.from_ts) == (node_id, declaration.from_ts)), None
+    existing = max(
+        (each for each in declarations(archive) if (each.node_id, each.from_ts) == (node_id, declaration.from_ts)),
+        key=lambda each: each.to_ts,
+        default=None,
     )
     if existing is not None:
-        return existing
+        if now is None or all(each.update_ts <= existing.to_ts for each in replaced_by(now)):
+            return existing
+        key = layout.extended_key(node_id, declaration.from_ts, declaration.to_ts)
     data = _document(Declaration.KIND, declaration.to_dict())
     put_once(archive.store, key, data, lambda found: found == data)
     return declaration

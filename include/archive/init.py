@@ -13,7 +13,7 @@ import pyarrow as pa
 from include.archive import consumer, layout
 from include.archive.archive import Archive
 from include.archive.content import parse_binlog
-from include.archive.coverage import incarnation_of, registry_digest, start_count_of
+from include.archive.coverage import incarnation_of, registry_digest, replaced_by, start_count_of
 from include.archive.ddl import ArchivedJob, write_jobs
 from include.archive.genesis import BaseTable, Genesis
 from include.archive.history import needs_job
@@ -152,6 +152,7 @@ def _pump(status: NodeStatus, ts: Tso) -> PumpEntry:
         drained=offline,
         sync_log=status.extra is None or status.extra.sync_log,
         batch=status.extra is not None and status.extra.batch,
+        replaced=replaced_by(status),
         registry=registry_digest(status) if offline and status.extra is None else "",
     )
 

@@ -84,6 +84,11 @@ def declared_key(node_id: str, from_ts: Tso) -> str:
     return f"{DECLARED}{safe_name(node_id)}/{name20(from_ts)}.json"
 
 
+def extended_key(node_id: str, from_ts: Tso, to_ts: Tso) -> str:
+    """A longer range from the same ts."""
+    return f"{DECLARED}{safe_name(node_id)}/{name20(from_ts)}-{name20(to_ts)}.json"
+
+
 def accepted_key(node_id: str, start_ts: Tso, commit_ts: Tso) -> str:
     """A late or orphan commit that was accepted by name."""
     return f"{DECLARED}{safe_name(node_id)}/accept-{name20(start_ts)}-{name20(commit_ts)}.json"

@@ -9,6 +9,7 @@ from typing import Any, Self
 from include.archive.document import dump, parse, sha256
 from include.archive.layout import FORMAT_VERSION, window_key
 from include.errors import BadManifest
+from include.model.node import Replaced
 from include.model.tso import Tso
 
 KIND = "window"
@@ -96,7 +97,8 @@ class PumpEntry:
     ``state`` is the registry's (``gone``: no longer registered). ``reached``: everything of this Pump with commit ts
     up to it lies in the archive. ``drained``: nothing will ever come after the window's end from this node id,
     incarnation and start count. ``lost``: declared lost up to its end; counts as drained for the same three.
-    ``registry`` is the digest of the registry value, kept for a Go Pump that was seen offline.
+    ``registry`` is the digest of the registry value, kept for a Go Pump that was seen offline. ``replaced``: the
+    incarnations that it had replaced, as registered when it was planned.
     """
 
     node_id: str
@@ -110,6 +112,7 @@ class PumpEntry:
     batch: bool = True
     registry: str = ""
     last: LastBinlog | None = None
+    replaced: tuple[Replaced, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
@@ -125,6 +128,7 @@ class PumpEntry:
             "batch": self.batch,
             "registry": self.registry,
             "last": None if self.last is None else self.last.to_dict(),
+            "replaced": [each.to_dict() for each in self.replaced],
         }
 
     @classmethod
@@ -143,6 +147,7 @@ class PumpEntry:
             batch=bool(data["batch"]),
             registry=str(data["registry"]),
             last=None if last is None else LastBinlog.from_dict(last),
+            replaced=tuple(Replaced.from_dict(each) for each in data.get("replaced", ())),
         )
 
 

@@ -72,6 +72,7 @@ def _unpulled(cluster: Cluster, plan: Plan, target: Target) -> NodeReport:
         batch=status is None or status.extra is not None,
         last=target.last,
         declared=target.declared if target.action is Action.LOST else None,
+        replaced=target.replaced,
     )
 
 
@@ -184,6 +185,7 @@ class _NodePull:
             seen=tuple(self._samples),
             pending=(*self._pending.values(), *below),
             declared=target.declared if self._hole_used else None,
+            replaced=target.replaced,
         )
 
     # -- the window ---------------------------------------------------------------------------------------------
@@ -397,7 +399,7 @@ class _NodePull:
                 holders=[{"node_id": node_id, "why": "another incarnation", "start_ts": 0}],
                 node_id=node_id,
             )
-        if self._seen is None and target.declared is not None and target.declared.incarnation != frame.incarnation:
+        if self._seen is None and target.needed:
             self._need_hole("it came back as another incarnation")
         self._seen = frame
 

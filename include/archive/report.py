@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from include.archive.coverage import Action
 from include.archive.manifest import Declaration, LastBinlog, SegmentEntry
+from include.model.node import Replaced
 from include.model.tso import Tso
 
 
@@ -49,7 +50,9 @@ class Target:
     registry: str = ""  # digest of a Go Pump's registry value when it was first seen offline
     drained: bool = False  # the last manifest says so, for this very start of the Pump
     declared: Declaration | None = None
+    needed: bool = False  # without that declaration the Pump would hold the window
     last: LastBinlog | None = None
+    replaced: tuple[Replaced, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
@@ -62,7 +65,9 @@ class Target:
             "registry": self.registry,
             "drained": self.drained,
             "declared": None if self.declared is None else self.declared.to_dict(),
+            "needed": self.needed,
             "last": None if self.last is None else self.last.to_dict(),
+            "replaced": [each.to_dict() for each in self.replaced],
         }
 
     @classmethod
@@ -78,7 +83,9 @@ class Target:
             registry=str(data["registry"]),
             drained=bool(data["drained"]),
             declared=None if declared is None else Declaration.from_dict(declared),
+            needed=bool(data["needed"]),
             last=None if last is None else LastBinlog.from_dict(last),
+            replaced=tuple(Replaced.from_dict(each) for each in data["replaced"]),
         )
 
 
@@ -137,6 +144,7 @@ class NodeReport:
     seen: tuple[LastBinlog, ...] = ()
     pending: tuple[Pending, ...] = ()
     declared: Declaration | None = field(default=None)
+    replaced: tuple[Replaced, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
@@ -158,6 +166,7 @@ class NodeReport:
             "seen": [each.to_dict() for each in self.seen],
             "pending": [each.to_dict() for each in self.pending],
             "declared": None if self.declared is None else self.declared.to_dict(),
+            "replaced": [each.to_dict() for each in self.replaced],
         }
 
     @classmethod
@@ -182,6 +191,7 @@ class NodeReport:
             seen=tuple(LastBinlog.from_dict(each) for each in data["seen"]),
             pending=tuple(Pending.from_dict(each) for each in data["pending"]),
             declared=None if declared is None else Declaration.from_dict(declared),
+            replaced=tuple(Replaced.from_dict(each) for each in data["replaced"]),
         )
 
 

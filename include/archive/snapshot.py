@@ -12,7 +12,7 @@ from typing import Any
 from include.archive import consumer, layout
 from include.archive.archive import Archive
 from include.archive.commit import commit_window
-from include.archive.coverage import GONE, Action, Verdict, incarnation_of, judge_all, start_count_of
+from include.archive.coverage import GONE, Action, Verdict, incarnation_of, judge_all, replaced_by, start_count_of
 from include.archive.declare import declarations
 from include.archive.manifest import PumpEntry
 from include.archive.node import pull_node
@@ -153,6 +153,8 @@ def _targets(verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[Pum
             and status.extra is not None
             and (entry.incarnation, entry.start_count) == (incarnation_of(status), start_count_of(status)),
             declared=verdict.declared,
+            needed=verdict.needed,
+            replaced=replaced_by(status) if live and status is not None else entry.replaced if entry else (),
             last=entry.last if entry is not None and (same or status is None or status.extra is None) else None,
         )
     return targets

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from include.archive import layout
 from include.archive.archive import Archive
-from include.archive.coverage import GONE
+from include.archive.coverage import GONE, accounted_for, replaced_since
 from include.archive.ddl import read_jobs
 from include.archive.duplicates import digest_of
 from include.archive.genesis import Genesis
@@ -187,6 +187,9 @@ def _why_incomplete(entry: PumpEntry, before: PumpEntry | None, manifest: Manife
     other = before is not None and before.incarnation != entry.incarnation
     if other and not declared and before is not None and not (before.drained or before.lost):
         return "became another incarnation without a declaration"
+    fresh = replaced_since(entry.replaced, before)
+    if fresh and not declared and not (other and before is not None and accounted_for(fresh, before)):
+        return f"replaced incarnation {fresh[-1].incarnation}, start {fresh[-1].start_count}, without a declaration"
     return ""
 
 

@@ -110,6 +110,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
         PullPump(cluster, "go", go=True).start(),
     ]
     one, two, go = pumps
+    one.empty("two")
     old = PullPump(cluster, "old-go", go=True).start()
     old.register(NodeState.OFFLINE)
     old.stop()

@@ -210,6 +210,8 @@ def test_a_pump_with_an_emptied_data_directory_holds_the_window_until_its_loss_i
     found = chain.archived()
     assert lost not in found
     assert {kept, after} <= set(found)
+    (replaced,) = chain.archive.last().pump("pump-1").replaced
+    assert (replaced.incarnation, replaced.start_count) == (made.incarnation, 1)
     assert verify(chain.archive).sound
     assert chain.snapshot()[0]["declared"] == []
 

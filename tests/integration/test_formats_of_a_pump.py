@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pytest
 
+from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
 from include.proto import pumphouse_pb2 as v1
 from include.registry.file import FileCluster
 from tests.support import formats
@@ -22,7 +23,11 @@ from tests.support.pumpserver import PumpServer, eventually
 @pytest.fixture(scope="module")
 def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PumpServer]:
     directory = tmp_path_factory.mktemp("pump")
-    with PumpServer(directory, FileCluster(directory / "cluster")) as server:
+    cluster = FileCluster(directory / "cluster")
+    extra = PumpExtra(incarnation="0" * 32, start_count=3)
+    other = NodeStatus(node_id="pump-1", host="", state=NodeState.PAUSED, update_ts=cluster.tso(), extra=extra)
+    cluster.update_node(NodeKind.PUMP, "pump-1", lambda _: other)
+    with PumpServer(directory, cluster) as server:
         server.consumer(server.cluster.tso())
         server.transaction()
         eventually(lambda: server.registered().extra.synced_offset, what="a heartbeat after the write")  # type: ignore[union-attr]

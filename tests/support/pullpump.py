@@ -11,7 +11,7 @@ import pyarrow as pa
 from include.archive.pull import SCHEMA
 from include.codec.payload import PrewriteValueBuilder, make_commit, make_fake, make_prewrite, merge
 from include.errors import BinlogError, ClusterMismatch, PositionCollected
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from include.model.tso import Tso
 from include.proto import pump_pb2, pump_pb2_grpc, pumphouse_pb2, pumphouse_pb2_grpc
 from include.registry.base import Cluster
@@ -34,6 +34,7 @@ class PullPump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
         self.follow_clock = True  # the watermark is a fresh timestamp with each frame, as an idle Pump's is
         self.gc_point = 0
         self.blocker = 0
+        self.replaced: tuple[Replaced, ...] = ()
         self.pending: dict[tuple[int, int], str] = {}
         self.accepted: list[tuple[int, int]] = []
         self.frame_rows = 100
@@ -66,9 +67,25 @@ class PullPump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
         self.state = state
         extra = None
         if not self.go:
-            extra = PumpExtra(incarnation=self.incarnation, start_count=self.start_count, sync_log=self.sync_log)
-        status = NodeStatus(node_id=self.node_id, host=self.addr, state=state, extra=extra)
+            extra = PumpExtra(
+                incarnation=self.incarnation,
+                start_count=self.start_count,
+                sync_log=self.sync_log,
+                replaced=self.replaced,
+            )
+        status = NodeStatus(
+            node_id=self.node_id, host=self.addr, state=state, extra=extra, update_ts=self.cluster.tso()
+        )
         self.cluster.update_node(NodeKind.PUMP, self.node_id, lambda _: status)
+
+    def empty(self, incarnation: str) -> None:
+        """Its directory is gone; it registers again with a new one."""
+        found = self.cluster.node(NodeKind.PUMP, self.node_id)
+        assert found is not None
+        gone = Replaced(incarnation=self.incarnation, start_count=self.start_count, update_ts=found.update_ts)
+        self.replaced = (*self.replaced, gone)
+        self.binlogs, self.incarnation, self.start_count = [], incarnation, 1
+        self.register(NodeState.ONLINE)
 
     # -- content
 

@@ -8,26 +8,33 @@ from include.archive.coverage import Action, judge
 from include.archive.declare import accept, accepted_commits, declarations, declare_lost
 from include.archive.manifest import Declaration, PumpEntry
 from include.archive.snapshot import commit_window, plan_window, pull_node
+from include.archive.verify import verify
+from include.client.admin import force_state
 from include.errors import PositionCollected, UsageError, WindowHeld
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from include.model.tso import Tso
 
 
-def status(state="online", incarnation="one", start_count=1, node_id="pump-1", go=False):
-    extra = None if go else PumpExtra(incarnation=incarnation, start_count=start_count)
-    return NodeStatus(node_id=node_id, host="h:1", state=NodeState(state), extra=extra)
+def status(state="online", incarnation="one", start_count=1, node_id="pump-1", go=False, replaced=(), update_ts=0):
+    extra = None if go else PumpExtra(incarnation=incarnation, start_count=start_count, replaced=tuple(replaced))
+    return NodeStatus(node_id=node_id, host="h:1", state=NodeState(state), extra=extra, update_ts=Tso(update_ts))
 
 
-def entry(incarnation="one", start_count=1, drained=False, lost=False, registry=""):
+def gone(incarnation="one", start_count=1, update_ts=50):
+    return Replaced(incarnation=incarnation, start_count=start_count, update_ts=Tso(update_ts))
+
+
+def entry(incarnation="one", start_count=1, drained=False, lost=False, registry="", state="closing", replaced=()):
     return PumpEntry(
         node_id="pump-1",
         incarnation=incarnation,
         start_count=start_count,
-        state="closing",
+        state=state,
         reached=Tso(100),
         drained=drained,
         lost=lost,
         registry=registry,
+        replaced=tuple(replaced),
     )
 
 
@@ -47,7 +54,45 @@ def declared(incarnation="one", start=100, node_id="pump-1"):
         (status("closing"), entry(), [], Action.PULL),
         (status(start_count=2), entry(), [], Action.PULL),
         (status(incarnation="two"), entry(), [], Action.HELD),
-        (status(incarnation="two"), entry(drained=True), [], Action.PULL),
+        # Another incarnation goes on only behind the very start that is drained or lost.
+        (status(incarnation="two"), entry(drained=True), [], Action.HELD),
+        (status(incarnation="two"), entry(drained=True, state="gone"), [], Action.PULL),
+        (status(incarnation="two", replaced=[gone()]), entry(drained=True), [], Action.PULL),
+        (status(incarnation="two", replaced=[gone()]), entry(drained=True, state="gone"), [], Action.PULL),
+        (status(incarnation="two", replaced=[gone()]), entry(drained=True, replaced=[gone()]), [], Action.HELD),
+        (status(incarnation="two", replaced=[gone("zero"), gone()]), entry(drained=True), [], Action.HELD),
+        (
+            status(incarnation="two", replaced=[gone("zero"), gone()]),
+            entry(drained=True, replaced=[gone("zero")]),
+            [],
+            Action.PULL,
+        ),
+        (status(incarnation="two", replaced=[gone(start_count=2)]), entry(drained=True), [], Action.HELD),
+        (
+            status(incarnation="two", replaced=[gone(start_count=2)]),
+            entry(drained=True, state="gone"),
+            [],
+            Action.HELD,
+        ),
+        (status(incarnation="two", replaced=[gone(), gone("x")]), entry(drained=True), [], Action.HELD),
+        (status(incarnation="two", replaced=[gone(start_count=2)]), entry(drained=True), declared(), Action.PULL),
+        (
+            status(incarnation="two", replaced=[gone(start_count=2, update_ts=201)]),
+            entry(drained=True),
+            declared(),
+            Action.HELD,
+        ),
+        (status(incarnation="two", replaced=[gone()]), entry(lost=True), [], Action.PULL),
+        (status(incarnation="two", replaced=[gone(start_count=2)]), entry(lost=True), [], Action.HELD),
+        (status(incarnation="two", replaced=[gone(update_ts=101)]), entry(lost=True), [], Action.HELD),
+        (status(incarnation="two", replaced=[gone(update_ts=101)]), entry(lost=True), declared(start=90), Action.PULL),
+        (status(incarnation="two", replaced=[gone()]), entry(), declared(), Action.PULL),
+        (status(incarnation="two", replaced=[gone(update_ts=201)]), entry(), declared(), Action.HELD),
+        (status(incarnation="two", replaced=[gone()]), None, [], Action.HELD),
+        (status(incarnation="two", replaced=[gone()]), None, declared(incarnation="two"), Action.PULL),
+        (status(start_count=2, replaced=[gone("two")]), entry(), [], Action.HELD),
+        (status(start_count=2, replaced=[gone("two")]), entry(replaced=[gone("two")]), [], Action.PULL),
+        (status(go=True), entry(drained=True), [], Action.HELD),
         (status(incarnation="two"), entry(), declared(), Action.PULL),
         (status(incarnation="two"), entry(), declared(start=99), Action.HELD),
         (status(incarnation="two"), entry(), declared(incarnation="three"), Action.HELD),
@@ -60,6 +105,9 @@ def declared(incarnation="one", start=100, node_id="pump-1"):
         (status("offline"), entry(), declared(), Action.LOST),
         (status("offline"), entry(lost=True), [], Action.DRAINED),
         (status("offline", start_count=2), entry(lost=True), [], Action.HELD),
+        (status("offline", update_ts=101), entry(lost=True), [], Action.HELD),
+        (status("offline", update_ts=101), entry(lost=True), declared(start=90), Action.DRAINED),
+        (status("offline", update_ts=101), entry(drained=True), [], Action.DRAINED),
         (None, entry(), [], Action.HELD),
         (None, entry(drained=True), [], Action.DRAINED),
         (None, entry(), declared(), Action.LOST),
@@ -138,7 +186,7 @@ def test_a_dead_pump_that_is_declared_lost_no_longer_holds_and_its_range_is_the_
     again = declare_lost(world.archive, world.cluster, "pump-2", "said twice", who="ops")
     assert again == made
     assert len(declarations(world.archive)) == 1
-    two.register(NodeState.OFFLINE)
+    force_state(world.cluster, "pump-2", NodeState.OFFLINE)
     one.transaction()
     done = world.snapshot()
     assert len(done) == 2
@@ -185,6 +233,72 @@ def test_a_declared_loss_never_covers_what_the_pump_answered_after_it(world):
     pump.start()
     world.snapshot()
     assert world.commits() == [(kept, "pump-1")]
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize("known", ["drained", "never seen"])
+def test_a_directory_that_is_lost_between_two_windows_holds_although_another_answers(world, known):
+    other = world.pump("pump-2")
+    pump = world.pump("pump-1") if known == "drained" else None
+    world.init()
+    if pump is not None:
+        pump.register(NodeState.CLOSING)
+        world.snapshot()
+        pump.register(NodeState.OFFLINE)
+        world.snapshot()
+        pump.start_count = 2
+        pump.register(NodeState.ONLINE)
+    else:
+        pump = world.pump("pump-1")
+    pump.transaction()
+    pump.empty("two")
+    kept = pump.transaction()
+    other.transaction()
+    why, text = held(world)
+    assert "it replaced incarnation one" in why["pump-1"]
+    assert "declare-lost pump-1" in text
+    made = declare_lost(world.archive, world.cluster, "pump-1", "its disk died", who="ops")
+    done = world.snapshot()
+    assert [each["node_id"] for each in done[0]["declared"]] == ["pump-1"]
+    assert done[0]["end"] == made.to_ts
+    assert (kept, "pump-1") in world.commits()
+    assert [each.incarnation for each in world.archive.last().pump("pump-1").replaced] == ["one"]
+    assert world.snapshot()[0]["declared"] == []
+    assert verify(world.archive).sound
+
+
+@pytest.mark.row("A2")
+def test_a_drained_pump_is_followed_by_a_new_directory_under_its_name(world):
+    pump, _other = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    pump.register(NodeState.CLOSING)
+    world.snapshot()
+    pump.register(NodeState.OFFLINE)
+    pump.empty("two")
+    kept = pump.transaction()
+    world.snapshot()
+    assert (kept, "pump-1") in world.commits()
+    assert verify(world.archive).sound
+
+
+@pytest.mark.row("A2")
+def test_a_pump_that_ran_after_its_declared_loss_and_was_replaced_is_declared_again(world):
+    pump = world.pump()
+    world.init()
+    world.snapshot()
+    pump.stop()
+    first = declare_lost(world.archive, world.cluster, "pump-1", "we thought so", who="ops")
+    pump.start_count = 2
+    pump.start()
+    pump.transaction()
+    pump.empty("two")
+    why, _ = held(world)
+    assert "start 2 ran after that" in why["pump-1"]
+    again = declare_lost(world.archive, world.cluster, "pump-1", "now it is", who="ops")
+    assert (again.from_ts, again.to_ts > first.to_ts) == (first.from_ts, True)
+    assert declare_lost(world.archive, world.cluster, "pump-1", "said twice", who="ops") == again
+    done = world.snapshot()
+    assert [each["to_ts"] for each in done[0]["declared"]] == [again.to_ts]
 
 
 @pytest.mark.row("A2")

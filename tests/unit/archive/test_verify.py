@@ -94,6 +94,10 @@ def rewrite(world, key, change):
     [
         (lambda m: m["pumps"].pop(0), "is missing, the one before names it"),
         (lambda m: m["pumps"][0].update(incarnation="other"), "became another incarnation"),
+        (
+            lambda m: m["pumps"][0].update(replaced=[{"incarnation": "other", "startCount": 3, "updateTS": 5}]),
+            "replaced incarnation other, start 3, without a declaration",
+        ),
         (lambda m: m["pumps"][0].update(state="offline"), "was not drained"),
         (lambda m: m["pumps"][0].update(lost=True), "given up without a declaration"),
         (lambda m: m["pumps"][0].update(reached=5), "reached"),
