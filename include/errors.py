@@ -158,6 +158,10 @@ class CodecError(BinlogError):
     """Bytes of a row, datum or key do not decode."""
 
 
+class MissingColumn(CodecError):
+    """A row image lacks a column that tells which row it is. Facts: row, column."""
+
+
 class SchemaError(BinlogError):
     """The schema history does not say what is needed."""
 
@@ -219,7 +223,7 @@ class TargetBusy(LoadError):
 
 
 class TargetAhead(LoadError):
-    """The target's checkpoint is beyond the archive's end. Facts: checkpoint, archive_end."""
+    """The target is beyond the archive's end, or beyond the moment asked for. Facts: checkpoint, archive_end or to."""
 
 
 class TargetIncomplete(LoadError):
@@ -228,6 +232,10 @@ class TargetIncomplete(LoadError):
 
 class RowRejected(LoadError):
     """The target did not take the rows as they are. Facts: table, rows."""
+
+
+class DuplicateKey(LoadError):
+    """Two rows of the source have the same key: it was not in force there. Facts: table, key, rows."""
 
 
 class TargetUnavailable(LoadError):

@@ -118,17 +118,38 @@ class Loader:
                 checkpoint=checkpoint.ts,
                 archive_end=end,
             )
-        if to is not None and to > end:
-            raise UsageError(
-                f"the archive ends at {show(end)}, asked for {show(to)}", hint="extend it with `pumphouse snapshot`"
-            )
+        self.require_covered(to)
         goal = end if to is None else to
         opened = state.open_plan(self.connection, self.task)
         at = checkpoint.ts
+        self._require_before(goal, at, "stands at")
+        if opened is not None:
+            # It can only be carried out as a whole: its units are of all its range.
+            self._require_before(goal, opened.to_ts, "has an open plan that ends at")
         if opened is not None:
             self.report.resumed = True
             at = max(at, self.run_plan(opened))
         return self.finish(self.advance(at, goal))
+
+    def require_covered(self, to: Tso | None) -> None:
+        """UsageError when the archive does not hold the moment that a load was asked for; it is never moved to fit."""
+        start, end = self.archive.genesis().ts, self.archive.end()
+        if to is not None and to > end:
+            raise UsageError(
+                f"the archive ends at {show(end)}, asked for {show(to)}", hint="extend it with `pumphouse snapshot`"
+            )
+        if to is not None and to < start:
+            raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}")
+
+    def _require_before(self, goal: Tso, at: Tso, what: str) -> None:
+        if at > goal:
+            raise TargetAhead(
+                f"target {self.connection.name} {what} {show(at)}, beyond {show(goal)}, which was asked for",
+                hint="a load only goes forward: ask for a later moment, or restore: `pumphouse restore --to …`",
+                target=self.connection.name,
+                checkpoint=at,
+                to=goal,
+            )
 
     def advance(self, at: Tso, goal: Tso) -> Tso:
         """Load (at, goal] in one plan or several; returns where the target stands then."""

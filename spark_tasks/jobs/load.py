@@ -74,6 +74,7 @@ def run(
             if abandon:
                 loader.abandon(abandon)
                 return loader.finish(loader.report.to_ts)
+            loader.require_covered(to)
             checkpoint = _begin(loader, checkpoint, equal_at)
             if repeat is not None:
                 return loader.repeat(checkpoint, repeat)

@@ -20,6 +20,7 @@ from include.errors import (
 )
 from include.loader import fence, stages
 from include.loader.report import LoadReport
+from include.loader.run import Loader
 from include.loader.target import TargetConnection, read_checkpoint
 from include.model.table import MysqlType
 from include.model.tso import Tso
@@ -244,6 +245,54 @@ def test_a_moment_beyond_the_archive_is_refused_and_not_clamped(
     at = source.genesis()
     with pytest.raises(UsageError, match="the archive ends at"):
         load.run(settings, to=Tso(at + (1 << 40)))
+
+
+@pytest.mark.row("L6")
+def test_a_load_to_a_moment_before_the_checkpoint_is_refused_and_one_to_the_checkpoint_has_nothing_to_do(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+    end = source.cut()
+    with pytest.raises(UsageError, match="begins at"):
+        load.run(settings, to=Tso(1))
+    load.run(settings)
+    with pytest.raises(TargetAhead, match="stands at") as ahead:
+        load.run(settings, to=Tso(end - 1))
+    assert (ahead.value.checkpoint, ahead.value.to) == (end, end - 1)
+    assert load.run(settings, to=end).plans == 0
+    assert equal(source, target)
+
+
+@pytest.mark.row("L6")
+def test_a_load_to_a_moment_inside_an_open_plan_is_refused_and_the_plan_stays_as_it_is(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("t", id=1)
+    middle = Tso(source.tick())
+    with source.txn() as t:
+        t.insert("t", id=2)
+    end = source.cut()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loader, "_prepare", die)
+        with pytest.raises(KeyboardInterrupt):
+            load.run(settings)
+    with pytest.raises(TargetAhead, match="open plan") as ahead:
+        load.run(settings, to=middle)
+    assert (ahead.value.checkpoint, ahead.value.to) == (end, middle)
+    assert target.query("SELECT * FROM d.t") == []
+    assert load.run(settings, to=end).resumed
+    assert equal(source, target)
 
 
 @pytest.mark.row("L4")
