@@ -23,17 +23,6 @@ def _demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, "demo", *arguments], check=False, capture_output=True, text=True)
 
 
-def _living(pids: set[int]) -> list[int]:
-    found = []
-    for pid in pids:
-        try:
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                found.append(pid)
-        except psutil.NoSuchProcess:
-            pass
-    return found
-
-
 @pytest.mark.timeout(290)
 @pytest.mark.row("O1", "O4")
 def test_up_runs_the_whole_stack_and_down_ends_it(tmp_path: Path) -> None:
@@ -75,6 +64,6 @@ def test_up_runs_the_whole_stack_and_down_ends_it(tmp_path: Path) -> None:
         ended = _demo("down", *build)
     assert ended.returncode == 0, ended.stderr
     assert members
-    assert _living(members) == []
+    assert [pid for pid in members if lives(pid)] == []
     assert not (tmp_path / "up.json").exists()
     assert _demo("down", *build).returncode == 0
