@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from include.archive.manifest import Declaration
+from include.loader.losses import Losses, Range
 from include.model.tso import Tso
 
 
@@ -39,6 +41,9 @@ class LoadReport:
         ddls: DDL statements done.
         skipped: tables left out, with the reason.
         notes: what the target cannot say of the source's DDL.
+        declared: what was given up in the ranges that were loaded; see `Losses` for this and the next two.
+        unsynced: Pumps that ran without fsync then.
+        binlog_skipped: ranges in which TiDB skipped binlogs.
         seconds: duration.
     """
 
@@ -55,7 +60,23 @@ class LoadReport:
     ddls: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    declared: list[Declaration] = field(default_factory=list)
+    unsynced: list[str] = field(default_factory=list)
+    binlog_skipped: list[Range] = field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def losses(self) -> Losses:
+        """What is not in the ranges that were loaded."""
+        return Losses(
+            declared=tuple(self.declared), unsynced=tuple(self.unsynced), binlog_skipped=tuple(self.binlog_skipped)
+        )
+
+    def add_losses(self, found: Losses) -> None:
+        """Count what one more range lacks."""
+        self.declared += [each for each in found.declared if each not in self.declared]
+        self.unsynced = sorted({*self.unsynced, *found.unsynced})
+        self.binlog_skipped += [each for each in found.binlog_skipped if each not in self.binlog_skipped]
 
     def to_dict(self) -> dict[str, Any]:
         """Small JSON, for XCom and ``--json``; ``from``, ``to`` and ``rows`` beside the fields."""

@@ -21,6 +21,7 @@ from include.loader.context import LoadContext, Piece, pack, pieces_of
 from include.loader.ddl import DdlExecutor
 from include.loader.engine import Engine
 from include.loader.fence import Ownership
+from include.loader.losses import losses_of
 from include.loader.plan import Mode, Phase, Plan, UnitId, bucket_counts
 from include.loader.report import LoadReport, Progress, silent
 from include.loader.stages import ApplyContext, UnitSummary
@@ -206,6 +207,7 @@ class Loader:
         executor = DdlExecutor(self.connection, self.owner, self.task)
         pieces = pieces_of(self.archive, plan)
         self._check_archive(plan)
+        self._tell_losses(plan)
         events = {int(e.commit_ts): e for e in self._events(plan)} if plan.boundaries else {}
         units = self._prepare(plan, pieces) if pieces else {}
         applied = state.applied_units(self.connection, plan)
@@ -303,6 +305,16 @@ class Loader:
                 hint="load from the archive that the plan began with, or give it up with --abandon-plan",
                 target=self.connection.name,
             )
+
+    def _tell_losses(self, plan: Plan) -> None:
+        """A range with a hole is loaded all the same: the archive took it. But never in silence."""
+        if plan.mode is Mode.BASE:
+            return
+        windows = self.archive.windows_between(plan.from_ts, plan.to_ts)
+        losses = losses_of(windows, after=plan.from_ts, upto=plan.to_ts)
+        if losses:
+            log.warning("range_has_losses", task=plan.task, number=plan.number, losses=losses.lines())
+        self.report.add_losses(losses)
 
     def _unrepeatable(self, since: Tso, upto: Tso) -> dict[str, str]:
         skipped: dict[str, str] = {}

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from include.archive.genesis import Genesis
-from include.archive.manifest import Manifest
+from include.archive.manifest import Declaration, Manifest
 from include.errors import RestoreError, TargetUnreachable
+from include.loader.losses import Losses, Range, losses_of
 from include.model.tso import Tso, show
 from include.schema.actions import is_system
 from include.schema.timeline import Timeline
@@ -52,6 +53,9 @@ class RestorePlan:
         tables: tables that there will be.
         rows: row changes in the windows; a window that is cut counts in full.
         bytes: payload bytes in the windows.
+        declared: what was given up in (base, to]; see `Losses` for this and the next two.
+        unsynced: Pumps that ran without fsync then.
+        binlog_skipped: ranges in which TiDB skipped binlogs.
     """
 
     to: Tso
@@ -65,6 +69,24 @@ class RestorePlan:
     tables: int
     rows: int
     bytes: int
+    declared: tuple[Declaration, ...] = ()
+    unsynced: tuple[str, ...] = ()
+    binlog_skipped: tuple[Range, ...] = ()
+
+    @property
+    def losses(self) -> Losses:
+        """What the target will lack, or may lack."""
+        return Losses(declared=self.declared, unsynced=self.unsynced, binlog_skipped=self.binlog_skipped)
+
+    def require_accepted(self, accept_losses: bool) -> None:
+        """RestoreError when something in the range was declared lost and nobody said that this is accepted."""
+        if self.declared and not accept_losses:
+            lines = Losses(declared=self.declared).lines()
+            raise RestoreError(
+                f"the moment {show(self.to)} cannot be restored whole: {'; '.join(lines)}",
+                hint="restore what there is with --accept-losses (accept_losses=True), or a moment before the loss",
+                declared=[each.to_dict() for each in self.declared],
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
@@ -97,6 +119,7 @@ def plan_restore(genesis: Genesis, manifests: Sequence[Manifest], target_ts: Tso
             "the archive was begun without a dump of the data: there is nothing to restore from",
             hint="begin an archive with a dump: `pumphouse archive init`",
         )
+    losses = losses_of(manifests, after=genesis.ts, upto=target_ts)
     windows = tuple(_step(manifest, target_ts) for manifest in manifests if manifest.start < target_ts)
     return RestorePlan(
         to=target_ts,
@@ -116,6 +139,9 @@ def plan_restore(genesis: Genesis, manifests: Sequence[Manifest], target_ts: Tso
         tables=sum(not is_system(version.db) for version in timeline.tables_at(target_ts)),
         rows=sum(window.rows for window in windows),
         bytes=sum(window.bytes for window in windows),
+        declared=losses.declared,
+        unsynced=losses.unsynced,
+        binlog_skipped=losses.binlog_skipped,
     )
 
 

@@ -7,6 +7,7 @@ import json
 import click
 
 from include.errors import UsageError
+from include.loader.losses import Losses
 from include.loader.report import LoadReport
 from include.model.tso import Tso, parse_time, show
 from include.registry.open import open_cluster
@@ -72,6 +73,13 @@ def _print(report: LoadReport) -> None:
         click.echo(f"  left out: {name} ({reason})")
     for note in report.notes:
         click.echo(f"  note: {note}")
+    print_losses(report.losses)
+
+
+def print_losses(losses: Losses) -> None:
+    """Say what is missing in what was read, or will be."""
+    for line in losses.lines():
+        click.echo(f"  ! {line}")
 
 
 def moment(settings: Settings, text: str | None) -> Tso | None:

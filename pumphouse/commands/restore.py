@@ -11,7 +11,7 @@ from include.loader.target import address
 from include.model.tso import show
 from include.restore.run import RestoreReport
 from pumphouse.cli import Context, pass_context
-from pumphouse.commands.load import moment
+from pumphouse.commands.load import moment, print_losses
 from pumphouse.progress import bar
 
 
@@ -21,6 +21,7 @@ from pumphouse.progress import bar
 @click.option("--task", help="Load that goes on from there (default: setting load.task).")
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
 @click.option("--run-id", default="", help="Name of this run; the same name takes over from itself.")
+@click.option("--accept-losses", is_flag=True, help="Restore although something in the range was declared lost.")
 @click.option("--yes", is_flag=True, help="Do not ask before the target's databases are dropped.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
@@ -31,6 +32,7 @@ def restore(
     task: str | None,
     take_over: bool,
     run_id: str,
+    accept_losses: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -45,12 +47,20 @@ def restore(
     if not dry_run:
         if not as_json:
             _print_plan(planned)
+        planned.plan.require_accepted(accept_losses)
         if not yes:
             names = ", ".join(planned.plan.databases) or "no databases"
             click.confirm(f"Drop {names} on {address(settings.restore_target)} and restore?", abort=True, err=True)
         with bar(enabled=not as_json) as progress:
             done = job.run(
-                settings, to=at, dry_run=False, task=task, run_id=run_id, take_over=take_over, progress=progress
+                settings,
+                to=at,
+                dry_run=False,
+                task=task,
+                run_id=run_id,
+                take_over=take_over,
+                accept_losses=accept_losses,
+                progress=progress,
             )
     else:
         done = planned
@@ -61,6 +71,7 @@ def restore(
     elif done.load is not None:
         load = done.load
         click.echo(f"restored to {show(at)}: {load.inserted} rows put, {load.ddls} DDLs, {load.seconds} s")
+        print_losses(load.losses)
 
 
 def _print_plan(report: RestoreReport) -> None:
@@ -81,3 +92,4 @@ def _print_plan(report: RestoreReport) -> None:
     for ddl in plan.ddls:
         click.echo(f"  {show(ddl.commit_ts)}  {ddl.action}  {ddl.query}")
     click.echo(f"tables    {plan.tables} then")
+    print_losses(plan.losses)

@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+import structlog
+
 from include.errors import UsageError
 from include.loader.report import Progress, silent
 from include.loader.run import Loader
@@ -18,6 +20,8 @@ from spark_tasks.engine import SparkEngine
 from spark_tasks.jobs.load import check_mode, make_engine, new_run_id, open_archive
 from spark_tasks.jobs.schema import timeline_of
 
+log = structlog.get_logger()
+
 
 def run(
     settings: Settings,
@@ -28,6 +32,7 @@ def run(
     task: str | None = None,
     run_id: str = "",
     take_over: bool = False,
+    accept_losses: bool = False,
     progress: Progress = silent,
 ) -> RestoreReport:
     """Restore a target to a moment in the archive's range, also in the middle of a window.
@@ -43,6 +48,7 @@ def run(
         task: whose checkpoint the target gets; ``settings.load.task`` unless given.
         run_id: the same id may take over from itself.
         take_over: end another run that holds the target.
+        accept_losses: restore although something in the range was declared lost; without it that is a RestoreError.
         progress: told of each step.
 
     Raises:
@@ -53,8 +59,11 @@ def run(
     archive = open_archive(settings)
     timeline = timeline_of(archive)
     plan = plan_restore(archive.genesis(), archive.chain(), to, timeline)
+    if plan.losses:
+        log.warning("restore_has_losses", to=int(to), losses=plan.losses.lines())
     if dry_run:
         return RestoreReport(plan=plan, target=address(target), dry_run=True)
+    plan.require_accepted(accept_losses)
     engine = make_engine(settings)
     try:
         with TargetConnection.open(target) as connection:
@@ -77,14 +86,16 @@ def run(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m spark_tasks.jobs.restore TSO``; settings come from pumphouse.toml and the environment."""
+    """``python -m spark_tasks.jobs.restore TSO [--accept-losses]``; settings from the file and the environment."""
     from include.log import configure_logging
 
     args = list(sys.argv[1:] if argv is None else argv)
-    if len(args) != 1:
-        raise UsageError("usage: python -m spark_tasks.jobs.restore TSO")
+    accept_losses = "--accept-losses" in args
+    moments = [each for each in args if each != "--accept-losses"]
+    if len(moments) != 1:
+        raise UsageError("usage: python -m spark_tasks.jobs.restore TSO [--accept-losses]")
     configure_logging()
-    report = run(Settings.read(), to=Tso(int(args[0])), dry_run=False)
+    report = run(Settings.read(), to=Tso(int(moments[0])), dry_run=False, accept_losses=accept_losses)
     sys.stdout.write(json.dumps(report.to_dict()) + "\n")
     return 0
 

@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from include.archive.manifest import Declaration
 from include.errors import RestoreError, TargetIncomplete, TargetUnreachable
 from include.loader.target import TargetConnection, read_checkpoint
 from include.model.tso import Tso
 from include.registry.open import open_cluster
 from include.restore import run as restore_run
 from include.settings import Settings, TargetSettings
+from pumphouse.cli import cli
 from spark_tasks.jobs import load, restore
 from tests.support import mariadb
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
@@ -141,6 +144,54 @@ def test_a_moment_outside_the_archive_is_refused_with_what_there_is(source: Made
         with pytest.raises(TargetUnreachable) as unreachable:
             restore.run(settings, to=wrong, dry_run=True)
         assert (unreachable.value.have_from, unreachable.value.have_to) == (at, at)
+
+
+@pytest.mark.row("R1", "R2", "A2")
+def test_a_restore_over_a_declared_loss_names_it_and_must_be_told_to_accept_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+    before = source.cut()
+    with source.txn() as t:
+        t.insert("t", id=2)
+    lost = Declaration(
+        node_id="pump-7", incarnation="i", from_ts=before, to_ts=Tso(source.ts + 1), reason="its disk died", who="ops"
+    )
+    end = source.cut(declared=(lost,), binlog_skipped=True)
+    shown = restore.run(settings, to=end, dry_run=True).to_dict()["plan"]
+    assert [each["node_id"] for each in shown["declared"]] == ["pump-7"]
+    assert shown["binlog_skipped"] == ({"start": before, "end": end},)
+    with pytest.raises(RestoreError, match=r"pump-7.*its disk died.*--accept-losses"):
+        restore.run(settings, to=end, dry_run=False)
+    assert ("d",) not in target.query("SHOW DATABASES")
+    assert restore.run(settings, to=before, dry_run=False).to_dict()["plan"]["declared"] == ()
+    # A load takes what the archive took, and says so.
+    loaded = load.run(settings)
+    assert (loaded.declared, loaded.to_ts) == ([lost], end)
+    done = restore.run(settings, to=end, dry_run=False, accept_losses=True)
+    assert done.load is not None
+    assert done.load.declared == [lost]
+
+    config = tmp_path / "pumphouse.toml"
+    config.write_text(
+        f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
+        f'[restore_target]\nhost = "127.0.0.1"\nport = {settings.restore_target.port}\nuser = "root"\n'
+        f'password = "{settings.restore_target.password.get_secret_value()}"\n[load]\nengine = "local"\n'
+    )
+
+    def command(*more: str) -> Result:
+        return CliRunner().invoke(cli, ["--config", str(config), "restore", "--to", str(end), *more])
+
+    assert "pump-7" in command("--dry-run").output
+    refused = command("--yes")
+    assert isinstance(refused.exception, RestoreError)
+    assert "pump-7" in refused.output
+    accepted = command("--yes", "--accept-losses")
+    assert accepted.exit_code == 0
+    assert "pump-7" in accepted.output.split("restored to")[1]
 
 
 def test_an_archive_without_a_dump_cannot_restore(source: MadeSource, settings: Settings) -> None:

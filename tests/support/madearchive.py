@@ -6,6 +6,7 @@ The model keeps the rows as they should be at any moment, so that a target can b
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import random
 from collections import Counter
@@ -295,8 +296,11 @@ class MadeSource:
             segments = tuple(writer.finish())
         return BaseTable(db="d", table=name, table_id=held.info.id, rows=len(held.rows), segments=segments)
 
-    def cut(self, *, pumps: int = 2) -> Tso:
-        """Archive everything since the last cut as one window; the transactions are dealt out to so many Pumps."""
+    def cut(self, *, pumps: int = 2, **more: Any) -> Tso:
+        """Archive everything since the last cut as one window; the transactions are dealt out to so many Pumps.
+
+        ``more``: fields of the manifest.
+        """
         assert self._previous is not None
         start, digest = self._previous
         end = Tso(self.tick())
@@ -330,7 +334,7 @@ class MadeSource:
             segments=tuple(segments),
             ddl=write_jobs(self.archive.store, layout.ddl_key(start, end, attempt), jobs) if jobs else None,
         )
-        stored = self.archive.publish(manifest)
+        stored = self.archive.publish(dataclasses.replace(manifest, **more))
         self._previous = (end, stored.sha256)
         self._events = []
         return end
