@@ -750,6 +750,40 @@ def test_a_drained_pump_that_goes_offline_while_it_is_pulled_stays_drained(world
 
 
 @pytest.mark.row("A2", "P13")
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_pump_that_goes_offline_while_it_is_pulled_and_has_more_holds_the_window(world, drained):
+    pump = world.pump("pump-1")
+    world.init()
+    if drained:
+        pump.register(NodeState.CLOSING)
+    world.snapshot()
+    wanted = [pump.transaction() for _ in range(3)]
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    assert plan["pumps"]["pump-1"]["drained"] is drained
+    pump.frame_rows = 1
+    frames = []
+
+    def leave():
+        frames.append(1)
+        if len(frames) == 2:
+            pump.register(NodeState.OFFLINE)
+            pump._stopping.set()
+
+    if drained:
+        pump.on_frame = leave
+    else:
+        pump.register(NodeState.OFFLINE)
+        pump.stop()
+    with pytest.raises(WindowHeld):
+        pull_node(world.archive, world.cluster, plan, "pump-1", world.settings)
+    pump.on_frame = lambda: None
+    pump.stop()
+    pump.start()
+    world.snapshot()
+    assert [ts for ts, _ in world.commits()] == wanted
+
+
+@pytest.mark.row("A2", "P13")
 def test_a_drained_pump_stays_drained_when_the_next_proof_is_cut_short(world):
     pump = world.pump()
     world.init()
