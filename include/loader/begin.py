@@ -11,7 +11,7 @@ from include.errors import LoadError
 from include.loader import state
 from include.loader.ddl import forget_ddl
 from include.loader.plan import Mode
-from include.loader.run import Loader
+from include.loader.run import Loader, databases_between
 from include.loader.state import Checkpoint, TargetState
 from include.loader.target import StatementFailed, TargetConnection
 from include.model.table import DbInfo
@@ -37,6 +37,8 @@ def begin_from_base(loader: Loader) -> Checkpoint:
             hint="say from where it is equal to the source: `pumphouse load --equal-at TIME`",
             target=connection.name,
         )
+    # Of what is to come, too: as long as nothing is loaded, another name costs nothing.
+    loader.require_own_schema(databases_between(loader.timeline, loader.archive.genesis().ts, loader.archive.end()))
     if not resumed:
         taken = tables_in(connection, databases)
         if taken:
@@ -72,6 +74,7 @@ def build(loader: Loader, databases: Sequence[str], reason: str, *, keep_incompl
     restore goes on from here.
     """
     connection, genesis = loader.connection, loader.archive.genesis()
+    loader.require_own_schema([*databases, *(info.name for info in databases_of(loader.timeline, genesis.ts))])
     checkpoint = Checkpoint(
         task=loader.task,
         ts=genesis.ts,

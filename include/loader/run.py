@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -127,6 +127,8 @@ class Loader:
         if opened is not None:
             # It can only be carried out as a whole: its units are of all its range.
             self._require_before(goal, opened.to_ts, "has an open plan that ends at")
+        if at < goal:
+            self.require_own_schema(databases_between(self.timeline, at, goal))
         if opened is not None:
             self.report.resumed = True
             at = max(at, self.run_plan(opened))
@@ -141,6 +143,22 @@ class Loader:
             )
         if to is not None and to < start:
             raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}")
+
+    def require_own_schema(self, databases: Iterable[str]) -> None:
+        """LoadError when a database of the source is called like the schema of our tables: it would replace them.
+
+        Without regard to case: some servers make one of both.
+        """
+        own = self.connection.settings.schema_name
+        clash = next((name for name in databases if name.casefold() == own.casefold()), None)
+        if clash is not None:
+            raise LoadError(
+                f"the source has a database {clash!r}, and on target {self.connection.name} the schema {own!r} keeps "
+                "the state of the load",
+                hint="set target.schema_name (restore_target.schema_name for a restore) to a name of its own",
+                target=self.connection.name,
+                database=clash,
+            )
 
     def _require_before(self, goal: Tso, at: Tso, what: str) -> None:
         if at > goal:
@@ -361,3 +379,11 @@ class Loader:
         done = executor.execute(event)
         self.report.ddls += 1
         self.report.notes += done.notes
+
+
+def databases_between(timeline: Timeline, after: Tso, upto: Tso) -> list[str]:
+    """Names of the databases that there are at `after` or come up to `upto`."""
+    names = {info.name for info in timeline.databases_at(after)}
+    for versions in timeline.databases.values():
+        names |= {v.info.name for v in versions if v.info is not None and after < v.commit_ts <= upto}
+    return sorted(names)

@@ -26,7 +26,7 @@ from include.model.table import MysqlType
 from include.model.tso import Tso
 from include.registry.open import open_cluster
 from include.settings import Settings, TargetSettings
-from spark_tasks.jobs import load
+from spark_tasks.jobs import load, restore
 from tests.support import mariadb
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
@@ -418,6 +418,31 @@ def test_an_abandoned_plan_leaves_the_target_inconsistent_until_a_restore(
     load.run(settings, abandon="the table was changed by hand")
     with pytest.raises(TargetIncomplete, match="changed by hand"):
         load.run(settings)
+
+
+@pytest.mark.parametrize("when", ["genesis", "window"])
+def test_a_source_database_called_like_the_schema_of_our_tables_is_refused_before_anything_changes(
+    source: MadeSource, settings: Settings, target: TargetConnection, when: str
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    if when == "window":
+        at = source.genesis()
+        load.run(settings)
+    source.create_database("PumpHouse")
+    if when == "genesis":
+        at = source.genesis()
+    end = source.cut()
+    for run in (
+        lambda: load.run(settings),
+        lambda: restore.run(settings, target=settings.target, to=end, dry_run=False),
+    ):
+        with pytest.raises(LoadError, match=r"'PumpHouse'.*target\.schema_name"):
+            run()
+    assert read_checkpoint(settings.target, "main") == (at if when == "window" else None)
+    assert (("d",) in target.query("SHOW DATABASES")) is (when == "window")
+    own = settings.target.model_copy(update={"schema_name": "load_state"})
+    assert restore.run(settings, target=own, to=end, dry_run=False).load is not None
+    assert read_checkpoint(own, "main") == end
 
 
 def test_another_task_on_the_same_target_is_refused(

@@ -164,6 +164,12 @@ class MadeSource:
         self.ts += milliseconds << 18
         return self.ts
 
+    def create_database(self, name: str) -> None:
+        """CREATE DATABASE."""
+        info = {"id": 9, "db_name": {"O": name, "L": name.lower()}, "charset": "utf8mb4", "collate": "utf8mb4_bin",
+                "state": 5}  # fmt: skip
+        self._ddl(1, 0, f"CREATE DATABASE `{name}`", DBInfo=info)
+
     def create_table(self, name: str, columns: list[dict[str, Any]], **more: Any) -> int:
         """CREATE TABLE."""
         self._table_id += 1
