@@ -20,7 +20,7 @@ from include.codec import walk as walk_kernels
 from include.codec.columns import Images, build, check
 from include.codec.jit import Bytes, Ints, UInts, frozen
 from include.codec.layout import RowLayout
-from include.errors import CodecError
+from include.errors import CodecError, MissingColumn
 
 INSERT, UPDATE, DELETE = 0, 1, 2
 _KINDS = ("inserted", "updated", "deleted")
@@ -151,6 +151,7 @@ def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: R
 
     Raises:
         CodecError: an image is damaged or does not fit the table. Facts: row (index into ``starts``).
+        MissingColumn: an image lacks a column that tells which row it is.
     """
     starts = frozen(np.ascontiguousarray(starts, np.int64))
     lengths = frozen(np.ascontiguousarray(lengths, np.int64))
@@ -160,8 +161,16 @@ def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: R
     first = np.empty(shape, np.int32)
     second = np.empty(shape if kind == UPDATE else (0, 0), np.int32)
     handle = layout.handle_targets if kind == INSERT else _NO_HANDLE
-    failed = np.zeros(2, np.int64)
-    locate.locate(data, starts, lengths, layout.ids, handle, layout.keys, first, second, failed)
+    failed = np.zeros(3, np.int64)
+    needed = layout.keys if kind == INSERT else layout.whole
+    locate.locate(data, starts, lengths, layout.ids, handle, needed, first, second, failed)
+    if failed[0] == locate.NO_KEY:
+        name = layout.targets[failed[2]].column.name
+        raise MissingColumn(
+            f"row image {failed[1]}, of {len(starts)} {_KINDS[kind]} rows: the column {name} is missing",
+            row=int(failed[1]),
+            column=name,
+        )
     check(failed, f"of {len(starts)} {_KINDS[kind]} rows")
     batches = []
     for places in (first, second) if kind == UPDATE else (first,):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,21 +64,33 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """How images of one table version become batches of another (:meth:`of`)."""
+    """How images of one table version become batches of another (:meth:`of`).
+
+    Attributes:
+        targets: The columns.
+        schema: Their Arrow schema.
+        ids: Their ids in the rows.
+        handle_targets: For each datum of an inserted row's handle its index in ``ids``, or -1.
+        keys: Indices of the columns that every image has.
+        whole: Indices of the columns that updates and deletes have.
+    """
 
     targets: tuple[Target, ...]
     schema: pa.Schema
     ids: Ints
     handle_targets: Ints
     keys: Ints
+    whole: Ints
 
     @classmethod
-    def of(cls, written: TableInfo, wanted: TableInfo) -> RowLayout:
+    def of(cls, written: TableInfo, wanted: TableInfo, key: Sequence[str] | None = None) -> RowLayout:
         """Plan the decoding.
 
         Args:
             written: Table at the rows' own schema version: gives types, and origin defaults of absent columns.
             wanted: Table at the commit timestamp: its public, not generated columns are the batch's, in order.
+            key: Names of the columns that tell rows apart, and so are never filled where a row lacks them; () = all
+                columns do: then old images lack none that their version has. None = whatever is absent is filled.
 
         Raises:
             ColumnMismatch: a column has the same id in both but values of another kind.
@@ -109,6 +122,10 @@ class RowLayout:
                 )
             )
             ids.append(column.id if own is not None else UNKNOWN_ID)
+        known = {c.id for c in written.public_columns} & set(ids)
+        names = [t.column.name for t in targets]
+        keys = {ids.index(c.id) for c, _ in parts if c.id in known} | {names.index(name) for name in key or ()}
+        whole = {ids.index(id_) for id_ in known} if key == () else set()
         # A prefix part of a clustered key is no value; the row list has the whole column.
         handle = [-1 if is_prefix(c, length) or c.id not in ids else ids.index(c.id) for c, length in parts]
         return cls(
@@ -116,5 +133,6 @@ class RowLayout:
             pa.schema([arrow_field(t.column) for t in targets]),
             frozen(np.array(ids, np.int64)),
             frozen(np.array(handle or [-1], np.int64)),
-            frozen(np.array([ids.index(c.id) for c, _ in parts if c.id in ids], np.int64)),
+            frozen(np.array(sorted(keys), np.int64)),
+            frozen(np.array(sorted(keys | whole), np.int64)),
         )

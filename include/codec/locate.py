@@ -139,7 +139,7 @@ def find_column(ids: Ints, column_id: int, guess: int) -> int:
 
 
 @kernel
-def locate(  # noqa: C901, PLR0911, PLR0912 - one pass over a row, kept in one piece for speed
+def locate(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one pass over a row, kept in one piece for speed
     data: Bytes,
     starts: Ints,
     lengths: Ints,
@@ -158,10 +158,10 @@ def locate(  # noqa: C901, PLR0911, PLR0912 - one pass over a row, kept in one p
         lengths: Their bytes.
         ids: Wanted column ids.
         handle_targets: Of an inserted row: for each datum of the handle its index in ``ids``, or -1; else empty.
-        keys: Indices in ``ids`` of the columns that every row has.
+        keys: Indices in ``ids`` of the columns that no row may lack.
         first: Out, (rows, columns): offset of the datum from the image's start, -1 where absent.
         second: Out, the same for the new image of an updated row; of shape (0, 0) for other rows.
-        failed: Out: reason and row, reason 0 when all is well.
+        failed: Out: reason, row, and the column of a NO_KEY; reason 0 when all is well.
     """
     columns = len(ids)
     paired = second.shape[0] > 0
@@ -224,4 +224,5 @@ def locate(  # noqa: C901, PLR0911, PLR0912 - one pass over a row, kept in one p
         for key in keys:
             if first[row, key] == ABSENT:
                 failed[0] = NO_KEY
+                failed[2] = key
                 return

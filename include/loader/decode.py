@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from include.codec.columnar import DELETE, INSERT, UPDATE, Mutations, decode_images, key_hash, walk
 from include.codec.layout import RowLayout
-from include.errors import CodecError
+from include.errors import CodecError, MissingColumn
 from include.loader.blob import Blob, blobs_of
 from include.loader.context import LoadContext, Piece
 from include.loader.fold import COUNT_FIELD, ORDER_FIELDS, fold_keyed, fold_multiset
@@ -71,15 +71,23 @@ class Decoder:
             wanted = self._wanted.of(int(found.table_id[first]), int(txns.commit_ts[found.txn[first]]))
             if wanted is None:
                 continue
-            self._decode(found.take(rows), txns, int(epochs[first]), wanted)
+            self._decode(found.take(rows), txns, wanted)
 
-    def _decode(self, part: Mutations, txns: _Txns, epoch: int, wanted: Wanted) -> None:
-        op = int(part.op[0])
+    def _decode(self, part: Mutations, txns: _Txns, wanted: Wanted) -> None:
+        op, epoch = int(part.op[0]), wanted.epoch
         layout = self._layout(wanted, int(part.schema_version[0]))
         commit_ts, start_ts = txns.commit_ts[part.txn], txns.start_ts[part.txn]
         position = txns.part[part.txn].astype(np.int64) << 40 | part.seq << 1
         try:
             images = decode_images(part.data, part.row_start, part.row_len, op, layout)
+        except MissingColumn as error:
+            name = f"{wanted.db}.{wanted.table.name}"
+            raise MissingColumn(
+                f"{name}: {error}",
+                hint=f"a DROP COLUMN of {name} was under way when these rows were written, and its end lies beyond "
+                "this load's: restore the target to a moment after it (`pumphouse restore --to …`)",
+                **(error.facts | {"table": name}),
+            ) from error
         except CodecError as error:
             raise CodecError(f"{wanted.db}.{wanted.table.name}: {error}", **error.facts) from error
         old, new = images if op == UPDATE else (images, images)
@@ -90,29 +98,38 @@ class Decoder:
             return
         order = [pa.array(commit_ts), pa.array(start_ts), pa.array(position)]
         if op == DELETE:
-            self._keep_keyed(epoch, wanted, _keys_only(old, wanted.key), order, put=False)
+            self._keep_keyed(epoch, wanted, _keys_only(old, wanted.key), order, np.full(len(part), -1), put=False)
         elif op == UPDATE:
             moved = _moved(old, new, wanted.key)
             if moved is not None:
                 before = [column.filter(moved) for column in order]
-                self._keep_keyed(epoch, wanted, _keys_only(old.filter(moved), wanted.key), before, put=False)
+                gone = _keys_only(old.filter(moved), wanted.key)
+                self._keep_keyed(epoch, wanted, gone, before, np.full(gone.num_rows, -1), put=False)
             order[2] = pa.array(position + 1)  # after the delete of its own old key
-            self._keep_keyed(epoch, wanted, new, order, put=True)
+            came = np.zeros(len(part)) if moved is None else moved.to_numpy(zero_copy_only=False)
+            self._keep_keyed(epoch, wanted, new, order, came, put=True)
         else:
-            self._keep_keyed(epoch, wanted, new, order, put=True)
+            self._keep_keyed(epoch, wanted, new, order, np.ones(len(part)), put=True)
 
     def _layout(self, wanted: Wanted, schema_version: int) -> RowLayout:
         written = self._context.timeline.at_version(wanted.table_id, schema_version)
         at = (wanted.table_id, written.schema_version, wanted.schema_version)
         if at not in self._layouts:
-            self._layouts[at] = RowLayout.of(written.table, wanted.table)
+            self._layouts[at] = RowLayout.of(written.table, wanted.table, wanted.key)
         return self._layouts[at]
 
     def _keep_keyed(
-        self, epoch: int, wanted: Wanted, batch: pa.RecordBatch, order: list[pa.Array], *, put: bool
+        self,
+        epoch: int,
+        wanted: Wanted,
+        batch: pa.RecordBatch,
+        order: list[pa.Array],
+        net: np.ndarray,
+        *,
+        put: bool,
     ) -> None:
         stands = pa.array(np.full(batch.num_rows, put))
-        self._keep(epoch, wanted, batch, [*order, stands], list(ORDER_FIELDS))
+        self._keep(epoch, wanted, batch, [*order, stands, pa.array(net.astype(np.int32))], list(ORDER_FIELDS))
 
     def _keep(
         self, epoch: int, wanted: Wanted, batch: pa.RecordBatch, ours: list[pa.Array], fields: list[pa.Field]

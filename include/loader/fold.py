@@ -1,8 +1,9 @@
 """Fold changes to their net effect: the last entry per key, or the sum of copies per row where there is no key.
 
 Entries are Arrow tables, one row a change: the target's columns, then ours. For a table with a key: `TS`, `START` and
-`POSITION` give the order, `PUT` says whether the row stands after the change (an update that moves its key is two
-entries). For a table without: `COUNT` is +1 for a row that came and -1 for one that went.
+`POSITION` give the order, `PUT` says whether the row stands after the change, `NET` is +1 where it came, -1 where it
+went and 0 where it only changed (an update that moves its key is two entries). For a table without: `COUNT` is +1 for a
+row that came and -1 for one that went.
 """
 
 from __future__ import annotations
@@ -15,29 +16,61 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from include.errors import DuplicateKey
 from include.loader.keyless import COUNT
 
 TS, START, POSITION, PUT = "pumphouse:ts", "pumphouse:start", "pumphouse:position", "pumphouse:put"
+NET = "pumphouse:net"
+NET_FIELD = pa.field(NET, pa.int32())
 ORDER_FIELDS = (
     pa.field(TS, pa.int64()),
     pa.field(START, pa.int64()),
     pa.field(POSITION, pa.int64()),
     pa.field(PUT, pa.bool_()),
+    NET_FIELD,
 )
 COUNT_FIELD = pa.field(COUNT, pa.int64())
 _INDEX = "pumphouse:index"
 
 
 def fold_keyed(entries: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last entry of each key, compared byte by byte, in the order of those entries."""
+    """The last entry of each key (byte by byte), with the sum of its `NET`; in the order of those entries."""
     if entries.num_rows < 2:
         return entries
     entries = _in_order(entries)
     keys = entries.select(list(key)).append_column(_INDEX, pa.array(np.arange(entries.num_rows)))
-    last = keys.group_by(list(key), use_threads=False).aggregate([(_INDEX, "max")]).column(f"{_INDEX}_max")
-    if len(last) == entries.num_rows:
+    keys = keys.append_column(NET, entries.column(NET))
+    found = keys.group_by(list(key), use_threads=False).aggregate([(_INDEX, "max"), (NET, "sum")])
+    if found.num_rows == entries.num_rows:
         return entries
-    return entries.take(pa.array(np.sort(last.to_numpy())))
+    last = found.column(f"{_INDEX}_max").to_numpy()
+    order = np.argsort(last)
+    net = found.column(f"{NET}_sum").to_numpy()[order].astype(np.int32)
+    folded = entries.take(pa.array(last[order]))
+    return folded.set_column(folded.schema.get_field_index(NET), NET_FIELD, pa.array(net))
+
+
+def check_keys(folded: pa.Table, key: Sequence[str], name: str) -> None:
+    """DuplicateKey when the changes of a key, all of them, can be no history of one row.
+
+    What stands after them, less what came and went, is what stood before: one row or none. An INSERT over a row that
+    stands (REPLACE is a delete and an insert) leaves less than none. Sums can be taken in any order, so this holds
+    however the changes were dealt out and folded before.
+    """
+    net = folded.column(NET).to_numpy()
+    before = folded.column(PUT).to_numpy().astype(np.int32) - net
+    wrong = np.flatnonzero((before < 0) | (before > 1))
+    if not len(wrong):
+        return
+    rows = folded.select(list(key)).take(pa.array(wrong[:3])).to_pylist()
+    raise DuplicateKey(
+        f"{len(wrong)} keys ({', '.join(key)}) of {name} were given to more than one row at a time, as {rows[0]}",
+        hint="that key is no longer in force at the source: a DROP INDEX was under way, and its end lies beyond this "
+        "load's; restore the target to a moment after it (`pumphouse restore --to …`)",
+        table=name,
+        key=list(key),
+        rows=[{column: str(value) for column, value in row.items()} for row in rows],
+    )
 
 
 def _in_order(entries: pa.Table) -> pa.Table:
@@ -62,7 +95,7 @@ def fold_multiset(entries: pa.Table) -> pa.Table:
 def net_of_keyed(folded: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     """(keys to delete, rows to insert). Every key that was touched is deleted: so a repeat changes nothing."""
     stands = folded.filter(folded.column(PUT))
-    return folded.select(list(key)), stands.drop_columns([TS, START, POSITION, PUT])
+    return folded.select(list(key)), stands.drop_columns([field.name for field in ORDER_FIELDS])
 
 
 def net_of_multiset(folded: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from include.loader.blob import Blob, blobs_of
 from include.loader.context import LoadContext, Piece
 from include.loader.decode import Decoder
-from include.loader.fold import fold_keyed, fold_multiset, net_of_keyed, net_of_multiset
+from include.loader.fold import check_keys, fold_keyed, fold_multiset, net_of_keyed, net_of_multiset
 from include.loader.plan import Mode, Phase, UnitId
 from include.loader.target import TargetConnection
 from include.loader.unit import Claim, UnitHead, apply_unit
@@ -50,7 +50,9 @@ def fold(mode: Mode, blobs: Iterable[Blob]) -> Iterator[Blob]:
 def _fold_one(mode: Mode, entries: pa.Table, bucket: int) -> Iterator[Blob]:
     head = UnitHead.of(entries.schema)
     if head.key:
-        gone, come = net_of_keyed(fold_keyed(entries, head.key), head.key)
+        folded = fold_keyed(entries, head.key)
+        check_keys(folded, head.key, f"{head.db}.{head.table}")
+        gone, come = net_of_keyed(folded, head.key)
     else:
         gone, come = net_of_multiset(fold_multiset(entries))
     for phase, table in ((Phase.DELETE, gone), (Phase.INSERT, come)):

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from include.codec import payload, row
+from include.errors import DuplicateKey, MissingColumn
 from include.loader.target import TargetConnection
+from include.model.table import TableInfo
 from include.registry.open import open_cluster
 from include.settings import Settings, TargetSettings
 from spark_tasks.jobs import load, restore
 from tests.support import mariadb
-from tests.support.madearchive import MadeSource, column, table_info
+from tests.support.madearchive import MadeSource, column, index, table_info, target_rows
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +103,131 @@ def test_views_of_genesis_are_created_whatever_their_age_and_one_over_a_dropped_
     assert restored.load is not None
     assert len(restored.load.notes) == 2
     assert target.query("SELECT id FROM d.v2") == [(2,)]
+
+
+# -- rows that are written while a DDL runs
+
+
+def delete_without(source: MadeSource, table: str, handle: int, name: str) -> None:
+    """A delete while DROP COLUMN runs: its image has the public columns only."""
+    raw = altered(source, table)
+    next(c for c in raw["cols"] if c["name"]["O"] == name)["state"] = 2
+    info = TableInfo.from_dict(raw)
+    builder = payload.PrewriteValueBuilder(source.schema_version)
+    builder.delete(info.id, row.encode_delete(info, source.tables[table].rows.pop(handle), handle=handle))
+    source.commit(source.tick(), builder.build())
+
+
+def unique_table(source: MadeSource) -> list[int]:
+    """u(a NOT NULL UNIQUE, b), with four rows; returns their handles."""
+    unique = [index(1, "ua", ("a", 0), unique=True)]
+    source.create_table("u", [column(1, "a", flag=1), column(2, "b")], pk_is_handle=False, index_info=unique)
+    with source.txn() as t:
+        return [t.insert("u", a=a, b=10 + a) for a in range(4)]
+
+
+def drop_key_and_column(source: MadeSource) -> None:
+    raw = altered(source, "u")
+    raw["cols"], raw["index_info"] = [{**raw["cols"][1], "offset": 0}], []
+    source._alter("u", 6, raw)
+    for values in source.tables["u"].rows.values():
+        values.pop(1)
+
+
+@pytest.mark.row("L4")
+def test_rows_deleted_while_their_key_is_dropped_with_its_column_are_the_right_ones(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    handles = unique_table(source)
+    source.genesis()
+    with source.txn() as t:
+        t.update("u", handles[2], b=77)
+    delete_without(source, "u", handles[1], "a")
+    drop_key_and_column(source)
+    with source.txn() as t:
+        t.delete("u", handles[2])
+    source.cut()
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L4")
+def test_rows_deleted_from_a_table_without_a_key_while_a_column_is_dropped_are_found(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("k", [column(1, "a"), column(2, "b")], pk_is_handle=False)
+    with source.txn() as t:
+        handles = [t.insert("k", a=a, b=10 + a % 2) for a in range(4)]
+    source.genesis()
+    with source.txn() as t:
+        t.insert("k", a=9, b=11)
+    delete_without(source, "k", handles[1], "a")
+    with source.txn() as t:
+        t.delete("k", handles[3])
+    source.drop_column("k", "a")
+    end = source.cut()
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    restore.run(settings, to=end, dry_run=False)
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L4")
+@pytest.mark.parametrize("keyed", [True, False])
+def test_an_image_that_lacks_a_column_whose_drop_lies_beyond_the_load_names_table_and_column(
+    source: MadeSource, settings: Settings, target: TargetConnection, keyed: bool
+) -> None:
+    if keyed:
+        handle = unique_table(source)[0]
+    else:
+        source.create_table("u", [column(1, "a", flag=1), column(2, "b")], pk_is_handle=False)
+        with source.txn() as t:
+            handle = t.insert("u", a=0, b=1)
+    source.genesis()
+    before = source.snapshot()
+    delete_without(source, "u", handle, "a")
+    source.cut()
+    with pytest.raises(MissingColumn, match=r"d\.u: .*the column a is missing") as caught:
+        load.run(settings)
+    assert "DROP COLUMN" in caught.value.hint
+    assert target_rows(target) == before
+    # The way out that the message names.
+    source.drop_column("u", "a") if not keyed else drop_key_and_column(source)
+    restore.run(settings, to=source.cut(), dry_run=False)
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L4")
+def test_rows_that_share_a_key_which_is_being_dropped_all_arrive(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    handles = unique_table(source)
+    source.genesis()
+    with source.txn() as t:
+        t.insert("u", a=1, b=50)
+        t.insert("u", a=7, b=51)
+    with source.txn() as t:
+        t.insert("u", a=7, b=52)
+        t.delete("u", handles[1])
+    raw = altered(source, "u") | {"index_info": []}
+    source._alter("u", 8, raw)
+    with source.txn() as t:
+        t.insert("u", a=7, b=52)
+    source.cut()
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L4")
+def test_rows_that_share_a_key_whose_drop_lies_beyond_the_load_are_refused_by_name(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    unique_table(source)
+    source.genesis()
+    for b in (50, 51):
+        with source.txn() as t:
+            t.insert("u", a=7, b=b)
+    source.cut()
+    with pytest.raises(DuplicateKey, match=r"\(a\) of d\.u") as caught:
+        load.run(settings)
+    assert "DROP INDEX" in caught.value.hint

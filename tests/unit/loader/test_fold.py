@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from include.errors import DuplicateKey
 from include.loader.fold import (
     COUNT_FIELD,
     ORDER_FIELDS,
     Change,
+    check_keys,
     fold_keyed,
     fold_multiset,
     fold_reference,
@@ -48,10 +50,13 @@ def entries(changes: list[Change], order: list[int]) -> pa.Table:
         ours = {"pumphouse:ts": at // 3, "pumphouse:start": 0}
         old = change.old or change.values
         if change.kind == "delete" or (change.kind == "update" and old["k"] != change.values["k"]):
-            rows.append({"k": old["k"], "v": None, **ours, "pumphouse:position": at * 2, "pumphouse:put": False})
+            gone = {"pumphouse:position": at * 2, "pumphouse:put": False, "pumphouse:net": -1}
+            rows.append({"k": old["k"], "v": None, **ours, **gone})
         if change.kind != "delete":
-            rows.append({**change.values, **ours, "pumphouse:position": at * 2 + 1, "pumphouse:put": True})
-    shuffled = [rows[i % len(rows)] for i in order if rows][: len(rows)]
+            came = change.kind == "insert" or old["k"] != change.values["k"]
+            there = {"pumphouse:position": at * 2 + 1, "pumphouse:put": True, "pumphouse:net": int(came)}
+            rows.append({**change.values, **ours, **there})
+    shuffled = [rows[i] for i in order if i < len(rows)]
     rest = [row for row in rows if row not in shuffled]
     return pa.Table.from_pylist(shuffled + rest, schema=SCHEMA)
 
@@ -60,7 +65,13 @@ def entries(changes: list[Change], order: list[int]) -> pa.Table:
 @settings(deadline=None)
 @given(changes=histories(), order=st.permutations(range(50)))
 def test_the_last_entry_of_each_key_is_the_net_change_of_the_reference(changes: list[Change], order: list[int]) -> None:
-    gone, come = net_of_keyed(fold_keyed(entries(changes, list(order)), ("k",)), ("k",))
+    found = entries(changes, list(order))
+    half = found.num_rows // 2
+    # Workers fold what they have, then all of it is folded.
+    parts = [fold_keyed(found.slice(0, half), ("k",)), fold_keyed(found.slice(half), ("k",))]
+    folded = fold_keyed(pa.concat_tables(parts), ("k",))
+    check_keys(folded, ("k",), "d.t")
+    gone, come = net_of_keyed(folded, ("k",))
     net = fold_reference(changes, ("k",))
     assert {row["k"]: row["v"] for row in come.to_pylist()} == {
         c.values["k"]: c.values["v"] for c in net if c.kind != "delete"
@@ -94,3 +105,23 @@ def test_a_key_moved_away_and_back_keeps_its_row() -> None:
     gone, come = net_of_keyed(fold_keyed(entries(changes, []), ("k",)), ("k",))
     assert come.select(["k", "v"]).to_pylist() == [{"k": b"a", "v": 2}]
     assert sorted(gone.column("k").to_pylist()) == [b"a", b"b"]
+
+
+@pytest.mark.row("L4")
+@pytest.mark.parametrize("last", ["insert", "update", "delete"])
+def test_a_key_that_two_rows_have_at_a_time_is_an_error_that_names_it(last: str) -> None:
+    changes = [Change("insert", {"k": b"a", "v": 1}), Change("insert", {"k": b"b", "v": 1})]
+    changes += [Change("insert", {"k": b"a", "v": 2})]
+    if last != "insert":
+        changes.append(Change(last, {"k": b"a", "v": 3}))
+    folded = fold_keyed(entries(changes, []), ("k",))
+    with pytest.raises(DuplicateKey, match=r"1 keys \(k\) of d.t .*b'a'"):
+        check_keys(folded, ("k",), "d.t")
+
+
+def test_a_row_that_was_there_may_be_replaced_but_not_joined() -> None:
+    replaced = [Change("delete", {"k": b"a", "v": 0}), Change("insert", {"k": b"a", "v": 1})]
+    joined = [Change("insert", {"k": b"a", "v": 1}), *replaced, replaced[1]]
+    check_keys(fold_keyed(entries(replaced, []), ("k",)), ("k",), "d.t")
+    with pytest.raises(DuplicateKey):
+        check_keys(fold_keyed(entries(joined, []), ("k",)), ("k",), "d.t")
