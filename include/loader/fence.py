@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import FenceLost, LoadError, TargetBusy
+from include.loader.blockers import watching
 from include.loader.target import StatementFailed, TargetConnection
 
 _TAKE_OVER_S = 60.0
@@ -48,8 +49,10 @@ def acquire(
     """Own the target on this connection, or raise TargetBusy with the holder's name.
 
     The same run takes over from itself (a retry whose first attempt still lives); another run only with ``take_over``.
-    Taking over kills the holder's connection and waits until the server has let it go.
+    Taking over kills the holder's connection and waits until the server has let it go, and then every session that
+    still holds the fence: a unit whose host has died, or one that is under way.
     """
+    last = connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1")
     name = lock_name(connection.settings.schema_name)
     end = clock.monotonic() + _TAKE_OVER_S
     while connection.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
@@ -77,7 +80,7 @@ def acquire(
                 holder=holder,
             )
         clock.sleep(0.1)
-    return _raise_fence(connection, run)
+    return _raise_fence(connection, run, end_blockers=take_over or last == run)
 
 
 def _kill(connection: TargetConnection, holder_id: int) -> None:
@@ -88,11 +91,12 @@ def _kill(connection: TargetConnection, holder_id: int) -> None:
             raise
 
 
-def _raise_fence(connection: TargetConnection, run: str) -> Ownership:
+def _raise_fence(connection: TargetConnection, run: str, *, end_blockers: bool = False) -> Ownership:
     fence, holder = connection.table("fence"), whoami()
     with connection.transaction():
-        # Waits for every unit that holds the row shared: after this nothing of an earlier owner is under way.
-        row = connection.query(f"SELECT number FROM {fence} WHERE id = 1 FOR UPDATE")
+        with watching(connection, end=end_blockers):
+            # Waits for every unit that holds the row shared: after this nothing of an earlier owner is under way.
+            row = connection.query(f"SELECT number FROM {fence} WHERE id = 1 FOR UPDATE")
         number = int(row[0][0]) + 1 if row else 1
         connection.execute(
             f"REPLACE INTO {fence} (id, number, run, holder, connection_id) VALUES (1, %s, %s, %s, %s)",

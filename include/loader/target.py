@@ -30,10 +30,13 @@ SQL_MODE = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 SESSION = (
     f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 0, unique_checks = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    # A connection that waits for hours while others work must not be closed for idleness.
-    "SET wait_timeout = 2147483, net_read_timeout = 3600, net_write_timeout = 3600",
+    # Longer than IDLE: whoever waits for a session whose host has died gets the lock when the server ends it.
     "SET innodb_lock_wait_timeout = 600",
 )
+# What a unit holds is let go of when its host loses power: the server hears nothing of it.
+IDLE = "SET wait_timeout = 300, net_read_timeout = 300, net_write_timeout = 300"
+# The owner's connection waits for hours while units work, and holds no lock of a table meanwhile.
+OWNER_IDLE = "SET wait_timeout = 2147483, net_read_timeout = 3600, net_write_timeout = 3600"
 # Of these the server says that the transaction is gone and may be tried again.
 _RETRYABLE = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT}
 _LOST = {2006, 2013, 2014, 2055, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, 1927, 1317}
@@ -111,8 +114,11 @@ class TargetConnection:
         self.connection_id = int(connection.thread_id())  # type: ignore[no-untyped-call]
 
     @classmethod
-    def open(cls, settings: TargetSettings) -> Self:
-        """Connect and fix the session; TargetUnavailable names the address."""
+    def open(cls, settings: TargetSettings, *, owner: bool = False) -> Self:
+        """Connect and fix the session; TargetUnavailable names the address.
+
+        ``owner``: the connection that will hold the GET_LOCK; it may idle for as long as a load takes.
+        """
         where = address(settings)
         try:
             connection: Connection[Any] = pymysql.connect(
@@ -133,7 +139,7 @@ class TargetConnection:
         except (MySQLError, OSError) as error:
             raise TargetUnavailable(f"target {where} does not answer: {error}", target=where) from error
         target = cls(settings, connection)
-        for statement in SESSION:
+        for statement in (*SESSION, OWNER_IDLE if owner else IDLE):
             target.execute(statement)
         return target
 

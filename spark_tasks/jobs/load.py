@@ -59,7 +59,7 @@ def run(
     archive.genesis()
     engine = make_engine(settings)
     try:
-        with TargetConnection.open(target) as connection:
+        with TargetConnection.open(target, owner=True) as connection:
             loader = Loader(
                 archive=archive,
                 archive_settings=settings.archive,

@@ -66,7 +66,7 @@ def run(
     plan.require_accepted(accept_losses)
     engine = make_engine(settings)
     try:
-        with TargetConnection.open(target) as connection:
+        with TargetConnection.open(target, owner=True) as connection:
             loader = Loader(
                 archive=archive,
                 archive_settings=settings.archive,

@@ -1,6 +1,7 @@
 """Units on a real MariaDB: each is applied once, exactly as it is, or its rows are named."""
 
 import threading
+import time
 from collections.abc import Iterator
 from datetime import date
 
@@ -170,6 +171,32 @@ def test_the_same_run_takes_over_from_itself(server: TargetSettings, target: tup
     del target
     with TargetConnection.open(server) as again:
         assert fence.acquire(again, run="test").run == "test"
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize("again", ["take over", "same run"])
+def test_a_take_over_ends_a_unit_whose_host_has_died(
+    server: TargetSettings, target: tuple[TargetConnection, Claim], again: str
+) -> None:
+    owner, claim = target
+    with TargetConnection.open(server) as dead, TargetConnection.open(server, owner=True) as new:
+        assert 0 < int(dead.value("SELECT @@wait_timeout")) <= 300
+        assert int(new.value("SELECT @@wait_timeout")) > 86400
+        dead.execute("BEGIN")
+        fence.hold_shared(dead, claim.fence)
+        owner.close()
+        new.execute("SET innodb_lock_wait_timeout = 2")
+        with pytest.raises(TargetBusy, match=rf"connection {dead.connection_id} of root") as busy:
+            fence.acquire(new, run="another")
+        assert str(dead.connection_id) in busy.value.holder
+        fence.release(new)
+        new.execute("SET innodb_lock_wait_timeout = 30")
+        begun = time.monotonic()
+        raised = fence.acquire(new, run="test" if again == "same run" else "third", take_over=again == "take over")
+        assert raised.number == claim.fence + 1
+        assert time.monotonic() - begun < 10
+        with pytest.raises(TargetUnavailable):
+            dead.execute("COMMIT")
 
 
 @pytest.mark.row("L6")
