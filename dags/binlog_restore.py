@@ -27,6 +27,9 @@ from binlog_airflow.retry import default_args
         "to": Param("now", type="string", minLength=3, title="Moment", description="A TSO, an ISO time, or now"),
         "target": Param(RESTORE_TARGET, type="string", minLength=1, title="Target", description="Connection id"),
         "dry_run": Param(True, type="boolean", title="Dry run", description="Only show the plan"),
+        "accept_losses": Param(
+            False, type="boolean", title="Accept losses", description="Restore although binlogs were declared lost"
+        ),
         "confirm": Param(
             "", type="string", title="Confirm", description="The target's connection id once more: its data is replaced"
         ),
@@ -54,7 +57,9 @@ def binlog_restore() -> None:
         params = context["params"]
         if params["dry_run"]:
             raise AirflowSkipException("a dry run ends with the plan")
-        return tasks.restore_target(found, context["run_id"], str(params["target"]))
+        return tasks.restore_target(
+            found, context["run_id"], str(params["target"]), accept_losses=bool(params["accept_losses"])
+        )
 
     restore(plan())
 

@@ -134,13 +134,15 @@ def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
     return report.to_dict()
 
 
-def restore_target(plan: dict[str, Any], run_id: str, conn_id: str) -> dict[str, Any]:
+def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_losses: bool) -> dict[str, Any]:
     """Carry the plan out: reset the target, load the base and the windows up to the moment."""
     from spark_tasks.jobs import restore
 
     settings = settings_from(downstream=conn_id)
     moment = tso.Tso(int(plan["to"]))
-    return restore.run(settings, target=settings.target, to=moment, dry_run=False, run_id=run_id).to_dict()
+    return restore.run(
+        settings, target=settings.target, to=moment, dry_run=False, run_id=run_id, accept_losses=accept_losses
+    ).to_dict()
 
 
 def apply_interval(start: datetime, end: datetime, conf: dict[str, Any], run_id: str) -> dict[str, Any]:

@@ -80,7 +80,9 @@ def test_schema_load_and_gc_follow_assets(parsed: Any) -> None:
 @pytest.mark.row("R1")
 def test_restore_asks_for_a_moment_a_target_and_a_confirmation(parsed: Any) -> None:
     params = parsed["dags"]["binlog_restore"]["params"]
-    assert params == {"to": "now", "target": "pumphouse_restore", "dry_run": True, "confirm": ""}
+    assert params == {
+        "to": "now", "target": "pumphouse_restore", "dry_run": True, "accept_losses": False, "confirm": "",
+    }  # fmt: skip
 
 
 @pytest.mark.row("R1")
