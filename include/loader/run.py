@@ -7,6 +7,7 @@ May be killed anywhere: the next run finds the plan, the units and the DDLs that
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -84,7 +85,8 @@ class Loader:
     def own(self, run: str, *, take_over: bool = False, any_task: bool = False) -> Checkpoint | None:
         """Take the target, or raise TargetBusy naming the holder; returns the task's checkpoint.
 
-        ``any_task``: a restore, which throws every task's state away, may take a target that belongs to another load.
+        ``any_task``: a restore, which throws every task's state away, may take a target that belongs to another load,
+        also one from another cluster's archive.
         """
         self.connection.create_tables()
         self._owner = fence.acquire(self.connection, run=run, take_over=take_over, clock=self._clock)
@@ -97,7 +99,7 @@ class Loader:
                     task=other.task,
                 )
         found = state.read(self.connection, self.task)
-        if found is not None and found.cluster_id != self.archive.cluster_id:
+        if found is not None and found.cluster_id != self.archive.cluster_id and not any_task:
             raise LoadError(
                 f"target {self.connection.name} is loaded from cluster {found.cluster_id}, the archive is of cluster "
                 f"{self.archive.cluster_id}",
@@ -226,7 +228,7 @@ class Loader:
         pieces = pieces_of(self.archive, plan)
         self._check_archive(plan)
         self._tell_losses(plan)
-        events = {int(e.commit_ts): e for e in self._events(plan)} if plan.boundaries else {}
+        events = self._boundary_events(plan)
         units = self._prepare(plan, pieces) if pieces else {}
         applied = state.applied_units(self.connection, plan)
         apply = ApplyContext(
@@ -243,7 +245,7 @@ class Loader:
                     self._apply(apply, [u for u in wanted if u.unit not in applied], phase)
                     self.progress("apply", done, total)
                 if epoch < len(plan.boundaries):
-                    self._ddl(executor, events[plan.boundaries[epoch]])
+                    self._ddl(executor, events[epoch])
                     done += 1
                     self.progress("apply", done, total)
         finally:
@@ -275,10 +277,29 @@ class Loader:
 
     def _plan(self, from_ts: Tso, to_ts: Tso) -> Plan:
         plan = self._empty_plan(Mode.MERGE, from_ts, to_ts)
-        return replace(plan, boundaries=tuple(int(event.commit_ts) for event in self._events(plan)))
+        boundaries = tuple(int(event.commit_ts) for event in self._events(plan))
+        _require_rising(boundaries)
+        return replace(plan, boundaries=boundaries)
 
     def _events(self, plan: Plan) -> list[DdlEvent]:
         return [event for event in self.timeline.ddls(plan.from_ts, plan.to_ts) if not event.silent]
+
+    def _boundary_events(self, plan: Plan) -> list[DdlEvent]:
+        """The DDL that ends each epoch but the last, exactly those that the plan was made with; else LoadError."""
+        if plan.mode is not Mode.MERGE:
+            return []
+        events = self._events(plan)
+        found = tuple(int(event.commit_ts) for event in events)
+        if found != plan.boundaries:
+            raise LoadError(
+                f"plan {plan.number} of task {self.task} ends its epochs at other DDLs ({len(plan.boundaries)}) than "
+                f"the schema history now has ({len(found)}) in its range",
+                hint="load with the history that the plan began with, or give it up with --abandon-plan",
+                target=self.connection.name,
+                differing=[show(ts) for ts in sorted(set(found) ^ set(plan.boundaries))[:5]],
+            )
+        _require_rising(found)
+        return events
 
     def _buckets(self, plan: Plan) -> dict[int, int]:
         sizes: dict[int, int] = defaultdict(int)
@@ -379,6 +400,17 @@ class Loader:
         done = executor.execute(event)
         self.report.ddls += 1
         self.report.notes += done.notes
+
+
+def _require_rising(boundaries: Sequence[int]) -> None:
+    """Two DDLs with one commit ts cannot both end an epoch: one of them would be lost."""
+    for before, after in itertools.pairwise(boundaries):
+        if before >= after:
+            raise LoadError(
+                f"the schema history has two DDLs at {show(after)}, or out of order: each has a commit ts of its own",
+                hint="look at it with `pumphouse schema show`; the archive's ddl/ objects say where they come from",
+                commit_ts=after,
+            )
 
 
 def databases_between(timeline: Timeline, after: Tso, upto: Tso) -> list[str]:

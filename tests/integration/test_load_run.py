@@ -1,5 +1,6 @@
 """Whole loads on a real MariaDB: an archive of a source with every awkward kind of change, loaded, killed, refused, repeated."""
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,13 +19,15 @@ from include.errors import (
     UnknownTable,
     UsageError,
 )
-from include.loader import fence, stages
+from include.loader import fence, stages, state, unit
+from include.loader.plan import Mode, Plan
 from include.loader.report import LoadReport
 from include.loader.run import Loader
 from include.loader.target import TargetConnection, read_checkpoint
 from include.model.table import MysqlType
 from include.model.tso import Tso
 from include.registry.open import open_cluster
+from include.schema.timeline import DdlEvent
 from include.settings import Settings, TargetSettings
 from spark_tasks.jobs import load, restore
 from tests.support import mariadb
@@ -198,18 +201,18 @@ def test_a_unit_that_wakes_up_after_its_plan_was_closed_changes_nothing(
         t.insert("k", a=5)
     source.cut()
     held: list[tuple[Any, ...]] = []
-    apply = stages.apply_unit
+    apply = unit.apply_unit
 
-    def watched(connection: TargetConnection, *unit: Any) -> bool:
-        held.append(unit)
-        return apply(connection, *unit)
+    def watched(connection: TargetConnection, *args: Any) -> bool:
+        held.append(args)
+        return apply(connection, *args)
 
     monkeypatch.setattr(stages, "apply_unit", watched)
     load.run(settings)
     assert len(held) >= 3
-    for unit in held:
+    for each in held:
         with TargetConnection.open(settings.target) as late, pytest.raises(FenceLost):
-            apply(late, *unit)
+            apply(late, *each)
     assert equal(source, target)
     assert target.value("SELECT COUNT(*) FROM pumphouse.applied") == 0
 
@@ -443,6 +446,69 @@ def test_a_source_database_called_like_the_schema_of_our_tables_is_refused_befor
     own = settings.target.model_copy(update={"schema_name": "load_state"})
     assert restore.run(settings, target=own, to=end, dry_run=False).load is not None
     assert read_checkpoint(own, "main") == end
+
+
+@pytest.mark.row("L1")
+def test_two_ddls_at_one_commit_ts_are_refused_before_a_plan_is_made(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("o", [column(1, "id", flag=3)])
+    at = source.genesis()
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.create_table("t2", [column(1, "id", flag=3)])
+    first, second = source._events[-2:]
+    second.commit_ts = first.commit_ts
+    source.cut()
+    with pytest.raises(LoadError, match="two DDLs at"):
+        load.run(settings)
+    assert read_checkpoint(settings.target, "main") == at
+    assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize("change", ["one less", "one more", "all", "twice"])
+def test_an_open_plan_whose_ddls_the_history_no_longer_has_is_refused(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    source.add_column("t", column(2, "a"))
+    source.add_column("t", column(3, "b"))
+    source.cut()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loader, "run_plan", _after_base(Loader.run_plan, die))
+        with pytest.raises(KeyboardInterrupt):
+            load.run(settings)
+    events = Loader._events
+
+    def other(self: Loader, plan: Plan) -> list[DdlEvent]:
+        found = events(self, plan)
+        return {"one less": found[:-1], "one more": found, "all": [], "twice": [*found, found[-1]]}[change]
+
+    if change == "one more":
+        plan = state.open_plan(target, "main")
+        assert plan is not None
+        less = dataclasses.replace(plan, boundaries=plan.boundaries[:1])
+        target.execute(
+            "UPDATE pumphouse.plan SET spec = %s, digest = %s WHERE state = 'open'", (less.spec(), less.digest())
+        )
+    monkeypatch.setattr(Loader, "_events", other)
+    with pytest.raises(LoadError, match="ends its epochs at other DDLs"):
+        load.run(settings)
+    assert target.value("SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = 'd'") == 1
+
+
+def _after_base(run_plan: Callable[[Loader, Plan], Tso], then: Callable[[], None]) -> Callable[[Loader, Plan], Tso]:
+    def run(self: Loader, plan: Plan) -> Tso:
+        if plan.mode is not Mode.BASE:
+            then()
+        return run_plan(self, plan)
+
+    return run
 
 
 def test_another_task_on_the_same_target_is_refused(
