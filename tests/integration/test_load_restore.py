@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from include.archive.manifest import Declaration
-from include.errors import RestoreError, TargetIncomplete, TargetUnreachable
+from include.errors import LoadError, RestoreError, TargetIncomplete, TargetUnreachable
 from include.loader.target import TargetConnection, read_checkpoint
 from include.model.tso import Tso
 from include.registry.open import open_cluster
@@ -192,6 +192,21 @@ def test_a_restore_over_a_declared_loss_names_it_and_must_be_told_to_accept_it(
     accepted = command("--yes", "--accept-losses")
     assert accepted.exit_code == 0
     assert "pump-7" in accepted.output.split("restored to")[1]
+
+
+@pytest.mark.row("R1")
+def test_a_restore_replaces_what_was_loaded_from_another_clusters_archive(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    end = source.cut()
+    load.run(settings)
+    target.execute("UPDATE pumphouse.checkpoint SET cluster_id = 1234")
+    with pytest.raises(LoadError, match="cluster 1234"):
+        load.run(settings)
+    restore.run(settings, to=end, dry_run=False)
+    assert load.run(settings).to_ts == end
 
 
 def test_an_archive_without_a_dump_cannot_restore(source: MadeSource, settings: Settings) -> None:
