@@ -10,7 +10,7 @@ BinlogError
 │  └─ WriterFailed (EIO or failed fsync; this process writes no more) · ResolverOverlap · PeerRefused
 ├─ GapError                     never skipped, never retried into silence
 │  └─ WindowHeld* (who holds the window, and since which start ts)
-├─ CodecError
+├─ CodecError └─ MissingColumn
 ├─ SchemaError ├─ UnknownTable ├─ UnknownDdl ├─ HistoryUnavailable* └─ ColumnMismatch
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
