@@ -13,7 +13,7 @@ BinlogError
 ├─ CodecError └─ MissingColumn
 ├─ SchemaError ├─ UnknownTable ├─ UnknownDdl ├─ HistoryUnavailable* └─ ColumnMismatch
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
-├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
+├─ LoadError ├─ DuplicateKey ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
 │            ├─ TargetUnavailable* └─ FenceLost
 └─ RestoreError └─ TargetUnreachable
                                                                   * = retryable
