@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from include.archive.genesis import Genesis
 from include.errors import LoadError
 from include.loader import state
 from include.loader.ddl import forget_ddl
@@ -31,7 +32,7 @@ def begin_from_base(loader: Loader) -> Checkpoint:
     found = state.read(connection, loader.task)
     databases = databases_of(loader.timeline, loader.archive.genesis().ts)
     resumed = found is not None and found.state is TargetState.INCOMPLETE and found.reason == BEGINNING
-    if loader.archive.genesis().base is None:
+    if lacks_dump(loader.archive.genesis(), loader.timeline):
         raise LoadError(
             f"target {connection.name} has no checkpoint, and the archive has no dump to begin from",
             hint="say from where it is equal to the source: `pumphouse load --equal-at TIME`",
@@ -103,6 +104,17 @@ def build(loader: Loader, databases: Sequence[str], reason: str, *, keep_incompl
         raise LoadError("the checkpoint row is gone", target=connection.name)
     loader.report.from_ts = genesis.ts
     return found
+
+
+def lacks_dump(genesis: Genesis, timeline: Timeline) -> bool:
+    """Whether rows may be missing at genesis: there is no dump, and there were tables that could have had some."""
+    return genesis.base is None and any(
+        not is_system(version.db)
+        and not version.table.is_view
+        and not version.table.is_sequence
+        and not int(version.table.raw.get("temp_table_type") or 0)
+        for version in timeline.tables_at(genesis.ts)
+    )
 
 
 def databases_of(timeline: Timeline, ts: Tso) -> list[DbInfo]:

@@ -9,6 +9,7 @@ from typing import Any
 from include.archive.genesis import Genesis
 from include.archive.manifest import Declaration, Manifest
 from include.errors import RestoreError, TargetUnreachable
+from include.loader.begin import lacks_dump
 from include.loader.losses import Losses, Range, losses_of
 from include.model.tso import Tso, show
 from include.schema.actions import is_system
@@ -104,7 +105,7 @@ def plan_restore(genesis: Genesis, manifests: Sequence[Manifest], target_ts: Tso
 
     Raises:
         TargetUnreachable: the moment lies before genesis or behind the archive; it is never moved to fit.
-        RestoreError: the archive holds no dump.
+        RestoreError: the archive holds no dump of the tables that there were at genesis.
     """
     end = manifests[-1].end if manifests else genesis.ts
     if not genesis.ts <= target_ts <= end:
@@ -114,19 +115,20 @@ def plan_restore(genesis: Genesis, manifests: Sequence[Manifest], target_ts: Tso
             have_from=genesis.ts,
             have_to=end,
         )
-    if genesis.base is None:
+    if lacks_dump(genesis, timeline):
         raise RestoreError(
-            "the archive was begun without a dump of the data: there is nothing to restore from",
-            hint="begin an archive with a dump: `pumphouse archive init`",
+            "the archive was begun without a dump of the tables that there were: there is nothing to restore from",
+            hint="make a target equal to the source yourself, then go on from there: `pumphouse load --equal-at TIME`",
         )
+    base = genesis.base or ()
     losses = losses_of(manifests, after=genesis.ts, upto=target_ts)
     windows = tuple(_step(manifest, target_ts) for manifest in manifests if manifest.start < target_ts)
     return RestorePlan(
         to=target_ts,
         base=genesis.ts,
-        base_tables=len(genesis.base),
-        base_rows=sum(table.rows for table in genesis.base),
-        base_bytes=sum(segment.payload_bytes for table in genesis.base for segment in table.segments),
+        base_tables=len(base),
+        base_rows=sum(table.rows for table in base),
+        base_bytes=sum(segment.payload_bytes for table in base for segment in table.segments),
         windows=windows,
         ddls=tuple(
             DdlStep(

@@ -210,6 +210,26 @@ def test_a_restore_replaces_what_was_loaded_from_another_clusters_archive(
 
 
 def test_an_archive_without_a_dump_cannot_restore(source: MadeSource, settings: Settings) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
     at = source.genesis(base=False)
-    with pytest.raises(RestoreError, match="without a dump"):
+    with pytest.raises(RestoreError, match="without a dump") as refused:
         restore.run(settings, to=at, dry_run=True)
+    assert "archive init" not in str(refused.value)
+
+
+@pytest.mark.row("R1")
+def test_an_archive_that_was_begun_when_there_were_no_tables_needs_no_dump(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.genesis(base=False)
+    source.create_table("t", [column(1, "id", flag=3)])
+    with source.txn() as t:
+        t.insert("t", id=1)
+    middle, rows = Tso(source.tick()), source.snapshot()
+    with source.txn() as t:
+        t.insert("t", id=2)
+    source.cut()
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    restore.run(settings, to=middle, dry_run=False)
+    assert target_rows(target) == rows

@@ -400,6 +400,7 @@ def test_an_archive_without_a_dump_says_how_a_target_can_begin(
     source: MadeSource, settings: Settings, target: TargetConnection
 ) -> None:
     del target
+    source.create_table("t", [column(1, "id", flag=3)])
     source.genesis(base=False)
     with pytest.raises(LoadError, match="--equal-at"):
         load.run(settings)

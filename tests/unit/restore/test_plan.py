@@ -1,15 +1,19 @@
 """Planning a restore: pure, from manifests alone."""
 
+import dataclasses
 import itertools
+import json
 
 import pytest
 
 from include.archive.genesis import Genesis
-from include.archive.manifest import DdlEntry, Manifest, SegmentEntry
+from include.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry
 from include.errors import RestoreError, TargetUnreachable
+from include.model.table import Job
 from include.model.tso import Tso
 from include.restore.plan import plan_restore
-from include.schema.timeline import Timeline
+from include.schema.timeline import TimedJob, Timeline
+from tests.support.madearchive import column, table_info
 
 G = Tso(1000)
 
@@ -59,6 +63,34 @@ def test_a_moment_that_is_not_covered_is_refused(to: int) -> None:
     assert (unreachable.value.have_from, unreachable.value.have_to) == (1000, 4000)
 
 
-def test_without_a_dump_there_is_nothing_to_restore_from() -> None:
-    with pytest.raises(RestoreError):
-        plan_restore(genesis(None), CHAIN, Tso(2000), Timeline.empty())
+def with_table(commit_ts: int) -> Timeline:
+    job = {
+        "id": 9, "type": 3, "schema_id": 2, "table_id": 5, "schema_name": "d", "table_name": "t", "state": 6,
+        "schema_state": 5, "query": "CREATE TABLE t",
+        "binlog": {
+            "SchemaVersion": 1, "FinishedTS": commit_ts, "TableInfo": table_info(5, "t", [column(1, "id", flag=3)])
+        },
+    }  # fmt: skip
+    return Timeline.empty().fold([TimedJob(Tso(commit_ts), Job.from_json(json.dumps(job)))])
+
+
+@pytest.mark.row("R1")
+def test_without_a_dump_of_the_tables_at_genesis_there_is_nothing_to_restore_from() -> None:
+    with pytest.raises(RestoreError, match="--equal-at"):
+        plan_restore(genesis(None), CHAIN, Tso(2000), with_table(900))
+    assert plan_restore(genesis(None), CHAIN, Tso(2000), with_table(1500)).base_tables == 0
+
+
+@pytest.mark.row("R2", "A2")
+def test_a_loss_counts_for_the_moments_that_lie_behind_its_beginning() -> None:
+    lost = Declaration(
+        node_id="p", incarnation="i", from_ts=Tso(2000), to_ts=Tso(3000), reason="its disk died", who="ops"
+    )
+    chain = [CHAIN[0], dataclasses.replace(CHAIN[1], declared=(lost,)), CHAIN[2]]
+    plan_restore(genesis(), chain, Tso(2000), Timeline.empty()).require_accepted(False)
+    for to in (2001, 4000):
+        plan = plan_restore(genesis(), chain, Tso(to), Timeline.empty())
+        assert plan.declared == (lost,)
+        plan.require_accepted(True)
+        with pytest.raises(RestoreError, match="its disk died"):
+            plan.require_accepted(False)
