@@ -13,8 +13,8 @@ BinlogError
 ├─ CodecError └─ MissingColumn
 ├─ SchemaError ├─ UnknownTable ├─ UnknownDdl ├─ HistoryUnavailable* └─ ColumnMismatch
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
-├─ LoadError ├─ DuplicateKey ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
-│            ├─ TargetUnavailable* └─ FenceLost
+├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
+│            ├─ DuplicateKey ├─ TargetUnavailable* └─ FenceLost
 └─ RestoreError └─ TargetUnreachable
                                                                   * = retryable
 

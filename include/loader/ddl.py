@@ -191,6 +191,7 @@ class DdlExecutor:
             return False
         if step.state != "intent":
             self._check_needs(event, step.statement)
+            self._check_zone(event, step.statement)
             self._mark(event, step, "intent", self._looks(step.statement))
         try:
             self._run(event, step.statement)
@@ -227,6 +228,8 @@ class DdlExecutor:
         if not statement.strict:
             connection.execute("SET sql_mode = %s", (_LOOSE_MODE,))
         try:
+            if statement.time_zone:
+                connection.execute("SET time_zone = %s", (statement.time_zone,))
             connection.execute(statement.sql)
         except StatementFailed as error:
             raise DdlRefused(
@@ -240,6 +243,8 @@ class DdlExecutor:
         finally:
             if not statement.strict:
                 connection.execute("SET sql_mode = %s", (SQL_MODE,))
+            if statement.time_zone:
+                connection.execute("SET time_zone = '+00:00'")
 
     def _check_needs(self, event: DdlEvent, statement: Statement) -> None:
         if statement.needs is not None and self._show(*statement.needs) is None:
@@ -249,6 +254,20 @@ class DdlExecutor:
                 hint="restore the target: a restore knows what comes back, and keeps it",
                 job_id=event.job.id,
                 statement=statement.sql,
+            )
+
+    def _check_zone(self, event: DdlEvent, statement: Statement) -> None:
+        zone = statement.time_zone
+        if not zone or zone[0] in "+-" or self.dialect is Dialect.TIDB:
+            return
+        if self._connection.value("SELECT CONVERT_TZ('2020-01-01 00:00:00', '+00:00', %s)", (zone,)) is None:
+            raise LoadError(
+                f"DDL job {event.job.id} at {show(event.commit_ts)} turned TIMESTAMP into another type or back, in the "
+                f"time zone {zone}, which target {self._connection.name} does not know: {event.job.query}",
+                hint="load its time zone tables (mariadb-tzinfo-to-sql /usr/share/zoneinfo | mariadb mysql), then run "
+                "again",
+                job_id=event.job.id,
+                time_zone=zone,
             )
 
     # -- looking

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from include.errors import SchemaError
-from include.model.table import ColumnInfo, IndexColumn, IndexInfo, Job, TableInfo, cistr
+from include.model.table import ColumnInfo, IndexColumn, IndexInfo, Job, MysqlType, TableInfo, cistr
 from include.schema.actions import Action
 from include.schema.column_sql import column_sql, default_sql, definition, fill_sql
 from include.schema.dialect import Dialect
@@ -26,13 +26,16 @@ from include.schema.table_sql import (
 
 @dataclass(frozen=True, slots=True)
 class AlterClauses:
-    """``first``: one ALTER TABLE. ``then``: clauses of a second one, after it.
+    """``first``: one ALTER TABLE. ``then``: clauses of a second one, after it. ``zoned``: of one before both.
 
-    The second sets defaults that differ from the value which the first gave to the rows that were there.
+    The second sets defaults that differ from the value which the first gave to the rows that were there. The one before
+    turns TIMESTAMP into other types and back, which depends on the session's time zone; it sets no defaults, because
+    those of the table infos are in UTC.
     """
 
     first: tuple[str, ...]
     then: tuple[str, ...] = ()
+    zoned: tuple[str, ...] = ()
 
 
 def alter_clauses(job: Job, before: TableInfo, after: TableInfo, dialect: Dialect) -> AlterClauses:
@@ -55,7 +58,7 @@ def alter_clauses(job: Job, before: TableInfo, after: TableInfo, dialect: Dialec
     ]
     first += _options(before, after, dialect)
     shown, shown_then = _visibility(before, after, renamed, dialect)
-    return AlterClauses((*first, *shown), (*then, *shown_then))
+    return AlterClauses((*first, *shown), (*then, *shown_then), _zoned(pairs, dialect))
 
 
 Pairs = list[tuple[ColumnInfo | None, ColumnInfo]]
@@ -128,6 +131,18 @@ def _columns(before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect
                 clauses.append(f"MODIFY COLUMN {text}{moved}")
         previous = new.name
     return clauses, then
+
+
+def _zoned(pairs: Pairs, dialect: Dialect) -> tuple[str, ...]:
+    """Type changes that move values between UTC and the time zone of the session."""
+    out = []
+    for old, new in pairs:
+        if old is None or old.generated or new.generated:
+            continue
+        if (old.type.tp == MysqlType.TIMESTAMP) != (new.type.tp == MysqlType.TIMESTAMP):
+            as_named = replace(new, name=old.name)
+            out.append(f"MODIFY COLUMN {definition(as_named, dialect, '')}")
+    return tuple(out)
 
 
 def _unmoved(places: list[int]) -> set[int]:

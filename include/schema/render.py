@@ -47,6 +47,7 @@ class Statement:
     it may run again. ``engine_only``: SHOW CREATE is the same before and after, only the engine's table ids differ.
     ``db``: the database to be in, for statements that are the source's own text. ``needs``: a table that must be there.
     ``strict``: False where the source ran it without a strict sql_mode, and so cut values instead of refusing.
+    ``time_zone``: what the session's is to be, '' = UTC as ever: an offset or a name.
     """
 
     sql: str
@@ -57,6 +58,7 @@ class Statement:
     needs: tuple[str, str] | None = None
     strict: bool = True
     gone: tuple[tuple[str, str], ...] = ()
+    time_zone: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object, as the target's table ``ddl`` keeps it."""
@@ -74,6 +76,7 @@ class Statement:
             needs=None if data["needs"] is None else (str(data["needs"][0]), str(data["needs"][1])),
             strict=bool(data["strict"]),
             gone=tuple((str(db), str(name)) for db, name in data["gone"]),
+            time_zone=str(data.get("time_zone", "")),
         )
 
 
@@ -107,9 +110,11 @@ class _Target:
         engine_only: bool = False,
         gone: tuple[tuple[str, str], ...] = (),
         needs: tuple[str, str] | None = None,
+        time_zone: str = "",
     ) -> None:
+        strict = _strict(self.event)
         self.statements.append(
-            Statement(sql, objects, repeatable, engine_only, strict=_strict(self.event), gone=gone, needs=needs)
+            Statement(sql, objects, repeatable, engine_only, strict=strict, gone=gone, needs=needs, time_zone=time_zone)
         )
 
 
@@ -117,6 +122,26 @@ def _strict(event: DdlEvent) -> bool:
     """Whether the source ran it strictly; jobs that rewrite rows keep their sql_mode."""
     mode = (event.job.raw.get("reorg_meta") or {}).get("sql_mode")
     return mode is None or bool(int(mode) & _STRICT_MODES)
+
+
+def _time_zone(event: DdlEvent) -> str:
+    """Time zone of the session at the source, as MySQL takes it; '' = UTC, or the job does not say.
+
+    TiDB rewrites rows in that zone; it is in the jobs that rewrite rows: ``location``, a name, or '' and an offset in
+    seconds.
+    """
+    location = (event.job.raw.get("reorg_meta") or {}).get("location") or {}
+    name, offset = str(location.get("name") or ""), int(location.get("offset") or 0)
+    if name.lower() in {"system", "local"}:
+        raise SchemaError(
+            f"DDL job {event.job.id} rewrote rows in the time zone of a host ({name}), which it does not name",
+            hint="make a new archive with `pumphouse archive init` under another archive id, and a new target from it",
+            job_id=event.job.id,
+        )
+    if name:
+        return "" if name.upper() in {"UTC", "ETC/UTC"} else name
+    hours, minutes = divmod(abs(offset) // 60, 60)
+    return f"{'-' if offset < 0 else '+'}{hours:02}:{minutes:02}" if offset else ""
 
 
 def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA) -> Rendered:
@@ -142,7 +167,10 @@ def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA)
         engine_only = event.action in _ENGINE_ONLY
         db = event.job.schema_name
         objects, gone = _objects(event)
-        text = Statement(event.job.query, objects, repeatable, engine_only, db, strict=_strict(event), gone=gone)
+        zone = _time_zone(event) if event.action in {Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE} else ""
+        text = Statement(
+            event.job.query, objects, repeatable, engine_only, db, strict=_strict(event), gone=gone, time_zone=zone
+        )
         return Rendered((text,))
     rule = _RULES.get(event.action)
     if rule is None:
@@ -307,6 +335,10 @@ def _alter(target: _Target) -> None:
             _create_one(target, after)
             continue
         clauses = alter_clauses(target.event.job, before.table, after.table, target.dialect)
+        zone = _time_zone(target.event) if clauses.zoned else ""
+        if zone:
+            sql = f"ALTER TABLE {qualified(*before.name)} {', '.join(clauses.zoned)}"
+            target.run(sql, before.name, time_zone=zone)
         for part in (clauses.first, clauses.then):
             if part:
                 target.run(f"ALTER TABLE {qualified(*after.name)} {', '.join(part)}", after.name)

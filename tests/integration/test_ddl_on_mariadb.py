@@ -435,6 +435,82 @@ def test_a_source_without_strict_mode_may_cut_values(target: Target, source: Sou
     assert "STRICT_TRANS_TABLES" in target.sql("SELECT @@sql_mode")[0][0]
 
 
+def _in_zone(source: Source, location: Any) -> None:
+    """The last job ran in a session of that time zone."""
+    last = source.jobs[-1]
+    raw = {**last.job.raw, "reorg_meta": {"sql_mode": 1436549152, "location": location}}
+    source.jobs[-1] = TimedJob(last.commit_ts, Job.from_dict(raw))
+
+
+def _moments(target: Target, source: Source, *, stamped: bool) -> int:
+    """d.t with a TIMESTAMP (or a DATETIME) m, and its row 2024-01-01 00:00:00."""
+    kind = 7 if stamped else 12
+    other = col("o", 7, flen=19, default="2020-05-05 05:05:05", flag=1)
+    source.create("d.t", [dict(ID), col("m", kind, flen=19, decimal=0), other], pk_is_handle=True)
+    target.run(source)
+    target.sql("INSERT INTO d.t (id, m) VALUES (1, '2024-01-01 00:00:00')")
+    return source.jobs[-1].commit_ts
+
+
+def _modify(source: Source, title: str, kind: int, **more: Any) -> None:
+    def change(raw: dict[str, Any]) -> None:
+        at = next(i for i, c in enumerate(raw["cols"]) if c["name"]["L"] == "m")
+        new = col(title, kind, flen=40, decimal=0, **more) | {"id": 9, "offset": at}
+        raw["cols"][at] = new
+
+    source.alter("d.t", Action.MODIFY_COLUMN, change)
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize(
+    ("location", "stamped", "kind", "shown"),
+    [
+        ({"name": "", "offset": 28800}, True, 12, "2024-01-01 08:00:00"),
+        ({"name": "", "offset": -12600}, True, 15, "2023-12-31 20:30:00"),
+        ({"name": "", "offset": 28800}, False, 7, "2023-12-31 16:00:00"),
+        ({"name": "UTC", "offset": 0}, True, 12, "2024-01-01 00:00:00"),
+        (None, True, 12, "2024-01-01 00:00:00"),
+    ],
+)
+def test_timestamps_become_other_types_and_back_in_the_time_zone_of_the_source_session(
+    target: Target, source: Source, location: Any, stamped: bool, kind: int, shown: str
+) -> None:
+    after = _moments(target, source, stamped=stamped)
+    # Defaults of table infos are in UTC, whatever the session was.
+    default = {"default": "2021-01-01 00:00:00"} if kind == 7 else {}
+    _modify(source, "renamed", kind, text=kind == 15, **default)
+    _in_zone(source, location)
+    target.run(source, after=after)
+    assert [str(r[0]) for r in target.sql("SELECT renamed FROM d.t")] == [shown]
+    assert target.show("d.t") == target.fresh(source.timeline().tables_at(source.jobs[-1].commit_ts)[-1].table)
+    assert target.sql("SELECT @@time_zone") == [("+00:00",)]
+
+
+@pytest.mark.row("L6")
+def test_a_time_zone_that_the_target_does_not_know_is_refused_by_name_until_it_does(
+    target: Target, source: Source
+) -> None:
+    after = _moments(target, source, stamped=True)
+    _modify(source, "m", 12)
+    _in_zone(source, {"name": "Test/Place", "offset": 0})
+    with pytest.raises(LoadError, match="Test/Place"):
+        target.run(source, after=after)
+    assert "datetime" not in target.show("d.t")
+    target.sql("INSERT INTO mysql.time_zone (Time_zone_id, Use_leap_seconds) VALUES (7001, 'N')")
+    target.sql("INSERT INTO mysql.time_zone_name VALUES ('Test/Place', 7001)")
+    target.sql("INSERT INTO mysql.time_zone_transition_type VALUES (7001, 0, 3600, 0, 'TST')")
+    target.run(source, after=after)
+    assert [str(r[0]) for r in target.sql("SELECT m FROM d.t")] == ["2024-01-01 01:00:00"]
+
+
+def test_a_time_zone_that_only_a_host_knows_is_refused(source: Source) -> None:
+    source.create("d.t", [dict(ID), col("m", 7, flen=19)], pk_is_handle=True)
+    _modify(source, "m", 12)
+    _in_zone(source, {"name": "Local", "offset": 0})
+    with pytest.raises(SchemaError, match="Local"):
+        render(source.timeline().events[-1], Dialect.MARIADB)
+
+
 @pytest.mark.row("S2")
 @pytest.mark.parametrize("seed", range(12))
 def test_random_changes_of_columns_and_keys_leave_what_the_info_says(target: Target, source: Source, seed: int) -> None:
