@@ -185,6 +185,8 @@ def test_a_take_over_ends_a_unit_whose_host_has_died(
         dead.execute("BEGIN")
         fence.hold_shared(dead, claim.fence)
         owner.close()
+        while new.value("SELECT IS_USED_LOCK(%s)", (fence.lock_name(server.schema_name),)) is not None:
+            time.sleep(0.05)
         new.execute("SET innodb_lock_wait_timeout = 2")
         with pytest.raises(TargetBusy, match=rf"connection {dead.connection_id} of root") as busy:
             fence.acquire(new, run="another")
