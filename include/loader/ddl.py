@@ -248,6 +248,15 @@ class DdlExecutor:
 
     def _check_needs(self, event: DdlEvent, statement: Statement) -> None:
         if statement.needs is not None and self._show(*statement.needs) is None:
+            if event.lost:
+                raise LoadError(
+                    f"DDL job {event.job.id} at {show(event.commit_ts)} brings back a table that was dropped before this "
+                    f"archive began; its rows are nowhere in the archive: {event.job.query}",
+                    hint="make a new archive with `pumphouse archive init` under another archive id, and a new target "
+                    "from it; this one reaches to the moment before",
+                    job_id=event.job.id,
+                    statement=statement.sql,
+                )
             raise LoadError(
                 f"DDL job {event.job.id} at {show(event.commit_ts)} brings back the rows of a dropped table, which "
                 f"this target no longer has: {event.job.query}",

@@ -82,6 +82,12 @@ class _Folder:
                     f"DDL jobs {last.job.id} and {job.id} have the same schema version {job.schema_version}",
                     job_id=job.id,
                 )
+            if last.commit_ts == timed.commit_ts and not timed.genesis:
+                raise SchemaError(
+                    f"DDL jobs {last.job.id} and {job.id} have the same commit ts {show(timed.commit_ts)}",
+                    hint="no cluster gives one out twice: the archive holds binlogs of more than one",
+                    job_id=job.id,
+                )
             if last.commit_ts > timed.commit_ts:
                 raise SchemaError(
                     f"DDL job {job.id} (schema version {job.schema_version}) committed at {show(timed.commit_ts)}, "
@@ -102,9 +108,20 @@ class _Folder:
                 changes=tuple(self._changes),
                 db_before=self._db_before,
                 db_after=self._db_after,
+                lost=self._lost() if action in {Action.RECOVER_TABLE, Action.RECOVER_SCHEMA} else frozenset(),
                 genesis=timed.genesis,
             )
         )
+
+    def _lost(self) -> frozenset[int]:
+        """Tables that the job brings back without rows that an archive could have."""
+        found = set()
+        for change in self._changes:
+            if change.after is not None and change.before is None:
+                *earlier, _ = self._versions[change.after.table.id]
+                if not earlier or earlier[-1].genesis:
+                    found.add(change.after.table.id)
+        return frozenset(found)
 
     def finish(self) -> Timeline:
         """The result."""

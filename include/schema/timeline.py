@@ -95,6 +95,7 @@ class DdlEvent:
     """What one DDL did, in structure. No changes and no database = nothing that a target could see.
 
     ``kept``: ids of tables that this DDL drops or truncates and that a later one brings back (RECOVER, FLASHBACK).
+    ``lost``: ids of tables that this DDL brings back and that were dropped before genesis: no dump has their rows.
     """
 
     commit_ts: Tso
@@ -104,6 +105,7 @@ class DdlEvent:
     db_before: DbInfo | None = None
     db_after: DbInfo | None = None
     kept: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
     genesis: bool = False
 
     @property

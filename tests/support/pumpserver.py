@@ -102,7 +102,17 @@ class PumpServer:
         self._config.write_text(self._toml())
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_CLI, "--config", str(self._config), "pump", "run", "--addr", self.addr, "--http-addr", "127.0.0.1:0"],
+                [
+                    *_CLI,
+                    "--config",
+                    str(self._config),
+                    "pump",
+                    "run",
+                    "--addr",
+                    self.addr,
+                    "--http-addr",
+                    "127.0.0.1:0",
+                ],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
