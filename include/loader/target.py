@@ -47,7 +47,7 @@ _PACKET_BYTES = 1 << 20
 TABLES = (
     """CREATE TABLE IF NOT EXISTS {s}.`fence` (
   id TINYINT UNSIGNED NOT NULL PRIMARY KEY COMMENT 'always 1: the fence belongs to the target',
-  number BIGINT UNSIGNED NOT NULL COMMENT 'raised by every new owner, by every plan that begins and by every plan that is closed',
+  number BIGINT UNSIGNED NOT NULL COMMENT 'raised by every new owner, every plan begun and every plan closed',
   run VARCHAR(255) NOT NULL COMMENT 'run that owns the target now, or owned it last',
   holder VARCHAR(255) NOT NULL COMMENT 'user, host and process of that run',
   connection_id BIGINT UNSIGNED NOT NULL COMMENT 'its connection, which holds the GET_LOCK',
