@@ -250,8 +250,8 @@ class DdlExecutor:
         if statement.needs is not None and self._show(*statement.needs) is None:
             if event.lost:
                 raise LoadError(
-                    f"DDL job {event.job.id} at {show(event.commit_ts)} brings back a table that was dropped before this "
-                    f"archive began; its rows are nowhere in the archive: {event.job.query}",
+                    f"DDL job {event.job.id} at {show(event.commit_ts)} brings back a table that was dropped before "
+                    f"this archive began; its rows are nowhere in the archive: {event.job.query}",
                     hint="make a new archive with `pumphouse archive init` under another archive id, and a new target "
                     "from it; this one reaches to the moment before",
                     job_id=event.job.id,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from include.codec import payload, row
-from include.errors import DuplicateKey, MissingColumn
+from include.errors import DuplicateKey, LoadError, MissingColumn
 from include.loader.target import TargetConnection
 from include.model.table import TableInfo
 from include.registry.open import open_cluster
@@ -231,3 +231,19 @@ def test_rows_that_share_a_key_whose_drop_lies_beyond_the_load_are_refused_by_na
     with pytest.raises(DuplicateKey, match=r"\(a\) of d\.u") as caught:
         load.run(settings)
     assert "DROP INDEX" in caught.value.hint
+
+
+@pytest.mark.row("L6")
+def test_the_recovery_of_a_table_dropped_before_genesis_says_that_only_a_new_archive_helps(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    info = source.tables["t"].info
+    source.drop_table("t")
+    source.genesis()
+    source._ddl(25, info.id, "FLASHBACK TABLE t", TableInfo=info.raw)
+    source.cut()
+    with pytest.raises(LoadError, match="nowhere in the archive: FLASHBACK TABLE t") as caught:
+        load.run(settings)
+    assert "pumphouse archive init" in caught.value.hint
+    assert "restore" not in caught.value.hint

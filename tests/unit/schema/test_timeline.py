@@ -288,6 +288,29 @@ def test_jobs_whose_versions_and_commit_ts_disagree_are_refused(source: Source) 
 
 
 @pytest.mark.row("S2")
+def test_two_jobs_of_one_commit_ts_are_refused_unless_they_are_of_genesis(source: Source) -> None:
+    source.create("d.a", [ID])
+    first, second = source.jobs
+    same = TimedJob(first.commit_ts, second.job)
+    with pytest.raises(SchemaError, match="same commit ts"):
+        Timeline.empty().fold([first, same])
+    old = [TimedJob(job.commit_ts, job.job, genesis=True) for job in (first, same)]
+    assert len(Timeline.empty().fold(old).events) == 2
+
+
+def test_a_recovery_of_a_table_that_was_dropped_before_genesis_is_marked(source: Source) -> None:
+    source.create("d.a", [ID])
+    source.create("d.b", [ID])
+    a, b = source.tables["d.a"], source.tables["d.b"]
+    source.drop("d.a")
+    genesis = [TimedJob(job.commit_ts, job.job, genesis=True) for job in source.jobs]
+    source.jobs.clear()
+    source.drop("d.b")
+    source.recover("d.a", a)
+    source.recover("d.b", b)
+    assert [event.lost for event in Timeline.empty().fold([*genesis, *source.jobs]).events[-2:]] == [{a["id"]}, set()]
+
+
 def test_a_table_that_exists_or_does_not_is_an_error(source: Source) -> None:
     source.create("d.t", [ID])
     raw = source.tables["d.t"]
