@@ -7,7 +7,7 @@ the images of one table version into Arrow columns, :func:`key_hash` hashes key 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -24,6 +24,7 @@ from include.errors import CodecError, MissingColumn
 
 INSERT, UPDATE, DELETE = 0, 1, 2
 _KINDS = ("inserted", "updated", "deleted")
+_BLOCK_BYTES, _MIN_BLOCK, _MAX_BLOCK = 1 << 20, 512, 16384
 _NO_HANDLE: Ints = frozen(np.zeros(0, np.int64))
 
 
@@ -134,6 +135,17 @@ def walk(payloads: pa.Array | pa.ChunkedArray) -> Mutations:
         reason = walk_kernels.REASONS[int(failed[0])]
         raise CodecError(f"payload {failed[1]} cannot be read: {reason}", txn=int(failed[1]))
     return found
+
+
+def blocks(lengths: Ints) -> Iterator[slice]:
+    """Cut row images into blocks, each for one call of :func:`decode_images`.
+
+    Every column is a pass over the images: as long as they stay in the processor's cache, that is twice as fast.
+    Smaller blocks cost more around the calls than they save.
+    """
+    step = min(max(_BLOCK_BYTES * len(lengths) // max(int(lengths.sum()), 1), _MIN_BLOCK), _MAX_BLOCK)
+    for at in range(0, len(lengths), step):
+        yield slice(at, at + step)
 
 
 def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: RowLayout) -> pa.RecordBatch:

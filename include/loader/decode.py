@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from include.codec.columnar import DELETE, INSERT, UPDATE, Mutations, decode_images, key_hash, walk
+from include.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, walk
 from include.codec.layout import RowLayout
 from include.errors import CodecError, MissingColumn
 from include.loader.blob import Blob, blobs_of
@@ -71,7 +71,8 @@ class Decoder:
             wanted = self._wanted.of(int(found.table_id[first]), int(txns.commit_ts[found.txn[first]]))
             if wanted is None:
                 continue
-            self._decode(found.take(rows), txns, wanted)
+            for block in blocks(found.row_len[rows]):
+                self._decode(found.take(rows[block]), txns, wanted)
 
     def _decode(self, part: Mutations, txns: _Txns, wanted: Wanted) -> None:
         op, epoch = int(part.op[0]), wanted.epoch
@@ -143,7 +144,7 @@ class Decoder:
 
     def _flush(self, at: tuple[int, int]) -> Iterator[Blob]:
         del self._bytes[at]
-        entries = pa.Table.from_batches(self._pending.pop(at))
+        entries = pa.Table.from_batches(self._pending.pop(at)).combine_chunks()
         key = self._wanted.key_of(entries.schema)
         folded = (fold_keyed(entries, key) if key else fold_multiset(entries)).combine_chunks()
         count = self._plan.bucket_count(at[1])

@@ -35,7 +35,8 @@ def _decode(payloads: pa.Array, layout: RowLayout) -> int:
     found = columnar.walk(payloads)
     for op in (columnar.INSERT, columnar.UPDATE, columnar.DELETE):
         some = found.take(found.op == op)
-        columnar.decode_images(found.data, some.row_start, some.row_len, op, layout)
+        for block in columnar.blocks(some.row_len):
+            columnar.decode_images(found.data, some.row_start[block], some.row_len[block], op, layout)
     return len(found)
 
 

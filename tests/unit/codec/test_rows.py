@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from include.codec import row
-from include.codec.columnar import DELETE, INSERT, UPDATE, Mutations, decode_images, key_hash, walk
+from include.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, walk
 from include.codec.layout import RowLayout
 from include.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
 from include.errors import CodecError, ColumnMismatch
@@ -317,3 +317,12 @@ def test_hashes_never_change() -> None:
 
 
 PINNED = ["a706dd2f4d197e6f", "786acbebb79c50c6", "220673da11de4b5f"]
+
+
+def test_blocks_cover_every_row_once_and_are_of_a_size_that_stays_in_cache() -> None:
+    for count, length in ((0, 0), (1, 1 << 24), (5000, 400), (100_000, 10), (700, 1 << 20)):
+        lengths = np.full(count, length)
+        found = [range(count)[block] for block in blocks(lengths)]
+        assert [row for part in found for row in part] == list(range(count))
+        assert all(len(part) in range(512, 16385) for part in found[:-1])
+        assert all(len(part) * length <= 1 << 20 or len(part) <= 512 for part in found)
