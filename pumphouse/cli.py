@@ -111,6 +111,11 @@ def main() -> None:
     except (ConfigError, UsageError) as error:
         click.echo(f"pumphouse: {error}", err=True)
         sys.exit(2)
+    except OSError as error:
+        if os.environ.get("PUMPHOUSE_DEBUG"):
+            raise
+        click.echo(f"pumphouse: {error} (check the paths and addresses in the settings)", err=True)
+        sys.exit(1)
     except BinlogError as error:
         if os.environ.get("PUMPHOUSE_DEBUG"):
             raise

@@ -57,6 +57,13 @@ def pull_node(
     return _NodePull(archive, cluster, planned, target, settings, progress, clock).run().to_dict()
 
 
+def _way_out(holder: dict[str, Any]) -> str:
+    start_ts = int(holder.get("start_ts") or 0)
+    if start_ts:
+        return f"start the writer's resolver; last way out: pumphouse pump settle {start_ts} --rolled-back --reason …"
+    return "start that Pump if it is down, else try again; docs/operations.md, 'When a window is held'"
+
+
 def _unpulled(cluster: Cluster, plan: Plan, target: Target) -> NodeReport:
     """A Pump from which nothing can come: drained, or given up."""
     status = cluster.node(NodeKind.PUMP, target.node_id)
@@ -142,7 +149,7 @@ class _NodePull:
         except _TimeUpError:
             raise WindowHeld(
                 f"Pump {self._target.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
-                hint="pumphouse pumps shows what it waits for",
+                hint=_way_out(self._holder()),
                 holders=[self._holder()],
                 node_id=self._target.node_id,
             ) from None

@@ -24,13 +24,16 @@ from include.archive.report import Progress as Pulled
 from include.archive.report import ProgressSink
 from include.archive.snapshot import run_snapshot
 from include.archive.verify import verify
+from include.client.admin import is_silent
 from include.errors import UsageError
+from include.model.node import NodeKind
 from include.model.tso import Tso, parse_time, show
 from include.objectstore.open import open_store
 from include.registry.base import Cluster
 from include.registry.open import open_cluster
 from include.schema.history import open_history
 from include.settings import Settings
+from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
@@ -273,10 +276,9 @@ def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool,
     Transactions that only this Pump had are then in no archive, no target and no restore.
     """
     opened, cluster = _open(context.settings)
-    if not yes and sys.stdin.isatty():
-        click.confirm(
-            f"Everything that only {node} has after {show(opened.end())} will be missing for ever. Go on?", abort=True
-        )
+    found = cluster.node(NodeKind.PUMP, node)
+    alive = "" if found is None or is_silent(found) else f" {node} is running, its last heartbeat is fresh!"
+    confirm(f"everything that only {node} has after {show(opened.end())} will be missing for ever.{alive}", yes=yes)
     made = declare_lost(opened, cluster, node, reason)
     if as_json:
         _print_json(made.to_dict())

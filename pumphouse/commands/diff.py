@@ -36,6 +36,9 @@ def diff(
 
     Exit code 1 when anything differs. Let both stand still meanwhile.
     """
+    from pymysql.err import MySQLError
+
+    from include.errors import TargetUnavailable
     from pumphouse.diff.compare import compare
     from pumphouse.stack.dsn import Dsn
 
@@ -44,15 +47,18 @@ def diff(
         ours, sep, theirs = item.partition("=")
         mapped[ours] = theirs if sep else ours
     quiet = as_json or not sys.stderr.isatty()
-    report = compare(
-        Dsn.parse(source),
-        Dsn.parse(target),
-        schemas=mapped or None,
-        ignore=ignore,
-        views=not no_views,
-        first=first,
-        progress=(lambda _: None) if quiet else lambda name: click.echo(f"comparing {name}", err=True),
-    )
+    try:
+        report = compare(
+            Dsn.parse(source),
+            Dsn.parse(target),
+            schemas=mapped or None,
+            ignore=ignore,
+            views=not no_views,
+            first=first,
+            progress=(lambda _: None) if quiet else lambda name: click.echo(f"comparing {name}", err=True),
+        )
+    except MySQLError as error:
+        raise TargetUnavailable(f"one of the two servers does not answer: {error}", hint="check both DSNs") from error
     if as_json:
         found = [asdict(difference) for difference in report.differences]
         body = {"equal": report.equal, "tables": report.tables, "rows": report.rows, "differences": found}

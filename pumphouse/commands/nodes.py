@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from include.client import admin
-from include.errors import UsageError
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, logical, parse_time, physical_ms, show, to_datetime
 from include.registry.base import Cluster
 from include.registry.open import open_cluster
 from include.settings import Settings
+from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
@@ -169,7 +169,7 @@ def consumer_unregister(context: Context, node_id: str, *, yes: bool, as_json: b
     cluster = _open(context.settings)
     found = cluster.node(NodeKind.DRAINER, node_id)
     if found is not None:
-        _confirm(
+        confirm(
             f"Pumps may free what {node_id} has not read: everything above its checkpoint "
             f"{show(found.max_commit_ts)} that no other consumer holds.",
             yes=yes,
@@ -179,15 +179,6 @@ def consumer_unregister(context: Context, node_id: str, *, yes: bool, as_json: b
         _print_json(_consumer_dict(removed, context.settings.archive.consumer_stale_s))
     else:
         click.echo(f"unregistered {node_id}, whose checkpoint was {show(removed.max_commit_ts)}")
-
-
-def _confirm(warning: str, *, yes: bool) -> None:
-    click.echo(f"warning: {warning}", err=True)
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError("this needs a yes", hint="give --yes if you mean it")
-    click.confirm("Go on?", abort=True, err=True)
 
 
 def _change_state(
@@ -252,7 +243,7 @@ def update_pump(context: Context, node_id: str, state: str, *, yes: bool, as_jso
     cluster = _open(context.settings)
     found = admin.find_pump(cluster, node_id)
     wanted = NodeState(state)
-    _confirm(_what_it_can_lose(found, wanted), yes=yes)
+    confirm(_what_it_can_lose(found, wanted), yes=yes)
     stored = admin.force_state(cluster, node_id, wanted)
     if as_json:
         _print_json(_pump_dict(stored))

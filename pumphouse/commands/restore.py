@@ -10,6 +10,7 @@ from include.errors import UsageError
 from include.loader.target import address
 from include.model.tso import show
 from include.restore.run import RestoreReport
+from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.commands.load import moment, print_losses
 from pumphouse.progress import bar
@@ -48,9 +49,8 @@ def restore(
         if not as_json:
             _print_plan(planned)
         planned.plan.require_accepted(accept_losses)
-        if not yes:
-            names = ", ".join(planned.plan.databases) or "no databases"
-            click.confirm(f"Drop {names} on {address(settings.restore_target)} and restore?", abort=True, err=True)
+        names = ", ".join(planned.plan.databases) or "no databases"
+        confirm(f"{names} on {address(settings.restore_target)} will be dropped and built again", yes=yes)
         with bar(enabled=not as_json) as progress:
             done = job.run(
                 settings,
