@@ -64,7 +64,7 @@ bench: $(STAMP) system ## Benchmarks (ONLY=<name prefix> for a part)
 	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
 
 campaign: $(STAMP) system ## What takes long; adds to docs/reliability.json
-	$(BIN)/pytest tests -q -m slow --ignore tests/bench
+	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest tests -q -m slow --ignore tests/bench
 
 demo: $(STAMP) system ## The whole product on this machine, checked from end to end (KEEP=1 leaves it running)
 	$(BIN)/pumphouse demo run $(if $(KEEP),--keep)

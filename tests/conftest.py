@@ -1,0 +1,33 @@
+"""`make campaign` keeps what it ran: one record a campaign in docs/reliability.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+import pytest
+
+RECORD = Path(__file__).resolve().parents[1] / "docs" / "reliability.json"
+_results: list[dict[str, object]] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call":
+        _results.append({"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 1)})
+
+
+def pytest_sessionfinish() -> None:
+    if not os.environ.get("PUMPHOUSE_CAMPAIGN") or not _results:
+        return
+    old = json.loads(RECORD.read_text()) if RECORD.exists() else []
+    new = {
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "rounds": len(_results),
+        "losses": sum(r["outcome"] == "failed" for r in _results),
+        "tests": _results,
+    }
+    RECORD.write_text(json.dumps([*old, new], indent=1) + "\n")
