@@ -19,8 +19,6 @@ from include.registry.open import open_cluster
 _SETTINGS = {
     "PUMPHOUSE_PUMP__STOP_WRITE_AT_AVAILABLE_BYTES": "0",
     "PUMPHOUSE_PUMP__GC_INTERVAL_S": "100000",
-    # A window waits for the watermark: with the default of 3 s that wait would be all that a small one shows.
-    "PUMPHOUSE_PUMP__GEN_BINLOG_INTERVAL_S": "0.2",
 }
 
 
