@@ -286,22 +286,22 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
     until = str(chain.archive.end())
     assert "nothing to do" in run("snapshot", "--until", until).output
     chain.write(0)
-    windows = json.loads(run("snapshot", "--json").output)["windows"]
+    windows = json.loads(run("snapshot", "--json").stdout)["windows"]
     assert [each["rows"] for each in windows] == [1]
-    listed = json.loads(run("archive", "ls", "--json").output)
+    listed = json.loads(run("archive", "ls", "--json").stdout)
     assert len(listed["windows"]) == 2
     assert listed["checkpoint"] == listed["end"]
     assert "TRANSACTIONS" in run("archive", "ls").output
-    assert json.loads(run("archive", "show", "genesis").output)["ts"] == listed["genesis"]
-    assert json.loads(run("archive", "show", until).output)["start"] == int(until)
+    assert json.loads(run("archive", "show", "genesis").stdout)["ts"] == listed["genesis"]
+    assert json.loads(run("archive", "show", until).stdout)["start"] == int(until)
     assert "sound" in run("archive", "verify").output
-    assert json.loads(run("archive", "verify", "--quick", "--json").output)["sound"]
+    assert json.loads(run("archive", "verify", "--quick", "--json").stdout)["sound"]
     assert "no window holds" in str(run("archive", "show", "2001-01-01", code=1).exception)
 
     chain.pumps[0].kill()
     chain.cluster.update_node(NodeKind.PUMP, "pump-1", lambda _: None)
     assert "gone from the registry" in str(run("snapshot", code=1).exception)
-    lost = json.loads(run("archive", "declare-lost", "pump-1", "--reason", "gone", "--yes", "--json").output)
+    lost = json.loads(run("archive", "declare-lost", "pump-1", "--reason", "gone", "--yes", "--json").stdout)
     assert lost["from_ts"] == listed["end"]
     assert "declared lost: pump-1" in run("snapshot").output
     assert "declared lost: pump-1" in run("archive", "ls").output
