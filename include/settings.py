@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from include.errors import ConfigError
 
@@ -80,6 +81,36 @@ class PumpSettings(Section):
     )
     index_queue_records: int = Field(1 << 20, ge=1, description="records between value log and index")
     pull_batch_bytes: int = Field(4 * MIB, ge=4096, description="most bytes in one frame of a batch pull")
+    max_message_bytes: int = Field(
+        (1 << 31) - 1, ge=4096, le=(1 << 31) - 1, description="a larger request is refused as ResourceExhausted"
+    )
+    socket: str = Field("", description="unix socket that gRPC listens on too, as unix:///path; empty = none")
+    labels: dict[str, str] = Field(
+        {}, description="labels that heartbeats carry, as zone=a,rack=7; clients may choose Pumps by them"
+    )
+    metrics_push_addr: str = Field(
+        "", description="host:port or URL of a Prometheus Pushgateway that gets the metrics; empty = none"
+    )
+    metrics_push_interval_s: float = Field(15.0, ge=0, description="seconds between pushes; 0 = none")
+    log_file: str = Field("", description="file that `pump run` logs to, appended; empty = stderr")
+    index_cache_bytes: int = Field(8 * MIB, ge=0, description="LevelDB: cache of index blocks")
+    index_block_bytes: int = Field(4096, ge=1024, description="LevelDB: size of an index block")
+    index_block_restart_interval: int = Field(16, ge=1, description="LevelDB: keys between restart points of a block")
+    index_table_bytes: int = Field(2 * MIB, ge=MIB, description="LevelDB: size of a table file")
+    index_write_buffer_bytes: int = Field(
+        16 * MIB, ge=64 << 10, description="LevelDB: bytes kept in memory before a table is written"
+    )
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _read_labels(cls, value: Any) -> Any:
+        """``zone=a,rack=7`` where a table cannot be written: command line and environment."""
+        if not isinstance(value, str):
+            return value
+        pairs = [item.partition("=") for item in value.split(",") if item.strip()]
+        if not all(sep and name.strip() for name, sep, _ in pairs):
+            raise ValueError("labels are written as zone=a,rack=7")
+        return {name.strip(): text.strip() for name, _, text in pairs}
 
 
 class ArchiveSettings(Section):
@@ -182,8 +213,22 @@ class Settings(Section):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     @classmethod
-    def read(cls, path: Path | None = None, overrides: dict[str, Any] | None = None) -> Self:
-        """Load settings. ``path`` None = ./pumphouse.toml, if any; overrides are ``section.name`` -> value."""
+    def read(
+        cls,
+        path: Path | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        file_values: Mapping[str, Any] | None = None,
+        environment: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Load settings. ``path`` None = ./pumphouse.toml, if any; overrides are ``section.name`` -> value.
+
+        Args:
+            path: the file.
+            overrides: from the command line.
+            file_values: of another file than ours; they beat it.
+            environment: of other variables than ours; they beat them.
+        """
         data: dict[str, Any] = {}
         source = path or Path(os.environ.get(ENV_PREFIX + "CONFIG", "pumphouse.toml"))
         if source.exists():
@@ -193,17 +238,37 @@ class Settings(Section):
                 raise ConfigError(f"{source} is no TOML: {error}", path=str(source)) from error
         elif path is not None:
             raise ConfigError(f"there is no settings file {path}", path=str(path))
+        ours: dict[str, Any] = {}
         for name, value in os.environ.items():
-            if name.startswith(ENV_PREFIX) and "__" in name:
+            if not name.startswith(ENV_PREFIX):
+                continue
+            if "__" in name:
                 section, _, field = name[len(ENV_PREFIX) :].lower().partition("__")
+                ours[f"{section}.{field}"] = value
+            else:
+                _refuse_one_underscore(name)
+        for layer in (file_values, ours, environment, overrides):
+            for name, value in (layer or {}).items():
+                section, _, field = name.partition(".")
                 _set(data, section, field, value)
-        for name, value in (overrides or {}).items():
-            section, _, field = name.partition(".")
-            _set(data, section, field, value)
         try:
             return cls.model_validate(data)
         except ValidationError as error:
             raise ConfigError(_explain(error), path=str(source)) from error
+
+
+def _refuse_one_underscore(name: str) -> None:
+    """``PUMPHOUSE_ARCHIVE_ROOT`` would be ignored without a word: say how it is written."""
+    text = name[len(ENV_PREFIX) :].lower()
+    for section in _known(()):
+        field = text.removeprefix(section + "_")
+        known = _known((section,))
+        if field != text and (near := difflib.get_close_matches(field, known, n=1, cutoff=0.8)):
+            raise ConfigError(
+                f"{name} is no setting",
+                hint=f"two underscores between section and name: {ENV_PREFIX}{section.upper()}__{near[0].upper()}",
+                name=name,
+            )
 
 
 def _set(data: dict[str, Any], section: str, field: str, value: Any) -> None:

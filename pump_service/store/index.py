@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ import structlog
 from include import durable
 from include.errors import PumpError
 from include.model.position import ZERO_POINTER, Pointer
+from include.settings import PumpSettings
 from pump_service.store.scan import Entry
 
 log = structlog.get_logger(__name__)
@@ -32,6 +33,20 @@ _GC_TS = b"!binlog!gcts"
 _MAX_COMMIT_TS = b"!binlog!maxCommitTS"
 _HANDLE = b"!binlog!handlePointer"
 _HEAD = b"!binlog!headPointer"
+
+
+DEFAULT_TUNING: dict[str, Any] = {"write_buffer_size": 16 << 20}
+
+
+def tuning_of(settings: PumpSettings) -> dict[str, Any]:
+    """Options of ``plyvel.DB`` from the settings."""
+    return {
+        "lru_cache_size": settings.index_cache_bytes,
+        "block_size": settings.index_block_bytes,
+        "block_restart_interval": settings.index_block_restart_interval,
+        "max_file_size": settings.index_table_bytes,
+        "write_buffer_size": settings.index_write_buffer_bytes,
+    }
 
 
 class IndexFailed(PumpError):
@@ -59,21 +74,28 @@ class Batch:
 class Index:
     """``<data_dir>/kv``."""
 
-    def __init__(self, path: Path, db: Any) -> None:
+    def __init__(self, path: Path, db: Any, tuning: Mapping[str, Any]) -> None:
         self._path = path
         self._db = db
+        self._tuning = tuning
 
     @classmethod
-    def open(cls, path: Path) -> Index:
-        """Open or create. A database that LevelDB cannot open is moved aside and begun anew."""
+    def open(cls, path: Path, tuning: Mapping[str, Any] | None = None) -> Index:
+        """Open or create. A database that LevelDB cannot open is moved aside and begun anew.
+
+        Args:
+            path: its directory.
+            tuning: options of ``plyvel.DB`` (`tuning_of`).
+        """
+        tuning = DEFAULT_TUNING | dict(tuning or {})
         shutil.rmtree(_dropped(path), ignore_errors=True)
         try:
-            return cls(path, _open(path))
+            return cls(path, _open(path, tuning), tuning)
         except plyvel.Error as error:
             aside = _aside(path)
             log.warning("index_unreadable", path=str(path), error=str(error), moved_to=str(aside))
             path.rename(aside)
-            return cls(path, _open(path))
+            return cls(path, _open(path, tuning), tuning)
 
     def reset(self) -> None:
         """Throw everything away; the caller fills it again from the value log.
@@ -84,14 +106,14 @@ class Index:
         dropped = _dropped(self._path)
         shutil.rmtree(dropped, ignore_errors=True)
         self._path.rename(dropped)
-        self._db = _open(self._path)
+        self._db = _open(self._path, self._tuning)
         shutil.rmtree(dropped, ignore_errors=True)
 
     def reopen(self) -> None:
         """Close and open after a failure: LevelDB refuses further writes once its log failed."""
         try:
             self._db.close()
-            self._db = _open(self._path)
+            self._db = _open(self._path, self._tuning)
         except plyvel.Error as error:
             raise self._failed(error) from error
 
@@ -250,11 +272,9 @@ def entry_pointer(entry: Entry) -> Pointer:
     return Pointer(entry.fid, entry.offset)
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path, tuning: Mapping[str, Any]) -> Any:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return plyvel.DB(
-        str(path), create_if_missing=True, write_buffer_size=16 << 20, bloom_filter_bits=10, compression=None
-    )
+    return plyvel.DB(str(path), create_if_missing=True, bloom_filter_bits=10, compression=None, **tuning)
 
 
 def _fsync(path: Path) -> None:

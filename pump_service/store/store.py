@@ -39,7 +39,7 @@ from pump_service.store.collected import YOUNGER_THAN_MS, CollectedCommits
 from pump_service.store.disk import DiskGuard
 from pump_service.store.fs import REAL_FS, FileSystem
 from pump_service.store.gc import GcReport, GcState
-from pump_service.store.index import Index, key_ts, unpack_pointer
+from pump_service.store.index import Index, key_ts, tuning_of, unpack_pointer
 from pump_service.store.indexer import Indexer
 from pump_service.store.pairing import Unresolved
 from pump_service.store.pending import PendingCommit, PendingCommits
@@ -139,7 +139,7 @@ class Store:
         self._pending.load()
         self._collected = CollectedCommits(fs, self._own)
         self._collected.load()
-        self._index = Index.open(settings.data_dir / "kv")
+        self._index = Index.open(settings.data_dir / "kv", tuning_of(settings))
         try:
             self._valuelog = ValueLog(
                 fs, settings.data_dir / "value", self._own / "files",

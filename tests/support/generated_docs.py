@@ -84,7 +84,7 @@ def _type(info: FieldInfo) -> str:
         kind = next(each for each in get_args(kind) if each is not type(None))
     if get_origin(kind) is Literal:
         return " or ".join(f"`{each}`" for each in get_args(kind))
-    text = "list of text" if get_origin(kind) is tuple else _NAMES[kind]
+    text = {tuple: "list of text", dict: "names and texts"}.get(get_origin(kind)) or _NAMES[kind]
     limits = []
     for each in info.metadata:
         for name, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
@@ -100,7 +100,7 @@ def _default(name: str, info: FieldInfo) -> str:
     assert value is not PydanticUndefined
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
-    if value is None or value in ("", ()):
+    if value is None or value in ("", (), {}):
         return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

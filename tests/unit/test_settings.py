@@ -61,3 +61,30 @@ def test_secrets_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.target.password.get_secret_value() == "hunter2"
     assert "hunter2" not in repr(settings)
     assert "hunter2" not in settings.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("PUMPHOUSE_ARCHIVE_ROOT", "PUMPHOUSE_ARCHIVE__ROOT"),
+        ("PUMPHOUSE_RESTORE_TARGET_HOST", "PUMPHOUSE_RESTORE_TARGET__HOST"),
+        ("PUMPHOUSE_PUMP_DATADIR", "PUMPHOUSE_PUMP__DATA_DIR"),
+    ],
+)
+def test_one_underscore_instead_of_two_is_refused_with_the_right_name(
+    monkeypatch: pytest.MonkeyPatch, wrong: str, right: str
+) -> None:
+    monkeypatch.setenv(wrong, "x")
+    monkeypatch.setenv("PUMPHOUSE_DEBUG", "1")  # not a setting of any section
+    with pytest.raises(ConfigError, match=right):
+        Settings.read()
+
+
+def test_labels_are_a_table_or_one_line_of_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "pumphouse.toml").write_text('[pump]\nlabels = {zone = "a", rack = "7"}\n')
+    assert Settings.read().pump.labels == {"zone": "a", "rack": "7"}
+    monkeypatch.setenv("PUMPHOUSE_PUMP__LABELS", "zone=b, rack=8,")
+    assert Settings.read().pump.labels == {"zone": "b", "rack": "8"}
+    monkeypatch.setenv("PUMPHOUSE_PUMP__LABELS", "zone")
+    with pytest.raises(ConfigError, match="zone=a,rack=7"):
+        Settings.read()
