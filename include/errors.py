@@ -1,7 +1,7 @@
 """Every error that Pumphouse raises on purpose. Catch at the level that you need.
 
 BinlogError
-├─ ConfigError · UsageError
+├─ ConfigError · UsageError · ClusterUnavailable* (PD, etcd or TiKV does not answer)
 ├─ CorruptionError(path, offset, reason)
 │  ├─ TornTail (only the last file of a log; recoverable) ├─ BadRecord ├─ BadSegment └─ BadManifest
 ├─ PumpError
@@ -68,6 +68,12 @@ class ConfigError(BinlogError):
 
 class UsageError(BinlogError):
     """The command was called in a way that cannot work."""
+
+
+class ClusterUnavailable(BinlogError):
+    """No answer from PD, etcd or TiKV within the time given. Facts: url."""
+
+    retryable = True
 
 
 class CorruptionError(BinlogError):
