@@ -1,4 +1,7 @@
-"""`make campaign` keeps what it ran: one record a campaign in docs/reliability.json."""
+"""`make campaign` keeps what it ran: one record a campaign in docs/reliability.json.
+
+A test that runs many rounds says so by ``record_property("rounds", n)``; losses are failed tests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ _results: list[dict[str, object]] = []
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call":
-        _results.append({"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 1)})
+        said = dict(report.user_properties)  # seeds, rounds and figures, by `record_property`
+        _results.append({"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 1)} | said)
 
 
 def pytest_sessionfinish() -> None:
@@ -26,7 +30,7 @@ def pytest_sessionfinish() -> None:
     new = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
-        "rounds": len(_results),
+        "rounds": sum(int(str(r.get("rounds", 1))) for r in _results),
         "losses": sum(r["outcome"] == "failed" for r in _results),
         "tests": _results,
     }

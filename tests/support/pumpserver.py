@@ -97,8 +97,8 @@ class PumpServer:
 
     # ---- process -----------------------------------------------------------------------------------------------
 
-    def start(self) -> Self:
-        """Start and wait until it serves; AssertionError with its log when it ends instead."""
+    def spawn(self) -> int:
+        """Start the process and do not wait; its pid."""
         self._config.write_text(self._toml())
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -118,6 +118,12 @@ class PumpServer:
                 start_new_session=True,
                 env={**os.environ, "PYTHONWARNINGS": "default"},
             )
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start and wait until it serves; AssertionError with its log when it ends instead."""
+        self.spawn()
+        assert self._process is not None
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
