@@ -101,6 +101,13 @@ class PumpSettings(Section):
         16 * MIB, ge=64 << 10, description="LevelDB: bytes kept in memory before a table is written"
     )
 
+    @field_validator("advertise_addr")
+    @classmethod
+    def _names_a_host(cls, value: str) -> str:
+        if value and value.rpartition(":")[0].strip("[]") in ("", "0.0.0.0", "::"):  # noqa: S104 - refused, not bound
+            raise ValueError("invalid advertiseAddr host: it must be one that others can connect to")
+        return value
+
     @field_validator("labels", mode="before")
     @classmethod
     def _read_labels(cls, value: Any) -> Any:

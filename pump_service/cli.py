@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import uvloop
 
-from include.errors import BinlogError, ConfigError
+from include.errors import BinlogError, ConfigError, UsageError
 from include.log import configure_logging
 from include.registry.open import open_cluster
 from include.settings import Settings
 from pump_service.app import PumpApp, Serving
+from pump_service.go_command import GoCommand, go_options, settings_of
 
 
 def announce(serving: Serving) -> None:
@@ -38,17 +40,23 @@ async def _run(settings: Settings, cluster: Any) -> int:
     return await PumpApp(settings.pump, cluster, settings.tls, announce=announce).run()
 
 
-@click.command()
-@click.option("--config", type=click.Path(path_type=Path), help="Settings file (default ./pumphouse.toml).")
+@click.command(cls=GoCommand)
+@click.option("--settings", "path", type=click.Path(path_type=Path), help="Settings file (default ./pumphouse.toml).")
 @click.option("--set", "sets", multiple=True, metavar="SECTION.NAME=VALUE", help="Override one setting; repeatable.")
-@click.option("--log-level", default="info", show_default=True)
-def main(config: Path | None, sets: tuple[str, ...], log_level: str) -> None:
+@go_options
+def main(path: Path | None, sets: tuple[str, ...], config: Path | None, **options: str | None) -> None:
     """Run a Pump; everything else is `pumphouse`."""
-    configure_logging(log_level)
-    overrides = dict(item.partition("=")[::2] for item in sets)
+    configure_logging("info")
+    given = dict(item.partition("=")[::2] for item in sets)
+
+    def read(
+        *, file_values: Mapping[str, Any], environment: Mapping[str, Any], overrides: Mapping[str, Any]
+    ) -> Settings:
+        return Settings.read(path, {**given, **overrides}, file_values=file_values, environment=environment)
+
     try:
-        code = serve(Settings.read(config, overrides))
-    except ConfigError as error:
+        code = serve(settings_of(read, config, options))
+    except (ConfigError, UsageError) as error:
         click.echo(f"pump: {error}", err=True)
         code = 2
     except BinlogError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,17 @@ class Context:
         if self._settings is None:
             self._settings = Settings.read(self._config, self._overrides)
         return self._settings
+
+    def read(
+        self, *, file_values: Mapping[str, Any], environment: Mapping[str, Any], overrides: Mapping[str, Any]
+    ) -> Settings:
+        """Settings of a command with sources of its own; its ``overrides`` beat ``--set``."""
+        return Settings.read(
+            self._config,
+            {**self._overrides, **overrides},
+            file_values=file_values,
+            environment=environment,
+        )
 
 
 pass_context = click.make_pass_decorator(Context)

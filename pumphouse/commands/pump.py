@@ -20,6 +20,7 @@ from include.registry.open import open_cluster
 from include.rpc.channel import open_channel
 from include.rpc.status import from_rpc_error
 from include.settings import TlsSettings
+from pump_service.go_command import GoCommand, go_options, settings_of
 from pumphouse.cli import Context, pass_context
 
 _TIMEOUT_S = 30.0
@@ -30,23 +31,19 @@ def pump() -> None:
     """Run a Pump; settle a prewrite."""
 
 
-@pump.command()
-@click.option("--node-id", help="Node id; default: the one kept in the data directory, else host:port.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Value log, index and identity.")
-@click.option("--addr", help="host:port that gRPC listens on; port 0 picks a free one.")
-@click.option("--http-addr", help="host:port of the HTTP API; default: a free port on the same host.")
-@click.option("--advertise-addr", help="host:port that others connect to.")
-@click.option("--cluster", "cluster_url", help="Cluster, as file:///dir.")
+@pump.command(cls=GoCommand)
+@go_options
 @pass_context
-def run(context: Context, /, cluster_url: str | None, **options: str | Path | None) -> None:
-    """Run a Pump until SIGTERM; one JSON line on stdout says where it serves."""
+def run(context: Context, /, config: Path | None, **options: str | None) -> None:
+    """Run a Pump until SIGTERM; one JSON line on stdout says where it serves.
+
+    Takes the Go Pump's flags, also with one dash, its pump.toml and its PUMP_… variables. Flags beat variables,
+    variables beat files.
+    """
+    settings = settings_of(context.read, config, options)
     from pump_service.cli import serve
 
-    settings = context.settings
-    given = {name: value for name, value in options.items() if value is not None}
-    cluster = {} if cluster_url is None else {"url": cluster_url}
-    update = {"pump": settings.pump.model_copy(update=given), "cluster": settings.cluster.model_copy(update=cluster)}
-    sys.exit(serve(settings.model_copy(update=update)))
+    sys.exit(serve(settings))
 
 
 @pump.command()

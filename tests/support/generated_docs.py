@@ -23,6 +23,7 @@ from include import errors
 from include.log import configure_logging
 from include.rpc.status import TABLE, code_and_reason
 from include.settings import Settings
+from pump_service.go_options import go_names
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -52,6 +53,11 @@ url = "file:///srv/cluster"
 root = "s3://backups/binlog"
 ```
 
+`pumphouse pump run` also takes the Go Pump's own: its flags (with one dash or two), its variables `PUMP_<FLAG>` beside ours in 2, and a `pump.toml` in its
+layout (`pumphouse pump run --config pump.toml`), which beats `pumphouse.toml` in 3. The tables name what means the same ("Go:"; a word with dots is a
+key of `pump.toml`, one with dashes in front a flag). Sizes there are written for people (`10 gib`, `42 MB`), `gc` is days or a duration (`8h`), and unknown keys are
+fatal. What means nothing here is accepted and logged. Without `pd-urls` and without a cluster of ours, a `pump.toml` means the PD of this machine.
+
 An unknown name is an error that lists the known ones. Relative paths are relative to the working directory. Secrets are never
 printed. Airflow's connections give the same settings to the DAGs, see [operations](operations.md).
 """,
@@ -67,11 +73,17 @@ printed. Airflow's connections give the same settings to the DAGs, see [operatio
         out.append(f"## [{section}]\n\n{text}\n")
         out.append("| name | type | default | meaning |\n|---|---|---|---|")
         out += [
-            f"| `{field}` | {_type(found)} | {_default(field, found)} | {_cell(found.description or '')} |"
+            f"| `{field}` | {_type(found)} | {_default(field, found)} | {_meaning(f'{section}.{field}', found)} |"
             for field, found in model.model_fields.items()
         ]
         out.append("")
     return "\n".join(out)
+
+
+def _meaning(setting: str, info: FieldInfo) -> str:
+    """The description, with the Go Pump's name of the same thing."""
+    text = _cell(info.description or "")
+    return f"{text}; Go: `{names}`" if (names := go_names(setting)) else text
 
 
 _NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", Path: "path", SecretStr: "secret"}

@@ -1,0 +1,131 @@
+"""The command that runs a Pump, as click sees it: the Go Pump's flags and ours. Imports nothing of the server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import click
+import structlog
+
+from include.errors import ConfigError, UsageError
+from include.log import configure_logging
+from include.settings import Settings
+from pump_service.go_options import (
+    BOOLEAN_FLAGS,
+    DEFAULT_PD_URLS,
+    LOG_LEVEL,
+    OPTIONS,
+    GoValues,
+    pd_cluster,
+    read_environment,
+    read_file,
+    read_flags,
+)
+
+log = structlog.get_logger()
+F = TypeVar("F", bound=Callable[..., Any])
+_OURS = {"http_addr": "pump.http_addr", "cluster": "cluster.url", "labels": "pump.labels"}
+_LEVELS = ("debug", "info", "warn", "warning", "error", "fatal")
+
+
+class ReadSettings(Protocol):
+    """`include.settings.Settings.read` with the files and ``--set`` of the caller."""
+
+    def __call__(
+        self, *, file_values: Mapping[str, Any], environment: Mapping[str, Any], overrides: Mapping[str, Any]
+    ) -> Settings:
+        """Merge the layers."""
+        ...
+
+
+class GoCommand(click.Command):
+    """Takes long options with one dash too, as Go's flag package does: ``-node-id=x`` and ``-L info``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write them as click reads them."""
+        known = {name for each in self.params for name in each.opts}
+        return super().parse_args(ctx, [_two_dashes(arg, known) for arg in args])
+
+
+def _two_dashes(arg: str, known: set[str]) -> str:
+    name, sep, value = arg.partition("=")
+    if sep and name == "-L":
+        return f"--log-level={value}"
+    if arg.startswith("-") and not arg.startswith("--") and f"-{name}" in known:
+        return f"-{arg}"
+    return arg
+
+
+def go_options(function: F) -> F:
+    """Add ``--config``, every flag of the Go Pump, and ours."""
+
+    def say_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            try:
+                click.echo(f"pumphouse pump {version('pumphouse')}")
+            except PackageNotFoundError:
+                click.echo("pumphouse pump, version unknown: it runs from a directory that was not installed")
+            ctx.exit()
+
+    ignored = [o.flag for o in OPTIONS if o.flag and not o.setting]
+    adds = [
+        click.option("--config", type=click.Path(path_type=Path), help="A pump.toml in the Go Pump's layout."),
+        *(_click_option(o.flag, o.help) for o in OPTIONS if o.flag and o.setting and o.flag != "L"),
+        click.option("-L", "--log-level", "L", type=click.Choice(_LEVELS), help="Least level that is logged."),
+        click.option("--http-addr", help="host:port of the HTTP API; default: a free port on the same host."),
+        click.option("--cluster", help="Cluster, as file:///dir, etcd://host:port or pd://host:port."),
+        click.option("--labels", help="Labels for clients to choose by, as zone=a,rack=7."),
+        *(_click_option(flag, "Accepted and ignored.", hidden=True) for flag in ignored),
+        click.option(
+            "-V", is_flag=True, expose_value=False, is_eager=True, callback=say_version, help="Show the version."
+        ),
+    ]
+    for add in reversed(adds):
+        function = add(function)
+    return function
+
+
+def _click_option(flag: str, text: str, *, hidden: bool = False) -> Callable[[F], F]:
+    if flag in BOOLEAN_FLAGS:
+        return click.option(f"--{flag}", is_flag=False, flag_value="true", hidden=hidden, help=text)
+    return click.option(f"--{flag}", hidden=hidden, help=text)
+
+
+def settings_of(read: ReadSettings, config: Path | None, options: Mapping[str, str | None]) -> Settings:
+    """Settings from all layers; sets logging up as they say, and logs what was given in vain.
+
+    Raises:
+        ConfigError: a file, a variable or a flag is wrong.
+        UsageError: two flags contradict each other.
+    """
+    if options.get("cluster") and options.get("pd_urls"):
+        raise UsageError("--cluster and --pd-urls name the same thing", hint="give one of them")
+    file = GoValues() if config is None else read_file(config)
+    environment = read_environment(os.environ)
+    flags = read_flags({o.flag: options.get(o.flag.replace("-", "_")) for o in OPTIONS if o.flag})
+    ours = {setting: options[name] for name, setting in _OURS.items() if options.get(name) is not None}
+    layers = (file.settings, environment.settings, {**flags.settings, **ours})
+    level = next((str(layer[LOG_LEVEL]) for layer in reversed(layers) if LOG_LEVEL in layer), None)
+    if level is not None and level not in _LEVELS:
+        raise ConfigError(f"there is no log level {level!r}", hint=f"one of {', '.join(_LEVELS)}", level=level)
+    merged = [{k: v for k, v in layer.items() if k != LOG_LEVEL} for layer in layers]
+    if config is not None and not any("cluster.url" in layer for layer in merged):
+        # A pump.toml says nothing of our clusters: without pd-urls it means the PD of this machine.
+        default = Settings.model_fields["cluster"].default.url
+        settings = read(file_values=merged[0], environment=merged[1], overrides=merged[2])
+        if settings.cluster.url == default:
+            merged[0]["cluster.url"] = pd_cluster(DEFAULT_PD_URLS)
+    settings = read(file_values=merged[0], environment=merged[1], overrides=merged[2])
+    secure = any(layer.secure_pd for layer in (file, environment, flags))
+    if secure and settings.cluster.url.startswith("pd://") and not settings.tls.enabled:
+        raise ConfigError("pd-urls say https, but no CA is known", hint="ssl-ca in [security] of pump.toml, or tls.ca")
+    if level is not None or settings.pump.log_file:
+        configure_logging(level or "info", settings.pump.log_file)
+    ignored = [name for layer in (file, environment, flags) for name in layer.ignored]
+    if ignored:
+        log.info("options_ignored", names=ignored, reason="they mean nothing to this Pump")
+    return settings
