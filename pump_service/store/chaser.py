@@ -14,8 +14,8 @@ import structlog
 
 from include.clock import Clock
 from include.model.position import Pointer
+from pump_service.store.block import Entry
 from pump_service.store.indexer import IndexQueue
-from pump_service.store.scan import Entry
 from pump_service.store.valuelog import ValueLog
 
 log = structlog.get_logger(__name__)

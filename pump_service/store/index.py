@@ -21,7 +21,7 @@ from include import durable
 from include.errors import PumpError
 from include.model.position import ZERO_POINTER, Pointer
 from include.settings import PumpSettings
-from pump_service.store.scan import Entry
+from pump_service.store.block import Entry
 
 log = structlog.get_logger(__name__)
 

@@ -18,11 +18,11 @@ from include.clock import Clock
 from include.model.position import ZERO_POINTER, Pointer
 from include.model.tso import MAX_TSO, Tso
 from pump_service.store import frame
+from pump_service.store.block import Entry
 from pump_service.store.collected import CollectedCommits
 from pump_service.store.index import Index, IndexFailed
 from pump_service.store.pairing import Pairing
 from pump_service.store.pending import PendingCommit, PendingCommits
-from pump_service.store.scan import Entry
 from pump_service.store.valuelog import ValueLog
 
 log = structlog.get_logger(__name__)

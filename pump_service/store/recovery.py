@@ -19,8 +19,9 @@ from pathlib import Path
 import structlog
 
 from pump_service.store import frame
+from pump_service.store.block import Entry
 from pump_service.store.fs import FileSystem, LogHandle
-from pump_service.store.scan import Entry, FileScan
+from pump_service.store.scan import FileScan
 
 log = structlog.get_logger(__name__)
 

@@ -10,26 +10,10 @@ from typing import NamedTuple
 
 from include.errors import BadRecord
 from pump_service.store import frame
+from pump_service.store.block import Entry
 from pump_service.store.fs import LogHandle
 
 BLOCK_BYTES = 4 << 20
-
-
-class Entry(NamedTuple):
-    """One record of the value log, as index and pairing need it."""
-
-    tp: int
-    start_ts: int
-    commit_ts: int
-    fid: int
-    offset: int
-    size: int  # bytes of the payload; the record is 16 longer
-    key: bytes  # prewrite_key of a prewrite, else b""
-
-    @property
-    def end(self) -> int:
-        """Offset behind the record."""
-        return self.offset + frame.HEADER_BYTES + self.size
 
 
 class Walk(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pump_service.store import frame
-from pump_service.store.scan import Entry
+from pump_service.store.block import Entry
 
 BUCKET_RECORDS = 256
 NEVER = (1 << 63) - 1

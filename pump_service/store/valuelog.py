@@ -18,9 +18,9 @@ import structlog
 from include.errors import BadRecord
 from include.model.position import ZERO_POINTER, Pointer
 from pump_service.store import frame, recovery
+from pump_service.store.block import Entry
 from pump_service.store.fs import FileSystem
 from pump_service.store.logfile import LogFile, file_name, parse_name
-from pump_service.store.scan import Entry
 from pump_service.store.summary import FileSummary
 
 log = structlog.get_logger(__name__)

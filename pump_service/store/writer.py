@@ -19,9 +19,9 @@ import structlog
 from include.clock import Clock
 from include.errors import BinlogError, PumpReadOnly, WriterFailed
 from include.model.position import Pointer
+from pump_service.store.block import Entry
 from pump_service.store.disk import DiskGuard
 from pump_service.store.logfile import SyncFailed
-from pump_service.store.scan import Entry
 from pump_service.store.valuelog import ValueLog
 
 log = structlog.get_logger(__name__)

@@ -10,10 +10,10 @@ import pytest
 
 from include.clock import SYSTEM_CLOCK
 from include.model.position import ZERO_POINTER
+from pump_service.store.block import Entry
 from pump_service.store.chaser import Chaser
 from pump_service.store.fs import REAL_FS
 from pump_service.store.indexer import IndexQueue
-from pump_service.store.scan import Entry
 from pump_service.store.valuelog import ValueLog
 from tests.support.storekit import commit, fake, open_store, prewrite, settle, stream, until, write
 
