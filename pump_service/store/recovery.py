@@ -92,7 +92,11 @@ def _is_cut(handle: LogHandle, end: int, size: int) -> bool:
     if len(head) < frame.HEADER_BYTES:
         return True
     header = frame.decode_header(head)
-    return header.magic == frame.RECORD_MAGIC and end + frame.HEADER_BYTES + header.length > size
+    begin = end + frame.HEADER_BYTES
+    if header.magic != frame.RECORD_MAGIC or begin + header.length <= size:
+        return False
+    # Whole, and only its length says otherwise: the checksum does not cover that.
+    return frame.crc32c(handle.read_at(begin, size - begin)) != header.checksum
 
 
 def _has_zero_sector(handle: LogHandle, start: int, stop: int) -> bool:

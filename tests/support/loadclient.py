@@ -20,7 +20,7 @@ import uvloop
 
 from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pump_pb2_grpc import PumpStub
-from include.proto.pumphouse_pb2 import WriteBinlogsRequest
+from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from include.proto.pumphouse_pb2_grpc import PumpBatchStub
 from include.registry.file import FileCluster
 from tests.support.pumpserver import commit, prewrite, rollback
@@ -90,7 +90,7 @@ class Load:
             async def write(payloads: list[bytes]) -> None:
                 await call.write(WriteBinlogsRequest(cluster_id=self._id, batch_id=1, payloads=payloads))
                 answer = await call.read()
-                if answer is grpc.aio.EOF or any(status.code for status in answer.statuses):
+                if not isinstance(answer, WriteBinlogsResponse) or any(status.code for status in answer.statuses):
                     raise ConnectionError(str(answer))
 
             while True:
@@ -114,9 +114,9 @@ async def run(arguments: list[str]) -> None:
     load = Load(addr, FileCluster(Path(directory)), Journal(Path(journal)), int(seed), int(largest))
     work = [load.caller(n) for n in range(int(callers))] + [load.stream(n) for n in range(int(streams))]
     ends = await asyncio.gather(*work, return_exceptions=True)
-    bugs = [end for end in ends if not isinstance(end, grpc.RpcError | ConnectionError)]
-    if bugs:
-        raise bugs[0]
+    for end in ends:
+        if isinstance(end, BaseException) and not isinstance(end, grpc.RpcError | ConnectionError):
+            raise end
 
 
 if __name__ == "__main__":
