@@ -31,6 +31,7 @@ from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
 from pump_service.drain import drained
 from pump_service.lifecycle import Action, must_notify
+from pump_service.push import push
 from pump_service.stages import Stages, build_stages
 from pump_service.store.store import Store
 
@@ -95,7 +96,9 @@ class PumpApp:
 
     async def _start(self, undo: contextlib.AsyncExitStack) -> Stages:
         settings = self._settings
-        server, port = listen.bind_grpc(settings.addr, self._tls)
+        server, port = listen.bind_grpc(
+            settings.addr, self._tls, max_message_bytes=settings.max_message_bytes, socket_url=settings.socket
+        )
         undo.push_async_callback(server.stop, 0)
         host = listen.split_address(settings.addr)[0]
         addr = f"{host}:{port}"
@@ -163,6 +166,16 @@ class PumpApp:
         self._loop("resolve", stages.asker.run())
         self._loop("gc", stages.collector.run())
         self._loop("writer", self._watch_writer(stages))
+        if settings.metrics_push_addr and settings.metrics_push_interval_s:
+            self._loop(
+                "push",
+                push(
+                    stages.metrics,
+                    settings.metrics_push_addr,
+                    settings.metrics_push_interval_s,
+                    stages.registrar.node_id,
+                ),
+            )
         self._loop(
             "heartbeat",
             heartbeat.beat(

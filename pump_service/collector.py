@@ -61,6 +61,8 @@ class Collector:
             self._running = False
         self._metrics.gc_runs.labels("done").inc()
         self._metrics.gc_freed_bytes.inc(report.freed_bytes)
+        self._metrics.deleted_keys.inc(report.deleted_keys)
+        self._metrics.done_gc_ts.set(physical_ms(report.gc_point))
         return report
 
     async def run(self) -> None:

@@ -21,6 +21,7 @@ from pump_service.store.store import Store
 log = structlog.get_logger()
 
 _LOOK_S = 0.2
+_CONSUMERS_EVERY_S = 1.0  # as the Go Pump: it is a read of the registry
 _NAMED_EVERY_S = 10.0
 
 
@@ -29,16 +30,17 @@ async def drained(cluster: Cluster, store: Store, fakes: FakeWriter) -> Tso:
     await _nothing_unresolved(store)
     last = await _last_position(store, fakes)
     log.info("last_position_fixed", ts=last)
+    named: set[str] = set()
     named_at = float("-inf")
     while True:
         behind = await _behind(cluster, last)
         if not behind:
             return last
         now = asyncio.get_running_loop().time()
-        if now - named_at >= _NAMED_EVERY_S:
-            named_at = now
+        if behind.keys() != named or now - named_at >= _NAMED_EVERY_S:
+            named, named_at = set(behind), now
             log.info("waiting_for_consumers", ts=last, behind={name: show(ts) for name, ts in behind.items()})
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_CONSUMERS_EVERY_S)
 
 
 async def _nothing_unresolved(store: Store) -> None:

@@ -10,7 +10,7 @@ import grpc
 from aiohttp import web
 
 from include.errors import ConfigError, PeerRefused
-from include.rpc.channel import SERVER_OPTIONS
+from include.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS
 from include.rpc.status import abort_details
 from include.rpc.tls import check_grpc_peer, server_credentials, server_ssl_context
 from include.settings import TlsSettings
@@ -26,10 +26,29 @@ def split_address(addr: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - an empty host means all, as for the Go Pump
 
 
-def bind_grpc(addr: str, tls: TlsSettings) -> tuple[grpc.aio.Server, int]:
-    """A server that is bound but does not serve yet, and its port."""
+def socket_path(url: str) -> str:
+    """Path of ``unix:///path``, or of a bare one as the Go Pump takes it; ConfigError otherwise."""
+    scheme, sep, rest = url.partition(":")
+    path = ("/" + rest.lstrip("/") if scheme == "unix" else "") if sep else url
+    if "/" not in path:
+        raise ConfigError(f"bad Socket addr format: {url}", hint="as in unix:///run/pump.sock", addr=url)
+    return path
+
+
+def bind_grpc(
+    addr: str, tls: TlsSettings, *, max_message_bytes: int = MAX_MESSAGE_BYTES, socket_url: str = ""
+) -> tuple[grpc.aio.Server, int]:
+    """A server that is bound but does not serve yet, and its port.
+
+    Args:
+        addr: ``host:port``.
+        tls: certificates.
+        max_message_bytes: a larger request is ResourceExhausted.
+        socket_url: a unix socket to listen on too; '' for none.
+    """
     interceptors = [_AllowedNames(tls)] if tls.enabled and tls.cert_allowed_cn else []
-    server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=interceptors)
+    options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_message_bytes}
+    server = grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
     host, port = split_address(addr)
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     credentials = server_credentials(tls)
@@ -40,6 +59,15 @@ def bind_grpc(addr: str, tls: TlsSettings) -> tuple[grpc.aio.Server, int]:
             bound = server.add_insecure_port(target)
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on {addr}: {error}", hint="is another Pump running?", addr=addr) from error
+    if socket_url:
+        target = f"unix:{socket_path(socket_url)}"
+        try:
+            if credentials is not None:
+                server.add_secure_port(target, credentials)
+            else:
+                server.add_insecure_port(target)
+        except RuntimeError as error:
+            raise ConfigError(f"cannot listen on {socket_url}: {error}", addr=socket_url) from error
     return server, bound
 
 

@@ -16,18 +16,25 @@ from include.settings import TlsSettings
 _TRIES = 3
 _FIRST_WAIT_S = 1.0
 OVERALL_S = 10.0
+_HINT = (
+    "start it; one that is gone must be set offline before a new Pump can start:"
+    " `pumphouse update-drainer NODE_ID --state offline`"
+)
 
 
 async def notify(drainers: list[NodeStatus], tls: TlsSettings) -> None:
     """Call ``Cistern.Notify`` on each Drainer; PumpUnavailable names the one that did not answer."""
+    drainer: NodeStatus | None = None
     try:
         async with asyncio.timeout(OVERALL_S):
             for drainer in drainers:
                 await _notify_one(drainer, tls)
     except TimeoutError:
+        who = "" if drainer is None else f"{drainer.node_id} at {drainer.host}: "
         raise PumpUnavailable(
-            f"fail to notify all living drainer: no answer within {OVERALL_S:.0f} s",
-            hint="a Drainer that is gone must be set offline first",
+            f"fail to notify all living drainer: {who}no answer within {OVERALL_S:g} s",
+            hint=_HINT,
+            node_id="" if drainer is None else drainer.node_id,
         ) from None
 
 
@@ -42,7 +49,7 @@ async def _notify_one(drainer: NodeStatus, tls: TlsSettings) -> None:
                     code = error.code() if isinstance(error, grpc.aio.AioRpcError) else error
                     raise PumpUnavailable(
                         f"fail to notify all living drainer: {drainer.node_id} at {drainer.host}: {code}",
-                        hint="a Drainer that is gone must be set offline before a new Pump can start",
+                        hint=_HINT,
                         node_id=drainer.node_id,
                     ) from error
                 await asyncio.sleep(wait_s)

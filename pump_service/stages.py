@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from include.clock import Clock
 from include.model.node import PumpExtra
@@ -96,6 +97,7 @@ def build_stages(
         return Report(
             max_commit_ts=store.watermark,
             extra=extra,
+            label=dict(settings.labels) or None,
             score=score(free_share=free, load=os.getloadavg()[0] / (os.cpu_count() or 1), writable=not store.read_only),
         )
 
@@ -103,7 +105,7 @@ def build_stages(
         store=store, resolver=resolver, cluster=cluster, horizon=horizon, settings=settings, metrics=metrics,
         clock=clock,
     )  # fmt: skip
-    metrics.watch(lambda: store_samples(store))
+    metrics.watch(lambda: store_samples(store, settings.data_dir))
     return Stages(
         store=store,
         registrar=registrar,
@@ -144,7 +146,7 @@ def score(*, free_share: float, load: float, writable: bool) -> int:
     return max(1, round(100 * min(max(free_share, 0.0), 1.0) * (1.0 - 0.5 * min(max(load, 0.0), 1.0))))
 
 
-def store_samples(store: Store) -> list[Sample]:
+def store_samples(store: Store, data_dir: Path) -> list[Sample]:
     """Gauges of the store, read when somebody scrapes. Timestamps are physical milliseconds."""
     status = store.status()
     prefix = "binlog_pump_storage_"
@@ -154,6 +156,13 @@ def store_samples(store: Store) -> list[Sample]:
         (prefix + "deletion_limit_ts", "Deletion limit D", {}, physical_ms(status.deletion_limit)),
         ("binlog_pump_value_log_bytes", "Bytes of value-log files", {}, status.value_log_bytes),
         (prefix + "storage_size_bytes", "Disk", {"type": "available"}, status.available_bytes),
+        (prefix + "storage_size_bytes", "Disk", {"type": "capacity"}, shutil.disk_usage(data_dir).total),
+        # Counters of the Go Pump, shown as gauges because of their names.
+        (prefix + "error_count", "Errors of the storage", {"type": "index"}, status.index_failures),
+        (prefix + "error_count", "Errors of the storage", {"type": "writer"}, float(status.writer_failed)),
+        ("binlog_pump_loss_binlog_count", "Commits whose prewrite is on no file", {}, len(status.orphans)),
+        ("binlog_pump_index_queue_records", "Records between value log and index", {}, status.queued_records),
+        ("binlog_pump_index_backlog_bytes", "Bytes of the value log that are not indexed", {}, status.backlog_bytes),
         ("binlog_pump_unresolved_prewrites", "Prewrites without an outcome", {}, status.unresolved),
         ("binlog_pump_late_commits", "Late commits that nobody accepted", {}, _open(status.late)),
         ("binlog_pump_orphan_commits", "Orphan commits that nobody accepted", {}, _open(status.orphans)),

@@ -235,12 +235,15 @@ def metrics() -> str:
             each._documentation,
         )
         for each in own._collector_to_names  # the registry offers no list of what was declared
+        if hasattr(each, "_name")
     }
+    for name, text, labels, _ in found.of_the_go_pump():
+        rows[name] = ("gauge", tuple(labels), text)
     with tempfile.TemporaryDirectory() as directory:
         settings = PumpSettings(data_dir=Path(directory, "data"), reserve_bytes=0, stop_write_at_available_bytes=0)
         store = Store.open(settings)
         try:
-            for name, text, labels, _ in store_samples(store):
+            for name, text, labels, _ in store_samples(store, settings.data_dir):
                 rows[name] = ("gauge", tuple(labels), text)
         finally:
             store.close()
@@ -251,6 +254,9 @@ def metrics() -> str:
 same. Gauges of timestamps (`…_ts`) carry milliseconds since 1970, as there. What to watch: `binlog_pump_unanswered_prewrites`
 above 0 (the archive is held), `binlog_pump_late_commits` and `binlog_pump_orphan_commits` above 0,
 `binlog_pump_read_only`, `binlog_pump_writer_failed`, and the distance of `binlog_pump_storage_max_commit_ts` from now.
+
+With `pump.metrics_push_addr` set, the same goes to a Pushgateway every `pump.metrics_push_interval_s`: job `binlog`, grouped by `instance` = the node id. A
+gateway that does not answer is logged and counted, nothing more. The Go Pump's counters without `_total` in their names are shown as gauges.
 
 | metric | type | labels | meaning |
 |---|---|---|---|""",

@@ -255,11 +255,11 @@ def test_every_gauge_of_the_store_is_scraped(tmp_path: Path) -> None:
     store = Store.open(settings(tmp_path / "data"))
     try:
         metrics = PumpMetrics()
-        metrics.watch(lambda: store_samples(store))
+        metrics.watch(lambda: store_samples(store, tmp_path))
         text = metrics.text().decode()
     finally:
         store.close()
-    for name, _, _, _ in store_samples(store):
+    for name, _, _, _ in store_samples(store, tmp_path):
         assert f"\n{name}" in text
 
 

@@ -1,0 +1,140 @@
+"""What a running Pump tells of itself: labels in its heartbeat, metrics to a Pushgateway; a socket beside the port."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from include.proto.pump_pb2 import WriteBinlogReq
+from include.proto.pump_pb2_grpc import PumpStub
+from include.registry.file import FileCluster
+from include.rpc.channel import open_channel
+from tests.support.pumpserver import PumpServer, eventually, prewrite
+
+
+class Gateway:
+    """A Pushgateway, as far as a client sees it."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.pushed: list[tuple[str, str, str]] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                outer.pushed.append((self.command, self.path, body.decode()))
+                self.send_response(202)
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.addr = f"127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Gateway]:
+    made = Gateway()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def pump(tmp_path_factory: pytest.TempPathFactory, gateway: Gateway) -> Iterator[PumpServer]:
+    directory = tmp_path_factory.mktemp("pump")
+    with PumpServer(
+        directory,
+        FileCluster(directory / "cluster"),
+        labels="zone=a,rack=7",
+        metrics_push_addr=gateway.addr,
+        metrics_push_interval_s=0.1,
+        socket=f"unix://{directory}/pump.sock",
+        max_message_bytes=100_000,
+    ) as server:
+        yield server
+
+
+@pytest.mark.row("P10", "C2")
+def test_heartbeats_carry_the_labels_and_a_score(pump: PumpServer) -> None:
+    assert pump.registered().label == {"zone": "a", "rack": "7"}
+    assert 1 <= pump.registered().score <= 100
+    before = pump.registered().update_ts
+    eventually(lambda: pump.registered().update_ts > before)
+    assert pump.registered().label == {"zone": "a", "rack": "7"}
+
+
+@pytest.mark.row("P14")
+def test_metrics_are_pushed_by_interval_under_the_go_pumps_job(pump: PumpServer, gateway: Gateway) -> None:
+    pump.transaction()
+    seen = len(gateway.pushed)
+    eventually(lambda: len(gateway.pushed) > seen + 2)
+    method, path, body = gateway.pushed[-1]
+    assert (method, path) == ("POST", "/metrics/job/binlog/instance/pump-1")
+    assert "binlog_pump_storage_max_commit_ts" in body
+    assert 'binlog_pump_rpc_duration_seconds_count{label="succ",method="WriteBinlog"}' in body
+
+
+@pytest.mark.row("P14")
+def test_a_gateway_that_goes_away_is_logged_and_the_pump_goes_on(tmp_path: Path) -> None:
+    gateway = Gateway()
+    pump = PumpServer(
+        tmp_path, FileCluster(tmp_path / "cluster"), metrics_push_addr=gateway.addr, metrics_push_interval_s=0.05
+    )
+    with pump.start():
+        eventually(lambda: gateway.pushed)
+        gateway.stop()
+        eventually(lambda: "metrics_push_failed" in pump.log())
+        pump.transaction()
+        back = Gateway(int(gateway.addr.rpartition(":")[2]))
+        try:
+            eventually(lambda: back.pushed)
+            eventually(lambda: "metrics_pushed_again" in pump.log())
+            assert "binlog_pump_push_failures_total" in back.pushed[-1][2]
+        finally:
+            back.stop()
+        assert pump.log().count("metrics_push_failed") == 1
+
+
+@pytest.mark.row("O3")
+def test_grpc_is_served_on_the_unix_socket_too(pump: PumpServer) -> None:
+    before = pump.status().unresolved
+    with open_channel(f"unix:{pump.directory}/pump.sock") as channel:
+        request = WriteBinlogReq(clusterID=pump.cluster_id, payload=prewrite(pump.cluster.tso()))
+        PumpStub(channel).WriteBinlog(request, timeout=10)
+    assert pump.status().unresolved == before + 1
+
+
+@pytest.mark.row("O3")
+def test_a_request_over_the_limit_is_refused_as_there(pump: PumpServer) -> None:
+    pump.write(prewrite(pump.cluster.tso(), bytes(90_000)))
+    with pytest.raises(grpc.RpcError) as error:
+        pump.write(prewrite(pump.cluster.tso(), bytes(110_000)))
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "received message larger than max" in error.value.details().lower()
+
+
+@pytest.mark.row("P14")
+def test_the_go_pumps_names_are_there(pump: PumpServer, gateway: Gateway) -> None:
+    pump.gc()
+    seen = len(gateway.pushed)
+    eventually(lambda: len(gateway.pushed) > seen + 1)
+    names = {line.split("{")[0].split(" ")[0] for line in gateway.pushed[-1][2].splitlines() if line[:1] != "#"}
+    prefix = "binlog_pump_storage_"
+    for name in ("gc_ts", "done_gc_ts", "deleted_kv_total", "storage_size_bytes", "max_commit_ts", "query_tikv_count",
+                 "error_count"):  # fmt: skip
+        assert prefix + name in names
+    assert "binlog_pump_loss_binlog_count" in names
+    assert "binlog_pump_rpc_duration_seconds_bucket" in names
