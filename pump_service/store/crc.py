@@ -12,13 +12,14 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from include.codec.jit import Bytes, kernel, primitive
+from pump_service.store.raw import load_u64
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
 _INVERT = np.uint64(0xFFFFFFFF)
@@ -43,19 +44,6 @@ def _tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 _TABLE = _tables()
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def load_u64(_typing: Any, array: Any, index: Any) -> Any:
-    """Eight bytes of an uint8 array, little endian, at any alignment; the caller has checked that they are there."""
-    del index
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(64).as_pointer())
-        return builder.load(place, align=1)
-
-    return types.uint64(array, types.intp), codegen
 
 
 def _instruction(name: str, bits: int) -> Any:
