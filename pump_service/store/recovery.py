@@ -96,7 +96,7 @@ def _is_cut(handle: LogHandle, end: int, size: int) -> bool:
     if header.magic != frame.RECORD_MAGIC or begin + header.length <= size:
         return False
     # Whole, and only its length says otherwise: the checksum does not cover that.
-    return frame.crc32c(handle.read_at(begin, size - begin)) != header.checksum
+    return bool(frame.crc32c(handle.read_at(begin, size - begin)) != header.checksum)
 
 
 def _has_zero_sector(handle: LogHandle, start: int, stop: int) -> bool:
