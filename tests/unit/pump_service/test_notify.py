@@ -77,7 +77,7 @@ def test_one_that_never_answers_ends_the_start_when_the_time_for_all_is_up(
     monkeypatch.setattr(notify, "OVERALL_S", 0.3)
     drainers[0].hang.clear()
     began = time.monotonic()
-    with pytest.raises(PumpUnavailable, match="fail to notify all living drainer: d1 at .* no answer within"):
+    with pytest.raises(PumpUnavailable, match=r"fail to notify all living drainer: d1 at .* no answer within"):
         tell(drainers)
     assert time.monotonic() - began < 5
     assert [each.asked for each in drainers] == [1, 0]
