@@ -16,7 +16,7 @@ Trailing = tuple[tuple[str, str | bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A call that ends without a message: gRPC code, text, and metadata for the trailers (``-bin`` values are bytes)."""
+    """A call that ends without a message: gRPC code, text, metadata of the trailers (``-bin`` values are bytes)."""
 
     code: grpc.StatusCode
     details: str = ""

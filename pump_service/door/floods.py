@@ -1,0 +1,30 @@
+"""A bucket against peers that keep a server busy with frames that cost them nothing."""
+
+from __future__ import annotations
+
+from pump_service.door.frames import ENHANCE_YOUR_CALM, ConnectionFault
+
+
+class Bucket:
+    """Holds ``burst`` tokens and gets ``per_s`` back a second."""
+
+    __slots__ = ("_burst", "_left", "_per_s", "_then")
+
+    def __init__(self, burst: int, per_s: float, now: float) -> None:
+        self._burst = float(burst)
+        self._per_s = per_s
+        self._left = float(burst)
+        self._then = now
+
+    def take(self, now: float, what: str) -> None:
+        """One frame; ConnectionFault when there were too many."""
+        self._left -= 1.0
+        if self._left < 0.0:
+            self._left = min(self._burst, self._left + (now - self._then) * self._per_s)
+            self._then = now
+            if self._left < 0.0:
+                raise ConnectionFault(ENHANCE_YOUR_CALM, f"too many {what}")
+
+    def give(self, count: int = 1) -> None:
+        """Real work was done: as many frames more are in order."""
+        self._left = min(self._burst, self._left + count)

@@ -1,0 +1,36 @@
+"""What the door allows its peers; every number bounds memory or time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bytes and seconds; the defaults are the product's."""
+
+    connections: int = 4096
+    streams: int = 1024  # of one connection at once
+    message: int = (1 << 31) - 1
+    # Bytes of requests that are not complete yet, over all connections.
+    assembling: int = 5 << 30
+    stream_window: int = MIB  # what a peer may send ahead on one stream
+    connection_window: int = 8 * MIB
+    frame: int = 64 * KIB
+    header_block: int = 32 * KIB  # compressed
+    header_list: int = 32 * KIB  # section 6.5.2: names, values and 32 for each field
+    write_buffer: int = 512 * KIB  # waiting in the transport: above it nothing is read or streamed any more
+    stream_ahead: int = 256 * KIB  # response bytes of one stream that wait for the peer's window
+    sniff_s: float = 10.0
+    handshake_s: float = 10.0
+    keepalive_s: float = 60.0  # a peer that is silent for so long is asked
+    keepalive_timeout_s: float = 20.0  # and given up when it does not answer
+    # Frames that cost a peer nothing (PING, SETTINGS, empty DATA, PRIORITY, RST_STREAM of an open call): a bucket.
+    idle_frames: int = 2000
+    idle_frames_per_s: float = 1000.0
+
+
+DEFAULT_LIMITS = Limits()

@@ -1,0 +1,206 @@
+"""A gRPC server over HTTP/2 on asyncio, registered with as `grpc.aio.Server` is; HTTP/1.x on the same port.
+
+It knows nothing of what it serves. Everything runs on the event loop that `start` was called on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+import structlog
+
+from pump_service.door.connection import Connection
+from pump_service.door.deadlines import Deadlines
+from pump_service.door.frames import PING, frame
+from pump_service.door.group import GroupHandler, Refusal
+from pump_service.door.limits import DEFAULT_LIMITS, Limits
+from pump_service.door.routes import Routes
+from pump_service.door.sniff import Sniffer
+from pump_service.door.tls import AuthContext, auth_context, with_alpn
+
+log = structlog.get_logger()
+_LOOK_S = 1.0
+_ENDED = Refusal(grpc.StatusCode.UNAVAILABLE, "the server has ended")
+
+
+class Server:
+    """Serves a bound socket.
+
+    Args:
+        listening: bound; `start` listens on it.
+        tls: context of the port; None = plain text.
+        limits: what peers may do.
+        authorize: asked once a connection with the certificate's names and the peer; a Refusal answers all its calls.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        *,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        authorize: Callable[[AuthContext, str], Refusal | None] | None = None,
+    ) -> None:
+        self._listening = listening
+        self._tls = with_alpn(tls) if tls is not None else None
+        self._authorize = authorize
+        self._http1: Callable[[], asyncio.Protocol] | None = None
+        self.limits = limits
+        self.routes = Routes(limits.header_list)
+        self.deadlines = Deadlines(asyncio.get_running_loop())
+        self._connections: set[Connection] = set()
+        self._sniffers: set[Sniffer] = set()
+        self._server: asyncio.Server | None = None
+        self._paused = False
+        self._stopping = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._assembling = 0
+        self._keeper: asyncio.TimerHandle | None = None
+
+    # ---- registration, as generated code does it -----------------------------------------------------------------
+
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
+        """Handlers that are asked for paths without a registered method."""
+        self.routes.add_generic(generic_rpc_handlers)
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Any]) -> None:
+        """Methods of a service: asyncio behaviors."""
+        for name, handler in method_handlers.items():
+            self.routes.add_method(f"/{service_name}/{name}", handler)
+
+    def add_group_method(self, path: str, handler: GroupHandler) -> None:
+        """A unary method whose calls are handled together; in place of a servicer's method of the same path."""
+        self.routes.add_group(path, handler)
+
+    def serve_http1(self, factory: Callable[[], asyncio.Protocol]) -> None:
+        """Who serves connections that do not speak HTTP/2 (`aiohttp.web.Server` is such a factory)."""
+        self._http1 = factory
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Sniffer(self),
+            sock=self._listening,
+            ssl=self._tls,
+            backlog=1024,
+            ssl_handshake_timeout=self.limits.handshake_s if self._tls is not None else None,
+        )
+        self._keeper = loop.call_later(_LOOK_S, self._keep_alive)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Take nothing new, wait up to ``grace`` seconds for open calls, end the others with UNAVAILABLE."""
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        else:
+            self._listening.close()
+        for sniffer in list(self._sniffers):
+            sniffer.abort()
+        for connection in list(self._connections):
+            connection.resume("server")
+            connection.go_away()
+        if grace and self._connections:
+            await self._wait(grace)
+        for connection in list(self._connections):
+            connection.refuse_all(_ENDED)
+        if self._connections:
+            await self._wait(0.2)
+        for connection in list(self._connections):
+            connection.transport.abort()
+        await self._wait(1.0)
+        if self._keeper is not None:
+            self._keeper.cancel()
+        self.deadlines.close()
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            pass
+
+    def pause_reading(self) -> None:
+        """Read no socket until `resume_reading`: whoever takes the requests has no room."""
+        if not self._paused:
+            self._paused = True
+            for connection in self._connections:
+                connection.pause("server")
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self._paused:
+            self._paused = False
+            for connection in self._connections:
+                connection.resume("server")
+
+    # ---- connections ---------------------------------------------------------------------------------------------
+
+    def admit(self, sniffer: Sniffer) -> bool:
+        """A new connection; False when there are too many."""
+        if self._stopping or len(self._connections) + len(self._sniffers) >= self.limits.connections:
+            return False
+        self._sniffers.add(sniffer)
+        return True
+
+    def sniffed(self, sniffer: Sniffer) -> None:
+        """A connection is known, or gone."""
+        self._sniffers.discard(sniffer)
+
+    def connect(self, transport: asyncio.Transport) -> Connection:
+        """A connection that speaks HTTP/2."""
+        peer, names = self.identify(transport)
+        refusal = self._authorize(names, peer) if self._authorize is not None else None
+        connection = Connection(self, transport, refusal)
+        self._connections.add(connection)
+        self._empty.clear()
+        if self._paused:
+            connection.pause("server")
+        return connection
+
+    def http1(self) -> asyncio.Protocol | None:
+        """Protocol of a connection that speaks HTTP/1.x."""
+        return self._http1() if self._http1 is not None else None
+
+    def lost(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    @staticmethod
+    def identify(transport: asyncio.BaseTransport) -> tuple[str, AuthContext]:
+        """Peer as gRPC names it, and what its certificate says."""
+        name = transport.get_extra_info("peername") or ("", 0)
+        peer = f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"
+        return peer, auth_context(transport)
+
+    def assembling(self, change: int) -> bool:
+        """Count bytes of incomplete requests; False when there are more than allowed."""
+        self._assembling += change
+        return change <= 0 or self._assembling <= self.limits.assembling
+
+    def _keep_alive(self) -> None:
+        """Ask peers that have been silent, give up those that do not answer."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        limits = self.limits
+        for connection in list(self._connections):
+            if connection.paused or connection.closed:
+                continue
+            if connection.asked is not None:
+                if now - connection.asked > limits.keepalive_timeout_s:
+                    log.info("peer_gone", peer=connection.peer)
+                    connection.transport.abort()
+            elif now - connection.heard > limits.keepalive_s:
+                connection.asked = now
+                connection.sender.add(frame(PING, 0, 0, b"keepaliv"))
+        self._keeper = loop.call_later(_LOOK_S, self._keep_alive)

@@ -1,0 +1,78 @@
+"""The first bytes of a connection say who serves it: HTTP/2 begins with its preface, everything else is HTTP/1.x."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from pump_service.door import frames
+
+if TYPE_CHECKING:
+    from pump_service.door.server import Server
+
+
+class Sniffer(asyncio.Protocol):
+    """Protocol of a connection until it is known which one it speaks; has `Limits.sniff_s` to find out."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._bytes = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the first bytes."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass
+        if not self._server.admit(self):
+            self._transport.abort()
+            return
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._server.limits.sniff_s, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand the connection over as soon as its first bytes are clear."""
+        self._bytes += data
+        start = self._bytes[: len(frames.PREFACE)]
+        if not frames.PREFACE.startswith(start):
+            self._to_http1()
+        elif len(start) == len(frames.PREFACE):
+            self._to_http2()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It ended before it said anything."""
+        del exc
+        self._known()
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _known(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._server.sniffed(self)
+
+    def _to_http2(self) -> None:
+        self._known()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        connection = self._server.connect(transport)
+        transport.set_protocol(connection)
+        connection.begin()
+        connection.data_received(self._bytes)
+
+    def _to_http1(self) -> None:
+        self._known()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        protocol = self._server.http1()
+        if protocol is None:
+            transport.close()
+            return
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(self._bytes)

@@ -1,0 +1,31 @@
+"""TLS at the door: ALPN, and what a certificate says in the words of gRPC's auth context."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+AuthContext = dict[str, list[bytes]]
+
+
+def with_alpn(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The context, offering HTTP/2 and HTTP/1.1."""
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return context
+
+
+def auth_context(transport: asyncio.BaseTransport) -> AuthContext:
+    """Keys as `grpc.ServicerContext.auth_context` has them; empty without TLS."""
+    ssl_object = transport.get_extra_info("ssl_object")
+    if ssl_object is None:
+        return {}
+    found: AuthContext = {"transport_security_type": [b"ssl"]}
+    certificate = ssl_object.getpeercert() or {}
+    for part in certificate.get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                found.setdefault("x509_common_name", []).append(value.encode())
+    names = [value.encode() for _, value in certificate.get("subjectAltName", ())]
+    if names:
+        found["x509_subject_alternative_name"] = names
+    return found
