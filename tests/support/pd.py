@@ -154,7 +154,7 @@ class _Member(PDServicer):
         return pdpb.UpdateServiceGCSafePointResponse(header=self._header(), min_safe_point=smallest)
 
 
-class _Proxy(grpc.GenericRpcHandler[Any, Any]):
+class _Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     """Passes etcd's services on, bytes as they are."""
 
     def __init__(self, etcd: str) -> None:
