@@ -25,7 +25,7 @@ $(STAMP): requirements.lock pyproject.toml
 
 install: $(STAMP) ## Virtual environment from the lock (hashes checked)
 
-system: $(STAMP)  ## MariaDB, where it is missing
+system: $(STAMP)  ## MariaDB and etcd, where they are missing
 	@$(BIN)/python -m pumphouse.stack.system
 
 check: $(STAMP)  ## Format, lint, types, import contracts, generated code

@@ -47,7 +47,11 @@ class TlsSettings(Section):
 class ClusterSettings(Section):
     """Which cluster."""
 
-    url: str = Field("file://./build/cluster", description="pd://host:port[,…], etcd://host:port[,…] or file:///dir")
+    url: str = Field(
+        "file://./build/cluster", description="pd://host:port[,…], etcd://host:port[,…][/root] or file:///dir"
+    )
+    user: str = Field("", description="user of etcd, where it asks for one")
+    password: SecretStr = Field(SecretStr(""), description="password of that user")
 
 
 class PumpSettings(Section):
@@ -56,7 +60,12 @@ class PumpSettings(Section):
     node_id: str = Field("", description="node id; empty = content of <data_dir>/.node, else host:port")
     data_dir: Path = Field(Path("data.pump"), description="value log, index and identity")
     addr: str = Field("127.0.0.1:8250", description="host:port that gRPC listens on")
-    http_addr: str = Field("", description="host:port of the HTTP API; empty = a free port on the same host")
+    transport: Literal["grpcio", "builtin"] = Field(
+        "grpcio", description="gRPC server: the grpcio library, or builtin (quicker; gRPC and HTTP on one port)"
+    )
+    http_addr: str = Field(
+        "", description="host:port of the HTTP API; empty = a free port on the same host, or addr itself (builtin)"
+    )
     advertise_addr: str = Field("", description="host:port that others connect to; empty = addr")
     heartbeat_interval_s: float = Field(2.0, gt=0, description="seconds between heartbeats")
     gen_binlog_interval_s: float = Field(

@@ -7,9 +7,9 @@ threads and, after a fork, from the child.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from include.model.node import NodeKind, NodeStatus
 from include.model.tso import Tso
@@ -75,4 +75,33 @@ class Cluster(Protocol):
 
     def close(self) -> None:
         """Release connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChange:
+    """A node was registered or changed, or removed (``status`` None)."""
+
+    node_id: str
+    status: NodeStatus | None
+
+
+class NodeWatch(Protocol):
+    """Changes of the nodes of a kind. One thread iterates, any may close."""
+
+    def __iter__(self) -> Iterator[list[NodeChange]]:
+        """First every node that is registered (perhaps none), then each change; for ever, whatever breaks."""
+        ...
+
+    def close(self) -> None:
+        """End the iteration."""
+        ...
+
+
+@runtime_checkable
+class WatchesNodes(Protocol):
+    """A cluster that tells of changes; the others are asked again and again."""
+
+    def watch_nodes(self, kind: NodeKind) -> NodeWatch:
+        """Begin to watch; connects when it is iterated."""
         ...

@@ -3,36 +3,66 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from include.errors import ConfigError
 from include.registry.base import Cluster
+from include.registry.etcd import EtcdCluster
+from include.registry.etcd_client import EtcdClient
 from include.registry.file import FileCluster
-from include.settings import TlsSettings
+from include.settings import ClusterSettings, TlsSettings
 
-_LATER = {"pd": "PD", "etcd": "plain etcd"}
+_SUPPORTED = "supported now: etcd://host:2379[,host2:2379][/root] and file:///dir"
 
 
-def open_cluster(url: str, tls: TlsSettings | None = None, *, create: bool = True) -> Cluster:
-    """Open ``file:///dir`` (relative as ``file://./dir``).
+def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None, *, create: bool = True) -> Cluster:
+    """Open ``etcd://host:port[,…][/root]`` or ``file:///dir`` (relative as ``file://./dir``).
 
     Args:
-        url: ``cluster.url`` of the settings.
+        cluster: the section ``cluster`` of the settings; or only its URL, for back ends without a password.
         tls: certificates for back ends that are servers; a directory needs none.
-        create: whether a ``file://`` cluster that does not exist yet is made.
+        create: whether an ``etcd://`` or ``file://`` cluster that does not exist yet is made.
 
     Raises:
         ConfigError: the URL is of an unknown or not yet supported kind, or there is no cluster and none is to be made.
+        ClusterUnavailable: its servers do not answer.
     """
-    del tls
+    settings = ClusterSettings(url=cluster) if isinstance(cluster, str) else cluster
+    url = settings.url
     scheme, sep, rest = url.partition("://")
-    if sep and scheme in _LATER:
-        raise ConfigError(
-            f"{url}: clusters on {_LATER[scheme]} come with a later release",
-            hint="supported now: file:///dir",
-            url=url,
-        )
+    if sep and scheme == "etcd":
+        return _open_etcd(settings, rest, tls or TlsSettings(), create=create)
+    if sep and scheme == "pd":
+        raise ConfigError(f"{url}: clusters on PD come with a later release", hint=_SUPPORTED, url=url)
     if scheme != "file" or not sep:
-        raise ConfigError(f"{url!r} is no cluster URL", hint="supported now: file:///dir", url=url)
+        raise ConfigError(f"{url!r} is no cluster URL", hint=_SUPPORTED, url=url)
     if not rest:
         raise ConfigError(f"{url!r} names no directory", hint="as in file:///var/lib/pumphouse/cluster", url=url)
     return FileCluster(Path(rest), create=create)
+
+
+def _open_etcd(settings: ClusterSettings, rest: str, tls: TlsSettings, *, create: bool) -> EtcdCluster:
+    addresses, _, root = rest.partition("/")
+    endpoints = [_endpoint(address.strip()) for address in addresses.split(",") if address.strip()]
+    client = EtcdClient(endpoints, tls, user=settings.user, password=settings.password.get_secret_value())
+    root = root.strip("/")
+    try:
+        return EtcdCluster(client, root=f"/{root}" if root else "", create=create)
+    except BaseException:
+        client.close()
+        raise
+
+
+def _endpoint(address: str) -> str:
+    try:
+        split = urlsplit(f"//{address}")
+        if split.hostname and split.port and not split.username and split.netloc == address:
+            return address
+    except ValueError:
+        pass
+    # The address is not shown where it may hold a password.
+    shown = address.rpartition("@")[2]
+    raise ConfigError(
+        f"{shown!r} in cluster.url is no address of etcd",
+        hint="as in etcd://10.0.0.1:2379,10.0.0.2:2379; user and password have settings of their own",
+    )

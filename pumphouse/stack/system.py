@@ -1,7 +1,7 @@
 """What the stack needs from the machine: ``python -m pumphouse.stack.system`` sees to it.
 
-MariaDB comes from Debian (no wheel ships a server). As root on a Debian it is installed; else one line says what
-to type.
+MariaDB and etcd come from Debian (no wheel ships a server). As root on a Debian they are installed; else one line says
+what to type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 
 from pumphouse.stack.supervisor import StackError
 
-_TYPE_THIS = "sudo apt-get install -y mariadb-server"
+_PACKAGES = ("mariadb-server", "etcd-server")
+_TYPE_THIS = "sudo apt-get install -y mariadb-server etcd-server"
 _ELSEWHERE = (Path("/usr/sbin"), Path("/usr/local/sbin"), Path("/usr/local/bin"), Path("/opt/homebrew/bin"))
 
 
@@ -46,14 +47,31 @@ def install_db() -> str:
     return found
 
 
+def etcd() -> str:
+    """Path of etcd's server."""
+    found = find_program("etcd")
+    if found is None:
+        raise StackError("etcd is missing", hint=_TYPE_THIS)
+    return found
+
+
+def missing() -> tuple[str, ...]:
+    """Debian packages whose programs are not there."""
+    has_mariadb = find_program("mariadbd", "mysqld") and find_program("mariadb-install-db", "mysql_install_db")
+    return tuple(
+        package for package, there in zip(_PACKAGES, (has_mariadb, find_program("etcd")), strict=True) if not there
+    )
+
+
 def ensure() -> None:
-    """Install MariaDB when it is missing and we are root on a Debian; else StackError with the line to type."""
-    if find_program("mariadbd", "mysqld") and find_program("mariadb-install-db", "mysql_install_db"):
+    """Install what is missing when we are root on a Debian; else StackError with the line to type."""
+    packages = missing()
+    if not packages:
         return
     apt = shutil.which("apt-get")
     if os.geteuid() != 0 or apt is None:
-        raise StackError("MariaDB is missing", hint=_TYPE_THIS)
-    print("installing mariadb-server …", flush=True)
+        raise StackError(f"{' and '.join(packages)} missing on this machine", hint=_TYPE_THIS)
+    print(f"installing {' and '.join(packages)} …", flush=True)
     # A package's server must not start: it is a machine's service, ours are started by ourselves.
     policy = Path("/usr/sbin/policy-rc.d")
     made = not policy.exists()
@@ -64,7 +82,7 @@ def ensure() -> None:
             policy.chmod(0o755)
         for command in (
             [apt, "-qq", "-o", "DPkg::Lock::Timeout=300", "update"],
-            [apt, "-qq", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends", "mariadb-server"],
+            [apt, "-qq", "-o", "DPkg::Lock::Timeout=300", "install", "-y", "--no-install-recommends", *packages],
         ):
             done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
             if done.returncode:
@@ -73,8 +91,9 @@ def ensure() -> None:
     finally:
         if made:
             policy.unlink(missing_ok=True)
-    mariadbd()
-    install_db()
+    still = missing()
+    if still:
+        raise StackError(f"{' and '.join(still)} cannot be found after installing", hint=_TYPE_THIS)
 
 
 def main() -> int:

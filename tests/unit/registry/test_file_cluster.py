@@ -64,7 +64,9 @@ def test_an_unreadable_identity_is_an_error_and_not_a_new_cluster(tmp_path, cont
     ("url", "says"),
     [
         ("pd://127.0.0.1:2379", "later release"),
-        ("etcd://127.0.0.1:2379", "later release"),
+        ("etcd://", "names no etcd"),
+        ("etcd://host", "no address of etcd"),
+        ("etcd://user:secret@host:2379", "no address of etcd"),
         ("http://x", "no cluster URL"),
         ("/tmp/x", "no cluster URL"),
         ("", "no cluster URL"),
@@ -74,7 +76,8 @@ def test_an_unreadable_identity_is_an_error_and_not_a_new_cluster(tmp_path, cont
 def test_a_url_that_cannot_be_opened_says_what_can(url, says):
     with pytest.raises(ConfigError, match=says) as error:
         open_cluster(url)
-    assert "file:///dir" in str(error.value) or "file:///" in str(error.value)
+    assert "file:///" in str(error.value) or "etcd://10.0.0.1:2379" in str(error.value)
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.row("W3")
