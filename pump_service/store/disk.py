@@ -1,7 +1,13 @@
-"""Free space: when prewrites are refused, and the reserve that commits and fakes still have then (row P15)."""
+"""Free space: when prewrites are refused, and the two reserves that are left on a full disk (row P15).
+
+One reserve is for commits, rollbacks and fakes. The other is for what must go on for the disk to become empty again:
+index, GC numbers, notes of settlements. It is given back only when such a write met a full disk, and the value log may
+not take it: as long as no more than that is free, everything is refused.
+"""
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
@@ -16,18 +22,24 @@ CHECK_EVERY_S = 0.5
 # After a full disk, prewrites are taken again only when this much is free besides the reserve.
 RESUME_BYTES = 1 << 20
 RESERVE_NAME = "reserve"
+BOOKKEEPING_NAME = "reserve.own"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskGuard:
     """Read-only is a state that ends by itself. Asked by the writer thread, read by any."""
 
-    def __init__(self, fs: FileSystem, directory: Path, clock: Clock, *, stop_at: int, reserve: int) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: Path, clock: Clock, *, stop_at: int, reserve: int, bookkeeping: int = 0
+    ) -> None:
         self._fs = fs
         self._directory = directory
         self._clock = clock
         self._stop_at = stop_at
-        self._reserve = reserve
-        self._reserved = False
+        self._wanted = {name: size for name, size in ((RESERVE_NAME, reserve), (BOOKKEEPING_NAME, bookkeeping)) if size}
+        self._bookkeeping = bookkeeping
+        self._reserved: set[str] = set()
+        self._given_back = False  # the bookkeeping's reserve: what is free is for bookkeeping alone
         self._full = False
         self._lock = threading.Lock()
         self._checked = float("-inf")
@@ -59,9 +71,11 @@ class DiskGuard:
         except OSError as error:
             log.warning("free_space_unknown", error=str(error))
             return
-        if self._full and self._available > max(self._stop_at, RESUME_BYTES) + self._reserve:
+        lacking = sum(size for name, size in self._wanted.items() if name not in self._reserved)
+        if self._full and self._available > max(self._stop_at, RESUME_BYTES) + lacking:
             self._full = False
-        if not self._reserved and not self._full:
+            self._given_back = False
+        if lacking and not self._full:
             self._preallocate()
         read_only = self._full or self._available <= self._stop_at
         if read_only != self._read_only:
@@ -71,27 +85,60 @@ class DiskGuard:
             )
 
     def _preallocate(self) -> None:
-        if self._reserve == 0:
-            return
-        try:
-            self._fs.preallocate(self._directory / RESERVE_NAME, self._reserve)
-            self._reserved = True
-        except OSError as error:
-            log.warning("reserve_not_made", bytes=self._reserve, error=str(error))
+        for name, size in self._wanted.items():
+            if name in self._reserved:
+                continue
+            try:
+                self._fs.preallocate(self._directory / name, size)
+                self._reserved.add(name)
+            except OSError as error:
+                log.warning("reserve_not_made", name=name, bytes=size, error=str(error))
 
     def went_full(self) -> bool:
-        """A write met a full disk: give the reserve back. True when that made room."""
+        """A write of the value log met a full disk: give its reserve back. True when that made room."""
+        return self._give_back(RESERVE_NAME)
+
+    def make_room(self) -> bool:
+        """A write of the bookkeeping met a full disk: give its reserve back. True when that made room."""
+        return self._give_back(BOOKKEEPING_NAME)
+
+    def _give_back(self, name: str) -> bool:
         with self._lock:
             self._full = True
             self._read_only = True
             self._checked = self._clock.monotonic()
-            if not self._reserved:
+            if name not in self._reserved:
                 return False
-            self._reserved = False
+            self._reserved.discard(name)
+            self._given_back = self._given_back or name == BOOKKEEPING_NAME
             try:
-                self._fs.remove(self._directory / RESERVE_NAME)
+                self._fs.remove(self._directory / name)
             except OSError as error:
-                log.warning("reserve_not_released", error=str(error))
+                log.warning("reserve_not_released", name=name, error=str(error))
                 return False
-            log.warning("reserve_released", bytes=self._reserve)
+            log.warning("reserve_released", name=name, bytes=self._wanted[name])
             return True
+
+    def left_to_bookkeeping(self) -> bool:
+        """Whether what is free is the bookkeeping's: the value log takes nothing then."""
+        if not self._given_back:
+            return False
+        try:
+            return self._fs.free_bytes(self._directory) <= self._bookkeeping
+        except OSError:
+            return True
+
+
+def give_back_at_start(fs: FileSystem, directory: Path) -> bool:
+    """A start met a full disk: the reserves that the last process left are for this. True when there was one."""
+    found = [name for name in (BOOKKEEPING_NAME, RESERVE_NAME) if fs.exists(directory / name)]
+    for name in found:
+        fs.remove(directory / name)
+    return bool(found)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that the disk is full; LevelDB has only words for it."""
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        return True
+    return "No space left" in str(error) or "Disk quota exceeded" in str(error)

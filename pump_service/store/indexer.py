@@ -20,6 +20,7 @@ from include.model.tso import MAX_TSO, Tso
 from pump_service.store import frame
 from pump_service.store.block import Entry
 from pump_service.store.collected import CollectedCommits
+from pump_service.store.disk import is_full
 from pump_service.store.index import Index, IndexFailed
 from pump_service.store.pairing import Pairing
 from pump_service.store.pending import PendingCommit, PendingCommits
@@ -111,6 +112,7 @@ class Indexer:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pump-indexer", daemon=True)
         self.on_fault: Callable[[BaseException], None] = lambda _error: None
+        self.make_room: Callable[[], bool] = lambda: False  # on a full disk: the reserve for bookkeeping
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -277,13 +279,15 @@ class Indexer:
                 log.exception("indexing_failed", error=str(error))
                 if self._replaying or self._stop.is_set():
                     raise
-                self._clock.sleep(RETRY_S)
+                if not (is_full(error) and self.make_room()):
+                    self._clock.sleep(RETRY_S)
                 if isinstance(error, IndexFailed):
-                    self._reopen()
+                    self.reopen()
             else:
                 return
 
-    def _reopen(self) -> None:
+    def reopen(self) -> None:
+        """Any thread: LevelDB takes nothing more after a failed write until it is opened again."""
         try:
             with self.lock:
                 self._index.reopen()
@@ -341,6 +345,7 @@ class Indexer:
         except IndexFailed as error:
             self.failures += 1
             log.warning("position_not_saved", error=str(error))
+            self.reopen()
 
     def handle(self) -> Pointer:
         """Pointer of the last record that was passed in order and persisted as such."""

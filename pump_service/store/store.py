@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -36,10 +37,10 @@ from include.settings import PumpSettings
 from pump_service.store import frame, gc, identity, reader
 from pump_service.store.chaser import Chaser
 from pump_service.store.collected import YOUNGER_THAN_MS, CollectedCommits
-from pump_service.store.disk import DiskGuard
+from pump_service.store.disk import DiskGuard, give_back_at_start, is_full
 from pump_service.store.fs import REAL_FS, FileSystem
 from pump_service.store.gc import GcReport, GcState
-from pump_service.store.index import Index, key_ts, tuning_of, unpack_pointer
+from pump_service.store.index import Index, IndexFailed, key_ts, tuning_of, unpack_pointer
 from pump_service.store.indexer import Indexer
 from pump_service.store.pairing import Unresolved
 from pump_service.store.pending import PendingCommit, PendingCommits
@@ -51,6 +52,7 @@ from pump_service.store.writer import Done, Item, Status, Writer
 __all__ = ["GcReport", "Item", "PendingCommit", "PullBatch", "Status", "Store", "StoreStatus", "Unresolved"]
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 _DELETE_KEYS_AT_ONCE = 1024
 _PERSIST_WITHIN_S = 5.0
@@ -118,14 +120,27 @@ class Store:
 
         Raises ConfigError when another process has it, BadRecord when bytes that may have been answered are damaged.
         """
-        store = cls(settings, fs, clock)
         fs.make_dirs(settings.data_dir)
-        store._lock_fd = _lock(settings.data_dir / ".lock")
+        lock = _lock(settings.data_dir / ".lock")
         try:
-            store._recover(registered)
+            try:
+                return cls._opened(settings, fs, clock, lock, registered)
+            except (OSError, IndexFailed) as error:
+                if not is_full(error) or not give_back_at_start(fs, settings.data_dir / "pumphouse"):
+                    raise
+                log.warning("started_on_a_full_disk", error=str(error))
+            return cls._opened(settings, fs, clock, lock, registered)
         except BaseException:
-            os.close(store._lock_fd)
+            os.close(lock)
             raise
+
+    @classmethod
+    def _opened(
+        cls, settings: PumpSettings, fs: FileSystem, clock: Clock, lock: int, registered: PumpExtra | None
+    ) -> Store:
+        store = cls(settings, fs, clock)
+        store._lock_fd = lock
+        store._recover(registered)
         return store
 
     def _recover(self, registered: PumpExtra | None) -> None:
@@ -237,7 +252,10 @@ class Store:
         self._guard = DiskGuard(
             self._fs, self._own, self._clock,
             stop_at=settings.stop_write_at_available_bytes, reserve=settings.reserve_bytes,
+            # LevelDB writes its buffer to a table while the next one is filled.
+            bookkeeping=2 * settings.index_write_buffer_bytes if settings.reserve_bytes else 0,
         )  # fmt: skip
+        self._indexer.make_room = self._guard.make_room
         self._chaser = Chaser(
             valuelog=self._valuelog, queue=self._indexer.queue, clock=self._clock,
             threshold_s=settings.slow_chaser_threshold_s,
@@ -340,11 +358,11 @@ class Store:
             if statuses[0] is not None:
                 log.warning("outcome_kept_in_memory", start_ts=item.start_ts, commit_ts=item.commit_ts)
                 self._indexer.queue.call(remember)
-                self._unwritten.append(partial(self._writer.submit, [item], written))
+                self._unwritten.append(partial(self._writer.submit, [item], written, own=True))
             if done is not None:
                 done(None)
 
-        self._writer.submit([item], written)
+        self._writer.submit([item], written, own=True)
 
     def _write_outcomes(self) -> None:
         """Writer thread, after a group was written: outcomes that a full disk did not take may go now."""
@@ -357,7 +375,18 @@ class Store:
         line = {
             "start_ts": start_ts, "commit_ts": commit_ts, "reason": reason, "who": who, "at": self._clock.now(),
         }  # fmt: skip
-        self._fs.append_line(self._own / "settled.jsonl", json.dumps(line).encode() + b"\n")
+        self._with_room(lambda: self._fs.append_line(self._own / "settled.jsonl", json.dumps(line).encode() + b"\n"))
+
+    def _with_room(self, action: Callable[[], T]) -> T:
+        """Bookkeeping that must work on a full disk too: once more when the reserve for it could be given back."""
+        try:
+            return action()
+        except (OSError, IndexFailed) as error:
+            if not is_full(error) or not self._guard.make_room():
+                raise
+            if isinstance(error, IndexFailed):
+                self._indexer.reopen()
+        return action()
 
     @staticmethod
     def fake_item(ts: int) -> Item:
@@ -569,7 +598,7 @@ class Store:
 
     def accept(self, start_ts: int, commit_ts: int, reason: str) -> None:
         """Accept a late or orphan commit by name. Raises UsageError when there is none."""
-        self._pending.accept(start_ts, commit_ts, reason, self._clock.now())
+        self._with_room(lambda: self._pending.accept(start_ts, commit_ts, reason, self._clock.now()))
         log.warning("commit_accepted", start_ts=start_ts, commit_ts=commit_ts, reason=reason)
 
     # -- GC ------------------------------------------------------------------------------------------------------------
@@ -582,7 +611,7 @@ class Store:
         if not self._gc_running.acquire(blocking=False):
             return GcReport(started=False, gc_point=self.gc_point, deletion_limit=self.deletion_limit)
         try:
-            return self._collect(checkpoints, now_minus_retention)
+            return self._with_room(lambda: self._collect(checkpoints, now_minus_retention))
         finally:
             self._gc_running.release()
 

@@ -57,6 +57,7 @@ class _Request:
     items: Sequence[Item]
     done: Done
     bytes: int
+    own: bool
 
 
 class Writer:
@@ -97,14 +98,18 @@ class Writer:
         if self._thread.is_alive():
             self._thread.join()
 
-    def submit(self, items: Sequence[Item], done: Done) -> None:
-        """Queue items; never blocks. ``done`` gets one status an item, from the writer thread."""
+    def submit(self, items: Sequence[Item], done: Done, *, own: bool = False) -> None:
+        """Queue items; never blocks. ``done`` gets one status an item, from the writer thread.
+
+        ``own``: outcomes that the store settles. They may use the bookkeeping's reserve: a prewrite without an outcome
+        on file keeps every file behind it, and then a full disk would stay full.
+        """
         size = sum(len(item.payload) for item in items)
         with self._waiting:
             if self._stopping:
                 stopped = WriterFailed("the store is closing", hint="send it to another Pump")
             else:
-                self._queue.append(_Request(items, done, size))
+                self._queue.append(_Request(items, done, size, own))
                 self.backlog_bytes += size
                 self._waiting.notify()
                 return
@@ -137,7 +142,7 @@ class Writer:
             statuses: list[Status] = [None] * len(items)
             entries: list[Entry] = []
             try:
-                entries = self._store(items, statuses)
+                entries = self._store(items, statuses, [request.own for request in group for _ in request.items])
             finally:
                 # Counted before the answer: who has it must find the prewrite among the unresolved.
                 self.prewrites += sum(1 for entry in entries if entry.tp == 0)
@@ -157,16 +162,18 @@ class Writer:
             self._unsaved = 0
             self._valuelog.save_active_summary()
 
-    def _store(self, items: list[Item], statuses: list[Status]) -> list[Entry]:
+    def _store(self, items: list[Item], statuses: list[Status], own: list[bool]) -> list[Entry]:
         """Append what may be appended; sets the statuses of the rest."""
         if self.failed is not None:
             statuses[:] = [self.failed] * len(items)
             return []
         left = list(range(len(items)))
+        if self._guard.left_to_bookkeeping():
+            left = self._only_own(left, own, statuses)
         if self._guard.read_only():
             left = self._refuse_prewrites(left, items, statuses)
         entries: list[Entry] = []
-        for attempt in (1, 2):
+        for attempt in (1, 2, 3):
             if not left:
                 break
             try:
@@ -183,12 +190,8 @@ class Writer:
                 for i in left:
                     statuses[i] = self.failed
                 break
-            room = self._guard.went_full()
-            if attempt == 1 and room:
-                left = self._refuse_prewrites(left, items, statuses)
-                continue
-            self._refuse(left, statuses)
-            break
+            left = self._refuse_prewrites(left, items, statuses)
+            left = self._after_full(attempt, left, own, statuses)
         return entries
 
     def _survives(self, error: OSError) -> bool:
@@ -219,6 +222,20 @@ class Writer:
         self._refuse(refused, statuses)
         gone = set(refused)
         return [i for i in which if i not in gone]
+
+    def _after_full(self, attempt: int, left: list[int], own: list[bool], statuses: list[Status]) -> list[int]:
+        """What may be tried once more on a full disk: first everything, then what may use the other reserve."""
+        if attempt == 1 and self._guard.went_full():
+            return left
+        left = self._only_own(left, own, statuses)
+        if attempt <= 2 and left and self._guard.make_room():
+            return left
+        self._refuse(left, statuses)
+        return []
+
+    def _only_own(self, which: Sequence[int], own: list[bool], statuses: list[Status]) -> list[int]:
+        self._refuse([i for i in which if not own[i]], statuses)
+        return [i for i in which if own[i]]
 
     def _refuse(self, which: Sequence[int], statuses: list[Status]) -> None:
         if not which:
