@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -19,8 +19,9 @@ from include.client.commits import PERMANENT, CommitSender, Send
 from include.client.members import Members
 from include.client.pump import PumpConnection, refuse_too_large
 from include.client.selector import make_selector
+from include.client.watch import PumpWatch
 from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import BinlogError, PumpDraining, PumpReadOnly, PumpUnavailable, WriterFailed
+from include.errors import BadBinlog, BinlogError, PumpDraining, PumpReadOnly, PumpUnavailable, WriterFailed
 from include.model.node import NodeKind, NodeStatus
 from include.registry.base import Cluster
 from include.rpc.retry import RetryPolicy, RetryState
@@ -56,6 +57,8 @@ class PumpClient:
         cluster: Cluster,
         *,
         strategy: str = "range",
+        labels: Mapping[str, str] | None = None,
+        label_fallback: bool = False,
         write_timeout_s: float = 15.0,
         tls: TlsSettings | None = None,
         watch_interval_s: float = WATCH_INTERVAL_S,
@@ -66,10 +69,13 @@ class PumpClient:
 
         Args:
             cluster: where the Pumps are registered. Not closed by the client.
-            strategy: ``range`` (one after the other) or ``hash`` (by start ts).
+            strategy: ``range`` (one after the other), ``hash`` (by start ts), ``score`` (in proportion to what each
+                Pump says it can take) or ``label`` (only Pumps that carry ``labels``).
+            labels: for ``label``: what a Pump must carry (its setting ``pump.labels``), all of it.
+            label_fallback: for ``label``: while no such Pump is available, take any. Else the prewrite fails.
             write_timeout_s: time-out of one call, and age at which a prewrite stops going round.
             tls: certificates.
-            watch_interval_s: seconds between looks at the registry.
+            watch_interval_s: seconds between looks at a registry that tells of no changes by itself.
             probe_interval_s: seconds between probes of Pumps that are online but not available.
             clock: time.
 
@@ -80,22 +86,25 @@ class PumpClient:
         self._cluster_id = cluster.cluster_id()
         self._tls = tls
         self._timeout_s = write_timeout_s
-        self._watch_interval_s = watch_interval_s
-        self._probe_interval_s = probe_interval_s
         self._clock = clock
-        self._members = Members(make_selector(strategy))
+        self._members = Members(make_selector(strategy, labels, label_fallback=label_fallback))
         self._lock = threading.Lock()
         self._connections: dict[str, PumpConnection] = {}
         self._senders: dict[str, CommitSender] = {}
         self._taken_by: OrderedDict[int, str] = OrderedDict()
         self._prewrites = self._retries = self._failed = 0
-        self._closed = threading.Event()
         pumps = cluster.nodes(NodeKind.PUMP)
         if not pumps:
             raise PumpUnavailable(f"no Pump is registered in {cluster.url}", hint="start one with `pumphouse pump run`")
         self._members.update(pumps)
-        self._watcher = threading.Thread(target=self._watch, name="pump-watch", daemon=True)
-        self._watcher.start()
+        self._watch = PumpWatch(
+            cluster,
+            self._members,
+            self.probe,
+            interval_s=watch_interval_s,
+            probe_interval_s=probe_interval_s,
+            clock=clock,
+        )
 
     # Writing
 
@@ -113,37 +122,34 @@ class PumpClient:
             BadBinlog: too large, or not a binlog.
             ClusterMismatch: the Pumps belong to another cluster.
         """
-        refuse_too_large(payload)
-        policy = RetryPolicy(
-            interval_s=RETRY_INTERVAL_S, timeout_s=self._timeout_s, min_tries=len(self._members.available()) + 1
-        )
-        state = RetryState(policy, self._clock)
-        last: BinlogError | None = None
-        while True:
-            pump = self._members.select(start_ts, state.tries)
-            if pump is not None:
-                last = self._try(pump, payload)
-                if last is None:
-                    return self._remember(start_ts, pump.node_id)
-            else:
-                self.refresh()
-            with self._lock:
-                self._retries += 1
-            if not state.another():
-                break
-        for pump in self._members.online():
-            self._disconnect(pump.node_id)
-            last = self._try(pump, payload)
-            if last is None:
-                return self._remember(start_ts, pump.node_id)
+        (outcome,) = self._store([(start_ts, payload)])
+        if isinstance(outcome, BinlogError):
+            raise outcome
+        return outcome
+
+    def write_prewrites(self, prewrites: Sequence[tuple[int, bytes]]) -> list[BinlogError | None]:
+        """Store the P-binlogs of many transactions, given as (start ts, payload); one outcome each, None = durable.
+
+        They go to one Pump together and in this order, on one stream with few fsyncs; to a Go Pump one by one. What it
+        does not take goes to others, as with `write_prewrite`. A transaction with an error must not commit.
+
+        Raises:
+            ClusterMismatch: the Pumps belong to another cluster.
+            PeerRefused: our certificate is not one that they take.
+        """
+        return [None if isinstance(outcome, str) else outcome for outcome in self._store(prewrites)]
+
+    def write_commits(self, outcomes: Sequence[tuple[int, bytes]]) -> None:
+        """Send C and Rollback binlogs of many transactions, given as (start ts, payload); as `write_commit`."""
+        of: dict[str, list[bytes]] = {}
         with self._lock:
-            self._failed += 1
-        raise PumpUnavailable(
-            f"no Pump took the prewrite of transaction {start_ts}; the last error: {last or 'no Pump is online'}",
-            hint="see `pumphouse pumps`; the transaction must not commit",
-            start_ts=start_ts,
-            node_id=last.node_id if last is not None else "",
-        ) from last
+            for start_ts, payload in outcomes:
+                node_id = self._taken_by.pop(start_ts, None)
+                if node_id is not None:
+                    of.setdefault(node_id, []).append(payload)
+            senders = [(self._sender(node_id), payloads) for node_id, payloads in of.items()]
+        for sender, payloads in senders:
+            sender.put(*payloads)
 
     def write_commit(self, payload: bytes, start_ts: int) -> None:
         """Send a C-binlog in the background, to the Pump that took the P. Never fails; a lost one is asked for."""
@@ -151,9 +157,7 @@ class PumpClient:
             node_id = self._taken_by.pop(start_ts, None)
             if node_id is None:
                 return
-            sender = self._senders.get(node_id)
-            if sender is None:
-                sender = self._senders[node_id] = CommitSender(node_id, self._sender_of(node_id), clock=self._clock)
+            sender = self._sender(node_id)
         sender.put(payload)
 
     def write_rollback(self, payload: bytes, start_ts: int) -> None:
@@ -191,10 +195,7 @@ class PumpClient:
 
     def refresh(self) -> None:
         """Look at the registry now; a failure leaves what is known."""
-        try:
-            self._members.update(self._cluster.nodes(NodeKind.PUMP))
-        except (BinlogError, OSError) as error:
-            log.warning("pump_watch_failed", error=str(error))
+        self._watch.refresh()
 
     def probe(self) -> None:
         """Send an empty binlog to each Pump that is online but not available; an answer brings it back."""
@@ -217,13 +218,12 @@ class PumpClient:
     def close(self, flush_s: float = 5.0) -> None:
         """Flush commits for so long, then stop all threads and close all channels."""
         self.flush(flush_s)
-        self._closed.set()
         with self._lock:
             senders, connections = list(self._senders.values()), list(self._connections.values())
             self._connections.clear()
         for sender in senders:
             sender.close(0)
-        self._watcher.join(timeout=self._watch_interval_s + 1)
+        self._watch.close()
         for connection in connections:
             connection.close()
 
@@ -235,34 +235,81 @@ class PumpClient:
 
     # Inside
 
-    def _try(self, pump: NodeStatus, payload: bytes) -> BinlogError | None:
-        """One try at one Pump; what no other Pump would answer differently is raised."""
-        try:
-            self._connection(pump).write(payload, self._timeout_s)
-        except PERMANENT:
-            raise
-        except BinlogError as error:
-            self._members.failed(pump.node_id, refused=isinstance(error, _REFUSALS))
-            return error
-        self._members.succeeded(pump.node_id)
-        return None
+    def _store(self, prewrites: Sequence[tuple[int, bytes]]) -> list[str | BinlogError]:
+        """Node id of the Pump that took it, or the error, of each; raises what concerns all of them."""
+        outcomes: list[str | BinlogError] = [""] * len(prewrites)
+        left = []
+        for place, (_, payload) in enumerate(prewrites):
+            try:
+                refuse_too_large(payload)
+                left.append(place)
+            except BadBinlog as error:
+                outcomes[place] = error
+        policy = RetryPolicy(
+            interval_s=RETRY_INTERVAL_S, timeout_s=self._timeout_s, min_tries=len(self._members.available()) + 1
+        )
+        state = RetryState(policy, self._clock)
+        while left:
+            pump = self._members.select(prewrites[left[0]][0], state.tries)
+            if pump is not None:
+                left = self._try(pump, prewrites, left, outcomes)
+            else:
+                self.refresh()
+            if left:
+                with self._lock:
+                    self._retries += len(left)
+                if not state.another():
+                    break
+        for pump in self._members.last_resort():
+            if left:
+                self._disconnect(pump.node_id)
+                left = self._try(pump, prewrites, left, outcomes)
+        with self._lock:
+            self._failed += len(left)
+        for place in left:
+            outcomes[place] = _nobody_took(prewrites[place][0], outcomes[place])
+        return outcomes
 
-    def _remember(self, start_ts: int, node_id: str) -> str:
+    def _try(
+        self,
+        pump: NodeStatus,
+        prewrites: Sequence[tuple[int, bytes]],
+        places: Sequence[int],
+        outcomes: list[str | BinlogError],
+    ) -> list[int]:
+        """One try at one Pump; the places that another one may still take. What no other would answer is raised."""
+        answers = self._connection(pump).write_many([prewrites[place][1] for place in places], self._timeout_s)
+        left = []
+        for place, error in zip(places, answers, strict=True):
+            outcomes[place] = pump.node_id if error is None else error
+            if error is None:
+                self._remember(prewrites[place][0], pump.node_id)
+            elif not isinstance(error, PERMANENT):
+                left.append(place)
+            elif not isinstance(error, BadBinlog):
+                raise error
+        if left:
+            self._members.failed(pump.node_id, refused=any(isinstance(error, _REFUSALS) for error in answers))
+        else:
+            self._members.succeeded(pump.node_id)
+        return left
+
+    def _remember(self, start_ts: int, node_id: str) -> None:
         with self._lock:
             self._prewrites += 1
             self._taken_by[start_ts] = node_id
             if len(self._taken_by) > _MOST_OPEN:
                 self._taken_by.popitem(last=False)
-        return node_id
 
     def _connection(self, pump: NodeStatus) -> PumpConnection:
         stale = None
         with self._lock:
             connection = self._connections.get(pump.node_id)
-            if connection is not None and connection.host != pump.host:
+            batch = pump.extra is not None and pump.extra.batch
+            if connection is not None and (connection.host, connection.batch) != (pump.host, batch):
                 stale, connection = connection, None
             if connection is None:
-                connection = PumpConnection(pump.node_id, pump.host, self._cluster_id, self._tls)
+                connection = PumpConnection(pump.node_id, pump.host, self._cluster_id, self._tls, batch=batch)
                 self._connections[pump.node_id] = connection
         if stale is not None:
             stale.close()
@@ -274,6 +321,12 @@ class PumpClient:
         if connection is not None:
             connection.close()
 
+    def _sender(self, node_id: str) -> CommitSender:
+        sender = self._senders.get(node_id)
+        if sender is None:
+            sender = self._senders[node_id] = CommitSender(node_id, self._sender_of(node_id), clock=self._clock)
+        return sender
+
     def _sender_of(self, node_id: str) -> Send:
         def send(payloads: Sequence[bytes]) -> list[BinlogError | None]:
             pump = self._members.get(node_id)
@@ -284,10 +337,13 @@ class PumpClient:
 
         return send
 
-    def _watch(self) -> None:
-        probe_at = self._clock.monotonic() + self._probe_interval_s
-        while not self._closed.wait(self._watch_interval_s):
-            self.refresh()
-            if self._clock.monotonic() >= probe_at:
-                self.probe()
-                probe_at = self._clock.monotonic() + self._probe_interval_s
+
+def _nobody_took(start_ts: int, last: str | BinlogError) -> PumpUnavailable:
+    error = PumpUnavailable(
+        f"no Pump took the prewrite of transaction {start_ts}; the last error: {last or 'no Pump is online'}",
+        hint="see `pumphouse pumps`; the transaction must not commit",
+        start_ts=start_ts,
+        node_id=last.node_id if isinstance(last, BinlogError) else "",
+    )
+    error.__cause__ = last if isinstance(last, BinlogError) else None
+    return error

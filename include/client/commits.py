@@ -21,7 +21,7 @@ log = structlog.get_logger()
 GIVE_UP_S = 600.0
 RETRY_INTERVAL_S = 1.0
 # In flight at once; also the most that one round can lose to a Pump that just died.
-WINDOW = 64
+WINDOW = 256
 # Waiting for a Pump that is down. Beyond it the oldest goes: the Pump will have to ask for it anyway.
 LIMIT = 100_000
 # No other answer will come by asking again.
@@ -51,16 +51,17 @@ class CommitSender:
         self._stopping = False
         self._thread: threading.Thread | None = None
 
-    def put(self, payload: bytes) -> None:
-        """Queue one binlog; never waits."""
+    def put(self, *payloads: bytes) -> None:
+        """Queue binlogs; never waits."""
         with self._changed:
             if self._stopping:
-                self.lost += 1
+                self.lost += len(payloads)
                 return
-            if len(self._queue) >= LIMIT:
+            now = self._clock.monotonic()
+            self._queue.extend(_Item(payload, now) for payload in payloads)
+            while len(self._queue) > LIMIT:
                 self._queue.popleft()
                 self.lost += 1
-            self._queue.append(_Item(payload, self._clock.monotonic()))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"commits-{self._node_id}", daemon=True)
                 self._thread.start()

@@ -39,13 +39,19 @@ class Members:
         with self._lock:
             known, self._members = self._members, {}
             for status in sorted(statuses, key=lambda each: each.node_id):
-                online = status.state == NodeState.ONLINE
-                old = known.get(status.node_id)
-                if old is None or not online or _is_new_run(old.status, status):
-                    self._members[status.node_id] = _Member(status, available=online)
-                else:
-                    old.status = status
-                    self._members[status.node_id] = old
+                self._members[status.node_id] = _merged(known.get(status.node_id), status)
+            self._tell_selector()
+
+    def change(self, node_id: str, status: NodeStatus | None) -> None:
+        """Take one change that a watch brought; None = the Pump was removed."""
+        with self._lock:
+            if status is None:
+                self._members.pop(node_id, None)
+            else:
+                new = node_id not in self._members
+                self._members[node_id] = _merged(self._members.get(node_id), status)
+                if new:
+                    self._members = dict(sorted(self._members.items()))
             self._tell_selector()
 
     def select(self, start_ts: int, retry: int) -> NodeStatus | None:
@@ -68,6 +74,10 @@ class Members:
         """Pumps that are registered online, available or not."""
         with self._lock:
             return [m.status for m in self._members.values() if m.status.state == NodeState.ONLINE]
+
+    def last_resort(self) -> list[NodeStatus]:
+        """Pumps that are worth one more try when every other failed: online, and such as the strategy may take."""
+        return [pump for pump in self.online() if self._selector.may_take(pump)]
 
     def to_probe(self) -> list[NodeStatus]:
         """Pumps that are registered online but not available."""
@@ -98,6 +108,14 @@ class Members:
 
     def _tell_selector(self) -> None:
         self._selector.set_pumps([member.status for member in self._members.values() if member.available])
+
+
+def _merged(old: _Member | None, status: NodeStatus) -> _Member:
+    online = status.state == NodeState.ONLINE
+    if old is None or not online or _is_new_run(old.status, status):
+        return _Member(status, available=online)
+    old.status = status
+    return old
 
 
 def _is_new_run(old: NodeStatus, new: NodeStatus) -> bool:

@@ -1,8 +1,11 @@
-"""One Pump as its writers see it: unary ``binlog.Pump.WriteBinlog``, which our Pump and the Go Pump both serve."""
+"""One Pump as its writers see it: unary ``binlog.Pump.WriteBinlog``, which our Pump and the Go Pump both serve.
+
+Several binlogs go to ours in batches on one stream (``pumphouse.v1.PumpBatch/WriteBinlogs``): one fsync, one answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import grpc
 
@@ -10,9 +13,15 @@ from include.errors import BadBinlog, BinlogError, PumpError, PumpUnavailable
 from include.model.binlog import MAX_TRANSACTION_BYTES
 from include.proto.pump_pb2 import WriteBinlogReq, WriteBinlogResp
 from include.proto.pump_pb2_grpc import PumpStub
+from include.proto.pumphouse_pb2 import WriteBinlogsRequest
+from include.proto.pumphouse_pb2_grpc import PumpBatchStub
 from include.rpc.channel import open_channel
-from include.rpc.status import from_rpc_error
+from include.rpc.status import from_item_status, from_rpc_error
 from include.settings import TlsSettings
+
+# Of one request of the batch call; a larger payload goes alone.
+BATCH_BYTES = 1 << 20
+BATCH_ITEMS = 4096
 
 
 def refuse_too_large(payload: bytes) -> None:
@@ -29,12 +38,25 @@ def refuse_too_large(payload: bytes) -> None:
 class PumpConnection:
     """Channel to one Pump, for any number of threads. Make it after a fork."""
 
-    def __init__(self, node_id: str, host: str, cluster_id: int, tls: TlsSettings | None = None) -> None:
+    def __init__(
+        self, node_id: str, host: str, cluster_id: int, tls: TlsSettings | None = None, *, batch: bool = False
+    ) -> None:
+        """Connect on first use.
+
+        Args:
+            node_id: for messages.
+            host: ``host:port``.
+            cluster_id: what every call carries.
+            tls: certificates.
+            batch: whether it serves the batch call, as its status says; a Go Pump does not.
+        """
         self.node_id = node_id
         self.host = host
+        self.batch = batch
         self._cluster_id = cluster_id
         self._channel = open_channel(host, tls)
         self._stub = PumpStub(self._channel)
+        self._batches = PumpBatchStub(self._channel)
 
     def write(self, payload: bytes, timeout_s: float) -> None:
         """Store one binlog; durable on return. Any refusal or silence is a BinlogError."""
@@ -48,7 +70,50 @@ class PumpConnection:
         self._check(answer)
 
     def write_many(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
-        """Store several at once, in no particular order; one outcome each, None = durable."""
+        """Store several at once; one outcome each, None = durable.
+
+        In the order given where the Pump serves the batch call, in no particular order else.
+        """
+        if len(payloads) == 1:
+            try:
+                self.write(payloads[0], timeout_s)
+            except BinlogError as error:
+                return [error]
+            return [None]
+        if self.batch:
+            outcomes = self._write_batches(payloads, timeout_s)
+            if outcomes is not None:
+                return outcomes
+        return self._write_each(payloads, timeout_s)
+
+    def _write_batches(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None] | None:
+        """All of them on one stream; None where the call is not known."""
+        outcomes: list[BinlogError | None] = []
+        failure: BinlogError = PumpUnavailable(
+            f"Pump {self.node_id} ended the stream before it had answered everything", node_id=self.node_id
+        )
+        try:
+            for answer in self._batches.WriteBinlogs(self._requests(payloads), timeout=timeout_s):
+                outcomes += map(from_item_status, answer.statuses)
+        except grpc.RpcError as error:
+            # A multi-threaded call raises itself: an RpcError that is a Call too.
+            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED and not outcomes:
+                return None
+            failure = from_rpc_error(error, peer=self.node_id)
+        except ValueError:
+            failure = self._closed()
+        return outcomes[: len(payloads)] + [failure] * (len(payloads) - len(outcomes))
+
+    def _requests(self, payloads: Sequence[bytes]) -> Iterator[WriteBinlogsRequest]:
+        begin = size = 0
+        for place, payload in enumerate(payloads):
+            if place > begin and (size + len(payload) > BATCH_BYTES or place - begin >= BATCH_ITEMS):
+                yield WriteBinlogsRequest(cluster_id=self._cluster_id, batch_id=begin, payloads=payloads[begin:place])
+                begin, size = place, 0
+            size += len(payload)
+        yield WriteBinlogsRequest(cluster_id=self._cluster_id, batch_id=begin, payloads=payloads[begin:])
+
+    def _write_each(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
         try:
             calls = [self._stub.WriteBinlog.future(self._request(payload), timeout=timeout_s) for payload in payloads]
         except ValueError:

@@ -16,7 +16,7 @@ from include.proto import pump_pb2, pump_pb2_grpc, pumphouse_pb2, pumphouse_pb2_
 from include.proto.binlog_pb2 import Binlog
 from include.registry.base import Cluster
 from include.rpc.channel import SERVER_OPTIONS
-from include.rpc.status import abort_details, go_abort
+from include.rpc.status import abort_details, go_abort, item_status
 from include.rpc.tls import server_credentials
 from include.settings import TlsSettings
 
@@ -35,6 +35,10 @@ class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
         self.taken: list[Binlog] = []
         self.asked = 0
         self.probes = 0
+        self.abort_with: tuple[grpc.StatusCode, str] | None = None
+        self.batches = True  # whether the batch call is served
+        self.batched: list[int] = []  # sizes of its requests
+        self.break_after = 0  # end the stream after so many requests
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(64), options=SERVER_OPTIONS)
         pump_pb2_grpc.add_PumpServicer_to_server(self, self._server)
@@ -44,13 +48,22 @@ class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
         self.host = f"127.0.0.1:{port}"
         self._server.start()
 
-    def register(self, state: NodeState = NodeState.ONLINE, *, start_count: int = 1, http: str = "", go: bool = False):
+    def register(
+        self,
+        state: NodeState = NodeState.ONLINE,
+        *,
+        start_count: int = 1,
+        http: str = "",
+        go: bool = False,
+        label: dict[str, str] | None = None,
+    ):
         extra = None if go else PumpExtra(incarnation=f"i-{self.node_id}", start_count=start_count, http=http)
         status = NodeStatus(
             node_id=self.node_id,
             host=self.host,
             state=state,
             extra=extra,
+            label=label,
             max_commit_ts=Tso(1),
             update_ts=self.cluster.tso(),
         )
@@ -72,6 +85,8 @@ class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
     def WriteBinlog(self, request, context):
         with self._lock:
             self.asked += 1
+        if self.abort_with is not None:
+            context.abort(*self.abort_with)
         binlog = Binlog.FromString(request.payload)
         outcome = self.behave(binlog)
         if isinstance(outcome, BinlogError):
@@ -89,6 +104,27 @@ class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
             else:
                 self.probes += 1
         return pump_pb2.WriteBinlogResp()
+
+    def WriteBinlogs(self, request_iterator, context):
+        if not self.batches:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "a Go Pump")
+        for request in request_iterator:
+            statuses = []
+            for payload in request.payloads:
+                binlog = Binlog.FromString(payload)
+                outcome = self.behave(binlog)
+                if isinstance(outcome, float):
+                    time.sleep(outcome)
+                    outcome = None
+                statuses.append(item_status(outcome))
+                if outcome is None:
+                    with self._lock:
+                        self.taken.append(binlog)
+            with self._lock:
+                self.batched.append(len(request.payloads))
+            yield pumphouse_pb2.WriteBinlogsResponse(batch_id=request.batch_id, statuses=statuses)
+            if len(self.batched) == self.break_after:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
 
     def TriggerGc(self, request, context):
         if isinstance(self.gc_answer, BinlogError):

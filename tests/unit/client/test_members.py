@@ -94,6 +94,23 @@ def test_an_answer_does_not_make_a_pump_available_that_is_not_online():
     assert known.to_probe() == []
 
 
+@pytest.mark.row("C1")
+def test_single_changes_of_a_watch_do_what_a_whole_list_does():
+    known = members(pump("b"), pump("c"))
+    known.change("a", pump("a"))
+    known.change("c", pump("c", PAUSED))
+    assert names(known.available()) == ["a", "b"]
+    known.failed("a", refused=True)
+    known.change("a", pump("a"))  # a heartbeat
+    assert names(known.available()) == ["b"]
+    known.change("b", None)
+    known.change("nobody", None)
+    assert names(known.online()) == ["a"]
+    assert known.select(0, 0) is None
+    known.change("c", pump("c"))
+    assert names(known.available()) == ["c"]
+
+
 def test_news_of_a_pump_that_is_gone_are_nothing():
     known = members(pump("a"))
     known.update([])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 
 import pytest
 
-from include.client.selector import HashSelector, RangeSelector, make_selector
+from include.client.selector import HashSelector, LabelSelector, RangeSelector, ScoreSelector, make_selector
 from include.errors import ConfigError
-from include.model.node import NodeState, NodeStatus
+from include.model.node import NodeState, NodeStatus, PumpExtra
 from include.model.tso import compose
 
 
@@ -46,7 +47,7 @@ def test_hash_sends_a_transaction_to_the_same_pump_whoever_asks_and_a_retry_to_t
 
 
 @pytest.mark.row("C2")
-@pytest.mark.parametrize("strategy", ["range", "hash"])
+@pytest.mark.parametrize("strategy", ["range", "hash", "score"])
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 @pytest.mark.parametrize("in_one_ms", [1, 4, 1000])
 def test_real_timestamps_are_spread_evenly(strategy, count, in_one_ms):
@@ -63,7 +64,7 @@ def test_real_timestamps_are_spread_evenly(strategy, count, in_one_ms):
 
 
 @pytest.mark.row("C2")
-@pytest.mark.parametrize("strategy", ["range", "hash"])
+@pytest.mark.parametrize("strategy", ["range", "hash", "score"])
 def test_without_a_pump_there_is_no_choice(strategy):
     selector = make_selector(strategy)
     assert selector.select(1, 0) is None
@@ -73,5 +74,89 @@ def test_without_a_pump_there_is_no_choice(strategy):
 
 
 def test_an_unknown_strategy_names_the_known():
-    with pytest.raises(ConfigError, match="range, hash"):
+    with pytest.raises(ConfigError, match="range, hash, score, label"):
         make_selector("best")
+
+
+def scored(name: str, score: int, *, go: bool = False) -> NodeStatus:
+    extra = None if go else PumpExtra(incarnation="i", start_count=1)
+    return NodeStatus(node_id=name, host="h:1", state=NodeState.ONLINE, score=score, extra=extra)
+
+
+@pytest.mark.row("C2")
+def test_scores_are_weights_and_nobody_waits_longer_than_its_share():
+    selector = ScoreSelector()
+    selector.set_pumps([scored("a", 60), scored("b", 30), scored("c", 10)])
+    taken = chosen(selector, 1000)
+    assert Counter(taken) == {"a": 600, "b": 300, "c": 100}
+    for name, every in (("a", 2), ("b", 4), ("c", 10)):
+        turns = [at for at, each in enumerate(taken) if each == name]
+        assert max(later - earlier for earlier, later in itertools.pairwise(turns)) <= every
+
+
+@pytest.mark.row("C2")
+def test_heartbeats_with_other_scores_do_not_begin_the_turn_again():
+    selector = ScoreSelector()
+    taken: Counter[str] = Counter()
+    for n in range(500):
+        selector.set_pumps([scored("a", 90 + n % 2), scored("b", 10)])
+        taken[selector.select(0, 0).node_id] += 1
+    assert taken["b"] == pytest.approx(50, abs=3)
+
+
+@pytest.mark.row("C2")
+def test_a_pump_with_score_0_takes_nothing_unless_all_have_0():
+    selector = ScoreSelector()
+    selector.set_pumps([scored("a", 0), scored("b", 50)])
+    assert set(chosen(selector, 20)) == {"b"}
+    selector.set_pumps([scored("a", 0), scored("b", 0)])
+    assert Counter(chosen(selector, 20)) == {"a": 10, "b": 10}
+
+
+@pytest.mark.row("C2")
+def test_a_go_pump_without_a_score_counts_as_the_others_do_on_average():
+    selector = ScoreSelector()
+    selector.set_pumps([scored("a", 80), scored("b", 40), scored("go", 0, go=True)])
+    assert Counter(chosen(selector, 180)) == {"a": 80, "b": 40, "go": 60}
+    selector.set_pumps([scored("go", 0, go=True), scored("go2", 0, go=True)])
+    assert Counter(chosen(selector, 20)) == {"go": 10, "go2": 10}
+
+
+@pytest.mark.row("C2")
+def test_a_retry_does_not_get_the_heaviest_pump_again():
+    selector = ScoreSelector()
+    selector.set_pumps([scored("a", 99), scored("b", 1)])
+    assert selector.select(1, 0).node_id == "a"
+    assert {selector.select(1, retry).node_id for retry in (1, 2)} == {"a", "b"}
+
+
+def labelled(name: str, **label: str) -> NodeStatus:
+    return NodeStatus(node_id=name, host="h:1", state=NodeState.ONLINE, label=label or None)
+
+
+@pytest.mark.row("C2")
+def test_only_pumps_with_all_the_labels_are_chosen_and_they_in_turn():
+    selector = make_selector("label", {"zone": "a", "disk": "fast"})
+    near = [labelled("n1", zone="a", disk="fast"), labelled("n2", zone="a", disk="fast", rack="7")]
+    far = [labelled("f1", zone="b", disk="fast"), labelled("f2", zone="a"), labelled("f3")]
+    selector.set_pumps([*far, *near])
+    assert Counter(chosen(selector, 10)) == {"n1": 5, "n2": 5}
+    assert [selector.may_take(pump) for pump in (*near, *far)] == [True, True, False, False, False]
+    selector.set_pumps(far)
+    assert selector.select(0, 0) is None
+
+
+@pytest.mark.row("C2")
+def test_with_fallback_any_pump_is_taken_while_none_has_the_labels():
+    selector = LabelSelector({"zone": "a"}, fallback=True)
+    selector.set_pumps([labelled("f1", zone="b"), labelled("f2")])
+    assert Counter(chosen(selector, 4)) == {"f1": 2, "f2": 2}
+    selector.set_pumps([labelled("f1", zone="b"), labelled("n", zone="a")])
+    assert set(chosen(selector, 4)) == {"n"}
+    assert selector.may_take(labelled("f1", zone="b"))
+
+
+@pytest.mark.parametrize(("strategy", "labels"), [("label", None), ("label", {}), ("range", {"zone": "a"})])
+def test_labels_and_their_strategy_belong_together(strategy, labels):
+    with pytest.raises(ConfigError, match="together"):
+        make_selector(strategy, labels)

@@ -1,0 +1,105 @@
+"""Keeping the sets of Pumps true (rows C1, C5): what the registry says, and probes of those that failed.
+
+A registry that tells of changes is listened to, and looked at now and then anyway; any other is looked at by interval.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from include.client.members import Members
+from include.clock import Clock
+from include.errors import BinlogError
+from include.model.node import NodeKind
+from include.registry.base import Cluster, NodeWatch, WatchesNodes
+
+log = structlog.get_logger()
+
+LOOK_ANYWAY_S = 30.0
+
+
+class PumpWatch:
+    """Threads over one `Members`, until closed."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        members: Members,
+        probe: Callable[[], None],
+        *,
+        interval_s: float,
+        probe_interval_s: float,
+        clock: Clock,
+    ) -> None:
+        """Start.
+
+        Args:
+            cluster: where the Pumps are registered.
+            members: what is kept true.
+            probe: called every ``probe_interval_s`` seconds.
+            interval_s: seconds between looks at a registry that does not tell.
+            probe_interval_s: see ``probe``.
+            clock: time.
+        """
+        self._cluster = cluster
+        self._members = members
+        self._probe = probe
+        self._interval_s = interval_s
+        self._probe_interval_s = probe_interval_s
+        self._clock = clock
+        self._closed = threading.Event()
+        self._told: NodeWatch | None = None
+        self._listening = threading.Event()
+        self._threads = [threading.Thread(target=self._look, name="pump-watch", daemon=True)]
+        if isinstance(cluster, WatchesNodes):
+            self._told = cluster.watch_nodes(NodeKind.PUMP)
+            self._listening.set()
+            self._threads.append(
+                threading.Thread(target=self._listen, args=(self._told,), name="pump-news", daemon=True)
+            )
+        for thread in self._threads:
+            thread.start()
+
+    def refresh(self) -> None:
+        """Look at the registry now; a failure leaves what is known."""
+        try:
+            self._members.update(self._cluster.nodes(NodeKind.PUMP))
+        except (BinlogError, OSError) as error:
+            log.warning("pump_watch_failed", error=str(error))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._closed.set()
+        if self._told is not None:
+            self._told.close()
+        for thread in self._threads:
+            thread.join(timeout=self._interval_s + 1)
+
+    def _look(self) -> None:
+        look_at, probe_at = 0.0, self._clock.monotonic() + self._probe_interval_s
+        while not self._closed.wait(self._interval_s):
+            now = self._clock.monotonic()
+            if not self._listening.is_set() or now >= look_at:
+                self.refresh()
+                look_at = now + LOOK_ANYWAY_S
+            if now >= probe_at:
+                self._probe()
+                probe_at = self._clock.monotonic() + self._probe_interval_s
+
+    def _listen(self, told: NodeWatch) -> None:
+        first = True
+        try:
+            for changes in told:
+                if first:
+                    self._members.update([change.status for change in changes if change.status is not None])
+                    first = False
+                    continue
+                for change in changes:
+                    self._members.change(change.node_id, change.status)
+        except (BinlogError, OSError) as error:
+            log.warning("pump_watch_ended", error=str(error))
+        finally:
+            self._listening.clear()

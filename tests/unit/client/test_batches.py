@@ -1,0 +1,251 @@
+"""Binlogs of many transactions at once, and a registry that tells of changes (real gRPC)."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from include.client import pump as pump_module
+from include.client.cluster import PumpClient
+from include.codec.payload import make_commit, make_prewrite
+from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpReadOnly, PumpUnavailable
+from include.model.binlog import MAX_TRANSACTION_BYTES
+from include.model.node import NodeKind, NodeState
+from include.registry.base import NodeChange
+from include.registry.file import FileCluster
+from tests.support.fakepump import FakePump
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    return FileCluster(tmp_path)
+
+
+@pytest.fixture
+def start(cluster) -> Iterator:
+    running: list[FakePump] = []
+
+    def start_pump(name: str, **more) -> FakePump:
+        pump = FakePump(name, cluster)
+        running.append(pump)
+        return pump.register(**more)
+
+    yield start_pump
+    for pump in running:
+        pump.stop()
+
+
+@pytest.fixture
+def connect(cluster) -> Iterator:
+    clients: list[PumpClient] = []
+
+    def make(on=None, **more) -> PumpClient:
+        client = PumpClient(on or cluster, **({"write_timeout_s": 1.0, "watch_interval_s": 0.05} | more))
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close(flush_s=0)
+
+
+def wait_until(condition, timeout_s: float = 10.0) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.01)
+
+
+def prewrites(*start_ts: int) -> list[tuple[int, bytes]]:
+    return [(each, make_prewrite(each, b"key", b"value")) for each in start_ts]
+
+
+def names(statuses) -> list[str]:
+    return [status.node_id for status in statuses]
+
+
+@pytest.mark.row("C3", "W1")
+def test_a_batch_goes_to_one_pump_in_its_order_on_one_stream_and_its_commits_follow(start, connect, monkeypatch):
+    monkeypatch.setattr(pump_module, "BATCH_ITEMS", 40)
+    pumps = {"a": start("a"), "b": start("b")}
+    client = connect()
+    order = [*range(100, 150), *range(1, 51)]
+    assert client.write_prewrites(prewrites(*order)) == [None] * 100
+    (taker,) = [pump for pump in pumps.values() if pump.taken]
+    assert taker.of_type("Prewrite") == order
+    assert taker.batched == [40, 40, 20]
+    assert taker.asked == 0
+    client.write_commits([(ts, make_commit(ts, 1000 + ts, b"key")) for ts in order])
+    assert client.flush(5)
+    assert sorted(taker.of_type("Commit")) == sorted(order)
+    assert (client.stats.prewrites, client.stats.commits_sent) == (100, 100)
+    # The next batch is the other Pump's turn.
+    client.write_prewrites(prewrites(500, 501))
+    assert all(pump.taken for pump in pumps.values())
+
+
+@pytest.mark.row("C3")
+@pytest.mark.parametrize("said", ["by its status", "by its answer"])
+def test_a_go_pump_gets_them_one_by_one(start, connect, said):
+    pump = start("go", go=said == "by its status")
+    pump.batches = False
+    client = connect()
+    assert client.write_prewrites(prewrites(1, 2, 3)) == [None] * 3
+    assert sorted(pump.of_type("Prewrite")) == [1, 2, 3]
+    assert pump.asked == 3
+
+
+@pytest.mark.row("C4")
+def test_what_one_pump_does_not_take_goes_to_another_and_what_is_wrong_is_told_of_its_own(start, connect):
+    full, good = start("a"), start("b")
+    full.behave = lambda b: PumpReadOnly("x", available=1, limit=2) if b.start_ts % 2 else None
+    for pump in (full, good):
+        inner = pump.behave
+        pump.behave = lambda b, inner=inner: BadBinlog("no") if b.start_ts == 7 else inner(b)
+    client = connect()
+    outcomes = client.write_prewrites(prewrites(*range(1, 11)))
+    assert [type(each) for each in outcomes] == [type(None)] * 6 + [BadBinlog] + [type(None)] * 3
+    assert full.of_type("Prewrite") == [2, 4, 6, 8, 10]
+    assert good.of_type("Prewrite") == [1, 3, 5, 9]
+    assert names(client.available()) == ["b"]
+    client.write_commits([(ts, make_commit(ts, 100 + ts, b"key")) for ts in range(1, 11)])
+    assert client.flush(5)
+    assert (sorted(full.of_type("Commit")), sorted(good.of_type("Commit"))) == ([2, 4, 6, 8, 10], [1, 3, 5, 9])
+
+
+@pytest.mark.row("C4")
+def test_a_stream_that_breaks_leaves_what_was_answered_where_it_is(start, connect, monkeypatch):
+    monkeypatch.setattr(pump_module, "BATCH_ITEMS", 2)
+    pump = start("a")
+    pump.break_after = 2
+    client = connect()
+    assert client.write_prewrites(prewrites(*range(1, 7))) == [None] * 6
+    assert pump.of_type("Prewrite")[:4] == [1, 2, 3, 4]
+    assert set(pump.of_type("Prewrite")[4:]) == {5, 6}
+
+
+@pytest.mark.row("C4")
+def test_when_no_pump_takes_them_each_has_its_error(start, connect):
+    pump = start("a")
+    pump.behave = lambda _: PumpReadOnly("no available space", available=1, limit=2)
+    client = connect(write_timeout_s=0.3)
+    outcomes = client.write_prewrites(prewrites(4, 5))
+    assert all(isinstance(each, PumpUnavailable) for each in outcomes)
+    assert [each.start_ts for each in outcomes if isinstance(each, BinlogError)] == [4, 5]
+    assert client.stats.prewrites_failed == 2
+
+
+@pytest.mark.row("P17")
+def test_one_over_the_limit_is_refused_here_by_name_and_the_others_go(start, connect):
+    class Huge(bytes):
+        def __len__(self) -> int:
+            return MAX_TRANSACTION_BYTES + 1
+
+    pump = start("a")
+    outcomes = connect().write_prewrites([*prewrites(1), (2, Huge()), *prewrites(3)])
+    assert outcomes[0] is None and outcomes[2] is None
+    assert isinstance(outcomes[1], BadBinlog)
+    assert str(MAX_TRANSACTION_BYTES) in str(outcomes[1])
+    assert pump.of_type("Prewrite") == [1, 3]
+
+
+@pytest.mark.row("W5")
+def test_another_clusters_pump_is_an_error_of_the_whole_batch(start, connect):
+    start("a", go=True)
+    client = connect()
+    client._cluster_id += 1
+    with pytest.raises(ClusterMismatch):
+        client.write_prewrites(prewrites(1, 2))
+
+
+@pytest.mark.row("C4")
+@pytest.mark.row("C2")
+def test_the_last_resort_does_not_leave_the_label(start, connect):
+    near, far = start("near", label={"zone": "a"}), start("far", label={"zone": "b"})
+    near.behave = lambda _: PumpReadOnly("x", available=1, limit=2)
+    client = connect(strategy="label", labels={"zone": "a"}, write_timeout_s=0.3)
+    with pytest.raises(PumpUnavailable):
+        client.write_prewrite(*reversed(prewrites(1)[0]))
+    assert far.asked == 0
+    assert near.asked == 2
+    away = connect(strategy="label", labels={"zone": "a"}, label_fallback=True, write_timeout_s=0.3)
+    assert away.write_prewrite(*reversed(prewrites(2)[0])) == "far"
+
+
+@pytest.mark.row("C4")
+def test_a_request_that_is_too_large_for_a_pump_is_not_tried_again(start, connect):
+    pumps = [start("a"), start("b")]
+    for pump in pumps:
+        pump.abort_with = (grpc.StatusCode.RESOURCE_EXHAUSTED, "received message larger than max (3 vs. 2)")
+    client = connect()
+    with pytest.raises(BadBinlog, match="larger than max"):
+        client.write_prewrite(*reversed(prewrites(1)[0]))
+    assert sum(pump.asked for pump in pumps) == 1
+
+
+class TellingCluster(FileCluster):
+    """A directory that tells of changes, as etcd does; looking at it is counted."""
+
+    def __init__(self, directory) -> None:
+        super().__init__(directory)
+        self.news: queue.SimpleQueue = queue.SimpleQueue()
+        self.looks = 0
+
+    def nodes(self, kind):
+        self.looks += 1
+        return super().nodes(kind)
+
+    def watch_nodes(self, kind):
+        assert kind is NodeKind.PUMP
+        outer = self
+
+        class Watch:
+            def __iter__(self):
+                yield [NodeChange(node_id=s.node_id, status=s) for s in FileCluster.nodes(outer, kind)]
+                while (item := outer.news.get()) is not None:
+                    if isinstance(item, BinlogError):
+                        raise item
+                    yield item
+
+            def close(self):
+                outer.news.put(None)
+
+        return Watch()
+
+    def tell(self, node_id: str) -> None:
+        self.news.put([NodeChange(node_id=node_id, status=self.node(NodeKind.PUMP, node_id))])
+
+
+@pytest.mark.row("C1")
+def test_a_registry_that_tells_is_listened_to_and_hardly_looked_at(start, connect, tmp_path):
+    telling = TellingCluster(tmp_path)
+    a = start("a")
+    client = connect(telling)
+    b = start("b")
+    telling.tell("b")
+    wait_until(lambda: names(client.available()) == ["a", "b"])
+    a.register(NodeState.CLOSING)
+    telling.tell("a")
+    wait_until(lambda: names(client.available()) == ["b"])
+    telling.update_node(NodeKind.PUMP, "b", lambda _: None)
+    telling.tell("b")
+    wait_until(lambda: client.available() == [])
+    b.register()
+    telling.tell("b")
+    wait_until(lambda: names(client.available()) == ["b"])
+    time.sleep(0.2)
+    assert telling.looks <= 2  # at the start, and once to be sure
+
+
+@pytest.mark.row("C1")
+def test_a_watch_that_ends_is_replaced_by_looking(start, connect, tmp_path):
+    telling = TellingCluster(tmp_path)
+    start("a")
+    client = connect(telling)
+    telling.news.put(PumpUnavailable("the watch is broken"))
+    start("b")
+    wait_until(lambda: names(client.available()) == ["a", "b"])
