@@ -25,7 +25,7 @@ from include.proto.pump_pb2_grpc import add_PumpServicer_to_server
 from include.proto.pumphouse_pb2_grpc import add_PumpBatchServicer_to_server
 from include.registry.base import Cluster
 from include.settings import PumpSettings, TlsSettings
-from pump_service import heartbeat, identity, listen, notify
+from pump_service import front, heartbeat, identity, notify
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
@@ -96,15 +96,9 @@ class PumpApp:
 
     async def _start(self, undo: contextlib.AsyncExitStack) -> Stages:
         settings = self._settings
-        server, port = listen.bind_grpc(
-            settings.addr, self._tls, max_message_bytes=settings.max_message_bytes, socket_url=settings.socket
-        )
-        undo.push_async_callback(server.stop, 0)
-        host = listen.split_address(settings.addr)[0]
-        addr = f"{host}:{port}"
-        listening = listen.bind_http(settings.http_addr or f"{host}:0")
-        undo.callback(listening.close)
-        http_addr = f"{listen.split_address(settings.http_addr or addr)[0]}:{listening.getsockname()[1]}"
+        serving = front.bind(settings, self._tls)
+        undo.push_async_callback(serving.close)
+        addr, http_addr, server = serving.addr, serving.http_addr, serving.server
         advertised = settings.advertise_addr or _reachable(addr)
         node_id = identity.node_id_of(settings.data_dir, settings.node_id, advertised)
 
@@ -143,12 +137,8 @@ class PumpApp:
         with_registry = undo.enter_context(contextlib.ExitStack())
         with_registry.callback(registrar.put_back)
         await asyncio.to_thread(registrar.write, NodeState.ONLINE, stages.report())
-        await server.start()
-        self._server = server
-        runner = await listen.serve_http(
-            HttpApi(stages.operations, stages.metrics, self._tls).application(), listening, self._tls
-        )
-        undo.push_async_callback(runner.cleanup)
+        self._front = serving
+        await serving.serve(HttpApi(stages.operations, stages.metrics, self._tls).application())
         if must_notify(registrar.found.state if registrar.found is not None else None):
             nodes = await asyncio.to_thread(self._cluster.nodes, NodeKind.DRAINER)
             await notify.notify([node for node in nodes if node.state is NodeState.ONLINE], self._tls)
@@ -272,7 +262,7 @@ class PumpApp:
                 async with asyncio.timeout(_GRACE_S):
                     await self._register(stages)
         stages.pulls.stop()
-        await self._server.stop(_GRACE_S)
+        await self._front.stop(_GRACE_S)
         stages.lifecycle.refuse_outcomes()
         for task in self._loops:
             task.cancel()
