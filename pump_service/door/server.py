@@ -29,10 +29,10 @@ _ENDED = Refusal(grpc.StatusCode.UNAVAILABLE, "the server has ended")
 
 
 class Server:
-    """Serves a bound socket.
+    """Serves bound sockets.
 
     Args:
-        listening: bound; `start` listens on it.
+        listening: bound; `start` listens on them.
         tls: context of the port; None = plain text.
         limits: what peers may do.
         authorize: asked once a connection with the certificate's names and the peer; a Refusal answers all its calls.
@@ -40,8 +40,7 @@ class Server:
 
     def __init__(
         self,
-        listening: socket.socket,
-        *,
+        *listening: socket.socket,
         tls: ssl.SSLContext | None = None,
         limits: Limits = DEFAULT_LIMITS,
         authorize: Callable[[AuthContext, str], Refusal | None] | None = None,
@@ -55,7 +54,7 @@ class Server:
         self.deadlines = Deadlines(asyncio.get_running_loop())
         self._connections: set[Connection] = set()
         self._sniffers: set[Sniffer] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._paused = False
         self._stopping = False
         self._empty = asyncio.Event()
@@ -87,22 +86,23 @@ class Server:
     async def start(self) -> None:
         """Serve."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Sniffer(self),
-            sock=self._listening,
-            ssl=self._tls,
-            backlog=1024,
-            ssl_handshake_timeout=self.limits.handshake_s if self._tls is not None else None,
-        )
+        timeout = self.limits.handshake_s if self._tls is not None else None
+        for sock in self._listening:
+            serve = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
+            self._servers.append(
+                await serve(
+                    lambda: Sniffer(self), sock=sock, ssl=self._tls, backlog=1024, ssl_handshake_timeout=timeout
+                )
+            )
         self._keeper = loop.call_later(_LOOK_S, self._keep_alive)
 
     async def stop(self, grace: float | None = None) -> None:
         """Take nothing new, wait up to ``grace`` seconds for open calls, end the others with UNAVAILABLE."""
         self._stopping = True
-        if self._server is not None:
-            self._server.close()
-        else:
-            self._listening.close()
+        for server in self._servers:
+            server.close()
+        for sock in self._listening:
+            sock.close()
         for sniffer in list(self._sniffers):
             sniffer.abort()
         for connection in list(self._connections):
@@ -179,7 +179,9 @@ class Server:
     @staticmethod
     def identify(transport: asyncio.BaseTransport) -> tuple[str, AuthContext]:
         """Peer as gRPC names it, and what its certificate says."""
-        name = transport.get_extra_info("peername") or ("", 0)
+        name = transport.get_extra_info("peername")
+        if not isinstance(name, tuple):
+            return f"unix:{name or ''}", auth_context(transport)
         peer = f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"
         return peer, auth_context(transport)
 
