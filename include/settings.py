@@ -52,6 +52,9 @@ class ClusterSettings(Section):
     )
     user: str = Field("", description="user of etcd, where it asks for one")
     password: SecretStr = Field(SecretStr(""), description="password of that user")
+    init_tries: int = Field(
+        100, ge=1, description="how often a Pump that starts asks PD for its members, once a second, before it gives up"
+    )
 
 
 class PumpSettings(Section):
@@ -90,6 +93,9 @@ class PumpSettings(Section):
     )
     index_queue_records: int = Field(1 << 20, ge=1, description="records between value log and index")
     pull_batch_bytes: int = Field(4 * MIB, ge=4096, description="most bytes in one frame of a batch pull")
+    pull_memory_bytes: int = Field(
+        64 * MIB, ge=MIB, description="bytes that all pull streams together hold for their peers; then frames get small"
+    )
     max_message_bytes: int = Field(
         (1 << 31) - 1, ge=4096, le=(1 << 31) - 1, description="a larger request is refused as ResourceExhausted"
     )

@@ -10,21 +10,26 @@ from include.registry.base import Cluster
 from include.registry.etcd import EtcdCluster
 from include.registry.etcd_client import EtcdClient
 from include.registry.file import FileCluster
+from include.registry.pd import PdCluster
+from include.registry.pd_members import PdOptions
 from include.settings import ClusterSettings, TlsSettings
 
-_SUPPORTED = "supported now: etcd://host:2379[,host2:2379][/root] and file:///dir"
+_SUPPORTED = "as in pd://host:2379[,host2:2379], etcd://host:2379[,host2:2379][/root] or file:///dir"
+# A command that only looks does not wait for minutes until PD comes up.
+_TRIES_OF_A_COMMAND = 3
 
 
 def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None, *, create: bool = True) -> Cluster:
-    """Open ``etcd://host:port[,…][/root]`` or ``file:///dir`` (relative as ``file://./dir``).
+    """Open ``pd://host:port[,…]``, ``etcd://host:port[,…][/root]`` or ``file:///dir`` (relative as ``file://./dir``).
 
     Args:
         cluster: the section ``cluster`` of the settings; or only its URL, for back ends without a password.
         tls: certificates for back ends that are servers; a directory needs none.
-        create: whether an ``etcd://`` or ``file://`` cluster that does not exist yet is made.
+        create: whether an ``etcd://`` or ``file://`` cluster that does not exist yet is made; a PD that does not
+            answer is asked ``cluster.init_tries`` times, and only three times without this.
 
     Raises:
-        ConfigError: the URL is of an unknown or not yet supported kind, or there is no cluster and none is to be made.
+        ConfigError: the URL is of an unknown kind, or there is no cluster and none is to be made.
         ClusterUnavailable: its servers do not answer.
     """
     settings = ClusterSettings(url=cluster) if isinstance(cluster, str) else cluster
@@ -33,7 +38,8 @@ def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None,
     if sep and scheme == "etcd":
         return _open_etcd(settings, rest, tls or TlsSettings(), create=create)
     if sep and scheme == "pd":
-        raise ConfigError(f"{url}: clusters on PD come with a later release", hint=_SUPPORTED, url=url)
+        tries = settings.init_tries if create else min(settings.init_tries, _TRIES_OF_A_COMMAND)
+        return PdCluster(rest, tls, PdOptions(init_tries=tries))
     if scheme != "file" or not sep:
         raise ConfigError(f"{url!r} is no cluster URL", hint=_SUPPORTED, url=url)
     if not rest:

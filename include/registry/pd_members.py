@@ -55,12 +55,13 @@ def parse_endpoints(text: str, tls: TlsSettings) -> tuple[str, ...]:
             raise ConfigError(f"{entry}: https needs the setting tls.ca", hint="set tls.ca, tls.cert and tls.key")
         try:
             split = urlsplit(entry if "://" in entry else f"http://{entry}")
-            known = split.scheme in ("http", "https") and split.hostname and split.port
+            known = split.scheme in ("http", "https") and split.hostname and split.port and not split.username
         except ValueError:
             known = None
         if not known:
-            raise ConfigError(f"{entry!r} is no address of PD", hint="as in pd://10.0.0.1:2379,10.0.0.2:2379")
-        found.append(split.netloc.rpartition("@")[2])
+            shown = entry.rpartition("@")[2]  # not what may be a password
+            raise ConfigError(f"{shown!r} is no address of PD", hint="as in pd://10.0.0.1:2379,10.0.0.2:2379")
+        found.append(split.netloc)
     if not found:
         raise ConfigError("the cluster URL names no PD", hint="as in pd://10.0.0.1:2379,10.0.0.2:2379")
     return tuple(dict.fromkeys(found))
