@@ -28,7 +28,7 @@ def announce(serving: Serving) -> None:
 
 def serve(settings: Settings) -> int:
     """Run a Pump until it is told to stop; the exit code."""
-    cluster = open_cluster(settings.cluster.url, settings.tls)
+    cluster = open_cluster(settings.cluster, settings.tls)
     try:
         code: int = uvloop.run(_run(settings, cluster))
         return code

@@ -123,7 +123,7 @@ class ClusterHook(_SettingsHook):
         from include.registry.open import open_cluster
 
         settings = settings_from(archive=None, cluster=self.conn_id)
-        cluster = open_cluster(settings.cluster.url, settings.tls)
+        cluster = open_cluster(settings.cluster, settings.tls)
         try:
             return f"cluster {cluster.cluster_id()} answers"
         finally:

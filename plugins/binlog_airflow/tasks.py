@@ -36,7 +36,7 @@ def _archive(settings: Settings, cluster_id: int) -> Archive:
 def _cluster(settings: Settings) -> Iterator[Cluster]:
     from include.registry.open import open_cluster
 
-    cluster = open_cluster(settings.cluster.url, settings.tls)
+    cluster = open_cluster(settings.cluster, settings.tls)
     try:
         yield cluster
     finally:

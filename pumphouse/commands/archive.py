@@ -40,7 +40,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdo
 
 
 def _open(settings: Settings) -> tuple[Archive, Cluster]:
-    cluster = open_cluster(settings.cluster.url, settings.tls, create=False)
+    cluster = open_cluster(settings.cluster, settings.tls, create=False)
     store = open_store(settings.archive)
     return Archive(store, cluster.cluster_id(), archive_id=settings.archive.archive_id), cluster
 
@@ -216,6 +216,7 @@ def _window_dict(manifest: Manifest) -> dict[str, Any]:
 def show_command(context: Context, *, which: str) -> None:
     """One object as stored: genesis, or the manifest of the window that holds a moment (or begins after it)."""
     opened, cluster = _open(context.settings)
+    opened.genesis()  # says what to do where there is none
     if which == "genesis":
         click.echo(opened.store.get(GENESIS), nl=False)
         return

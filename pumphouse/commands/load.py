@@ -88,7 +88,7 @@ def moment(settings: Settings, text: str | None) -> Tso | None:
         return None
 
     def now() -> Tso:
-        cluster = open_cluster(settings.cluster.url, settings.tls)
+        cluster = open_cluster(settings.cluster, settings.tls)
         try:
             return cluster.tso()
         finally:

@@ -26,7 +26,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def _open(settings: Settings, *, create: bool = False) -> Cluster:
-    return open_cluster(settings.cluster.url, settings.tls, create=create)
+    return open_cluster(settings.cluster, settings.tls, create=create)
 
 
 def _clock_time(ts: int) -> str | None:

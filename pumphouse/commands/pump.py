@@ -70,7 +70,7 @@ def settle(
     if (committed is None) == (not rolled_back):
         raise click.UsageError("give one of --committed TIME and --rolled-back")
     settings = context.settings
-    cluster = open_cluster(settings.cluster.url, settings.tls, create=False)
+    cluster = open_cluster(settings.cluster, settings.tls, create=False)
     commit_ts = 0 if committed is None else int(parse_time(committed, cluster.tso))
     holders = _holders(cluster, settings.tls, start_ts, node)
     request = SettleRequest(

@@ -90,7 +90,7 @@ def show_command(
 
 
 def _archive(settings: Settings, time: str | None) -> tuple[Archive, Tso | None]:
-    cluster = open_cluster(settings.cluster.url, settings.tls, create=False)
+    cluster = open_cluster(settings.cluster, settings.tls, create=False)
     try:
         archive = Archive(open_store(settings.archive), cluster.cluster_id(), archive_id=settings.archive.archive_id)
         return archive, None if time is None else parse_time(time, cluster.tso)

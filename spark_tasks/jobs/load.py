@@ -121,7 +121,7 @@ def open_archive(settings: Settings) -> Archive:
     """The archive of the configured cluster."""
     from include.registry.open import open_cluster
 
-    cluster = open_cluster(settings.cluster.url, settings.tls)
+    cluster = open_cluster(settings.cluster, settings.tls)
     try:
         cluster_id = cluster.cluster_id()
     finally:
