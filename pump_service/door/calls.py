@@ -116,6 +116,22 @@ class Call:
             self._finished()
 
 
+class PlainCall(Call):
+    """A request that is not gRPC: its body is let go, its answer is a text."""
+
+    def feed(self, data: bytes) -> None:
+        """Not looked at."""
+
+    def half_close(self) -> None:
+        """The whole request is here and well formed: answer."""
+        if not self.done:
+            self._finished()
+            sender, stream = self._connection.sender, self._stream
+            sender.headers(stream.stream_id, sender.replies.plain(self._head.http_status))
+            sender.data(stream, self._head.text.encode())
+            sender.finish(stream, -1, "", ())
+
+
 class HandlerCall(Call):
     """A call of a servicer's method: a task."""
 

@@ -14,7 +14,7 @@ import structlog
 
 from pump_service.door import frames
 from pump_service.door.batch import Batch
-from pump_service.door.calls import Call, HandlerCall
+from pump_service.door.calls import Call, HandlerCall, PlainCall
 from pump_service.door.frames import ConnectionFault, StreamFault
 from pump_service.door.group import Answer, Refusal
 from pump_service.door.headers import HeaderReader
@@ -314,13 +314,15 @@ class Connection(asyncio.Protocol):
                 self._loop.call_soon(self._end_turn)
         return batch
 
-    def open_call(self, stream_id: int, head: Head, timeout: float | None) -> None:
+    def open_call(self, stream_id: int, head: Head, timeout: float | None) -> Stream:
         """Begin a call that gets a stream of its own."""
         stream = Stream(stream_id, self.limits.stream_window, self.sender.initial_window, head.content_length)
         self.streams[stream_id] = stream
         deadline = None if timeout is None else self.heard + timeout
-        stream.call = (HandlerCall if head.group is None else Call)(self, stream, head, deadline)
+        kind = PlainCall if head.http_status else Call if head.group is not None else HandlerCall
+        stream.call = kind(self, stream, head, deadline)
         stream.call.open()
+        return stream
 
     def answer(self, batch: Batch, stream_id: int, answer: Answer) -> None:
         """Answer one call of a group, if it still wants an answer."""

@@ -189,25 +189,15 @@ class Incoming:
         refusal = connection.refusal_of_all or head.refusal
         if timeout == MALFORMED:
             refusal = refusal or _MALFORMED_TIMEOUT
-        if head.http_status or refusal is not None:
-            self._answer_at_once(stream_id, head, refusal, end_stream=end_stream)
-            return
-        connection.open_call(stream_id, head, timeout)
-        if end_stream:
-            self._half_close(connection.streams[stream_id])
-
-    def _answer_at_once(self, stream_id: int, head: Head, refusal: Refusal | None, *, end_stream: bool) -> None:
-        connection = self._connection
-        stream = Stream(stream_id, self._limits.stream_window, connection.sender.initial_window, head.content_length)
-        stream.remote_closed = end_stream
-        connection.streams[stream_id] = stream
-        sender = connection.sender
-        if head.http_status:
-            sender.headers(stream_id, sender.replies.plain(head.http_status))
-            sender.data(stream, head.text.encode())
-            sender.finish(stream, -1, "", ())
-        elif refusal is not None:
+        if refusal is not None and not head.http_status:
+            stream = Stream(stream_id, self._limits.stream_window, connection.sender.initial_window, None)
+            stream.remote_closed = end_stream
+            connection.streams[stream_id] = stream
             connection.refuse(stream, refusal, begun=False)
+            return
+        stream = connection.open_call(stream_id, head, timeout)
+        if end_stream:
+            self._half_close(stream)
 
     # ---- the rest ----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ class Limits:
     assembling: int = 5 << 30
     stream_window: int = MIB  # what a peer may send ahead on one stream
     connection_window: int = 8 * MIB
-    frame: int = 64 * KIB
+    frame: int = 16 * KIB  # SETTINGS_MAX_FRAME_SIZE
     header_block: int = 32 * KIB  # compressed
     header_list: int = 32 * KIB  # section 6.5.2: names, values and 32 for each field
     write_buffer: int = 512 * KIB  # waiting in the transport: above it nothing is read or streamed any more

@@ -79,9 +79,9 @@ class Routes:
             return Head(fields, malformed="content-length")
         length = int(lengths.pop()) if lengths else None
         if sum(len(name) + len(value) + 32 for name, value in fields) > self._max_list:
-            return Head(fields, http_status=431, text="the request's header list is too large\n")
+            return Head(fields, content_length=length, http_status=431, text="the request's header list is too large\n")
         if values[b":method"] != b"POST" or not _GRPC.fullmatch(values.get(b"content-type", b"")):
-            return Head(fields, http_status=415, text=_NOT_GRPC)
+            return Head(fields, content_length=length, http_status=415, text=_NOT_GRPC)
         return self._grpc_head(fields, values, length)
 
     def _grpc_head(self, fields: Fields, values: dict[bytes, bytes], length: int | None) -> Head:
