@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc
 import uvloop
 
+from include.codec.payload import PrewriteValueBuilder
 from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pump_pb2_grpc import PumpStub
 from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
@@ -27,8 +28,10 @@ from tests.support.pumpserver import commit, prewrite, rollback
 
 
 def value_of(start_ts: int, size: int) -> bytes:
-    """The bytes of a prewrite."""
-    return random.Random(start_ts).randbytes(size)
+    """The prewrite value: one row of that many bytes."""
+    builder = PrewriteValueBuilder(1)
+    builder.insert(7, random.Random(start_ts).randbytes(size + 1))
+    return builder.build()
 
 
 class Journal:
