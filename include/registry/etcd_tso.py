@@ -48,7 +48,7 @@ class EtcdTso:
         self._client = client
         self._key = key
         self._clock = clock
-        self._last = b""  # what the key held when last seen; only a guess
+        self._last: bytes | None = None  # what the key held when last seen; only a guess
         self._local = _Local(os.getpid())
 
     def next(self) -> Tso:
@@ -97,7 +97,7 @@ class EtcdTso:
         last = self._last
         while True:
             try:
-                if last:
+                if last is not None:
                     # The clock is read after the last one has come: what is given out serves who waits already.
                     first = max(self._parse(last) + 1, compose(int(self._clock.now() * 1000)))
                     value = b"%d" % (first + count - 1)
@@ -118,7 +118,7 @@ class EtcdTso:
                     )
                 last = found.value
             except ClusterUnavailable:
-                last = b""
+                last = None
                 if self._clock.monotonic() >= until:
                     raise
                 self._clock.sleep(_RETRY_WAIT_S)
