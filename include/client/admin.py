@@ -34,6 +34,15 @@ HTTP_TIMEOUT_S = 10.0
 Action = Literal["pause", "close"]
 
 
+NAMES = {NodeKind.PUMP: "Pump", NodeKind.DRAINER: "Drainer"}
+RUNNING = (NodeState.ONLINE, NodeState.PAUSING, NodeState.CLOSING)
+# States in which an action has been taken already, or needs none.
+REACHED: dict[Action, tuple[NodeState, ...]] = {
+    "pause": (NodeState.PAUSING, NodeState.PAUSED),
+    "close": (NodeState.CLOSING, NodeState.OFFLINE),
+}
+
+
 def age_s(status: NodeStatus, clock: Clock = SYSTEM_CLOCK) -> float:
     """Seconds since a node last wrote its status (its clock against ours)."""
     return max(0.0, clock.now() - physical_ms(status.update_ts) / 1000)
@@ -41,34 +50,57 @@ def age_s(status: NodeStatus, clock: Clock = SYSTEM_CLOCK) -> float:
 
 def is_silent(status: NodeStatus, clock: Clock = SYSTEM_CLOCK) -> bool:
     """Whether a Pump that is registered as running says nothing."""
-    running = status.state in (NodeState.ONLINE, NodeState.PAUSING, NodeState.CLOSING)
-    return running and age_s(status, clock) > PUMP_SILENT_S
+    return status.state in RUNNING and age_s(status, clock) > PUMP_SILENT_S
 
 
-def find_pump(cluster: Cluster, node_id: str) -> NodeStatus:
-    """Status of a Pump; UsageError names the registered ones."""
-    status = cluster.node(NodeKind.PUMP, node_id)
+def find_node(cluster: Cluster, node_id: str, kind: NodeKind = NodeKind.PUMP) -> NodeStatus:
+    """Status of a Pump or Drainer; UsageError names the registered ones."""
+    status = cluster.node(kind, node_id)
     if status is None:
-        known = ", ".join(pump.node_id for pump in cluster.nodes(NodeKind.PUMP)) or "none"
-        raise UsageError(f"no Pump {node_id!r} is registered", hint=f"registered are: {known}", node_id=node_id)
+        known = ", ".join(node.node_id for node in cluster.nodes(kind)) or "none"
+        raise UsageError(
+            f"no {NAMES[kind]} {node_id!r} is registered", hint=f"registered are: {known}", node_id=node_id
+        )
     return status
 
 
-def ask_state(cluster: Cluster, node_id: str, action: Action, *, tls: TlsSettings | None = None) -> str:
-    """Ask a running Pump to pause, or to close (drain and go offline); returns its answer at once.
+def ask_state(
+    cluster: Cluster,
+    node_id: str,
+    action: Action,
+    *,
+    kind: NodeKind = NodeKind.PUMP,
+    tls: TlsSettings | None = None,
+) -> str:
+    """Ask a running Pump or Drainer to pause, or to close (drain and go offline); returns its answer at once.
+
+    One that is on its way there already is not asked again.
 
     Raises:
-        UsageError: no such Pump.
+        UsageError: no such node, or one that takes no orders.
         PumpUnavailable: it does not answer.
         PumpError: it refuses, as one that is not online does.
     """
-    status = find_pump(cluster, node_id)
+    status = find_node(cluster, node_id, kind)
+    if status.state in REACHED[action] and not (status.state in RUNNING and age_s(status) > PUMP_SILENT_S):
+        return f"it is {status.state} already."
     # The Go Pump serves HTTP on the port of gRPC; ours says where.
     host = status.extra.http if status.extra is not None and status.extra.http else status.host
-    answer = _put(host, f"/state/{quote(node_id, safe='')}/{action}", tls or TlsSettings(), node_id)
+    if not host:
+        raise UsageError(
+            f"{node_id} is no process that could be asked: an archive, or a consumer registered by hand",
+            hint="pause the DAG that runs it; `pumphouse consumer unregister` gives up what it has not read",
+            node_id=node_id,
+        )
+    answer = _put(host, f"/state/{quote(node_id, safe='')}/{action}", tls or TlsSettings(), node_id, NAMES[kind])
     message = str(answer.get("message", ""))
     if answer.get("code") != http.client.OK:
-        raise PumpError(f"Pump {node_id} refuses: {message}", node_id=node_id, state=str(status.state))
+        hint = (
+            "" if status.state == NodeState.ONLINE else "only one that is online takes this: start it, then ask again"
+        )
+        raise PumpError(
+            f"{NAMES[kind]} {node_id} refuses: {message}", hint=hint, node_id=node_id, state=str(status.state)
+        )
     return message
 
 
@@ -78,13 +110,14 @@ def wait_for_state(
     wanted: NodeState,
     timeout_s: float,
     *,
+    kind: NodeKind = NodeKind.PUMP,
     progress: Callable[[NodeStatus | None], None] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> bool:
-    """Watch the registry until a Pump has a state; False when the time is up before."""
+    """Watch the registry until a Pump or Drainer has a state; False when the time is up before."""
     until = clock.monotonic() + timeout_s
     while True:
-        status = cluster.node(NodeKind.PUMP, node_id)
+        status = cluster.node(kind, node_id)
         if progress is not None:
             progress(status)
         if status is not None and status.state == wanted:
@@ -94,21 +127,21 @@ def wait_for_state(
         clock.sleep(0.5)
 
 
-def force_state(cluster: Cluster, node_id: str, state: NodeState) -> NodeStatus:
-    """Write a Pump's state into the registry without asking it (binlogctl's update-pump).
+def force_state(cluster: Cluster, node_id: str, state: NodeState, kind: NodeKind = NodeKind.PUMP) -> NodeStatus:
+    """Write a node's state into the registry without asking it (binlogctl's update-pump and update-drainer).
 
     Only the state changes: the maxCommitTS that stays there is no evidence of anything.
     """
-    forced = find_pump(cluster, node_id).with_(state=state)
+    forced = find_node(cluster, node_id, kind).with_(state=state)
 
     def change(found: NodeStatus | None) -> NodeStatus:
         nonlocal forced
         if found is None:
-            raise UsageError(f"Pump {node_id!r} is not registered any more", node_id=node_id)
+            raise UsageError(f"{NAMES[kind]} {node_id!r} is not registered any more", node_id=node_id)
         forced = found.with_(state=state)
         return forced
 
-    cluster.update_node(NodeKind.PUMP, node_id, change)
+    cluster.update_node(kind, node_id, change)
     return forced
 
 
@@ -196,7 +229,7 @@ def _gc_of(cluster_id: int, pump: NodeStatus, tls: TlsSettings | None, timeout_s
     )
 
 
-def _put(host: str, path: str, tls: TlsSettings, node_id: str) -> dict[str, Any]:
+def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dict[str, Any]:
     context = client_ssl_context(tls)
     connection = (
         http.client.HTTPConnection(host, timeout=HTTP_TIMEOUT_S)
@@ -209,8 +242,8 @@ def _put(host: str, path: str, tls: TlsSettings, node_id: str) -> dict[str, Any]
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
         raise PumpUnavailable(
-            f"Pump {node_id} does not answer on {host}: {error}",
-            hint="only a running Pump can pause or drain: start it, then ask again",
+            f"{name} {node_id} does not answer on {host}: {error}",
+            hint=f"only a running {name} can pause or drain: start it, then ask again",
             node_id=node_id,
         ) from error
     finally:
@@ -221,7 +254,7 @@ def _put(host: str, path: str, tls: TlsSettings, node_id: str) -> dict[str, Any]
             return answer
     except ValueError:
         pass
-    raise PumpError(f"Pump {node_id} answers HTTP {response.status}: {body[:200]!r}", node_id=node_id)
+    raise PumpError(f"{name} {node_id} answers HTTP {response.status}: {body[:200]!r}", node_id=node_id)
 
 
 def failures(reports: list[PumpGc]) -> BinlogError | None:
@@ -243,11 +276,13 @@ def behind(cluster: Cluster, ts: Tso) -> list[NodeStatus]:
     ]
 
 
-def not_reached(status: NodeStatus, wanted: NodeState, waited_s: float, why: str) -> PumpError:
+def not_reached(
+    status: NodeStatus, wanted: NodeState, waited_s: float, why: str, kind: NodeKind = NodeKind.PUMP
+) -> PumpError:
     """Error for a state that did not come in time."""
     return PumpError(
-        f"Pump {status.node_id} is {status.state} and not {wanted} after {waited_s:g} s{why}",
-        hint="it goes on by itself; see `pumphouse pumps --show-offline`",
+        f"{NAMES[kind]} {status.node_id} is {status.state} and not {wanted} after {waited_s:g} s{why}",
+        hint=f"it goes on by itself; see `pumphouse {kind} --show-offline`",
         node_id=status.node_id,
         state=str(status.state),
     )

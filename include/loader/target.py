@@ -137,7 +137,11 @@ class TargetConnection:
             # The flag is negotiated; from here on only `load_local` answers a server that asks for a file.
             connection._local_infile = False  # type: ignore[attr-defined]  # noqa: SLF001
         except (MySQLError, OSError) as error:
-            raise TargetUnavailable(f"target {where} does not answer: {error}", target=where) from error
+            raise TargetUnavailable(
+                f"target {where} does not answer: {error}",
+                hint=_what_to_check(error),
+                target=where,
+            ) from error
         target = cls(settings, connection)
         for statement in (*SESSION, OWNER_IDLE if owner else IDLE):
             target.execute(statement)
@@ -247,9 +251,9 @@ class TargetConnection:
             if code in _RETRYABLE:
                 raise RetryUnit(f"target {self.name}: {error}", target=self.name) from error
             if code in _LOST or not self._connection.open:
-                raise TargetUnavailable(f"target {self.name} dropped the connection: {error}", target=self.name) from (
-                    error
-                )
+                raise TargetUnavailable(
+                    f"target {self.name} dropped the connection: {error}", hint=_AGAIN, target=self.name
+                ) from error
             text = error.args[1] if isinstance(error, OperationalError) or len(error.args) > 1 else str(error)
             raise StatementFailed(
                 f"target {self.name} refused: {text} [{code}] in {statement[:200]}",
@@ -257,7 +261,19 @@ class TargetConnection:
                 statement=statement[:2000],
             ) from error
         except OSError as error:
-            raise TargetUnavailable(f"target {self.name} dropped the connection: {error}", target=self.name) from error
+            raise TargetUnavailable(
+                f"target {self.name} dropped the connection: {error}", hint=_AGAIN, target=self.name
+            ) from error
+
+
+_AGAIN = "run the same again: it goes on where it was"
+
+
+def _what_to_check(error: BaseException) -> str:
+    section = "in [target] (for `pumphouse restore`: [restore_target])"
+    if error.args and error.args[0] in (1044, 1045, 1698):  # access denied
+        return f"check user and password {section}"
+    return f"is it running? check host, port or unix_socket {section}"
 
 
 def address(settings: TargetSettings) -> str:

@@ -14,6 +14,7 @@ from include.objectstore.base import ObjectInfo, check_key
 from include.settings import ArchiveSettings
 
 _MULTIPART_BYTES = 64 << 20
+_KEYS = "set archive.s3_access_key and archive.s3_secret_key, or what the AWS SDK reads (AWS_ACCESS_KEY_ID, …)"
 
 
 class S3Store:
@@ -152,6 +153,8 @@ class S3Store:
             ConnectionError,  # noqa: A004
             HTTPClientError,
             IncompleteReadError,
+            NoCredentialsError,
+            PartialCredentialsError,
         )
 
         try:
@@ -168,9 +171,15 @@ class S3Store:
                 raise ObjectExists(f"{where} exists", key=key) from error
             if status in (409, 429) or status >= 500:
                 raise StoreUnavailable(f"{where}: {code or status}", key=key) from error
-            hint = "does the bucket exist?" if code == "NoSuchBucket" else ""
+            hint = "does the bucket exist? check archive.root" if code == "NoSuchBucket" else ""
+            if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied") or status in (401, 403):
+                hint = f"may these keys read and write this bucket? {_KEYS}"
             raise StoreError(f"{where}: {code}: {error}", hint=hint, key=key) from error
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise StoreError(f"{self.url}/{key}: no keys are known: {error}", hint=_KEYS, key=key) from error
         except (ConnectionError, HTTPClientError, IncompleteReadError) as error:
-            raise StoreUnavailable(f"{self.url}/{key}: {error}", key=key) from error
+            raise StoreUnavailable(
+                f"{self.url}/{key}: {error}", hint="is the server up? check archive.s3_endpoint", key=key
+            ) from error
         except BotoCoreError as error:
             raise StoreError(f"{self.url}/{key}: {error}", key=key) from error

@@ -111,6 +111,11 @@ def plan_restore(genesis: Genesis, manifests: Sequence[Manifest], target_ts: Tso
     if not genesis.ts <= target_ts <= end:
         raise TargetUnreachable(
             f"{show(target_ts)} cannot be restored: the archive covers {show(genesis.ts)} to {show(end)}",
+            hint=(
+                "`pumphouse snapshot` extends it up to now"
+                if target_ts > end
+                else "nothing from before its beginning can be restored; see `pumphouse archive ls`"
+            ),
             target=target_ts,
             have_from=genesis.ts,
             have_to=end,

@@ -22,6 +22,7 @@ from include.schema.ident import quote
 from include.settings import SchemaSettings, TlsSettings
 
 _TIMEOUT_S = 30.0
+_CHECK = "start it, or correct the setting schema.history"
 
 
 class JobSource(Protocol):
@@ -77,7 +78,9 @@ class TidbStatusSource:
         except ValueError as error:
             raise SchemaError(f"{url} did not answer with JSON", url=url) from error
         except (urllib.error.URLError, OSError) as error:
-            raise HistoryUnavailable(f"the DDL job history at {url} does not answer: {error}", url=url) from error
+            raise HistoryUnavailable(
+                f"the DDL job history at {url} does not answer: {error}", hint=_CHECK, url=url
+            ) from error
         return list(rows or ())
 
 
@@ -111,7 +114,7 @@ class MysqlTableSource:
                 return [row[0] for row in cursor.fetchall()]
         except pymysql.MySQLError as error:
             raise HistoryUnavailable(
-                f"the DDL job history at {self.url} does not answer: {error}", url=self.url
+                f"the DDL job history at {self.url} does not answer: {error}", hint=_CHECK, url=self.url
             ) from error
 
 

@@ -35,6 +35,7 @@ from include.schema.history import open_history
 from include.settings import Settings
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
+from pumphouse.commands.nodes import clock_time
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
@@ -45,8 +46,25 @@ def _open(settings: Settings) -> tuple[Archive, Cluster]:
     return Archive(store, cluster.cluster_id(), archive_id=settings.archive.archive_id), cluster
 
 
+_TIMES = frozenset({"genesis", "end", "start", "fence", "checkpoint", "ts"})
+
+
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+    click.echo(json.dumps(with_times(value), indent=2))
+
+
+def with_times(value: Any) -> Any:
+    """A JSON value with the clock time (``…_time``) beside every TSO in it."""
+    if isinstance(value, list | tuple):
+        return [with_times(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    out: dict[str, Any] = {}
+    for name, each in value.items():
+        out[name] = with_times(each)
+        if isinstance(each, int) and (name.endswith("_ts") or name in _TIMES):
+            out[f"{name.removesuffix('_ts')}_time" if name != "ts" else "time"] = clock_time(each)
+    return out
 
 
 @contextlib.contextmanager
@@ -281,8 +299,13 @@ def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool,
     alive = "" if found is None or is_silent(found) else f" {node} is running, its last heartbeat is fresh!"
     confirm(f"everything that only {node} has after {show(opened.end())} will be missing for ever.{alive}", yes=yes)
     made = declare_lost(opened, cluster, node, reason)
+    kept = made.reason != reason.strip()
     if as_json:
-        _print_json(made.to_dict())
+        _print_json(made.to_dict() | {"declared_before": kept})
+    elif kept:
+        click.echo(f"declared lost already: {node} from {show(made.from_ts)} to {show(made.to_ts)}")
+        click.echo(f"{made.who} said why: {made.reason}")
+        click.echo("that stays as it is; the reason given now is not recorded")
     else:
         click.echo(f"declared lost: {node} from {show(made.from_ts)} to {show(made.to_ts)}")
 

@@ -18,6 +18,7 @@ from include.client import admin
 from include.codec.payload import PrewriteValueBuilder
 from include.errors import GapError, PositionCollected, WindowHeld
 from include.model.node import NodeKind, NodeState
+from include.model.tso import parse_time
 from include.objectstore.open import open_store
 from include.registry.file import FileCluster
 from include.settings import ArchiveSettings, ClusterSettings, Settings, TlsSettings
@@ -280,6 +281,8 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
         return result
 
     assert "ConfigError" in repr(run("snapshot", code=1).exception)
+    for early in ("genesis", "now"):
+        assert "pumphouse archive init" in str(run("archive", "show", early, code=1).exception)
     assert "genesis" in run("archive", "init").output
     chain.write(0), chain.write(1)
     assert "2 transactions" in run("snapshot").output
@@ -291,6 +294,9 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
     listed = json.loads(run("archive", "ls", "--json").stdout)
     assert len(listed["windows"]) == 2
     assert listed["checkpoint"] == listed["end"]
+    for each in (listed, *listed["windows"]):
+        assert parse_time(each["end_time"], chain.cluster.tso) == each["end"] >> 18 << 18
+    assert listed["genesis_time"] and listed["checkpoint_time"] and listed["windows"][0]["fence_time"]
     assert "TRANSACTIONS" in run("archive", "ls").output
     assert json.loads(run("archive", "show", "genesis").stdout)["ts"] == listed["genesis"]
     assert json.loads(run("archive", "show", until).stdout)["start"] == int(until)
@@ -303,6 +309,9 @@ def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
     assert "gone from the registry" in str(run("snapshot", code=1).exception)
     lost = json.loads(run("archive", "declare-lost", "pump-1", "--reason", "gone", "--yes", "--json").stdout)
     assert lost["from_ts"] == listed["end"]
+    assert (lost["declared_before"], lost["reason"]) == (False, "gone")
+    again = run("archive", "declare-lost", "pump-1", "--reason", "another", "--yes").output
+    assert "declared lost already: pump-1" in again and "gone" in again and "not recorded" in again
     assert "declared lost: pump-1" in run("snapshot").output
     assert "declared lost: pump-1" in run("archive", "ls").output
     accepted = run("archive", "accept", "pump-2", "5", "6", "--reason", "why", code=1)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import threading
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from include.client import admin
-from include.errors import PumpError, PumpUnavailable, UsageError
+from include.errors import ConfigError, PumpError, PumpUnavailable, UsageError
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, compose, physical_ms
 from include.proto.pumphouse_pb2 import TriggerGcResponse
 from include.registry.file import FileCluster
+from pumphouse import secret_text
 from pumphouse.cli import cli
 from tests.support.fakepump import FakePump
 
@@ -204,8 +207,29 @@ def test_waiting_for_offline_ends_with_it_or_says_who_is_behind(cluster, run, pu
     consumer(cluster, "done", 9)
     with pytest.raises(PumpError, match=r"is closing and not offline after 0.1 s; behind it: pumphouse-main"):
         run("offline-pump", "p:8250", "--wait", "0.1", code=None)
+    # It is not asked again, which it would refuse.
+    assert "it is closing already. It takes no more prewrites" in run("offline-pump", "p:8250").stdout
+    assert len(http_pump.asked) == 1
+    pump.register(http=http_pump.host)
     http_pump.on_put = lambda: pump.register(NodeState.OFFLINE, http=http_pump.host)
     assert run("offline-pump", "p:8250", "--wait", "5", as_json=True)["state"] == "offline"
+    assert run("offline-pump", "p:8250").stdout == "p:8250: it is offline already. It is offline now.\n"
+
+
+@pytest.mark.row("O3")
+def test_what_happens_next_is_said_when_nobody_waits(cluster, run, pump, http_pump):
+    pump.register(http=http_pump.host)
+    consumer(cluster, "pumphouse-main", 0)
+    text = run("offline-pump", "p:8250").stdout
+    assert "every consumer has read it to its end" in text and "--wait" in text
+    assert "online" not in text
+    pump.register(NodeState.CLOSING, http=http_pump.host)
+    assert "behind it: pumphouse-main" in run("offline-pump", "p:8250").stdout
+    # A Pump that died while it closed is asked, and said to be dead.
+    dead = NodeStatus(node_id="dead", host="127.0.0.1:1", state=NodeState.CLOSING, update_ts=compose(1_700_000_000_000))
+    cluster.update_node(NodeKind.PUMP, "dead", lambda _: dead)
+    with pytest.raises(PumpUnavailable, match="only a running Pump"):
+        run("offline-pump", "dead", code=None)
 
 
 @pytest.mark.row("O3")
@@ -230,6 +254,102 @@ def test_a_state_is_forced_only_after_a_warning_and_changes_nothing_else(cluster
     run("update-pump", "p:8250", "--state", "gone", "--yes", code=2)
     with pytest.raises(UsageError, match="no Pump 'q'"):
         run("update-pump", "q", "--state", "online", "--yes", code=None)
+
+
+# Drainers
+
+
+def drainer(cluster, host: str, state: NodeState = NodeState.ONLINE) -> None:
+    status = NodeStatus(node_id="d:8249", host=host, state=state, max_commit_ts=Tso(7 << 18), update_ts=cluster.tso())
+    cluster.update_node(NodeKind.DRAINER, "d:8249", lambda _: status)
+
+
+@pytest.mark.row("O3")
+@pytest.mark.parametrize(("command", "action"), [("pause-drainer", "pause"), ("offline-drainer", "close")])
+def test_a_drainer_is_asked_by_http_on_its_own_port(cluster, run, http_pump, command, action):
+    drainer(cluster, http_pump.host)
+    assert run(command, "d:8249", as_json=True)["kind"] == "drainer"
+    assert http_pump.asked == [f"/state/d%3A8249/{action}"]
+    wanted = NodeState.PAUSED if action == "pause" else NodeState.OFFLINE
+    http_pump.on_put = lambda: drainer(cluster, http_pump.host, wanted)
+    assert run(command, "d:8249", "--wait", "5", as_json=True)["state"] == wanted
+    with pytest.raises(UsageError, match="no Drainer 'x' is registered"):
+        run(command, "x", code=None)
+
+
+@pytest.mark.row("O3")
+def test_an_archive_takes_no_orders_by_http(cluster, run):
+    consumer(cluster, "pumphouse-main", 1)
+    with pytest.raises(UsageError, match=r"an archive.*consumer unregister"):
+        run("offline-drainer", "pumphouse-main", code=None)
+
+
+@pytest.mark.row("O3")
+def test_a_drainers_state_is_forced_only_after_a_warning_that_says_what_goes(cluster, run):
+    drainer(cluster, "h:1")
+    with pytest.raises(UsageError, match="--yes"):
+        run("update-drainer", "d:8249", "--state", "offline", code=None)
+    result = run("update-drainer", "d:8249", "--state", "offline", "--yes")
+    assert "Pumps may free what it has not read" in result.stderr and str(7 << 18) in result.stderr
+    assert cluster.node(NodeKind.DRAINER, "d:8249").state is NodeState.OFFLINE
+    assert cluster.node(NodeKind.DRAINER, "d:8249").max_commit_ts == 7 << 18
+    assert "A new Pump does not start" in run("update-drainer", "d:8249", "--state", "online", "--yes").stderr
+
+
+@pytest.mark.row("O3")
+def test_a_paused_reader_is_explained(cluster, run):
+    consumer(cluster, "pumphouse-main", 5 << 18)
+    text = run("drainers").stdout
+    assert "paused (reader)" in text and "normal state" in text
+    assert [each["kind"] for each in run("drainers", as_json=True)] == ["reader"]
+    drainer(cluster, "h:1", NodeState.PAUSED)
+    assert run("drainers").stdout.count("(reader)") == 1
+    assert len(run("drainers", "--show-offline-nodes", as_json=True)) == 2
+
+
+# Drainer's files
+
+
+@pytest.mark.row("O3")
+def test_a_savepoint_holds_the_clusters_time_and_is_not_overwritten_in_passing(cluster, run, tmp_path):
+    before = cluster.tso()
+    said = run("generate-meta", "--data-dir", "position", as_json=True)
+    path = tmp_path / "position" / "savepoint"
+    assert path.read_text() == f"commitTS = {said['commit_ts']}\n"
+    assert before < said["commit_ts"] < cluster.tso()
+    assert path.stat().st_mode & 0o777 == 0o644
+    with pytest.raises(UsageError, match="--yes"):
+        run("generate-meta", "--data-dir", "position", code=None)
+    run("generate-meta", "--data-dir", "position", "--time-zone", "Asia/Shanghai", "--yes")
+    ts, utc, local = path.read_text().split("\n")
+    assert int(ts.removeprefix("commitTS = ")) > said["commit_ts"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,3})? \+0000 UTC", utc)
+    assert local.endswith(" +0800 CST")
+    with pytest.raises(UsageError, match="no time zone"):
+        run("generate-meta", "--time-zone", "Mars/Base", "--yes", code=None)
+
+
+@pytest.mark.row("O3")
+def test_the_golden_passwords_are_read_and_ours_read_back(run, monkeypatch):
+    monkeypatch.delenv("BINLOG_SECRET_KEY", raising=False)
+    golden = json.loads((Path(__file__).parents[2] / "golden" / "misc.json").read_text())["encrypted_password"]
+    assert golden
+    for each in golden:
+        assert secret_text.decrypt(each["ciphertext_b64"], secret_text.secret_key()) == each["plaintext"]
+    hidden = run("encrypt", "--text", "päss", as_json=True)["encrypted"]
+    assert secret_text.decrypt(hidden, secret_text.secret_key()) == "päss"
+    assert run("encrypt", "--text", "päss", as_json=True)["encrypted"] != hidden
+    result = CliRunner().invoke(cli, ["encrypt"], input="from stdin\n")
+    assert secret_text.decrypt(result.stdout.strip(), secret_text.secret_key()) == "from stdin"
+    monkeypatch.setenv("BINLOG_SECRET_KEY", "00" * 16)
+    mine = secret_text.encrypt("x" * 40, secret_text.secret_key())
+    monkeypatch.setenv("BINLOG_SECRET_KEY", "11" * 16)
+    with pytest.raises(UsageError, match="ciphertext not valid"):
+        secret_text.decrypt(mine, secret_text.secret_key())
+    for wrong in ("zz", "0011"):
+        monkeypatch.setenv("BINLOG_SECRET_KEY", wrong)
+        with pytest.raises(ConfigError, match="BINLOG_SECRET_KEY is no key"):
+            run("encrypt", "--text", "x", code=None)
 
 
 # Clock

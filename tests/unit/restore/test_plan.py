@@ -61,6 +61,7 @@ def test_a_moment_that_is_not_covered_is_refused(to: int) -> None:
     with pytest.raises(TargetUnreachable) as unreachable:
         plan_restore(genesis(), CHAIN, Tso(to), Timeline.empty())
     assert (unreachable.value.have_from, unreachable.value.have_to) == (1000, 4000)
+    assert ("pumphouse snapshot" if to > 4000 else "archive ls") in unreachable.value.hint
 
 
 def with_table(commit_ts: int) -> Timeline:
