@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from include.errors import BadBinlog
-from include.model.binlog import BinlogType
+from include.model.binlog import MAX_TRANSACTION_BYTES, BinlogType
 from include.proto.binlog_pb2 import Binlog
 from pump_service.store.store import Item
 
@@ -19,8 +19,16 @@ def item_of(payload: bytes) -> Item:
     """Parse a payload and serialize it again, as the Go Pump does: always-emitted fields are set explicitly.
 
     Raises:
-        BadBinlog: it does not parse, has an obsolete or unknown type, or times that cannot be.
+        BadBinlog: it does not parse, has an obsolete or unknown type, times that cannot be, or is over the limit on
+            a transaction: once answered it could neither be pulled nor archived.
     """
+    if len(payload) > MAX_TRANSACTION_BYTES:
+        raise BadBinlog(
+            f"a binlog of {len(payload)} bytes is over the limit of {MAX_TRANSACTION_BYTES}",
+            hint="split the transaction",
+            size=len(payload),
+            limit=MAX_TRANSACTION_BYTES,
+        )
     try:
         message = Binlog.FromString(payload)
     except DecodeError as error:
