@@ -77,6 +77,11 @@ class PumpSettings(Section):
     max_txn_timeout_s: float = Field(
         600.0, gt=0, description="age of a prewrite after which its outcome is asked with the power to roll back"
     )
+    gc_hold_ttl_s: float = Field(
+        6 * 3600.0,
+        ge=3,
+        description="pd://: seconds for which TiDB's GC stays below an unresolved prewrite after this Pump's last word",
+    )
     resolve_interval_s: float = Field(1.0, gt=0, description="seconds between questions about one unresolved prewrite")
     retention_s: float = Field(7 * 86_400.0, gt=0, description="binlogs younger than this are kept in any case")
     gc_interval_s: float = Field(3600.0, gt=0, description="seconds between GC runs")

@@ -21,14 +21,13 @@ import structlog
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError
 from include.model.node import NodeKind, NodeState
-from include.proto.pump_pb2_grpc import add_PumpServicer_to_server
-from include.proto.pumphouse_pb2_grpc import add_PumpBatchServicer_to_server
 from include.registry.base import Cluster
 from include.settings import PumpSettings, TlsSettings
 from pump_service import front, heartbeat, identity, notify
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
+from pump_service.api.services import add_services
 from pump_service.drain import drained
 from pump_service.lifecycle import Action, must_notify
 from pump_service.push import push
@@ -124,14 +123,12 @@ class PumpApp:
         undo.callback(stages.pulls.close)
         self._stages = stages
 
-        add_PumpServicer_to_server(
-            PumpApi(stages.ingest, stages.pulls, stages.metrics, pull_bytes=settings.pull_batch_bytes), server
-        )
-        add_PumpBatchServicer_to_server(
+        add_services(
+            server,
+            PumpApi(stages.ingest, stages.pulls, stages.metrics, pull_bytes=settings.pull_batch_bytes),
             PumpBatchApi(
                 stages.ingest, stages.pulls, stages.operations, stages.metrics, pull_bytes=settings.pull_batch_bytes
             ),
-            server,
         )
         # From here to the last line a failure puts back what the registry held.
         with_registry = undo.enter_context(contextlib.ExitStack())
@@ -154,6 +151,8 @@ class PumpApp:
         settings = self._settings
         self._loop("fakes", stages.fakes.run(settings.gen_binlog_interval_s))
         self._loop("resolve", stages.asker.run())
+        if stages.gc_hold is not None:
+            self._loop("gc_hold", stages.gc_hold.run())
         self._loop("gc", stages.collector.run())
         self._loop("writer", self._watch_writer(stages))
         if settings.metrics_push_addr and settings.metrics_push_interval_s:

@@ -31,7 +31,8 @@ from pump_service.lifecycle import OPERATOR_ACTIONS, Action, Lifecycle
 from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import NoAnswer, Resolver
 from pump_service.store import store as store_types
-from pump_service.store.store import PullBatch, Store, Unresolved
+from pump_service.store.batch import PullBatch
+from pump_service.store.store import Store, Unresolved
 
 log = structlog.get_logger()
 
@@ -127,11 +128,10 @@ class Operations:
             version=self._version,
         )
 
-    def pull_response(self, batch: PullBatch, frame: bytes) -> PullBatchesResponse:
-        """A frame with what goes beside it."""
+    def pull_response(self, batch: PullBatch) -> PullBatchesResponse:
+        """What goes beside the frame of a batch. Any thread."""
         blocking = self._store.unresolved(1)
         return PullBatchesResponse(
-            frame=frame,
             watermark=batch.last,
             node_id=self._registrar.node_id,
             incarnation=self._store.incarnation,
@@ -203,9 +203,13 @@ class Operations:
         if message.prewrite_key and ts == message.start_ts:
             try:
                 outcome = await self._resolver.ask(message.start_ts, message.prewrite_key, decide=False)
+                text += f"transaction: {outcome.fate.value} commit_ts: {outcome.commit_ts}\n"
             except NoAnswer as error:
-                return f"{text}transaction: {error}\n"
-            text += f"transaction: {outcome.fate.value} commit_ts: {outcome.commit_ts}\n"
+                text += f"transaction: {error}\n"
+            try:
+                text += await self._resolver.evidence(message.start_ts, message.prewrite_key)
+            except NoAnswer as error:
+                text += f"mvcc: {error}\n"
         return text
 
     # ---- parts -------------------------------------------------------------------------------------------------

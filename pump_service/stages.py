@@ -12,6 +12,7 @@ from include.clock import Clock
 from include.model.node import PumpExtra
 from include.model.tso import physical_ms
 from include.registry.base import Cluster
+from include.registry.pd import PdCluster
 from include.settings import PumpSettings, TlsSettings
 from pump_service.collector import Collector
 from pump_service.fakes import FakeWriter
@@ -25,6 +26,10 @@ from pump_service.pulls import Pulls
 from pump_service.resolve.application import ApplicationResolver
 from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import Resolver
+from pump_service.resolve.choice import ApplicationFirst
+from pump_service.resolve.gc_hold import GcHold
+from pump_service.resolve.tikv import TikvResolver
+from pump_service.resolve.tikv_calls import TikvCalls
 from pump_service.store.store import PendingCommit, Store
 from pump_service.submit import Submitter
 
@@ -42,6 +47,7 @@ class Stages:
     pulls: Pulls
     fakes: FakeWriter
     resolver: Resolver
+    gc_hold: GcHold | None  # pd:// only
     asker: Asker
     collector: Collector
     operations: Operations
@@ -72,7 +78,13 @@ def build_stages(
         store=store,
         submitter=submitter,
     )
-    resolver = ApplicationResolver(cluster, cluster_id, tls, clock)
+    application = ApplicationResolver(cluster, cluster_id, tls, clock)
+    hold: GcHold | None = None
+    resolver: Resolver = application
+    if isinstance(cluster, PdCluster):
+        hold = GcHold(cluster.client, registrar.node_id, store.min_unsettled, ttl_s=settings.gc_hold_ttl_s)
+        calls = TikvCalls(cluster.client, clock=clock)
+        resolver = ApplicationFirst(application, TikvResolver(calls, hold, cluster.tso, close=calls.close))
     collector = Collector(
         cluster=cluster,
         store=store,
@@ -113,9 +125,10 @@ def build_stages(
         metrics=metrics,
         submitter=submitter,
         ingest=ingest,
-        pulls=Pulls(store, metrics),
+        pulls=Pulls(store, metrics, memory_bytes=settings.pull_memory_bytes),
         fakes=FakeWriter(cluster, store, submitter, metrics),
         resolver=resolver,
+        gc_hold=hold,
         asker=asker,
         collector=collector,
         operations=Operations(

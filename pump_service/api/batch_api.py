@@ -6,6 +6,7 @@ Refusals are a gRPC code with google.rpc.ErrorInfo (`include.rpc.status`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
@@ -18,7 +19,6 @@ from include.proto.pumphouse_pb2 import (
     AcceptRequest,
     AcceptResponse,
     PullBatchesRequest,
-    PullBatchesResponse,
     SettleRequest,
     SettleResponse,
     StatusRequest,
@@ -30,11 +30,13 @@ from include.proto.pumphouse_pb2 import (
 )
 from include.proto.pumphouse_pb2_grpc import PumpBatchServicer
 from include.rpc.status import abort_details, code_and_reason, item_status
-from pump_service.api.frame import arrow_frame
+from pump_service.api.frame import frame_message
+from pump_service.door.group import Messages
 from pump_service.ingest import Ingest
 from pump_service.metrics import PumpMetrics
 from pump_service.operations import Operations
 from pump_service.pulls import Pulls
+from pump_service.store.batch import PullBatch
 from pump_service.submit import Statuses
 
 log = structlog.get_logger()
@@ -89,16 +91,21 @@ class PumpBatchApi(PumpBatchServicer):
 
     async def PullBatches(  # noqa: N802
         self, request: PullBatchesRequest, context: Context
-    ) -> AsyncIterator[PullBatchesResponse]:
+    ) -> AsyncIterator[Messages]:
         """Frames; ``watermark`` of a frame says up to where the stream is complete with it."""
+
+        def render(batch: PullBatch) -> Messages:
+            return frame_message(batch.binlogs, self._operations.pull_response(batch).SerializeToString())
+
         try:
             self._ingest.check_cluster(request.cluster_id)
             size = max(min(request.max_frame_bytes or self._pull_bytes, self._pull_bytes), _MIN_FRAME_BYTES)
-            async for batch in self._pulls.follow(Tso(request.start_from), max_bytes=size, strict=False):
-                frame = await asyncio.to_thread(arrow_frame, batch) if len(batch) else b""
-                yield self._operations.pull_response(batch, frame)
-                if request.until and batch.last >= request.until:
-                    return
+            stream = self._pulls.follow(Tso(request.start_from), render, max_bytes=size, strict=False)
+            async with contextlib.aclosing(stream):
+                async for sent in stream:
+                    yield sent.messages
+                    if request.until and sent.complete_to >= request.until:
+                        return
         except BinlogError as error:
             await self._refuse(context, error)
 

@@ -5,6 +5,7 @@ Refusals are UNKNOWN with the Go Pump's text, because that is what those clients
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
@@ -13,20 +14,15 @@ import grpc
 
 from include.errors import BinlogError
 from include.model.tso import Tso
-from include.proto.pump_pb2 import (
-    Entity,
-    Meta,
-    Pos,
-    PullBinlogReq,
-    PullBinlogResp,
-    WriteBinlogReq,
-    WriteBinlogResp,
-)
+from include.proto.pump_pb2 import PullBinlogReq, WriteBinlogReq, WriteBinlogResp
 from include.proto.pump_pb2_grpc import PumpServicer
 from include.rpc.status import code_and_reason, go_abort
+from pump_service.api.frame import binlog_messages
+from pump_service.door.group import Messages
 from pump_service.ingest import Ingest
 from pump_service.metrics import PumpMetrics
 from pump_service.pulls import Pulls
+from pump_service.store.batch import PullBatch
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _DURABLE = WriteBinlogResp()
@@ -55,16 +51,15 @@ class PumpApi(PumpServicer):
         self._written.observe(time.perf_counter() - began)
         return _DURABLE
 
-    async def PullBinlogs(self, request: PullBinlogReq, context: Context) -> AsyncIterator[PullBinlogResp]:  # noqa: N802
-        """Every committed binlog with a commit ts above ``startFrom.offset``, one a message."""
+    async def PullBinlogs(self, request: PullBinlogReq, context: Context) -> AsyncIterator[Messages]:  # noqa: N802
+        """Every committed binlog with a commit ts above ``startFrom.offset``, one a message, many at once."""
         try:
             self._ingest.check_cluster(request.clusterID)
             after = Tso(request.startFrom.offset)
-            async for batch in self._pulls.follow(after, max_bytes=self._pull_bytes, strict=True):
-                for start_ts, commit_ts, payload in batch.rows():
-                    yield PullBinlogResp(
-                        entity=Entity(pos=Pos(), payload=payload, meta=Meta(startTs=start_ts, commitTs=commit_ts))
-                    )
+            stream = self._pulls.follow(after, _messages, max_bytes=self._pull_bytes, strict=True)
+            async with contextlib.aclosing(stream):
+                async for sent in stream:
+                    yield sent.messages
         except BinlogError as error:
             await self._refuse(context, error)
 
@@ -72,3 +67,7 @@ class PumpApi(PumpServicer):
         self._metrics.refused.labels(code_and_reason(error)[1]).inc()
         await context.abort(*go_abort(error))
         raise AssertionError("abort returned")
+
+
+def _messages(batch: PullBatch) -> Messages | None:
+    return binlog_messages(batch.binlogs) if len(batch) else None

@@ -10,6 +10,7 @@ they came. Everything else is `OTHER` and is decided one by one by `pump_service
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,10 +37,13 @@ class Columns:
     key_size: NDArray[np.int64]
 
     @classmethod
-    def zeros(cls, n: int) -> Columns:
-        """For a kernel to fill."""
-        narrow, wide = np.zeros((3, n), np.uint8), np.zeros((5, n), np.int64)
-        return cls(*narrow, *wide)
+    def concat(cls, parts: Sequence[Columns]) -> Columns:
+        """All rows of several."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
+
+    def take(self, rows: NDArray[np.int64]) -> Columns:
+        """Some rows."""
+        return Columns(*(getattr(self, name)[rows] for name in self.__slots__))
 
     def __len__(self) -> int:
         return len(self.tp)

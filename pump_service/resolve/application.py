@@ -56,6 +56,7 @@ class ApplicationResolver:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._records: list[ResolverRecord] = []
         self._read_at = float("-inf")
+        self._ever_read = False
         self._reading = asyncio.Lock()
         self._silent_until: dict[str, float] = {}
 
@@ -86,6 +87,18 @@ class ApplicationResolver:
             raise NoAnswer(f"resolver {record.resolver_id}: {reason}", start_ts=start_ts) from error
         return _outcome(answer, start_ts, record.resolver_id)
 
+    async def claims(self, prewrite_key: bytes) -> bool:
+        """Whether an application has registered for a key, live or not. NoAnswer while the registry was never read."""
+        records = await self._live()
+        if not self._ever_read:
+            raise NoAnswer("the registry of resolvers cannot be read")
+        return any(prewrite_key.startswith(prefix) for record in records for prefix in record.prefixes)
+
+    async def evidence(self, start_ts: int, prewrite_key: bytes) -> str:
+        """Applications answer, they show nothing."""
+        del start_ts, prewrite_key
+        return ""
+
     async def close(self) -> None:
         """Close the channels."""
         for channel in self._channels.values():
@@ -97,6 +110,7 @@ class ApplicationResolver:
             if self._clock.monotonic() - self._read_at >= _REGISTRY_TTL_S:
                 try:
                     self._records = await asyncio.to_thread(self._cluster.resolvers)
+                    self._ever_read = True
                 except (BinlogError, OSError) as error:
                     # The ones read before are asked on; their heartbeats age out by themselves.
                     log.warning("resolvers_unreadable", error=str(error))

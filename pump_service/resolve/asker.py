@@ -65,7 +65,7 @@ class Asker:
     async def round(self) -> None:
         """Ask once about every P that has waited long enough, oldest first."""
         now = self._clock.monotonic()
-        due = [p for p in self._store.unresolved(_A_ROUND) if now - p.arrived >= EARLIEST_S]
+        due = [p for p in self._store.unresolved(_A_ROUND, keys=False) if now - p.arrived >= EARLIEST_S]
         if not due:
             self._metrics.unanswered.set(0)
             return
@@ -89,7 +89,7 @@ class Asker:
                 "prewrite_unanswered",
                 start_ts=oldest.start_ts,
                 started=show(oldest.start_ts),
-                prewrite_key=oldest.prewrite_key.hex(),
+                pointer=str(oldest.pointer),
                 others=len(unanswered) - 1,
                 hint="it holds the watermark; start its resolver, or: pumphouse pump settle",
             )
@@ -106,7 +106,12 @@ class Asker:
         return await self._record(start_ts, outcome)
 
     async def _ask(self, prewrite: Unresolved, *, decide: bool) -> Outcome:
-        outcome = await self._resolver.ask(prewrite.start_ts, prewrite.prewrite_key, decide=decide)
+        try:
+            # Read from the value log, a whole record with its checksum: a wrong key could be answered by "rolled back".
+            key = await asyncio.to_thread(self._store.prewrite_key, prewrite)
+        except (BinlogError, OSError) as error:
+            raise NoAnswer(f"its prewrite key cannot be read: {error}") from error
+        outcome = await self._resolver.ask(prewrite.start_ts, key, decide=decide)
         if not await self._horizon.reaches(outcome.commit_ts):
             commit_ts = show(outcome.commit_ts)
             log.error("resolver_answer_impossible", start_ts=prewrite.start_ts, commit_ts=commit_ts)

@@ -40,6 +40,14 @@ class Resolver(Protocol):
         """
         ...
 
+    async def evidence(self, start_ts: int, prewrite_key: bytes) -> str:
+        """What the store itself has of the transaction, in words for people; '' = nothing to show.
+
+        Raises:
+            NoAnswer: it cannot be shown.
+        """
+        ...
+
     async def close(self) -> None:
         """Release connections."""
         ...

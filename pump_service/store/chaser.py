@@ -8,13 +8,13 @@ lock for one more pass of at most a second; when that reaches the end, hand-over
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
 from include.clock import Clock
 from include.model.position import Pointer
-from pump_service.store.block import Entry
+from pump_service.store.block import Block
 from pump_service.store.indexer import IndexQueue
 from pump_service.store.valuelog import ValueLog
 
@@ -68,13 +68,12 @@ class Chaser:
         if self._thread.is_alive():
             self._thread.join()
 
-    def hand_over(self, entries: Sequence[Entry]) -> None:
+    def hand_over(self, block: Block) -> None:
         """Writer thread: give records to the indexer, or turn slow mode on. Called under the write lock."""
         if self._next is not None:
             return
-        if not self._queue.push(entries, self._threshold_s):
-            first = entries[0]
-            self._next = Pointer(first.fid, first.offset)
+        if not self._queue.push(block, self._threshold_s):
+            self._next = first = block.first
             self.turned_on += 1
             log.warning("slow_mode_on", file_id=first.fid, offset=first.offset)
 
@@ -103,20 +102,20 @@ class Chaser:
         """Hand over from `_next` to the end of the log; False when time or the store ended first."""
         if self._next is None:
             return True
-        for entries in self._valuelog.scan(self._next):
-            if not self._push(entries, deadline):
+        for records in self._valuelog.scan(self._next):
+            block = records if isinstance(records, Block) else Block.of(records)
+            if not self._push(block, deadline):
                 return False
-            last = entries[-1]
-            self._next = Pointer(last.fid, last.end)
+            self._next = block.end
         return True
 
-    def _push(self, entries: Sequence[Entry], deadline: float | None) -> bool:
+    def _push(self, block: Block, deadline: float | None) -> bool:
         while not self._stop.is_set():
             timeout = self._poll_s
             if deadline is not None:
                 timeout = min(timeout, deadline - self._clock.monotonic())
                 if timeout <= 0:
                     return False
-            if self._queue.push(entries, timeout):
+            if self._queue.push(block, timeout):
                 return True
         return False

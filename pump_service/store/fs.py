@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -24,12 +26,16 @@ _JOIN_BYTES = 4 << 20
 class LogHandle(Protocol):
     """One open file of the value log."""
 
-    def write_at(self, offset: int, chunks: Sequence[bytes]) -> None:
+    def write_at(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
         """Write all chunks from that offset on; a short write goes on until done. Raises OSError."""
         ...
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Up to that many bytes; fewer only at the end of the file."""
+        ...
+
+    def read_into(self, offset: int, into: memoryview) -> int:
+        """Fill a buffer from that offset on; returns how many bytes, fewer only at the end of the file."""
         ...
 
     def size(self) -> int:
@@ -111,20 +117,22 @@ class RealLogHandle:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def write_at(self, offset: int, chunks: Sequence[bytes]) -> None:
+    def write_at(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
         """Write all chunks from that offset on."""
-        total = sum(map(len, chunks))
-        if total <= _JOIN_BYTES:
+        if len(chunks) == 1:
+            _pwrite_all(self._fd, memoryview(chunks[0]), offset)
+            return
+        if sum(map(len, chunks)) <= _JOIN_BYTES:
             _pwrite_all(self._fd, memoryview(b"".join(chunks)), offset)
             return
-        at = offset
-        for start in range(0, len(chunks), _IOV_MAX):
-            part = chunks[start : start + _IOV_MAX]
-            want = sum(map(len, part))
-            done = os.pwritev(self._fd, part, at)
-            if done < want:
-                _pwrite_all(self._fd, memoryview(b"".join(part))[done:], at + done)
-            at += want
+        left = deque(memoryview(chunk) for chunk in chunks)
+        while left:
+            done = os.pwritev(self._fd, list(islice(left, _IOV_MAX)), offset)
+            offset += done
+            while left and done >= len(left[0]):
+                done -= len(left.popleft())
+            if done:
+                left[0] = left[0][done:]
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Up to that many bytes."""
@@ -140,6 +148,16 @@ class RealLogHandle:
             parts.append(data)
             have += len(data)
         return b"".join(parts)
+
+    def read_into(self, offset: int, into: memoryview) -> int:
+        """Fill a buffer."""
+        have = 0
+        while have < len(into):
+            done = os.preadv(self._fd, [into[have:]], offset + have)
+            if not done:
+                break
+            have += done
+        return have
 
     def size(self) -> int:
         """Bytes in the file."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import plyvel
 import structlog
+from numpy.typing import NDArray
 
 from include import durable
 from include.errors import PumpError
@@ -29,6 +32,8 @@ _TS = struct.Struct(">3sQ")
 _PREFIX = b"ts:"
 _POINTER = struct.Struct("<Iq")
 _I64 = struct.Struct("<q")
+# Key and value behind each other.
+_ROW = np.dtype([("prefix", "S3"), ("ts", ">u8"), ("fid", "<u4"), ("offset", "<i8")])
 _GC_TS = b"!binlog!gcts"
 _MAX_COMMIT_TS = b"!binlog!maxCommitTS"
 _HANDLE = b"!binlog!handlePointer"
@@ -69,6 +74,12 @@ class Batch:
     def put(self, ts: int, fid: int, offset: int) -> None:
         """Point a timestamp at a record."""
         self.raw.put(_TS.pack(_PREFIX, ts), _POINTER.pack(fid, offset))
+
+    def put_all(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Entries as they are kept: key and value."""
+        put = self.raw.put
+        for key, value in pairs:
+            put(key, value)
 
 
 class Index:
@@ -151,6 +162,23 @@ class Index:
                     yield int.from_bytes(key[3:], "big"), Pointer(*_POINTER.unpack(value))
         except (plyvel.Error, RuntimeError) as error:
             raise self._failed(error) from error
+
+    def columns(
+        self, after: int, upto: int, most: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.int64]]:
+        """As `pointers`, the first ``most`` of them: timestamps, file ids, offsets. Raises IndexFailed."""
+        joined = b""
+        if upto > after:
+            try:
+                # A range is read once; the cache is for single look-ups.
+                with self._db.iterator(
+                    start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True, fill_cache=False
+                ) as iterator:
+                    joined = b"".join(chain.from_iterable(islice(iterator, most)))
+            except (plyvel.Error, RuntimeError) as error:
+                raise self._failed(error) from error
+        rows = np.frombuffer(joined, _ROW)
+        return rows["ts"].astype(np.int64), rows["fid"].astype(np.uint32), rows["offset"].astype(np.int64)
 
     def _failed(self, error: BaseException) -> IndexFailed:
         return IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path))

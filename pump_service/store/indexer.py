@@ -10,20 +10,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import structlog
 
 from include.clock import Clock
 from include.model.position import ZERO_POINTER, Pointer
-from include.model.tso import MAX_TSO, Tso
+from include.model.tso import Tso
 from pump_service.store import frame
-from pump_service.store.block import Entry
+from pump_service.store.block import Block, Entry
 from pump_service.store.collected import CollectedCommits
 from pump_service.store.disk import is_full
 from pump_service.store.index import Index, IndexFailed
-from pump_service.store.pairing import Pairing
+from pump_service.store.order import Recent, Waiting
 from pump_service.store.pending import PendingCommit, PendingCommits
+from pump_service.store.rows import Puts
 from pump_service.store.valuelog import ValueLog
 
 log = structlog.get_logger(__name__)
@@ -31,7 +34,13 @@ log = structlog.get_logger(__name__)
 PERSIST_EVERY_S = 1.0
 RETRY_S = 1.0
 
-Work = Sequence[Entry] | Callable[[], None]
+# How long records may wait for more to be indexed together, and how many are enough. Only pullers wait for it.
+LINGER_S = 0.002
+_ENOUGH_RECORDS = 4096
+# Most records that are indexed at once, however many wait.
+_AT_ONCE = 1 << 16
+
+Work = Block | Callable[[], None]
 
 
 class IndexQueue:
@@ -41,37 +50,68 @@ class IndexQueue:
         self._limit = limit
         self._work: deque[Work] = deque()
         self._records = 0
+        self._urgent = False  # something waits that is not to linger
+        self._idle = False  # the indexer sleeps until the first record comes
         self._changed = threading.Condition()
 
-    def push(self, entries: Sequence[Entry], timeout: float | None) -> bool:
+    def push(self, block: Block, timeout: float | None) -> bool:
         """Hand over records; False when there was no room for that long. ``None`` waits for ever."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._records < self._limit, timeout):
-                return False
-            self._work.append(entries)
-            self._records += len(entries)
-            self._changed.notify_all()
+            if self._records >= self._limit:
+                self._changed.notify_all()
+                if not self._changed.wait_for(lambda: self._records < self._limit, timeout):
+                    return False
+            self._work.append(block)
+            self._records += len(block)
+            if self._idle or self._records >= min(_ENOUGH_RECORDS, self._limit):
+                self._changed.notify_all()
             return True
 
     def call(self, action: Callable[[], None]) -> None:
         """Run something in the indexer thread, behind what is queued."""
         with self._changed:
             self._work.append(action)
+            self._urgent = True
             self._changed.notify_all()
 
     def pop(self, timeout: float) -> Work | None:
-        """Next piece of work, None after the timeout."""
+        """Next piece of work, None after the timeout. Records that follow each other come together."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._work, timeout):
-                return None
+            if not self._work:
+                self._idle = True
+                came = self._changed.wait_for(lambda: self._work, timeout)
+                self._idle = False
+                if not came:
+                    return None
+            if not self._urgent and self._records < min(_ENOUGH_RECORDS, self._limit):
+                self._changed.wait(LINGER_S)
             work = self._work.popleft()
-            if not callable(work):
-                self._records -= len(work)
+            if isinstance(work, Block):
+                blocks = [work]
+                count = len(work)
+                while self._work and isinstance(more := self._work[0], Block) and count + len(more) <= _AT_ONCE:
+                    blocks.append(more)
+                    count += len(more)
+                    self._work.popleft()
+                self._records -= count
+                work = Block.concat(blocks)
+            if not self._work:
+                self._urgent = False
             self._changed.notify_all()
             return work
 
     def __len__(self) -> int:
         return self._records
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What the records of one call of `Indexer.process` come to."""
+
+    puts: Puts
+    now: float
+    noted: list[PendingCommit] = field(default_factory=list)
+    on_file: list[tuple[int, int]] = field(default_factory=list)  # (start ts, commit ts) that were in memory only
 
 
 class Indexer:
@@ -96,7 +136,8 @@ class Indexer:
         self._gc_point = gc_point
         self.queue = IndexQueue(queue_records)
         self.lock = threading.Lock()  # index keys: this thread's puts against GC's deletes
-        self.pairing = Pairing(index.watermark(), index.handle())
+        self.pairing = Waiting(index.watermark(), index.handle())
+        self._recent = Recent(index.last_ts())
         self.watermark = Tso(index.watermark())
         self.indexed_end = ZERO_POINTER  # behind the last indexed record
         self.duplicates = 0
@@ -105,7 +146,6 @@ class Indexer:
         self.memory: dict[int, tuple[int, bytes]] = {}  # commit ts -> (start ts, bare commit), not on file
         self.memory_starts: set[int] = set()  # prewrites whose outcome is in memory only
         self._replaying = True
-        self._max_seen = int(MAX_TSO)
         self._saved: tuple[int, Pointer] = (self.watermark, index.handle())
         self._saved_at = clock.monotonic()
         self._listeners: list[Callable[[], None]] = []
@@ -119,8 +159,6 @@ class Indexer:
     def start(self) -> None:
         """Recovery is over: index what the writer hands over."""
         self._replaying = False
-        # Commits arrive nearly in order; only one at or below the largest so far can meet its own key in the index.
-        self._max_seen = self._index.last_ts()
         self._thread.start()
 
     def stop(self) -> None:
@@ -155,86 +193,88 @@ class Indexer:
 
     # -- records -------------------------------------------------------------------------------------------------------
 
-    def process(self, entries: Sequence[Entry]) -> None:
+    def process(self, records: Block | Sequence[Entry]) -> None:
         """Index records, pair them, publish the watermark."""
-        puts: dict[int, tuple[int, int]] = {}
-        noted: list[PendingCommit] = []
-        on_file: list[tuple[int, int]] = []  # (start ts, commit ts) of outcomes that were in memory only
-        now = self._clock.monotonic()
-        pairing = self.pairing
-        for entry in entries:
-            tp, start, commit, fid, offset, _size, key = entry
-            pointer = Pointer(fid, offset)
-            if start == 0 and commit == 0:
-                continue  # an empty binlog, as the Go Pump may have stored one
-            if tp == 0:
-                if self._pending and self._pending.has_orphans():
-                    self._until_done(partial(self._pending.heal, start))
-                pairing.prewrite(start, key, pointer, now)
-                puts[start] = (fid, offset)
-            elif start == commit:
-                puts[commit] = (fid, offset)
-                pairing.passed(commit, pointer)
-            elif commit == 0:
-                on_file.append((start, 0))
-                pairing.resolve(start)
-                pairing.passed(0, pointer)
-                puts[0] = (fid, offset)
-            else:
-                if self.memory and self.memory.get(commit, (None,))[0] == start:
-                    on_file.append((start, commit))
-                self._commit(entry, pointer, puts, noted)
-        if noted:
-            self._until_done(lambda: self._pending.add(noted))
-            for item in noted:
-                log.error(
-                    "commit_pending", start_ts=item.start_ts, commit_ts=item.commit_ts, late=item.late,
-                    orphan=item.orphan, watermark=item.watermark,
-                )  # fmt: skip
-        last = entries[-1]
-        self._until_done(lambda: self._write(puts, Pointer(last.fid, last.offset)))
+        block = records if isinstance(records, Block) else Block.of(records)
+        for at in range(0, len(block), self._recent.most_at_once):
+            self._process(block[at : at + self._recent.most_at_once])
+
+    def _process(self, block: Block) -> None:
+        turn = _Turn(Puts(len(block)), self._clock.monotonic())
+        row = 0
+        while row < len(block):
+            row = self.pairing.advance(
+                block, row, self._recent, turn.puts,
+                floor=max(self.watermark, self._gc_point()),
+                heals=bool(self._pending) and self._pending.has_orphans(),
+                careful=bool(self.memory or self.memory_starts),
+                now=turn.now,
+            )  # fmt: skip
+            if row < len(block):
+                self._judge(block[row], turn)
+                row += 1
+        self._note(turn.noted)
+        self._until_done(lambda: self._write(turn.puts, block.last))
         # Only now: a pull in between finds such a commit in memory or in the index.
-        for start, commit in on_file:
+        for start, commit in turn.on_file:
             self.memory.pop(commit, None)
             self.memory_starts.discard(start)
-        self.indexed_end = Pointer(last.fid, last.end)
+        self.indexed_end = block.end
         if not self._replaying:
-            self.prewrites += sum(1 for entry in entries if entry.tp == 0)
+            self.prewrites += int(np.count_nonzero(block.tp == 0))
         self._publish()
 
-    def _commit(
-        self, entry: Entry, pointer: Pointer, puts: dict[int, tuple[int, int]], noted: list[PendingCommit]
-    ) -> None:
+    def _judge(self, entry: Entry, turn: _Turn) -> None:
+        """One record by itself: what `pairing.advance` does, and all that it leaves."""
         start, commit = entry.start_ts, entry.commit_ts
+        pointer = Pointer(entry.fid, entry.offset)
+        if start == 0 and commit == 0:
+            return  # an empty binlog, as the Go Pump may have stored one
+        if entry.tp == 0:
+            if self._pending and self._pending.has_orphans():
+                self._until_done(partial(self._pending.heal, start))
+            self.pairing.prewrite(start, pointer, turn.now)
+            self._put(start, pointer, turn)
+        elif start == commit:
+            self._put(commit, pointer, turn)
+            self.pairing.passed(commit, pointer)
+        elif commit == 0:
+            turn.on_file.append((start, 0))
+            self.pairing.resolve(start)
+            self.pairing.passed(0, pointer)
+            self._put(0, pointer, turn)
+        else:
+            if self.memory and self.memory.get(commit, (None,))[0] == start:
+                turn.on_file.append((start, commit))
+            self._commit(start, commit, pointer, turn)
+
+    def _commit(self, start: int, commit: int, pointer: Pointer, turn: _Turn) -> None:
         waited = self.pairing.resolve(start)
         in_memory = bool(self.memory) and self.memory.get(commit, (None,))[0] == start
         collides = False
-        if commit <= self._max_seen:
-            prior = self._pointer_of(commit, puts)
-            if prior == pointer:
-                # Met again after a restart: it was judged when it came first.
-                self.pairing.passed(commit, pointer)
+        prior = self._pointer_of(commit)
+        if prior == pointer:
+            # Met again after a restart: it was judged when it came first.
+            self.pairing.passed(commit, pointer)
+            return
+        if prior is not None:
+            if self._is_commit_of(prior, start):
+                self.duplicates += 1
+                self.pairing.passed(0, pointer)
                 return
-            if prior is not None:
-                if self._is_commit_of(prior, start):
-                    self.duplicates += 1
-                    self.pairing.passed(0, pointer)
-                    return
-                collides = True
-        else:
-            self._max_seen = commit
+            collides = True
         if (start, commit) in self._collected and commit <= self._gc_point():
             self.duplicates += 1
             self.pairing.passed(0, pointer)
             return
         late = (commit <= self.watermark and not in_memory) or collides
-        orphan = not waited and self._pointer_of(start, puts) is None
+        orphan = not waited and self._pointer_of(start) is None
         if orphan and self._replaying and commit <= self._gc_point() and not self._pending.knows(start, commit):
             # Collected: consumers have it, its prewrite went with its file.
             self.pairing.passed(0, pointer)
             return
         if (late or orphan) and not self._pending.knows(start, commit):
-            noted.append(
+            turn.noted.append(
                 PendingCommit(
                     start_ts=start,
                     commit_ts=commit,
@@ -246,14 +286,28 @@ class Indexer:
                 )
             )
         if not collides:
-            puts[commit] = (entry.fid, entry.offset)
+            self._put(commit, pointer, turn)
         self.pairing.passed(commit, pointer)
 
-    def _pointer_of(self, ts: int, puts: dict[int, tuple[int, int]]) -> Pointer | None:
-        mine = puts.get(ts)
-        if mine is not None:
-            return Pointer(*mine)
-        found = self._index.get(ts)
+    def _put(self, ts: int, pointer: Pointer, turn: _Turn) -> None:
+        turn.puts.add(ts, pointer)
+        if ts:
+            self._recent.remember(ts, pointer)
+
+    def _note(self, noted: list[PendingCommit]) -> None:
+        if not noted:
+            return
+        self._until_done(lambda: self._pending.add(noted))
+        for item in noted:
+            log.error(
+                "commit_pending", start_ts=item.start_ts, commit_ts=item.commit_ts, late=item.late,
+                orphan=item.orphan, watermark=item.watermark,
+            )  # fmt: skip
+
+    def _pointer_of(self, ts: int) -> Pointer | None:
+        found = self._recent.recall(ts)
+        if found is None and not self._recent.knows_all_at(ts):
+            found = self._index.get(ts)
         # A key whose deletion was lost with the machine may point into a file that GC had removed.
         return found if found is not None and found.fid >= self._valuelog.first_fid else None
 
@@ -261,12 +315,10 @@ class Indexer:
         meta = frame.read_meta(self._valuelog.read(pointer))
         return meta.tp != 0 and meta.start_ts == start_ts
 
-    def _write(self, puts: dict[int, tuple[int, int]], head: Pointer) -> None:
+    def _write(self, puts: Puts, head: Pointer) -> None:
         with self.lock:
             batch = self._index.batch()
-            put = batch.put
-            for ts, (fid, offset) in puts.items():
-                put(ts, fid, offset)
+            batch.put_all(puts)
             self._index.write(batch, head)
 
     def _until_done(self, action: Callable[[], None]) -> None:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from include.codec.jit import frozen
 from include.errors import BadRecord
 from include.model.position import Pointer
 from pump_service.store import frame
+from pump_service.store.crc import crc32c_of
 from pump_service.store.fs import FileSystem, LogHandle
 from pump_service.store.scan import FileScan
+
+# A record is read in pieces of this many bytes where only its beginning is wanted; keys are far smaller.
+_PIECE = 4 << 20
 
 
 class LogFile:
@@ -30,7 +37,7 @@ class LogFile:
         path = directory / file_name(fid)
         return cls(fid, path, fs.open_log(path, create=True), end=0, sealed=False, max_ts=0)
 
-    def append(self, chunks: Sequence[bytes], end: int, max_ts: int, *, seal: bool, sync: bool) -> None:
+    def append(self, chunks: Sequence[bytes | memoryview], end: int, max_ts: int, *, seal: bool, sync: bool) -> None:
         """Write records that end at ``end`` (and the footer when sealing), then sync.
 
         Raises OSError; `write_failed` of the caller decides what it means. Nothing is known to be written then.
@@ -65,6 +72,26 @@ class LogFile:
         if len(payload) != length or frame.crc32c(payload) != checksum:
             raise self.bad(offset, "checksum does not match")
         return payload
+
+    def read_key(self, offset: int) -> bytes:
+        """``prewrite_key`` of the record at an offset, checked as `read` does, whatever its size. Raises BadRecord."""
+        head = self.handle.read_at(offset, frame.HEADER_BYTES)
+        if len(head) < frame.HEADER_BYTES or offset + frame.HEADER_BYTES > self.synced_end:
+            raise self.bad(offset, "the offset is behind the end")
+        magic, length, checksum = frame.decode_header(head)
+        at, end = offset + frame.HEADER_BYTES, offset + frame.HEADER_BYTES + length
+        if magic != frame.RECORD_MAGIC or end > self.synced_end:
+            raise self.bad(offset, "no record")
+        begin = b""
+        found = 0
+        while at < end:
+            piece = self.handle.read_at(at, min(_PIECE, end - at))
+            begin = begin or piece
+            found = crc32c_of(frozen(np.frombuffer(piece, np.uint8)), 0, len(piece), found)
+            at += len(piece) or end
+        if found != checksum:
+            raise self.bad(offset, "checksum does not match")
+        return frame.read_meta(begin).prewrite_key
 
     def scan(self, start: int = 0, stop: int | None = None) -> FileScan:
         """Records from an offset on, up to the synced end."""

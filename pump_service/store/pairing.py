@@ -7,7 +7,8 @@ takes its commit ts after its prewrite was answered, no later commit can lie at 
 Only unresolved prewrites cost memory: each holds, in a linked list in arrival order, the largest commit ts and the last
 pointer among the records between itself and the next unresolved one. Resolving it folds both into its predecessor.
 
-Owned by the indexer thread; others read through `snapshot`, which takes the lock.
+This is the plain implementation, which says what is meant; the Pump runs `pump_service.store.order`, which does the
+same with arrays, and tests hold the two against each other.
 """
 
 from __future__ import annotations
@@ -24,17 +25,16 @@ class Unresolved:
     """A prewrite without an outcome."""
 
     start_ts: int
-    prewrite_key: bytes
     arrived: float  # monotonic seconds at which this process saw it
     pointer: Pointer
+    prewrite_key: bytes = b""  # read back from the value log where it is asked for
 
 
 class _Node:
-    __slots__ = ("arrived", "key", "last", "max_commit", "next", "pointer", "prev", "start_ts")
+    __slots__ = ("arrived", "last", "max_commit", "next", "pointer", "prev", "start_ts")
 
-    def __init__(self, start_ts: int, key: bytes, pointer: Pointer, arrived: float) -> None:
+    def __init__(self, start_ts: int, pointer: Pointer, arrived: float) -> None:
         self.start_ts = start_ts
-        self.key = key
         self.pointer = pointer
         self.arrived = arrived
         self.max_commit = 0
@@ -48,7 +48,7 @@ class Pairing:
 
     def __init__(self, watermark: int = 0, handle: Pointer = ZERO_POINTER) -> None:
         self._lock = threading.Lock()
-        self._root = _Node(0, b"", handle, 0.0)
+        self._root = _Node(0, handle, 0.0)
         self._root.max_commit = watermark
         self._tail = self._root
         self._waiting: dict[int, _Node] = {}
@@ -56,13 +56,13 @@ class Pairing:
 
     # -- indexer thread ----------------------------------------------------------------------------------------------
 
-    def prewrite(self, start_ts: int, key: bytes, pointer: Pointer, arrived: float) -> None:
+    def prewrite(self, start_ts: int, pointer: Pointer, arrived: float) -> None:
         """A prewrite arrived. One that waits already (a retry) changes nothing."""
         with self._lock:
             if start_ts in self._waiting:
                 self._tail.last = pointer
                 return
-            node = _Node(start_ts, key, pointer, arrived)
+            node = _Node(start_ts, pointer, arrived)
             node.prev = self._tail
             self._tail.next = node
             self._tail = node
@@ -113,7 +113,7 @@ class Pairing:
         with self._lock:
             node = self._root.next
             while node is not None and len(found) < limit:
-                found.append(Unresolved(node.start_ts, node.key, node.arrived, node.pointer))
+                found.append(Unresolved(node.start_ts, node.arrived, node.pointer))
                 node = node.next
         return found
 

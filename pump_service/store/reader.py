@@ -1,144 +1,83 @@
-"""Pulls: an index range up to the watermark, with each commit's prewrite merged in (row P7). Any thread, no state."""
+"""Pulls: a range of the stream with each commit's prewrite merged in, as columns (row P7). Any thread.
+
+From a range of the index to one buffer of payloads without a Python object for each binlog: pointers as arrays, the
+log read in few runs, records checked and merged by kernels (`pump_service.store.gather`). A range with late or orphan
+commits, or with outcomes that are in memory only, and whatever the kernels do not take, goes through
+`pump_service.store.plain`, which is their reference.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from include.errors import BadRecord, OrphanCommit
-from include.model.position import Pointer
-from include.model.tso import Tso
-from pump_service.store import frame
+from include.errors import BadRecord
+from pump_service.store import gather
+from pump_service.store.batch import I64, NONE, U8, Binlog, Binlogs, LargeBinlog
 from pump_service.store.index import Index
-from pump_service.store.pending import PendingCommit, PendingCommits
+from pump_service.store.pending import PendingCommits
+from pump_service.store.plain import PlainReader
+from pump_service.store.regions import Regions, bytes_of, places
 from pump_service.store.valuelog import ValueLog
 
-IN_ORDER, ORPHAN, LATE = 0, 1, 2
+Memory = Mapping[int, tuple[int, bytes]]
 
-_BLOCK = 256 << 10
-_BLOCKS_KEPT = 32
+_HEADER = 16
+# What is read of a record whose length is not known yet.
+_HEAD = 4096
+_FEWEST_KEYS, _MOST_KEYS = 256, 1 << 16
+# A transaction above this is read straight to where it is needed.
+_LARGE = 8 << 20
+# Late, orphan and unwritten commits that are looked at together.
+_EXTRAS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Binlog:
-    """One binlog as pullers see it."""
+class Found:
+    """Binlogs up to and with ``last``. ``closer``: the first ts behind ``last`` that the kernels do not take, or 0."""
 
-    commit_ts: int
-    start_ts: int
-    payload: bytes
-    flag: int
-
-
-@dataclass(slots=True, kw_only=True)
-class PullBatch:
-    """Committed binlogs in (after, last], in order (commit ts, start ts).
-
-    ``flags``: 0 in order, 1 orphan (the payload is the bare commit), 2 late. ``watermark`` is the Pump's when the pull
-    began; the batch is complete up to ``last``, so the next pull goes on there. ``behind``: unaccepted late commits at
-    or below ``after``, which this puller has passed already.
-    """
-
-    after: Tso
-    last: Tso
-    watermark: Tso
-    payloads: list[bytes] = field(default_factory=list)
-    commit_list: list[int] = field(default_factory=list)
-    start_list: list[int] = field(default_factory=list)
-    flag_list: list[int] = field(default_factory=list)
-    behind: list[PendingCommit] = field(default_factory=list)
-    more: bool = False  # it ended for its size, not at the watermark
-    size: int = 0  # bytes of all payloads
-
-    @property
-    def complete_to(self) -> Tso:
-        """Everything up to here is in this batch or in the ones before it."""
-        return self.last
-
-    def rows(self) -> Iterator[tuple[int, int, bytes]]:
-        """(start ts, commit ts, payload), for the protocol that sends one binlog a message."""
-        return zip(self.start_list, self.commit_list, self.payloads, strict=True)
-
-    def cut(self, at: int) -> None:
-        """Keep the first ``at`` binlogs, at least one."""
-        del self.payloads[at:], self.commit_list[at:], self.start_list[at:], self.flag_list[at:]
-        self.last = Tso(self.commit_list[-1])
-        self.size = sum(map(len, self.payloads))
-        self.more = True
-
-    def __len__(self) -> int:
-        return len(self.payloads)
-
-    @property
-    def commit_ts(self) -> npt.NDArray[np.int64]:
-        """Commit ts of each binlog."""
-        return np.array(self.commit_list, dtype=np.int64)
-
-    @property
-    def start_ts(self) -> npt.NDArray[np.int64]:
-        """Start ts of each binlog."""
-        return np.array(self.start_list, dtype=np.int64)
-
-    @property
-    def flags(self) -> npt.NDArray[np.uint8]:
-        """Flag of each binlog."""
-        return np.array(self.flag_list, dtype=np.uint8)
-
-    @property
-    def ddl_job_id(self) -> npt.NDArray[np.int64]:
-        """DDL job id of each binlog, 0 for data."""
-        return np.array([frame.ddl_job_id(payload) for payload in self.payloads], dtype=np.int64)
+    binlogs: Binlogs
+    last: int
+    closer: int = 0
 
 
-class RecordCache:
-    """Reads records through blocks: neighbours in the stream are neighbours in the log."""
+@dataclass(slots=True, eq=False)
+class _Records:
+    """Records of one pull: those of the index range, then prewrites from before it."""
 
-    def __init__(self, valuelog: ValueLog) -> None:
-        self._valuelog = valuelog
-        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._high, self._high_bytes = -1, b""
+    at: I64
+    room: I64
+    place: I64
+    kind: U8
+    start: I64
+    size: I64
 
-    def _block(self, fid: int, number: int) -> bytes:
-        key = (fid, number)
-        block = self._blocks.get(key)
-        if block is None:
-            block = self._valuelog.file(fid).handle.read_at(number * _BLOCK, _BLOCK)
-            self._blocks[key] = block
-            if len(self._blocks) > _BLOCKS_KEPT:
-                self._blocks.popitem(last=False)
-        return block
+    @classmethod
+    def look(cls, regions: Regions, ts: I64, place: I64) -> _Records:
+        """Read and classify what the index has under some timestamps."""
+        n = len(place)
+        at, room = regions.load(place, np.full(n, _HEAD, np.int64))
+        found = cls(at, room, place, np.empty(n, np.uint8), np.empty(n, np.int64), np.empty(n, np.int64))
+        gather.classify(regions.data, at, room, ts, found.kind, found.start, found.size)
+        return found
 
-    def is_prewrite(self, ts: int, pointer: Pointer) -> bool:
-        """Whether a record certainly is the prewrite that is indexed under ``ts``; False = read the record, checked.
+    def with_more(self, other: _Records) -> _Records:
+        """Both."""
+        names = _Records.__slots__
+        return _Records(*(np.concatenate((getattr(self, name), getattr(other, name))) for name in names))
 
-        Its checksum is looked at when its commit comes. Until then type and start ts must both fit: no flipped bit
-        makes a commit look like that, since a commit is not indexed under its start ts.
-        """
-        number, at = divmod(pointer.offset, _BLOCK)
-        high = ts >> 21
-        if high != self._high:
-            self._high, self._high_bytes = high, frame.varint(high)
-        # All but the last 21 bits of neighbours are the same.
-        begin = bytes((0x08, 0, 0x10, ts & 0x7F | 0x80, ts >> 7 & 0x7F | 0x80, ts >> 14 & 0x7F | 0x80))
-        begin = begin + self._high_bytes if high else b"\x08\x00\x10" + frame.varint(ts)
-        return self._block(pointer.fid, number).startswith(begin, at + frame.HEADER_BYTES)
+    def complete(self, regions: Regions, rows: I64) -> None:
+        """Read those of some records that are not wholly there."""
+        short = np.unique(rows[self.room[rows] < _HEADER + self.size[rows]])
+        self.at[short], self.room[short] = regions.load(self.place[short], _HEADER + self.size[short])
 
-    def read(self, pointer: Pointer) -> bytes:
-        """Payload of a record, checked. Raises BadRecord."""
-        number, at = divmod(pointer.offset, _BLOCK)
-        block = self._block(pointer.fid, number)
-        begin = at + frame.HEADER_BYTES
-        if begin <= len(block):
-            magic, length, checksum = frame.decode_header(block, at)
-            if magic == frame.RECORD_MAGIC and begin + length <= len(block):
-                payload = block[begin : begin + length]
-                if frame.crc32c(payload) == checksum:
-                    return payload
-        # Not within the block, or not good: the file's own reading decides and names what is wrong.
-        return self._valuelog.read(pointer)
+    def whole(self, rows: I64) -> int:
+        """How many of some records, from the first on, are wholly there."""
+        short = np.flatnonzero(self.room[rows] < _HEADER + self.size[rows])
+        return int(short[0]) if len(short) else len(rows)
 
 
 class Reader:
@@ -148,98 +87,204 @@ class Reader:
         self._index = index
         self._valuelog = valuelog
         self._pending = pending
+        self.plain = PlainReader(index, valuelog, pending)
+        self._own = threading.local()
+        self._keys = 4096  # about as many of the index as one batch takes
 
-    def binlogs(self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]) -> Iterator[Binlog]:
-        """Every committed binlog with after < commit ts <= upto, in order; flagged where it is late or an orphan."""
+    def read(self, after: int, upto: int, memory: Memory, *, max_bytes: int, most: int | None = None) -> Found:
+        """Binlogs with after < commit ts <= upto from the first on: at least one, then what fits into ``max_bytes``.
+
+        ``last`` is ``upto`` when there are no more. ``memory``: outcomes that are on no file, by commit ts.
+
+        Raises:
+            LargeBinlog: the first one alone may be larger than ``most``.
+            BadRecord, OrphanCommit: the first one cannot be served.
+        """
         # One look for all of it: an outcome moves from memory to the index at any time, into which is looked later.
         memory = dict(memory)
-        extra = self._extra(after, upto, memory)
-        cache = RecordCache(self._valuelog)
-        at = 0
-        for binlog in self._indexed(after, upto, memory, cache):
-            while at < len(extra) and extra[at][:2] < (binlog.commit_ts, binlog.start_ts):
-                yield from self._resolve(extra[at], cache)
-                at += 1
-            yield binlog
-        for each in extra[at:]:
-            yield from self._resolve(each, cache)
+        while after < upto:
+            extra = self._extra(after, upto, memory)
+            stop = extra[0] - 1 if extra else upto
+            found = self._by_columns(after, stop, max_bytes, most) if stop > after else Found(NONE, stop)
+            if self._extra(after, found.last, memory):
+                continue  # a late commit came in between: it is noted before it is in the index
+            if len(found.binlogs):
+                return found
+            after = found.last
+            if found.closer or (extra and after == stop):
+                until = found.closer or (upto if len(extra) > _EXTRAS else extra[-1])
+                found = self._one_by_one(after, until, memory, max_bytes)
+                if len(found.binlogs):
+                    return found
+                after = found.last
+        return Found(NONE, max(after, upto))
 
-    def _indexed(
-        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]], cache: RecordCache
-    ) -> Iterator[Binlog]:
-        held = {item.commit_ts for item in self._pending.between(after, upto)}
-        held |= {commit for commit in memory if after < commit <= upto}
-        prewrites: dict[int, Pointer] = {}
-        for ts, pointer in self._index.pointers(after, upto):
-            if ts in held and self._is_extra(ts, pointer, memory):
-                continue
-            if cache.is_prewrite(ts, pointer):
-                prewrites[ts] = pointer
-                continue
-            commit = cache.read(pointer)
-            tp, start, commit_ts, start_end, tail = frame.split(commit)
-            if tp == 0 and start == ts:
-                prewrites[ts] = pointer
-                continue
-            if tp == 0 or commit_ts != ts:
-                raise self._disagrees(ts, pointer)
-            if start == ts:
-                yield Binlog(ts, start, commit, IN_ORDER)
-                continue
-            found = prewrites.pop(start, None) or self._index.get(start)
-            if found is None:
-                # Orphans are noted before they are indexed, so this is a prewrite that was lost since.
-                raise OrphanCommit(
-                    f"the prewrite of commit {ts} with start ts {start} is on no file", start_ts=start, commit_ts=ts
-                )
-            prewrite = cache.read(found)
-            if prewrite[:2] == frame.PREWRITE_BEGIN and prewrite[2:start_end] == commit[2:start_end] and start_end:
-                merged = commit[:tail] + prewrite[frame.split(prewrite).tail :]
-            else:
-                merged = frame.merge(self._checked(prewrite, found, start), commit)
-            yield Binlog(ts, start, merged, IN_ORDER)
+    def _extra(self, after: int, upto: int, memory: Memory) -> list[int]:
+        """Commit ts that need a closer look, ascending."""
+        if not self._pending and not memory:
+            return []
+        found = {item.commit_ts for item in self._pending.between(after, upto)}
+        return sorted(found | {commit for commit in memory if after < commit <= upto})
 
-    def _extra(
-        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]
-    ) -> list[tuple[int, int, PendingCommit | bytes]]:
-        found: list[tuple[int, int, PendingCommit | bytes]] = [
-            (item.commit_ts, item.start_ts, item) for item in self._pending.between(after, upto)
-        ]
-        found += [(c, start, payload) for c, (start, payload) in memory.items() if after < c <= upto]
-        return sorted(found, key=lambda each: each[:2])
+    def _one_by_one(self, after: int, upto: int, memory: Memory, max_bytes: int) -> Found:
+        binlogs: list[Binlog] = []
+        size = 0
+        try:
+            for binlog in self.plain.binlogs(after, upto, dict(memory)):
+                size += len(binlog.payload)
+                # The next pull goes on behind a commit ts, so what shares one stays together.
+                if binlogs and size > max_bytes and binlog.commit_ts != binlogs[-1].commit_ts:
+                    return Found(Binlogs.of(binlogs), binlogs[-1].commit_ts)
+                binlogs.append(binlog)
+        except (BadRecord, OSError):
+            if not binlogs:
+                raise
+            return Found(Binlogs.of(binlogs), binlogs[-1].commit_ts)
+        return Found(Binlogs.of(binlogs), upto)
 
-    def _is_extra(self, ts: int, pointer: Pointer, memory: dict[int, tuple[int, bytes]]) -> bool:
-        if ts in memory:
-            return True
-        return any(item.pointer == pointer for item in self._pending.between(ts - 1, ts))
+    # -- by columns ----------------------------------------------------------------------------------------------------
 
-    def _resolve(self, extra: tuple[int, int, PendingCommit | bytes], cache: RecordCache) -> Iterator[Binlog]:
-        ts, start, what = extra
-        commit = what if isinstance(what, bytes) else cache.read(what.pointer)
-        found = self._index.get(start)
-        if found is None:
-            if isinstance(what, PendingCommit) and what.accepted:
-                return  # accepted by name: it is left out from then on
-            yield Binlog(ts, start, commit, ORPHAN)
-            return
-        flag = LATE if isinstance(what, PendingCommit) and what.late and not what.accepted else IN_ORDER
-        yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), flag)
+    def _by_columns(self, after: int, upto: int, max_bytes: int, most: int | None) -> Found:
+        keys = self._keys
+        ts, fid, offset = self._index.columns(after, upto, keys)
+        if not len(ts):
+            return Found(NONE, upto)
+        place = places(fid, offset)
+        n = _fitting(place, max_bytes + max_bytes // 2 + _HEAD)
+        last = int(ts[n - 1]) if n < len(ts) or len(ts) == keys else upto
+        try:
+            found = self._merged(ts[:n], place[:n], last, max_bytes, most)
+        except (BadRecord, OSError):
+            # Some record cannot be read; the one that cannot is named by itself.
+            return Found(NONE, after, closer=int(ts[n - 1]))
+        used = int(np.searchsorted(ts, found.last, side="right"))
+        grown = 2 * keys if used == keys and found.binlogs.size < max_bytes // 2 else used + used // 4
+        self._keys = min(max(grown, _FEWEST_KEYS), _MOST_KEYS)
+        return found
 
-    def _prewrite(self, pointer: Pointer, start_ts: int, cache: RecordCache) -> bytes:
-        return self._checked(cache.read(pointer), pointer, start_ts)
+    def _merged(self, ts: I64, place: I64, last: int, max_bytes: int, most: int | None) -> Found:
+        regions = self._regions()
+        records = _Records.look(regions, ts, place)
+        closer = 0
+        bad = np.flatnonzero(records.kind == gather.BAD)
+        upto = int(bad[0]) if len(bad) else len(ts)
+        if len(bad):
+            closer = int(ts[upto])
+        commits = np.flatnonzero(records.kind[:upto] == gather.COMMIT)
+        prewrites, records = self._prewrites_of(commits, ts, records, regions)
+        lost = np.flatnonzero(prewrites == _LOST)
+        if len(lost):
+            closer = int(ts[commits[lost[0]]])
+            commits, prewrites = commits[: lost[0]], prewrites[: lost[0]]
+        # How many fit; a merged binlog is a little smaller than its two records.
+        sizes = records.size[commits] + np.where(prewrites >= 0, records.size[prewrites], 0)
+        fit = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
+        fit = min(max(fit, 1), len(commits))
+        if fit < len(commits):
+            commits, prewrites, closer, last = commits[:fit], prewrites[:fit], 0, int(ts[commits[fit - 1]])
+        if fit == 1 and most is not None and sizes[0] > most:
+            raise LargeBinlog(int(sizes[0]))
+        if fit == 1 and prewrites[0] >= 0 and sizes[0] > _LARGE:
+            binlogs = self._large(int(commits[0]), int(prewrites[0]), ts, records, regions)
+        else:
+            binlogs = _merge(commits, prewrites, ts, records, regions)
+        if len(binlogs) < len(commits):
+            closer = int(ts[commits[len(binlogs)]])
+        return Found(binlogs, closer - 1 if closer else last, closer)
 
-    def _checked(self, payload: bytes, pointer: Pointer, start_ts: int) -> bytes:
-        meta = frame.read_meta(payload)
-        if meta.tp != 0 or meta.start_ts != start_ts:
-            raise self._disagrees(start_ts, pointer)
-        return payload
-
-    def _disagrees(self, ts: int, pointer: Pointer) -> BadRecord:
-        path = str(self._valuelog.file(pointer.fid).path)
-        return BadRecord(
-            f"the index points {ts} at {path} offset {pointer.offset}, where another record lies",
-            hint="stop the Pump and remove its kv directory: the index is rebuilt from the value log",
-            path=path,
-            offset=pointer.offset,
-            reason="index and value log disagree",
+    def _prewrites_of(self, commits: I64, ts: I64, records: _Records, regions: Regions) -> tuple[I64, _Records]:
+        """Row of each commit's prewrite among the records, `_FAKE` or `_LOST`; the records with those from before."""
+        start = records.start[commits]
+        among = np.flatnonzero(records.kind == gather.PREWRITE)
+        prewrites = np.full(len(commits), _LOST, np.int64)
+        prewrites[start == ts[commits]] = _FAKE
+        if len(among):
+            near = np.minimum(np.searchsorted(ts[among], start), len(among) - 1)
+            here = (ts[among[near]] == start) & (prewrites == _LOST)
+            prewrites[here] = among[near[here]]
+        # Sorted: neighbours of the index lie in one of LevelDB's blocks.
+        wanted = np.unique(start[prewrites == _LOST])
+        pointers = [(each, found) for each in wanted.tolist() if (found := self._index.get(each)) is not None]
+        if not pointers:
+            return prewrites, records
+        before = np.array([each for each, _ in pointers], np.int64)
+        place = places(
+            np.array([found.fid for _, found in pointers], np.uint32),
+            np.array([found.offset for _, found in pointers], np.int64),
         )
+        more = _Records.look(regions, before, place)
+        near = np.minimum(np.searchsorted(before, start), len(before) - 1)
+        here = (before[near] == start) & (prewrites == _LOST) & (more.kind[near] == gather.PREWRITE)
+        prewrites[here] = len(records.at) + near[here]
+        return prewrites, records.with_more(more)
+
+    def _large(self, commit: int, prewrite: int, ts: I64, records: _Records, regions: Regions) -> Binlogs:
+        """One large transaction: the prewrite is read to where its bytes belong, so they are in memory once."""
+        one = np.array([commit])
+        records.complete(regions, one)
+        data = regions.data
+        if not records.whole(one) or not gather.is_good(data, int(records.at[commit]), int(records.size[commit])):
+            return NONE
+        begin = int(records.at[commit]) + _HEADER
+        head = gather.tail_of(data, begin, begin + int(records.size[commit])) - begin
+        at, size = int(records.at[prewrite]) + _HEADER, int(records.size[prewrite])
+        seen = min(size, int(records.room[prewrite]) - _HEADER)
+        skip = gather.tail_of(data, at, at + seen) - at
+        if head < 0 or skip < 0 or (skip == seen and seen < size):
+            return _merge(one, np.array([prewrite]), ts, records, regions)
+        out = np.empty(head + size - skip, np.uint8)
+        out[:head] = data[begin : begin + head]
+        whole = regions.read(int(records.place[prewrite]), _HEADER + skip, out.data[head:])
+        job = gather.job_of(out, head, len(out)) if whole and gather.is_good_in_two(data, at, skip, out, head) else -1
+        if job < 0:
+            return NONE
+        return Binlogs(
+            commit_ts=ts[one], start_ts=records.start[one], ddl_job_id=np.array([job]), flags=np.zeros(1, np.uint8),
+            data=out, offsets=np.array([0, len(out)]),
+        )  # fmt: skip
+
+    def _regions(self) -> Regions:
+        found: Regions | None = getattr(self._own, "regions", None)
+        if found is None:
+            found = self._own.regions = Regions(self._valuelog)
+        found.begin()
+        return found
+
+
+_FAKE, _LOST = -1, -2
+
+
+def _fitting(place: I64, budget: int) -> int:
+    """How many places from the first on are read with about ``budget`` bytes; at least one."""
+    n = len(place)
+    while n > 1:
+        size = bytes_of(place[:n], np.full(n, _HEAD, np.int64))
+        if size <= budget:
+            break
+        n = max(min(n * budget // size, n * 7 // 8), 1)
+    return n
+
+
+def _merge(commits: I64, prewrites: I64, ts: I64, records: _Records, regions: Regions) -> Binlogs:
+    """Merged binlogs of commits, from the first on, as long as they are good."""
+    real = prewrites >= 0
+    records.complete(regions, np.concatenate((commits, prewrites[real])))
+    whole = records.whole(commits)
+    short = np.flatnonzero(real)[records.whole(prewrites[real]) :]
+    n = min(whole, int(short[0])) if len(short) else whole
+    commits, prewrites = commits[:n], prewrites[:n]
+    columns = np.empty((4, n), np.int64)
+    head, tail_at, tail, job = columns
+    at, start = records.at[commits], records.start[commits]
+    n = gather.measure(
+        regions.data, at, records.size[commits], np.where(prewrites >= 0, records.at[prewrites], -1),
+        np.where(prewrites >= 0, records.size[prewrites], 0), start, head, tail_at, tail, job,
+    )  # fmt: skip
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(head[:n] + tail[:n], out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    gather.merge_all(regions.data, at[:n], head[:n], tail_at[:n], tail[:n], offsets, data)
+    return Binlogs(
+        commit_ts=ts[commits[:n]], start_ts=start[:n], ddl_job_id=job[:n].copy(), flags=np.zeros(n, np.uint8),
+        data=data, offsets=offsets,
+    )  # fmt: skip

@@ -17,9 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
+from include.codec.jit import frozen
 from include.errors import (
     BadRecord,
     ConfigError,
@@ -34,7 +36,10 @@ from include.model.position import ZERO_POINTER, Pointer
 from include.model.tso import MAX_TSO, Tso, compose
 from include.proto import binlog_pb2
 from include.settings import PumpSettings
-from pump_service.store import frame, gc, identity, reader
+from pump_service.intake.parse import Columns
+from pump_service.store import frame, gc, identity
+from pump_service.store.batch import ORPHAN, PullBatch
+from pump_service.store.block import I64, U8
 from pump_service.store.chaser import Chaser
 from pump_service.store.collected import YOUNGER_THAN_MS, CollectedCommits
 from pump_service.store.disk import DiskGuard, give_back_at_start, is_full
@@ -44,10 +49,11 @@ from pump_service.store.index import Index, IndexFailed, key_ts, tuning_of, unpa
 from pump_service.store.indexer import Indexer
 from pump_service.store.pairing import Unresolved
 from pump_service.store.pending import PendingCommit, PendingCommits
-from pump_service.store.reader import PullBatch, Reader
+from pump_service.store.reader import Reader
+from pump_service.store.records import Item, Records
 from pump_service.store.summary import NEVER, lowest_open_start
 from pump_service.store.valuelog import ValueLog
-from pump_service.store.writer import Done, Item, Status, Writer
+from pump_service.store.writer import BlockDone, Done, Status, Writer
 
 __all__ = ["GcReport", "Item", "PendingCommit", "PullBatch", "Status", "Store", "StoreStatus", "Unresolved"]
 
@@ -56,6 +62,7 @@ T = TypeVar("T")
 
 _DELETE_KEYS_AT_ONCE = 1024
 _PERSIST_WITHIN_S = 5.0
+_KEYS_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +105,7 @@ class Store:
         self._gc_running = threading.Lock()
         self._gc_held_by: list[str] = []
         self._closed = False
+        self._keys: dict[Pointer, bytes] = {}  # prewrite keys that were read lately
         self._unwritten: list[Callable[[], None]] = []
         self.fault: BaseException | None = None
         self._fault_listeners: list[Callable[[BaseException], None]] = []
@@ -310,6 +318,14 @@ class Store:
         """
         self._writer.submit(items, done)
 
+    def submit_block(self, data: U8, starts: I64, sizes: I64, columns: Columns, done: BlockDone) -> None:
+        """Store payloads that lie in a buffer, as `pump_service.intake.parse` describes them; never blocks.
+
+        Every row must be `GOOD`. The arrays belong to the store from here on, also the buffer, until ``done`` is
+        called, once, from the writer thread: None = all are durable, else one status a row, as `submit` has them.
+        """
+        self._writer.submit_records(Records(frozen(data), starts, sizes, columns), done)
+
     @property
     def backlog_bytes(self) -> int:
         """Bytes of payloads that wait to be written."""
@@ -479,14 +495,40 @@ class Store:
         """Whether a prewrite waits for its outcome."""
         return self._indexer.pairing.is_waiting(start_ts)
 
-    def unresolved(self, limit: int = 100) -> list[Unresolved]:
-        """Prewrites without an outcome, in order of arrival: the first holds the watermark."""
-        return self._indexer.pairing.oldest(limit)
+    def unresolved(self, limit: int = 100, *, keys: bool = True) -> list[Unresolved]:
+        """Prewrites without an outcome, in order of arrival: the first holds the watermark.
+
+        Their keys are read from the value log, unless they are not wanted; one that cannot be read is left empty here.
+        """
+        found = self._indexer.pairing.oldest(limit)
+        return [replace(each, prewrite_key=self._known_key(each)) for each in found] if keys else found
+
+    def prewrite_key(self, prewrite: Unresolved) -> bytes:
+        """Key of an unresolved prewrite, from the value log. Raises BadRecord, OSError."""
+        return self._valuelog.file(prewrite.pointer.fid).read_key(prewrite.pointer.offset)
+
+    def _known_key(self, prewrite: Unresolved) -> bytes:
+        known = self._keys.get(prewrite.pointer)
+        if known is None:
+            try:
+                known = self.prewrite_key(prewrite)
+            except (BadRecord, OSError) as error:
+                log.warning("prewrite_key_unread", start_ts=prewrite.start_ts, error=str(error))
+                return b""
+            if len(self._keys) >= _KEYS_KEPT:
+                self._keys.clear()
+            self._keys[prewrite.pointer] = known
+        return known
 
     def min_unresolved(self) -> Tso | None:
         """Smallest start ts of them."""
         lowest = self._indexer.pairing.min_start()
         return None if lowest is None else Tso(lowest)
+
+    def min_unsettled(self) -> Tso | None:
+        """Smallest start ts whose outcome is not on disk: of prewrites without one, and of those kept in memory."""
+        lowest = [self._indexer.pairing.min_start(), min(list(self._indexer.memory_starts), default=None)]
+        return Tso(min(found)) if (found := [ts for ts in lowest if ts is not None]) else None
 
     def late(self) -> list[PendingCommit]:
         """Late commits, accepted ones too."""
@@ -525,29 +567,28 @@ class Store:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def pull(self, after: int, *, until: int | None = None, max_bytes: int, strict: bool = False) -> PullBatch:
+    def pull(
+        self, after: int, *, until: int | None = None, max_bytes: int, most: int | None = None, strict: bool = False
+    ) -> PullBatch:
         """Committed binlogs with commit ts above ``after``, up to the watermark (or ``until``), in order.
 
         At least one binlog when there is one; then as many as fit into ``max_bytes``. Raises PositionCollected below
         the GC point, BadRecord on damage. ``strict`` is for the protocol that has no flags: LateCommit while an
         unaccepted one lies at or below the watermark (this puller may have passed it), OrphanCommit when one is next.
+        LargeBinlog when ``most`` is given and the next one alone may be larger.
         """
         self._check_floor(after)
         watermark = self.watermark
         upto = watermark if until is None else min(watermark, until)
-        batch = PullBatch(after=Tso(after), last=Tso(max(after, upto)), watermark=watermark)
-        for binlog in self._reader.binlogs(after, upto, self._indexer.memory):
-            size = batch.size + len(binlog.payload)
-            # The next pull goes on behind a commit ts, so what shares one stays together.
-            if batch.payloads and size > max_bytes and binlog.commit_ts != batch.commit_list[-1]:
-                batch.last = Tso(batch.commit_list[-1])
-                batch.more = True
-                break
-            batch.size = size
-            batch.payloads.append(binlog.payload)
-            batch.commit_list.append(binlog.commit_ts)
-            batch.start_list.append(binlog.start_ts)
-            batch.flag_list.append(binlog.flag)
+        try:
+            found = self._reader.read(after, upto, self._indexer.memory, max_bytes=max_bytes, most=most)
+        except (BadRecord, OrphanCommit):
+            self._check_floor(after)
+            raise
+        batch = PullBatch(
+            after=Tso(after), last=Tso(max(after, found.last)), watermark=watermark, binlogs=found.binlogs,
+            more=found.last < upto,
+        )  # fmt: skip
         if self._pending:
             batch.behind = [item for item in self._pending.between(0, after) if item.late and item.holds]
             if strict:
@@ -573,9 +614,10 @@ class Store:
                     hint="look at the transaction, then `pumphouse archive accept`",
                     start_ts=item.start_ts, commit_ts=item.commit_ts, watermark=item.watermark,
                 )  # fmt: skip
-        if reader.ORPHAN not in batch.flag_list:
+        orphans = np.flatnonzero(batch.binlogs.flags == ORPHAN)
+        if not len(orphans):
             return
-        at = batch.flag_list.index(reader.ORPHAN)
+        at = int(orphans[0])
         if at == 0:
             start_ts, commit_ts = batch.start_list[0], batch.commit_list[0]
             raise OrphanCommit(

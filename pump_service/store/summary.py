@@ -5,16 +5,21 @@ start ts of its commits and the smallest start ts of its prewrites: enough to sa
 some point, but for the few buckets that lie across the point; those are read.
 """
 
+# mypy: disable-error-code="arg-type, assignment, return-value"
+# (inside kernels there is one kind of integer)
+
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from include.codec.jit import Bytes, Ints, kernel
 from pump_service.store import frame
-from pump_service.store.block import Entry
+from pump_service.store.block import Block, Entry
 
 BUCKET_RECORDS = 256
 NEVER = (1 << 63) - 1
@@ -24,40 +29,68 @@ END, MIN_COMMIT, MAX_COMMIT, MIN_COMMIT_START, MIN_PREWRITE_START = range(5)
 _COLUMNS = 5
 
 
+@kernel
+def sum_up(
+    tp: Bytes, start_ts: Ints, commit_ts: Ints, ends: Ints, rows: Ints, used: int, in_last: int
+) -> tuple[int, int, int]:
+    """Add records to the buckets: rows in use, records in the last of them, largest storage ts."""
+    highest = np.int64(0)
+    for at in range(len(tp)):
+        start, commit = start_ts[at], commit_ts[at]
+        if in_last == 0 or in_last >= BUCKET_RECORDS:
+            rows[used, MIN_COMMIT], rows[used, MAX_COMMIT] = NEVER, 0
+            rows[used, MIN_COMMIT_START] = rows[used, MIN_PREWRITE_START] = NEVER
+            used += 1
+            in_last = 0
+        in_last += 1
+        last = used - 1
+        rows[last, END] = ends[at]
+        highest = max(highest, start if tp[at] == 0 else commit)
+        if tp[at] == 0:
+            rows[last, MIN_PREWRITE_START] = min(rows[last, MIN_PREWRITE_START], start)
+        elif commit > 0 and start != commit:
+            rows[last, MIN_COMMIT] = min(rows[last, MIN_COMMIT], commit)
+            rows[last, MAX_COMMIT] = max(rows[last, MAX_COMMIT], commit)
+            rows[last, MIN_COMMIT_START] = min(rows[last, MIN_COMMIT_START], start)
+    return used, in_last, highest
+
+
 class FileSummary:
-    """Growing summary of one file. Written by the writer thread, read by GC: rows are replaced, never changed."""
+    """Growing summary of one file. Written by the writer thread, read by GC, which gets a copy."""
 
     def __init__(self, fid: int) -> None:
         self.fid = fid
         self.end = 0
         self.records = 0
         self.max_ts = 0
-        self._rows: list[tuple[int, int, int, int, int]] = []
-        self._in_last = 0
+        self._lock = threading.Lock()
+        self._rows = np.zeros((64, _COLUMNS), np.int64)
+        self._used = 0
+        self._in_last = 0  # records in the last bucket
 
-    def add(self, entries: Sequence[Entry] | Iterable[Entry]) -> None:
+    def add(self, records: Block | Sequence[Entry]) -> None:
         """Add records in file order."""
-        for tp, start, commit, _fid, offset, size, _key in entries:
-            self.records += 1
-            self.end = offset + frame.HEADER_BYTES + size
-            ts = start if tp == 0 else commit
-            self.max_ts = max(self.max_ts, ts)
-            if self._in_last == 0 or self._in_last >= BUCKET_RECORDS:
-                self._rows.append((self.end, NEVER, 0, NEVER, NEVER))
-                self._in_last = 0
-            self._in_last += 1
-            _, min_commit, max_commit, min_commit_start, min_prewrite_start = self._rows[-1]
-            if tp == 0:
-                min_prewrite_start = min(min_prewrite_start, start)
-            elif commit > 0 and start != commit:
-                min_commit = min(min_commit, commit)
-                max_commit = max(max_commit, commit)
-                min_commit_start = min(min_commit_start, start)
-            self._rows[-1] = (self.end, min_commit, max_commit, min_commit_start, min_prewrite_start)
+        block = records if isinstance(records, Block) else Block.of(records)
+        if not len(block):
+            return
+        with self._lock:
+            need = self._used + len(block) // BUCKET_RECORDS + 2
+            if need > len(self._rows):
+                grown = np.zeros((max(need, 2 * len(self._rows)), _COLUMNS), np.int64)
+                grown[: self._used] = self._rows[: self._used]
+                self._rows = grown
+            ends = block.offset + (block.size + frame.HEADER_BYTES)
+            self._used, self._in_last, highest = sum_up(
+                block.tp, block.start_ts, block.commit_ts, ends, self._rows, self._used, self._in_last
+            )
+            self.records += len(block)
+            self.end = int(ends[-1])
+            self.max_ts = max(self.max_ts, highest)
 
     def buckets(self) -> npt.NDArray[np.int64]:
         """(n, 5) array of END, MIN_COMMIT, MAX_COMMIT, MIN_COMMIT_START, MIN_PREWRITE_START."""
-        return np.array(list(self._rows), dtype=np.int64).reshape(-1, _COLUMNS)
+        with self._lock:
+            return self._rows[: self._used].copy()
 
     def to_bytes(self) -> bytes:
         """One JSON line and the bucket array."""
@@ -86,8 +119,8 @@ class FileSummary:
             summary.records = int(head["records"])
             summary.max_ts = int(head["max_ts"])
             summary._in_last = int(head["in_last"])
-            rows = np.frombuffer(body, dtype=np.int64).reshape(-1, _COLUMNS).tolist()
-            summary._rows = [(r[0], r[1], r[2], r[3], r[4]) for r in rows]
+            summary._rows = np.frombuffer(body, dtype=np.int64).reshape(-1, _COLUMNS).copy()
+            summary._used = len(summary._rows)
         except (ValueError, KeyError, TypeError):
             return None
         return summary
@@ -97,7 +130,7 @@ def lowest_open_start(
     buckets: npt.NDArray[np.int64],
     gc_point: int,
     indexed_end: int,
-    read: Callable[[int, int], Iterable[Sequence[Entry]]],
+    read: Callable[[int, int], Iterable[Iterable[Entry]]],
 ) -> int:
     """Smallest start ts in one file that the deletion limit may not pass, NEVER when there is none.
 

@@ -11,58 +11,74 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from include.errors import BadRecord
 from include.model.position import ZERO_POINTER, Pointer
 from pump_service.store import frame, recovery
-from pump_service.store.block import Entry
+from pump_service.store.block import Block, Entry
+from pump_service.store.framing import Framer
 from pump_service.store.fs import FileSystem
 from pump_service.store.logfile import LogFile, file_name, parse_name
+from pump_service.store.records import Records
 from pump_service.store.summary import FileSummary
 
 log = structlog.get_logger(__name__)
 
 _REWRITE_BLOCK = 4 << 20
-
-
-class Writable(Protocol):
-    """What the value log needs of an item."""
-
-    @property
-    def payload(self) -> bytes:
-        """Serialized Binlog."""
-        ...
-
-    @property
-    def tp(self) -> int:
-        """Type."""
-        ...
-
-    @property
-    def start_ts(self) -> int:
-        """Start ts."""
-        ...
-
-    @property
-    def commit_ts(self) -> int:
-        """Commit ts."""
-        ...
-
-    @property
-    def prewrite_key(self) -> bytes:
-        """Key to ask about."""
-        ...
+# Most bytes of one write of many records, which are put together in a buffer; a larger record is written as it is.
+_WRITE_BYTES = 8 << 20
 
 
 @dataclass(slots=True)
 class Appended:
-    """Outcome of an append: `entries` are durable, in order; the items behind them are not when `error` is set."""
+    """Outcome of an append: so many `records` are durable, in order; those behind are not when `error` is set."""
 
-    entries: list[Entry] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    records: int = 0
     error: OSError | None = None
+
+
+class _Rows:
+    """The rows of one append, which may lie in several buffers, numbered through."""
+
+    def __init__(self, parts: Sequence[Records]) -> None:
+        self.parts = parts
+        self.sizes = _joined([part.stored_sizes for part in parts])
+        self.tp = _joined([part.columns.tp for part in parts])
+        self.start_ts = _joined([part.columns.start_ts for part in parts])
+        self.commit_ts = _joined([part.columns.commit_ts for part in parts])
+        self.ends = np.cumsum(self.sizes + frame.HEADER_BYTES)
+        self.begins = np.cumsum([0, *map(len, parts)])
+
+    def between(self, first: int, stop: int) -> list[tuple[Records, int, int]]:
+        """The parts of some rows: (records, first, stop)."""
+        found = []
+        for part, begin, end in zip(self.parts, self.begins[:-1].tolist(), self.begins[1:].tolist(), strict=True):
+            if begin < stop and first < end:
+                found.append((part, max(first - begin, 0), min(stop, end) - begin))
+        return found
+
+    def block(self, first: int, stop: int, fid: int, offset: int) -> Block:
+        """Where rows lie that were written from an offset on."""
+        rows = slice(first, stop)
+        sizes = self.sizes[rows]
+        parts = self.between(first, stop)
+        names = ("ddl_job_id", "key_at", "key_size")
+        rest = (_joined([getattr(part.columns, name)[a:b] for part, a, b in parts]) for name in names)
+        frames = sizes + frame.HEADER_BYTES
+        return Block(
+            np.full(stop - first, fid, np.int32), offset + np.cumsum(frames) - frames, sizes, self.tp[rows],
+            self.start_ts[rows], self.commit_ts[rows], *rest,
+        )  # fmt: skip
+
+
+def _joined(columns: list[NDArray[Any]]) -> NDArray[Any]:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 class ValueLog:
@@ -80,6 +96,7 @@ class ValueLog:
         self._next_fid = 0
         self.first_fid = 0  # of the oldest file that is left
         self._summaries: dict[int, FileSummary] = {}
+        self._framer = Framer()
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -173,50 +190,57 @@ class ValueLog:
 
     # -- writing: one thread -------------------------------------------------------------------------------------
 
-    def append(self, items: Sequence[Writable]) -> Appended:
-        """Write items as records, one write and one sync for each file and each `recovery.UNSYNCED_BYTES` of them."""
+    def append(self, parts: Sequence[Records]) -> Appended:
+        """Write records, one write and one sync for each file and each `_WRITE_BYTES` of them."""
         result = Appended()
-        at = 0
+        rows = _Rows(parts)
         try:
-            while at < len(items):
-                at = self._append_run(items, at, result)
+            while result.records < len(rows.sizes):
+                self._append_run(rows, result)
         except OSError as error:
             result.error = error
         return result
 
-    def _append_run(self, items: Sequence[Writable], at: int, result: Appended) -> int:
+    def _append_run(self, rows: _Rows, result: Appended) -> None:
         file = self._active or self._create()
-        fid, offset, limit, max_ts = file.fid, file.end, self._limit, 0
-        chunks: list[bytes] = []
-        entries: list[Entry] = []
-        pack, crc = frame.pack_header, frame.crc32c
-        most = file.end + recovery.UNSYNCED_BYTES - frame.FOOTER_BYTES
-        while at < len(items) and offset <= limit:
-            item = items[at]
-            payload, tp = item.payload, item.tp
-            size = len(payload)
-            if entries and offset + frame.HEADER_BYTES + size > most:
-                break  # recovery takes more than that with a hole in it for damage; a larger record goes alone
-            chunks += (pack(frame.RECORD_MAGIC, size, crc(payload)), payload)
-            entries.append(
-                Entry(tp, item.start_ts, item.commit_ts, fid, offset, size, b"" if tp else item.prewrite_key)
-            )
-            ts = item.commit_ts if tp else item.start_ts
-            max_ts = max(max_ts, ts)
-            offset += frame.HEADER_BYTES + size
-            at += 1
-        seal = offset > limit
-        file.append(chunks, offset, max_ts, seal=seal, sync=self._sync)
+        fid, begin, first = file.fid, file.end, result.records
+        stop, size, seal = self._run(rows, first, begin)
+        chunks: Sequence[bytes | memoryview] = ()
+        if stop - first == 1 and size > _WRITE_BYTES:
+            ((records, row, _),) = rows.between(first, stop)
+            chunks = self._framer.large_record(records, row)
+        elif stop > first:
+            chunks = [self._framer.records(rows.between(first, stop), size)]
+        run = slice(first, stop)
+        max_ts = int(np.where(rows.tp[run] == 0, rows.start_ts[run], rows.commit_ts[run]).max(initial=0))
+        file.append(chunks, begin + size, max_ts, seal=seal, sync=self._sync)
         summary = self._summaries.get(fid)
         if summary is None:
             summary = self._summaries[fid] = FileSummary(fid)
-        summary.add(entries)
-        result.entries += entries
+        if stop > first:
+            block = rows.block(first, stop, fid, begin)
+            summary.add(block)
+            result.blocks.append(block)
+            result.records = stop
         if seal:
             self._active = None
             self._save_summary(fid)
-            log.info("value_log_sealed", file_id=fid, max_ts=file.max_ts, bytes=offset)
-        return at
+            log.info("value_log_sealed", file_id=fid, max_ts=file.max_ts, bytes=begin + size)
+
+    def _run(self, rows: _Rows, first: int, offset: int) -> tuple[int, int, bool]:
+        """Which rows from ``first`` on go into one write at an offset: where they stop, their bytes, whether to seal.
+
+        A file takes records until one passes its limit. Recovery takes more than `recovery.UNSYNCED_BYTES` with a hole
+        in it for damage, so a larger record goes alone.
+        """
+        if offset > self._limit:
+            return first, 0, True
+        before = int(rows.ends[first - 1]) if first else 0
+        most = min(recovery.UNSYNCED_BYTES - frame.FOOTER_BYTES, _WRITE_BYTES)
+        past_limit = int(np.searchsorted(rows.ends, before + self._limit - offset, "right"))
+        within = int(np.searchsorted(rows.ends, before + most, "right"))
+        stop = min(past_limit + 1, max(within, first + 1), len(rows.ends))
+        return stop, int(rows.ends[stop - 1]) - before, past_limit < stop
 
     def _create(self) -> LogFile:
         # A summary of that name belongs to another life of the directory.

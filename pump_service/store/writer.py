@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
+import numpy as np
 import structlog
 
 from include.clock import Clock
 from include.errors import BinlogError, PumpReadOnly, WriterFailed
 from include.model.position import Pointer
-from pump_service.store.block import Entry
+from pump_service.store.block import I64, Block
 from pump_service.store.disk import DiskGuard
 from pump_service.store.logfile import SyncFailed
+from pump_service.store.records import Item, Records
 from pump_service.store.valuelog import ValueLog
 
 log = structlog.get_logger(__name__)
@@ -31,33 +33,35 @@ SAVE_SUMMARY_EVERY = 64 << 20
 
 Status = BinlogError | None
 Done = Callable[[list[Status]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One binlog to be stored. ``payload`` is the serialized Binlog with all always-emitted fields, as it is kept."""
-
-    payload: bytes
-    tp: int
-    start_ts: int
-    commit_ts: int
-    prewrite_key: bytes = b""
+# None = every record is durable, else one status a record.
+BlockDone = Callable[[list[Status] | None], None]
 
 
 class HandOver(Protocol):
     """What comes behind the writer."""
 
-    def hand_over(self, entries: Sequence[Entry]) -> None:
+    def hand_over(self, block: Block) -> None:
         """Take durable records, in order."""
         ...
 
 
 @dataclass(slots=True)
 class _Request:
-    items: Sequence[Item]
-    done: Done
+    records: Records
+    done: BlockDone
     bytes: int
-    own: bool
+    own: bool = False
+    statuses: list[Status] | None = None
+
+    def refuse(self, rows: I64, error: BinlogError) -> None:
+        if self.statuses is None:
+            self.statuses = [None] * len(self.records)
+        for row in rows.tolist():
+            self.statuses[row] = error
+
+
+# Rows of requests that are still to be written, in order.
+_Left = list[tuple[_Request, I64]]
 
 
 class Writer:
@@ -71,12 +75,14 @@ class Writer:
         self._next = next_stage
         self._clock = clock
         self._group_bytes = group_bytes
-        self._queue: deque[_Request] = deque()
-        self._waiting = threading.Condition()
+        self._queue: SimpleQueue[_Request | None] = SimpleQueue()  # None = stop
+        self._put_back: _Request | None = None  # did not fit into the last group
         self._stopping = False
         self._unsaved = 0
+        self._taken_bytes = 0
+        self._submitted_bytes = 0
+        self._submitting = threading.Lock()
         self.lock = threading.Lock()  # held while a group is written and handed over
-        self.backlog_bytes = 0
         self.failed: WriterFailed | None = None
         self.refused = 0
         self.groups = 0
@@ -92,11 +98,16 @@ class Writer:
 
     def stop(self) -> None:
         """Write what is queued, then end."""
-        with self._waiting:
+        with self._submitting:
             self._stopping = True
-            self._waiting.notify_all()
+            self._queue.put(None)
         if self._thread.is_alive():
             self._thread.join()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Payload bytes that wait to be written."""
+        return self._submitted_bytes - self._taken_bytes
 
     def submit(self, items: Sequence[Item], done: Done, *, own: bool = False) -> None:
         """Queue items; never blocks. ``done`` gets one status an item, from the writer thread.
@@ -104,30 +115,20 @@ class Writer:
         ``own``: outcomes that the store settles. They may use the bookkeeping's reserve: a prewrite without an outcome
         on file keeps every file behind it, and then a full disk would stay full.
         """
-        size = sum(len(item.payload) for item in items)
-        with self._waiting:
-            if self._stopping:
-                stopped = WriterFailed("the store is closing", hint="send it to another Pump")
-            else:
-                self._queue.append(_Request(items, done, size, own))
-                self.backlog_bytes += size
-                self._waiting.notify()
+        self.submit_records(Records.of(items), lambda statuses: done(statuses or [None] * len(items)), own=own)
+
+    def submit_records(self, records: Records, done: BlockDone, *, own: bool = False) -> None:
+        """Queue records; never blocks. ``done`` is called once, from the writer thread, when they are durable."""
+        size = records.bytes
+        with self._submitting:
+            if not self._stopping:
+                self._submitted_bytes += size
+                self._queue.put(_Request(records, done, size, own))
                 return
-        done([stopped] * len(items))
+        done([WriterFailed("the store is closing", hint="send it to another Pump")] * len(records))
 
     def _run(self) -> None:
-        while True:
-            with self._waiting:
-                self._waiting.wait_for(lambda: self._queue or self._stopping)
-                if not self._queue:
-                    return
-                group: list[_Request] = []
-                size = 0
-                while self._queue and (not group or size + self._queue[0].bytes <= self._group_bytes):
-                    request = self._queue.popleft()
-                    group.append(request)
-                    size += request.bytes
-                self.backlog_bytes -= size
+        while (group := self._next_group()) is not None:
             try:
                 self._write_group(group)
             except BaseException as error:
@@ -136,63 +137,81 @@ class Writer:
                 self._fail(error)
                 self.on_fault(error)
 
+    def _next_group(self) -> list[_Request] | None:
+        """Everything that waits, up to the bytes of a group; None when it is time to end."""
+        first, self._put_back = self._put_back, None
+        if first is None:
+            first = self._queue.get()
+        if first is None:
+            return None
+        group, size = [first], first.bytes
+        while size < self._group_bytes:
+            try:
+                request = self._queue.get_nowait()
+            except Empty:
+                break
+            if request is None:
+                self._queue.put(None)  # the last of all: nothing is queued behind it
+                break
+            if size + request.bytes > self._group_bytes:
+                self._put_back = request
+                break
+            group.append(request)
+            size += request.bytes
+        self._taken_bytes += size
+        return group
+
     def _write_group(self, group: list[_Request]) -> None:
         with self.lock:
-            items = [item for request in group for item in request.items]
-            statuses: list[Status] = [None] * len(items)
-            entries: list[Entry] = []
+            blocks: list[Block] = []
             try:
-                entries = self._store(items, statuses, [request.own for request in group for _ in request.items])
+                self._store(group, blocks)
             finally:
                 # Counted before the answer: who has it must find the prewrite among the unresolved.
-                self.prewrites += sum(1 for entry in entries if entry.tp == 0)
-                at = 0
+                self.prewrites += sum(int(np.count_nonzero(block.tp == 0)) for block in blocks)
                 for request in group:
-                    upto = at + len(request.items)
-                    _answer(request.done, statuses[at:upto] if len(group) > 1 else statuses)
-                    at = upto
-            if entries:
-                self._next.hand_over(entries)
-        if entries:
-            self.on_written()
+                    _answer(request)
+            for block in blocks:
+                self._next.hand_over(block)
+        if not blocks:
+            self.groups += 1
+            return
+        self.on_written()
         self.groups += 1
-        self.records += len(entries)
-        self._unsaved += sum(entry.size for entry in entries)
+        for block in blocks:
+            self.records += len(block)
+            self._unsaved += block.bytes
         if self._unsaved >= SAVE_SUMMARY_EVERY:
             self._unsaved = 0
             self._valuelog.save_active_summary()
 
-    def _store(self, items: list[Item], statuses: list[Status], own: list[bool]) -> list[Entry]:
-        """Append what may be appended; sets the statuses of the rest."""
+    def _store(self, group: list[_Request], blocks: list[Block]) -> None:
+        """Append what may be appended, to the log and to ``blocks``; sets the statuses of the rest."""
+        left: _Left = [(request, np.arange(len(request.records))) for request in group]
         if self.failed is not None:
-            statuses[:] = [self.failed] * len(items)
-            return []
-        left = list(range(len(items)))
+            _set(left, self.failed)
+            return
         if self._guard.left_to_bookkeeping():
-            left = self._only_own(left, own, statuses)
+            left = self._only_own(left)
         if self._guard.read_only():
-            left = self._refuse_prewrites(left, items, statuses)
-        entries: list[Entry] = []
+            left = self._refuse_prewrites(left)
         for attempt in (1, 2, 3):
             if not left:
-                break
+                return
             try:
-                appended = self._valuelog.append([items[i] for i in left])
+                appended = self._valuelog.append([_take(request.records, rows) for request, rows in left])
             except BaseException:
-                for i in left:
-                    statuses[i] = WriterFailed("the writer stopped on an unexpected error")
+                _set(left, WriterFailed("the writer stopped on an unexpected error"))
                 raise
-            entries += appended.entries
-            left = left[len(appended.entries) :]
+            blocks += appended.blocks
             if appended.error is None:
-                break
+                return
+            left = _behind(left, appended.records)
             if not self._survives(appended.error):
-                for i in left:
-                    statuses[i] = self.failed
-                break
-            left = self._refuse_prewrites(left, items, statuses)
-            left = self._after_full(attempt, left, own, statuses)
-        return entries
+                if self.failed is not None:
+                    _set(left, self.failed)
+                return
+            left = self._after_full(attempt, self._refuse_prewrites(left))
 
     def _survives(self, error: OSError) -> bool:
         """Whether a failed append leaves the log as it was: only a full disk does, and only when the cut works."""
@@ -217,47 +236,66 @@ class Writer:
                 path=path,
             )
 
-    def _refuse_prewrites(self, which: Sequence[int], items: list[Item], statuses: list[Status]) -> list[int]:
-        refused = [i for i in which if items[i].tp == 0]
-        self._refuse(refused, statuses)
-        gone = set(refused)
-        return [i for i in which if i not in gone]
-
-    def _after_full(self, attempt: int, left: list[int], own: list[bool], statuses: list[Status]) -> list[int]:
+    def _after_full(self, attempt: int, left: _Left) -> _Left:
         """What may be tried once more on a full disk: first everything, then what may use the other reserve."""
         if attempt == 1 and self._guard.went_full():
             return left
-        left = self._only_own(left, own, statuses)
+        left = self._only_own(left)
         if attempt <= 2 and left and self._guard.make_room():
             return left
-        self._refuse(left, statuses)
+        self._refuse(left)
         return []
 
-    def _only_own(self, which: Sequence[int], own: list[bool], statuses: list[Status]) -> list[int]:
-        self._refuse([i for i in which if not own[i]], statuses)
-        return [i for i in which if own[i]]
+    def _only_own(self, left: _Left) -> _Left:
+        self._refuse([each for each in left if not each[0].own])
+        return [each for each in left if each[0].own]
 
-    def _refuse(self, which: Sequence[int], statuses: list[Status]) -> None:
-        if not which:
+    def _refuse_prewrites(self, left: _Left) -> _Left:
+        split = [(request, rows, request.records.columns.tp[rows] == 0) for request, rows in left]
+        self._refuse([(request, rows[prewrite]) for request, rows, prewrite in split])
+        kept = [(request, rows[~prewrite]) for request, rows, prewrite in split]
+        return [(request, rows) for request, rows in kept if len(rows)]
+
+    def _refuse(self, which: _Left) -> None:
+        count = sum(len(rows) for _, rows in which)
+        if not count:
             return
-        self.refused += len(which)
+        self.refused += count
         available = self._guard.available()
         error = PumpReadOnly(
             f"no available space, available: {available}, StopWriteAtAvailableSpace: {self._guard.stop_at}",
             available=available,
             limit=self._guard.stop_at,
         )
-        for i in which:
-            statuses[i] = error
+        _set(which, error)
 
     def synced_end(self) -> Pointer:
         """End of what is durable."""
         return self._valuelog.end
 
 
-def _answer(done: Done, statuses: list[Status]) -> None:
+def _take(records: Records, rows: I64) -> Records:
+    return records if len(rows) == len(records) else records.take(rows)
+
+
+def _behind(left: _Left, count: int) -> _Left:
+    """What is left when the first ``count`` rows are done."""
+    rest = []
+    for request, rows in left:
+        if count < len(rows):
+            rest.append((request, rows[count:]))
+        count = max(count - len(rows), 0)
+    return rest
+
+
+def _set(which: _Left, error: BinlogError) -> None:
+    for request, rows in which:
+        request.refuse(rows, error)
+
+
+def _answer(request: _Request) -> None:
     try:
-        done(statuses)
+        request.done(request.statuses)
     except Exception:
         # The caller's loop may be gone; the records are durable and the others must have their answers.
         log.exception("answer_failed")

@@ -179,6 +179,9 @@ class _CrashHandle:
     def read_at(self, offset: int, size: int) -> bytes:
         return self._handle.read_at(offset, size)
 
+    def read_into(self, offset: int, into: memoryview) -> int:
+        return self._handle.read_into(offset, into)
+
     def size(self) -> int:
         return self._handle.size()
 
@@ -258,6 +261,9 @@ class _FaultyHandle:
 
     def read_at(self, offset: int, size: int) -> bytes:
         return self._handle.read_at(offset, size)
+
+    def read_into(self, offset: int, into: memoryview) -> int:
+        return self._handle.read_into(offset, into)
 
     def size(self) -> int:
         return self._handle.size()

@@ -105,9 +105,8 @@ def pull(store: Any, after: int, upto: int) -> list[tuple[int, int, bytes]]:
     found: list[tuple[int, int, bytes]] = []
     while True:
         batch = store.pull(after, max_bytes=1 << 20)
-        payloads = payloads_of(batch)
-        found += zip(batch.start_ts.tolist(), batch.commit_ts.tolist(), payloads, strict=True)
-        if not payloads:
+        found += batch.rows()
+        if not len(batch):
             return found
         after = found[-1][1]
 

@@ -75,6 +75,9 @@ class Knows:
             raise NoAnswer("nobody knows", start_ts=start_ts)
         return self.outcomes[start_ts]
 
+    async def evidence(self, start_ts: int, prewrite_key: bytes) -> str:
+        return ""
+
     async def close(self) -> None:
         pass
 

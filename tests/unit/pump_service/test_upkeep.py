@@ -17,11 +17,13 @@ from include.model.tso import Tso
 from include.registry.file import FileCluster
 from pump_service import drain
 from pump_service.collector import Collector, checkpoints
+from pump_service.door.group import Messages
 from pump_service.fakes import FakeWriter
 from pump_service.listen import bind_http, split_address
 from pump_service.metrics import PumpMetrics
 from pump_service.pulls import Pulls
 from pump_service.stages import score, store_samples
+from pump_service.store.batch import PullBatch
 from pump_service.store.store import GcReport, Store
 from pump_service.submit import Submitter
 from tests.support.crashfs import FaultyFs, failing
@@ -217,21 +219,27 @@ def test_streams_wake_when_the_watermark_moves_say_so_when_it_does_not_and_end_o
     store = Store.open(settings(tmp_path / "data"))
 
     async def run() -> None:
-        pulls = Pulls(store, PumpMetrics())
+        pulls = Pulls(store, PumpMetrics(), memory_bytes=1 << 20)
         loop = asyncio.get_running_loop()
-        stream = pulls.follow(Tso(0), max_bytes=1 << 20, strict=False)
-        assert len(await anext(stream)) == 0  # nothing yet, and it says so at once
+        pulled: list[list[int]] = []
+
+        def render(batch: PullBatch) -> Messages:
+            pulled.append(batch.commit_list)
+            return Messages(b"", len(batch))
+
+        stream = pulls.follow(Tso(0), render, max_bytes=1 << 20, strict=False)
+        assert (await anext(stream)).messages.count == 0  # nothing yet, and it says so at once
         began = loop.time()
-        assert len(await anext(stream)) == 0
+        assert (await anext(stream)).messages.count == 0
         assert 0.5 < loop.time() - began < 5
         start_ts, commit_ts = cluster.tso(), cluster.tso()
         await asyncio.to_thread(write, store, prewrite(start_ts), commit(start_ts, commit_ts))
         began = loop.time()
-        batch = await anext(stream)
+        assert (await anext(stream)).complete_to == commit_ts
         assert loop.time() - began < 0.5
-        assert batch.commit_list == [commit_ts]
+        assert pulled[-1] == [commit_ts]
         asyncio.get_running_loop().call_later(0.1, pulls.stop)
-        assert [len(b) async for b in stream] == []
+        assert [sent.messages.count async for sent in stream] == []
         pulls.close()
 
     try:

@@ -14,6 +14,7 @@ from pump_service.store.block import Entry
 from pump_service.store.chaser import Chaser
 from pump_service.store.fs import REAL_FS
 from pump_service.store.indexer import IndexQueue
+from pump_service.store.records import Records
 from pump_service.store.valuelog import ValueLog
 from tests.support.storekit import commit, fake, open_store, prewrite, settle, stream, until, write
 
@@ -35,8 +36,9 @@ class Setup:
         for _ in range(count):
             self.ts += 1
             with self.chaser.write_lock:
-                appended = self.valuelog.append([prewrite(self.ts, b"v" * 300)])
-                self.chaser.hand_over(appended.entries)
+                appended = self.valuelog.append([Records.of([prewrite(self.ts, b"v" * 300)])])
+                for block in appended.blocks:
+                    self.chaser.hand_over(block)
 
     def take(self) -> None:
         while (work := self.queue.pop(0)) is not None:
@@ -106,8 +108,8 @@ def test_the_pass_under_the_write_lock_is_bounded_and_releases_it_either_way(
         # It hands over the fifth, which is quick, and then waits for the lock; meanwhile the queue is filled again.
         until(lambda: setup.chaser._attempted > 0)
         setup.take()
-        appended = setup.valuelog.append([prewrite(100 + n) for n in range(8)])
-        assert setup.queue.push(appended.entries[:4], 0)
+        appended = setup.valuelog.append([Records.of([prewrite(100 + n) for n in range(8)])])
+        assert setup.queue.push(appended.blocks[0][:4], 0)
     until(setup.chaser.write_lock.locked)
     begun = time.monotonic()
     with setup.chaser.write_lock:

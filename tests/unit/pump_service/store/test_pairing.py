@@ -40,7 +40,7 @@ def test_the_watermark_is_that_of_a_queue_whose_head_waits(steps: list[tuple[int
         ts += 1
         pointer = Pointer(0, number)
         if kind == 0 or not open_starts:
-            pairing.prewrite(ts, b"", pointer, 0.0)
+            pairing.prewrite(ts, pointer, 0.0)
             naive.add(ts, 0, pointer, is_prewrite=True)
             open_starts.append(ts)
         elif kind in (1, 2):
@@ -59,8 +59,8 @@ def test_the_watermark_is_that_of_a_queue_whose_head_waits(steps: list[tuple[int
 
 def test_a_prewrite_that_comes_twice_waits_once() -> None:
     pairing = Pairing()
-    pairing.prewrite(10, b"k", Pointer(0, 0), 1.0)
-    pairing.prewrite(10, b"k", Pointer(0, 50), 2.0)
+    pairing.prewrite(10, Pointer(0, 0), 1.0)
+    pairing.prewrite(10, Pointer(0, 50), 2.0)
     assert len(pairing) == 1
     assert pairing.resolve(10)
     assert not pairing.resolve(10)
@@ -71,9 +71,9 @@ def test_a_prewrite_that_comes_twice_waits_once() -> None:
 @pytest.mark.row("P6")
 def test_unresolved_prewrites_behind_a_blocked_head_cost_no_memory_for_what_is_resolved() -> None:
     pairing = Pairing()
-    pairing.prewrite(1, b"", Pointer(0, 0), 0.0)
+    pairing.prewrite(1, Pointer(0, 0), 0.0)
     for n in range(2, 2000, 2):
-        pairing.prewrite(n, b"", Pointer(0, n), 0.0)
+        pairing.prewrite(n, Pointer(0, n), 0.0)
         pairing.resolve(n)
         pairing.passed(n + 1, Pointer(0, n + 1))
     assert pairing.position()[0] == 0

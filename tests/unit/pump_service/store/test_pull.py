@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from include.errors import BadRecord, LateCommit, OrphanCommit, PositionCollected, UsageError
 from pump_service.store import frame
-from pump_service.store.reader import IN_ORDER, LATE, ORPHAN
+from pump_service.store.batch import IN_ORDER, LATE, ORPHAN
 from tests.support.storekit import (
     commit,
     fake,
@@ -181,13 +182,13 @@ def test_a_pull_below_the_gc_point_is_refused(tmp_path: Path) -> None:
 def test_a_pull_that_gc_overtakes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     store_all(store, prewrite(10), commit(10, 11), prewrite(20), commit(20, 21))
-    real = store._reader.binlogs
+    real = store._reader.read
 
-    def overtaken(*args: object) -> object:
+    def overtaken(*args: Any, **how: Any) -> Any:
         store.collect({"archive": 15}, 1 << 60)
-        return real(*args)  # type: ignore[arg-type]
+        return real(*args, **how)
 
-    monkeypatch.setattr(store._reader, "binlogs", overtaken)
+    monkeypatch.setattr(store._reader, "read", overtaken)
     with pytest.raises(PositionCollected):
         store.pull(5, max_bytes=1000)
     store.close()

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from include.codec.payload import make_prewrite
 from pump_service.store import frame
+from pump_service.store import scan as scan_module
+from pump_service.store.block import Block
 from pump_service.store.fs import REAL_FS
-from pump_service.store.scan import FileScan
+from pump_service.store.scan import FileScan, walk
 from tests.support.storekit import commit, fake, prewrite
 
 
@@ -17,19 +20,44 @@ def make(path: Path, payloads: list[bytes], tail: bytes = b"") -> Path:
     return path
 
 
+def rows(blocks: list[Block], data: bytes) -> list[tuple[int, ...]]:
+    """Every row of blocks with its key, which lies in the file."""
+    found = []
+    for block in blocks:
+        for at, entry in enumerate(block):
+            key_at = entry.offset + frame.HEADER_BYTES + int(block.key_at[at])
+            key = data[key_at : key_at + int(block.key_size[at])]
+            found.append((*entry[:-1], key if entry.tp == 0 else b"", int(block.ddl_job_id[at])))
+    return found
+
+
 @pytest.mark.row("P1")
 @pytest.mark.parametrize("block", [17, 64, 100, 1000, 1 << 20])
-def test_block_size_does_not_matter(block: int, tmp_path: Path) -> None:
+def test_the_kernel_finds_what_the_plain_walk_finds_whatever_the_block_size(block: int, tmp_path: Path) -> None:
+    ddl = make_prewrite(15, b"key", ddl_query=b"drop table t", ddl_job_id=300)
+    odd = [b"", b"\x10\x05", b"\x08\x90\x4e\x10\x01", b"\x22\x01k\x08\x00", b"\x10" + b"\xff" * 9 + b"\x01"]
     items = [prewrite(10, b"x" * 500), fake(11), commit(10, 12), prewrite(13, b""), prewrite(14, b"y" * 90)]
-    handle = REAL_FS.open_log(make(tmp_path / "f", [item.payload for item in items]))
+    payloads = [item.payload for item in items] + [ddl, *odd]
+    path = make(tmp_path / "f", payloads)
+    handle = REAL_FS.open_log(path)
     scan = FileScan(handle, 3, 0, handle.size(), block)
-    found = [entry for entries in scan for entry in entries]
-    assert [(e.tp, e.start_ts, e.commit_ts, e.key) for e in found] == [
-        (i.tp, i.start_ts, i.commit_ts, i.prewrite_key) for i in items
+    expected = walk(path.read_bytes(), 3, 0)
+    assert rows(list(scan), path.read_bytes()) == [
+        (min(e.tp, 255), *e[1:], frame.ddl_job_id(payload)) for e, payload in zip(expected.entries, payloads, strict=True)
     ]
-    assert all(e.fid == 3 for e in found)
-    assert scan.end == handle.size()
+    assert scan.end == handle.size() == expected.consumed
     assert scan.problem == ""
+    handle.close()
+
+
+@pytest.mark.row("P1")
+def test_more_records_than_a_block_takes_come_in_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_module, "BLOCK_RECORDS", 7)
+    path = make(tmp_path / "f", [fake(n).payload for n in range(1, 100)])
+    handle = REAL_FS.open_log(path)
+    blocks = list(FileScan(handle, 0, 0, handle.size()))
+    assert [len(block) for block in blocks] == [7] * 14 + [1]
+    assert [entry.start_ts for block in blocks for entry in block] == list(range(1, 100))
     handle.close()
 
 

@@ -1,0 +1,58 @@
+"""Puts the services on a server: on the door as they are, on stock gRPC with streams split into single messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from include.proto.pump_pb2_grpc import add_PumpServicer_to_server
+from include.proto.pumphouse_pb2_grpc import add_PumpBatchServicer_to_server
+from pump_service.api.batch_api import PumpBatchApi
+from pump_service.api.frame import split
+from pump_service.api.grpc_api import PumpApi
+from pump_service.door.server import Server
+
+Stream = Callable[[Any, Any], AsyncIterator[Any]]
+# They yield `Messages`.
+_PULLS = ("PullBinlogs", "PullBatches")
+
+
+def add_services(server: Any, pump: PumpApi, batch: PumpBatchApi) -> None:
+    """Register both services."""
+    target = server if isinstance(server, Server) else _Splitting(server)
+    add_PumpServicer_to_server(pump, target)
+    add_PumpBatchServicer_to_server(batch, target)
+
+
+class _Splitting:
+    """What generated code needs of a server; hands on to a real one."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:
+        """The same handlers come as registered ones."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """Register, pulls split."""
+        own = {name: _split(each) if name in _PULLS else each for name, each in handlers.items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
+        self._server.add_registered_method_handlers(service, own)
+
+
+def _split(handler: Any) -> Any:
+    behavior: Stream = handler.unary_stream
+
+    # gRPC asks each message of a generator through the event loop; written this way it is only the write that waits.
+    async def write(request: Any, context: Any) -> None:
+        async for messages in behavior(request, context):
+            for message in split(messages):
+                await context.write(message)
+
+    return handler._replace(unary_stream=write, response_serializer=_as_it_is)
+
+
+def _as_it_is(message: bytes) -> bytes:
+    return message

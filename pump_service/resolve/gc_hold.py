@@ -1,0 +1,102 @@
+"""Keeps TiDB's GC below the oldest prewrite that waits for its outcome.
+
+After GC a transaction that was committed can look as if it had never been: its versions are gone where newer ones
+cover them, and whole ranges where a table was dropped. A service safe point in PD stops that. It belongs to one node,
+lives on for a while after that node's last word, and goes when nothing waits any more.
+
+GC at X cleans what newer versions cover up to X inclusive: so the hold for a start ts lies one below it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+
+from include.errors import BinlogError
+from include.model.tso import show
+
+log = structlog.get_logger()
+
+INTERVAL_S = 10.0
+
+
+class SafePoints(Protocol):
+    """What PD says and takes about GC; `include.registry.pd_client.PdClient` has it."""
+
+    def gc_safe_point(self) -> int:
+        """What GC may have cleaned up to, inclusive."""
+        ...
+
+    def hold_gc(self, service_id: str, safe_point: int, ttl_s: int) -> int:
+        """Set a service's safe point; the smallest of all services."""
+        ...
+
+    def release_gc(self, service_id: str) -> None:
+        """Remove it."""
+        ...
+
+
+class GcHold:
+    """One node's service safe point. Blocking but for `run`."""
+
+    def __init__(self, pd: SafePoints, node_id: str, oldest: Callable[[], int | None], *, ttl_s: float) -> None:
+        """Hold nothing yet.
+
+        Args:
+            pd: where safe points are kept.
+            node_id: of this Pump.
+            oldest: smallest start ts of a prewrite without an outcome, or None.
+            ttl_s: how long a hold lives after it was renewed last.
+        """
+        self.service_id = f"pumphouse-pump-{node_id}"
+        self._pd = pd
+        self._oldest = oldest
+        self._ttl_s = max(1, int(ttl_s))
+        self._held = True  # by an earlier life of this node, for all we know
+        self._lock = threading.Lock()
+        self._warned = 0
+
+    def renew(self) -> None:
+        """Hold, move or remove the safe point, as what waits now has it."""
+        with self._lock:
+            oldest = self._oldest()
+            if oldest is not None:
+                self._hold(oldest)
+            elif self._held:
+                self._pd.release_gc(self.service_id)
+                self._held = False
+
+    def reached(self, start_ts: int) -> int:
+        """How far GC can have come by now, whatever it is about to do.
+
+        The larger of PD's GC safe point and the smallest safe point of all services: TiDB destroys the ranges of
+        dropped tables up to the latter before it moves the former.
+        """
+        with self._lock:
+            oldest = self._oldest()
+            smallest = self._hold(start_ts if oldest is None else min(oldest, start_ts))
+        return max(smallest, self._pd.gc_safe_point())
+
+    async def run(self) -> None:
+        """Renew for ever."""
+        while True:
+            try:
+                await asyncio.to_thread(self.renew)
+            except (BinlogError, OSError) as error:
+                log.warning("gc_hold_failed", error=str(error))
+            await asyncio.sleep(min(INTERVAL_S, self._ttl_s / 3))
+
+    def _hold(self, start_ts: int) -> int:
+        smallest = self._pd.hold_gc(self.service_id, start_ts - 1, self._ttl_s)
+        self._held = True
+        if smallest >= start_ts:
+            # Too late for this one. What waits behind it can still be kept where GC is now.
+            if self._warned != start_ts:
+                self._warned = start_ts
+                log.warning("gc_passed_prewrite", start_ts=start_ts, started=show(start_ts), safe_point=show(smallest))
+            smallest = self._pd.hold_gc(self.service_id, smallest, self._ttl_s)
+        return smallest

@@ -1,0 +1,173 @@
+"""Reading the stream one binlog after the other: the reference of `pump_service.store.reader`, and its closer look.
+
+It takes whatever the kernels do not, and names what is wrong with what nobody can take. Any thread, no state.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from include.errors import BadRecord, OrphanCommit
+from include.model.position import Pointer
+from pump_service.store import frame
+from pump_service.store.batch import IN_ORDER, LATE, ORPHAN, Binlog
+from pump_service.store.index import Index
+from pump_service.store.pending import PendingCommit, PendingCommits
+from pump_service.store.valuelog import ValueLog
+
+_BLOCK = 256 << 10
+_BLOCKS_KEPT = 32
+
+
+class RecordCache:
+    """Reads records through blocks: neighbours in the stream are neighbours in the log."""
+
+    def __init__(self, valuelog: ValueLog) -> None:
+        self._valuelog = valuelog
+        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._high, self._high_bytes = -1, b""
+
+    def _block(self, fid: int, number: int) -> bytes:
+        key = (fid, number)
+        block = self._blocks.get(key)
+        if block is None:
+            block = self._valuelog.file(fid).handle.read_at(number * _BLOCK, _BLOCK)
+            self._blocks[key] = block
+            if len(self._blocks) > _BLOCKS_KEPT:
+                self._blocks.popitem(last=False)
+        return block
+
+    def is_prewrite(self, ts: int, pointer: Pointer) -> bool:
+        """Whether a record certainly is the prewrite that is indexed under ``ts``; False = read the record, checked.
+
+        Its checksum is looked at when its commit comes. Until then type and start ts must both fit: no flipped bit
+        makes a commit look like that, since a commit is not indexed under its start ts.
+        """
+        number, at = divmod(pointer.offset, _BLOCK)
+        high = ts >> 21
+        if high != self._high:
+            self._high, self._high_bytes = high, frame.varint(high)
+        # All but the last 21 bits of neighbours are the same.
+        begin = bytes((0x08, 0, 0x10, ts & 0x7F | 0x80, ts >> 7 & 0x7F | 0x80, ts >> 14 & 0x7F | 0x80))
+        begin = begin + self._high_bytes if high else b"\x08\x00\x10" + frame.varint(ts)
+        return self._block(pointer.fid, number).startswith(begin, at + frame.HEADER_BYTES)
+
+    def read(self, pointer: Pointer) -> bytes:
+        """Payload of a record, checked. Raises BadRecord."""
+        number, at = divmod(pointer.offset, _BLOCK)
+        block = self._block(pointer.fid, number)
+        begin = at + frame.HEADER_BYTES
+        if begin <= len(block):
+            magic, length, checksum = frame.decode_header(block, at)
+            if magic == frame.RECORD_MAGIC and begin + length <= len(block):
+                payload = block[begin : begin + length]
+                if frame.crc32c(payload) == checksum:
+                    return payload
+        # Not within the block, or not good: the file's own reading decides and names what is wrong.
+        return self._valuelog.read(pointer)
+
+
+class PlainReader:
+    """Ranges of the stream."""
+
+    def __init__(self, index: Index, valuelog: ValueLog, pending: PendingCommits) -> None:
+        self._index = index
+        self._valuelog = valuelog
+        self._pending = pending
+
+    def binlogs(self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]) -> Iterator[Binlog]:
+        """Every committed binlog with after < commit ts <= upto, in order; flagged where it is late or an orphan."""
+        # One look for all of it: an outcome moves from memory to the index at any time, into which is looked later.
+        memory = dict(memory)
+        extra = self._extra(after, upto, memory)
+        cache = RecordCache(self._valuelog)
+        at = 0
+        for binlog in self._indexed(after, upto, memory, cache):
+            while at < len(extra) and extra[at][:2] < (binlog.commit_ts, binlog.start_ts):
+                yield from self._resolve(extra[at], cache)
+                at += 1
+            yield binlog
+        for each in extra[at:]:
+            yield from self._resolve(each, cache)
+
+    def _indexed(
+        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]], cache: RecordCache
+    ) -> Iterator[Binlog]:
+        held = {item.commit_ts for item in self._pending.between(after, upto)}
+        held |= {commit for commit in memory if after < commit <= upto}
+        prewrites: dict[int, Pointer] = {}
+        for ts, pointer in self._index.pointers(after, upto):
+            if ts in held and self._is_extra(ts, pointer, memory):
+                continue
+            if cache.is_prewrite(ts, pointer):
+                prewrites[ts] = pointer
+                continue
+            commit = cache.read(pointer)
+            tp, start, commit_ts, start_end, tail = frame.split(commit)
+            if tp == 0 and start == ts:
+                prewrites[ts] = pointer
+                continue
+            if tp == 0 or commit_ts != ts:
+                raise self._disagrees(ts, pointer)
+            if start == ts:
+                yield Binlog(ts, start, commit, IN_ORDER)
+                continue
+            found = prewrites.pop(start, None) or self._index.get(start)
+            if found is None:
+                # Orphans are noted before they are indexed, so this is a prewrite that was lost since.
+                raise OrphanCommit(
+                    f"the prewrite of commit {ts} with start ts {start} is on no file", start_ts=start, commit_ts=ts
+                )
+            prewrite = cache.read(found)
+            if prewrite[:2] == frame.PREWRITE_BEGIN and prewrite[2:start_end] == commit[2:start_end] and start_end:
+                merged = commit[:tail] + prewrite[frame.split(prewrite).tail :]
+            else:
+                merged = frame.merge(self._checked(prewrite, found, start), commit)
+            yield Binlog(ts, start, merged, IN_ORDER)
+
+    def _extra(
+        self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]
+    ) -> list[tuple[int, int, PendingCommit | bytes]]:
+        found: dict[tuple[int, int], PendingCommit | bytes] = {
+            (commit, start): payload for commit, (start, payload) in memory.items() if after < commit <= upto
+        }
+        # One that was written since it was looked for in memory is what it is now.
+        found |= {(item.commit_ts, item.start_ts): item for item in self._pending.between(after, upto)}
+        return [(*key, found[key]) for key in sorted(found)]
+
+    def _is_extra(self, ts: int, pointer: Pointer, memory: dict[int, tuple[int, bytes]]) -> bool:
+        if ts in memory:
+            return True
+        return any(item.pointer == pointer for item in self._pending.between(ts - 1, ts))
+
+    def _resolve(self, extra: tuple[int, int, PendingCommit | bytes], cache: RecordCache) -> Iterator[Binlog]:
+        ts, start, what = extra
+        commit = what if isinstance(what, bytes) else cache.read(what.pointer)
+        found = self._index.get(start)
+        if found is None:
+            if isinstance(what, PendingCommit) and what.accepted:
+                return  # accepted by name: it is left out from then on
+            yield Binlog(ts, start, commit, ORPHAN)
+            return
+        flag = LATE if isinstance(what, PendingCommit) and what.late and not what.accepted else IN_ORDER
+        yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), flag)
+
+    def _prewrite(self, pointer: Pointer, start_ts: int, cache: RecordCache) -> bytes:
+        return self._checked(cache.read(pointer), pointer, start_ts)
+
+    def _checked(self, payload: bytes, pointer: Pointer, start_ts: int) -> bytes:
+        meta = frame.read_meta(payload)
+        if meta.tp != 0 or meta.start_ts != start_ts:
+            raise self._disagrees(start_ts, pointer)
+        return payload
+
+    def _disagrees(self, ts: int, pointer: Pointer) -> BadRecord:
+        path = str(self._valuelog.file(pointer.fid).path)
+        return BadRecord(
+            f"the index points {ts} at {path} offset {pointer.offset}, where another record lies",
+            hint="stop the Pump and remove its kv directory: the index is rebuilt from the value log",
+            path=path,
+            offset=pointer.offset,
+            reason="index and value log disagree",
+        )

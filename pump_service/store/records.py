@@ -1,0 +1,82 @@
+"""Records on their way into the value log: payloads in a buffer, and what they say in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from include.codec.jit import frozen
+from pump_service.intake.parse import GOOD, Columns, parse
+from pump_service.store import frame
+from pump_service.store.block import I64, U8
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One binlog to be stored. ``payload`` is the serialized Binlog with all always-emitted fields, as it is kept."""
+
+    payload: bytes
+    tp: int
+    start_ts: int
+    commit_ts: int
+    prewrite_key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """n payloads in order. Row i is ``data[starts[i] : starts[i] + sizes[i]]`` and the tail that ``columns`` says."""
+
+    data: U8
+    starts: I64
+    sizes: I64
+    columns: Columns
+
+    @classmethod
+    def of(cls, items: Sequence[Item]) -> Self:
+        """From single items."""
+        sizes = np.fromiter((len(item.payload) for item in items), np.int64, len(items))
+        starts = np.cumsum(sizes) - sizes
+        payloads = items[0].payload if len(items) == 1 else b"".join(item.payload for item in items)
+        data = frozen(np.frombuffer(payloads, np.uint8))
+        columns = parse(data, starts, sizes)
+        for row in np.flatnonzero(columns.verdict != GOOD).tolist():
+            # Fields that the kernel does not know: the item has what matters.
+            item = items[row]
+            columns.tp[row], columns.start_ts[row], columns.commit_ts[row] = item.tp, item.start_ts, item.commit_ts
+            key_at = item.payload.find(item.prewrite_key) if item.prewrite_key else 0
+            columns.key_at[row], columns.key_size[row] = key_at, len(item.prewrite_key)
+            columns.ddl_job_id[row] = frame.ddl_job_id(item.payload)
+        return cls(data, starts, sizes, columns)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """One buffer of several; copies the payloads."""
+        if len(parts) == 1:
+            return parts[0]
+        begins = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
+        return cls(
+            frozen(np.concatenate([part.data for part in parts])),
+            np.concatenate([part.starts + begin for part, begin in zip(parts, begins, strict=True)]),
+            np.concatenate([part.sizes for part in parts]),
+            Columns.concat([part.columns for part in parts]),
+        )
+
+    def take(self, rows: I64) -> Self:
+        """Some of them; the buffer is the same."""
+        return type(self)(self.data, self.starts[rows], self.sizes[rows], self.columns.take(rows))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def stored_sizes(self) -> I64:
+        """Bytes of each payload as it is stored."""
+        return self.sizes + self.columns.tail
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes of all of them."""
+        return int(self.sizes.sum())
