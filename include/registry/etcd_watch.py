@@ -72,7 +72,8 @@ class Watch:
             except (grpc.RpcError, BinlogError, ValueError) as error:
                 if self._closed.is_set():
                     return
-                log.info("etcd_watch_broken", endpoint=self._client.endpoints[at], error=_text(error))
+                if wait == _FIRST_WAIT_S:  # once for each break, however long it lasts
+                    log.warning("etcd_watch_broken", endpoint=self._client.endpoints[at], error=_text(error))
                 self._client.failed(at)
             if self._closed.wait(wait):
                 return
