@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.etcdserver import EtcdServers
+from tests.support.loading import server, settings, source, target  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")

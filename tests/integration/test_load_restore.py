@@ -1,6 +1,5 @@
 """Restores on a real MariaDB: to any moment, over whatever is there; killed ones leave the target incomplete."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,49 +9,11 @@ from include.archive.manifest import Declaration
 from include.errors import LoadError, RestoreError, TargetIncomplete, TargetUnreachable
 from include.loader.target import TargetConnection, read_checkpoint
 from include.model.tso import Tso
-from include.registry.open import open_cluster
 from include.restore import run as restore_run
-from include.settings import Settings, TargetSettings
+from include.settings import Settings
 from pumphouse.cli import cli
 from spark_tasks.jobs import load, restore
-from tests.support import mariadb
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
-        yield settings
-
-
-@pytest.fixture
-def target(server: TargetSettings) -> Iterator[TargetConnection]:
-    with TargetConnection.open(server) as connection:
-        for (name,) in connection.query("SHOW DATABASES"):
-            if name not in {"mysql", "information_schema", "performance_schema", "sys"}:
-                connection.execute(f"DROP DATABASE `{name}`")
-        yield connection
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> MadeSource:
-    cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
-    made = MadeSource(tmp_path / "archive", cluster.cluster_id())
-    cluster.close()
-    return made
-
-
-@pytest.fixture
-def settings(tmp_path: Path, source: MadeSource, server: TargetSettings) -> Settings:
-    return Settings.model_validate(
-        {
-            "cluster": {"url": f"file://{tmp_path}/cluster"},
-            "archive": source.settings,
-            "target": server,
-            "restore_target": server,
-            "load": {"engine": "local"},
-        }
-    )
 
 
 @pytest.mark.row("R1")

@@ -2,8 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,47 +25,12 @@ from include.loader.run import Loader
 from include.loader.target import TargetConnection, read_checkpoint
 from include.model.table import MysqlType
 from include.model.tso import Tso
-from include.registry.open import open_cluster
 from include.schema.timeline import DdlEvent
-from include.settings import Settings, TargetSettings
+from include.settings import Settings
 from spark_tasks.jobs import load, restore
-from tests.support import mariadb
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
-        yield settings
-
-
-@pytest.fixture
-def target(server: TargetSettings) -> Iterator[TargetConnection]:
-    with TargetConnection.open(server) as connection:
-        for (name,) in connection.query("SHOW DATABASES"):
-            if name not in {"mysql", "information_schema", "performance_schema", "sys"}:
-                connection.execute(f"DROP DATABASE `{name}`")
-        yield connection
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> MadeSource:
-    cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
-    made = MadeSource(tmp_path / "archive", cluster.cluster_id())
-    cluster.close()
-    return made
-
-
-@pytest.fixture
-def settings(tmp_path: Path, source: MadeSource, server: TargetSettings) -> Settings:
-    return Settings.model_validate(
-        {
-            "cluster": {"url": f"file://{tmp_path}/cluster"},
-            "archive": source.settings,
-            "target": server,
-            "load": {"engine": "local", "buckets": 3},
-        }
-    )
+LOAD = {"engine": "local", "buckets": 3}
 
 
 def equal(source: MadeSource, target: TargetConnection) -> bool:

@@ -1,8 +1,6 @@
 """Loads on a real MariaDB where the schema is awkward: views in any order, DDL that is under way while rows change."""
 
 import copy
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,47 +9,9 @@ from include.codec import payload, row
 from include.errors import DuplicateKey, LoadError, MissingColumn
 from include.loader.target import TargetConnection
 from include.model.table import TableInfo
-from include.registry.open import open_cluster
-from include.settings import Settings, TargetSettings
+from include.settings import Settings
 from spark_tasks.jobs import load, restore
-from tests.support import mariadb
 from tests.support.madearchive import MadeSource, column, index, table_info, target_rows
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
-        yield settings
-
-
-@pytest.fixture
-def target(server: TargetSettings) -> Iterator[TargetConnection]:
-    with TargetConnection.open(server) as connection:
-        for (name,) in connection.query("SHOW DATABASES"):
-            if name not in {"mysql", "information_schema", "performance_schema", "sys"}:
-                connection.execute(f"DROP DATABASE `{name}`")
-        yield connection
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> MadeSource:
-    cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
-    made = MadeSource(tmp_path / "archive", cluster.cluster_id())
-    cluster.close()
-    return made
-
-
-@pytest.fixture
-def settings(tmp_path: Path, source: MadeSource, server: TargetSettings) -> Settings:
-    return Settings.model_validate(
-        {
-            "cluster": {"url": f"file://{tmp_path}/cluster"},
-            "archive": source.settings,
-            "target": server,
-            "restore_target": server,
-            "load": {"engine": "local"},
-        }
-    )
 
 
 def altered(source: MadeSource, table: str) -> dict[str, Any]:

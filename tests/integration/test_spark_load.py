@@ -13,50 +13,16 @@ from pyspark.sql import SparkSession
 
 from include.errors import RowRejected
 from include.loader.target import TargetConnection
-from include.registry.open import open_cluster
-from include.settings import Settings, SparkSettings, TargetSettings
+from include.settings import Settings, SparkSettings
 from spark_tasks.engine import SparkEngine
 from spark_tasks.jobs import load, schema
 from spark_tasks.session import build_session
-from tests.support import mariadb
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
-        yield settings
-
-
-@pytest.fixture
-def target(server: TargetSettings) -> Iterator[TargetConnection]:
-    with TargetConnection.open(server) as connection:
-        for (name,) in connection.query("SHOW DATABASES"):
-            if name not in {"mysql", "information_schema", "performance_schema", "sys"}:
-                connection.execute(f"DROP DATABASE `{name}`")
-        yield connection
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> MadeSource:
-    cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
-    made = MadeSource(tmp_path / "archive", cluster.cluster_id())
-    cluster.close()
-    return made
-
-
-@pytest.fixture
-def settings(tmp_path: Path, source: MadeSource, server: TargetSettings) -> Settings:
-    return Settings.model_validate(
-        {
-            "cluster": {"url": f"file://{tmp_path}/cluster"},
-            "archive": source.settings,
-            "target": server,
-            "load": {"buckets": 3},
-        }
-    )
+LOAD = {"buckets": 3}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,59 @@
+"""Fixtures of tests that load an archive into a real MariaDB: ``server``, ``target``, ``source``, ``settings``.
+
+A module may set ``LOAD`` to other values of the section [load]; its own fixtures of these names come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.loader.target import TargetConnection
+from include.registry.open import open_cluster
+from include.settings import Settings, TargetSettings
+from tests.support import mariadb
+from tests.support.madearchive import MadeSource
+
+_OF_THE_SERVER = {"mysql", "information_schema", "performance_schema", "sys"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+    """A MariaDB of its own for a module."""
+    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
+        yield settings
+
+
+@pytest.fixture
+def target(server: TargetSettings) -> Iterator[TargetConnection]:
+    """A connection to it, with every database of earlier tests dropped."""
+    with TargetConnection.open(server) as connection:
+        for (name,) in connection.query("SHOW DATABASES"):
+            if name not in _OF_THE_SERVER:
+                connection.execute(f"DROP DATABASE `{name}`")
+        yield connection
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> MadeSource:
+    """A source whose archive is made without Pumps."""
+    cluster = open_cluster(f"file://{tmp_path}/cluster", create=True)
+    made = MadeSource(tmp_path / "archive", cluster.cluster_id())
+    cluster.close()
+    return made
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, tmp_path: Path, source: MadeSource, server: TargetSettings) -> Settings:
+    """From that source to that server, which is the target of loads and of restores."""
+    return Settings.model_validate(
+        {
+            "cluster": {"url": f"file://{tmp_path}/cluster"},
+            "archive": source.settings,
+            "target": server,
+            "restore_target": server,
+            "load": getattr(request.module, "LOAD", {"engine": "local"}),
+        }
+    )
