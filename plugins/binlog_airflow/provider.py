@@ -7,6 +7,16 @@ from typing import Any
 _TEXT = {"type": ["string", "null"]}
 
 
+def _connection(name: str, **fields: str) -> dict[str, Any]:
+    """A connection type with the labels of its extra fields; the hook is named after it."""
+    return {
+        "hook-class-name": f"binlog_airflow.hooks.{name.capitalize()}Hook",
+        "hook-name": f"Pumphouse {name}",
+        "connection-type": f"pumphouse_{name}",
+        "conn-fields": {field: {"label": label, "schema": _TEXT} for field, label in fields.items()},
+    }
+
+
 def get_provider_info() -> dict[str, Any]:
     """Entry point ``apache_airflow_provider``."""
     return {
@@ -14,38 +24,26 @@ def get_provider_info() -> dict[str, Any]:
         "name": "Pumphouse",
         "description": "Batch replication and point-in-time restore for TiDB Binlog.",
         "connection-types": [
-            {
-                "hook-class-name": "binlog_airflow.hooks.ArchiveHook",
-                "hook-name": "Pumphouse archive",
-                "connection-type": "pumphouse_archive",
-                "conn-fields": {
-                    "root": {"label": "Root (s3://bucket/prefix or file:///dir)", "schema": _TEXT},
-                    "archive_id": {"label": "Archive id", "schema": _TEXT},
-                    "s3_endpoint": {"label": "S3 endpoint (empty = AWS)", "schema": _TEXT},
-                    "s3_region": {"label": "S3 region", "schema": _TEXT},
-                },
-            },
-            {
-                "hook-class-name": "binlog_airflow.hooks.ClusterHook",
-                "hook-name": "Pumphouse cluster",
-                "connection-type": "pumphouse_cluster",
-                "conn-fields": {
-                    "url": {"label": "Cluster (pd://…, etcd://… or file:///dir)", "schema": _TEXT},
-                    "history": {"label": "DDL history (http://tidb:10080 or mysql://…)", "schema": _TEXT},
-                    "tls_ca": {"label": "CA file", "schema": _TEXT},
-                    "tls_cert": {"label": "Certificate file", "schema": _TEXT},
-                    "tls_key": {"label": "Key file", "schema": _TEXT},
-                },
-            },
-            {
-                "hook-class-name": "binlog_airflow.hooks.DownstreamHook",
-                "hook-name": "Pumphouse downstream",
-                "connection-type": "pumphouse_downstream",
-                "conn-fields": {
-                    "task": {"label": "Task (key of the checkpoint)", "schema": _TEXT},
-                    "schema_name": {"label": "Schema of our tables on the target", "schema": _TEXT},
-                    "tls_ca": {"label": "CA file of the server", "schema": _TEXT},
-                },
-            },
+            _connection(
+                "archive",
+                root="Root (s3://bucket/prefix or file:///dir)",
+                archive_id="Archive id",
+                s3_endpoint="S3 endpoint (empty = AWS)",
+                s3_region="S3 region",
+            ),
+            _connection(
+                "cluster",
+                url="Cluster (pd://…, etcd://… or file:///dir)",
+                history="DDL history (http://tidb:10080 or mysql://…)",
+                tls_ca="CA file",
+                tls_cert="Certificate file",
+                tls_key="Key file",
+            ),
+            _connection(
+                "downstream",
+                task="Task (key of the checkpoint)",
+                schema_name="Schema of our tables on the target",
+                tls_ca="CA file of the server",
+            ),
         ],
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pumphouse.demo import statements as ddl
 from pumphouse.demo.columns import Col, Idx, Table
 from pumphouse.demo.ddl import Step
+from pumphouse.demo.plain import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,29 +20,18 @@ class NamedStep:
 
 _VISITS = Table(
     name="visits",
-    columns=(
-        Col(name="id", type="bigint", null=False),
-        Col(name="page", type="varchar(50)"),
-        Col(name="ms", type="int unsigned"),
-        Col(name="agent", type="tinytext"),
-    ),
+    columns=plain(id="bigint not null", page="varchar(50)", ms="int unsigned", agent="tinytext"),
     primary=("id",),
 )
 _PARCELS = Table(
     name="parcels",
-    columns=(
-        Col(name="id", type="int unsigned", null=False),
-        Col(name="weight", type="float"),
-        Col(name="route", type="json"),
-        Col(name="label", type="varchar(30)"),
-    ),
+    columns=plain(id="int unsigned not null", weight="float", route="json", label="varchar(30)"),
     primary=("id",),
 )
 
 
 def _batch(name: str) -> Table:
-    columns = (Col(name="id", type="int", null=False), Col(name="v", type="varchar(30)"))
-    return Table(name=name, columns=columns, primary=("id",))
+    return Table(name=name, columns=plain(id="int not null", v="varchar(30)"), primary=("id",))
 
 
 # In this order, spread over the run. Twenty kinds.

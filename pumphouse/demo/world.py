@@ -5,6 +5,7 @@ from __future__ import annotations
 from pumphouse.demo import statements as ddl
 from pumphouse.demo.columns import Col, Idx, Table
 from pumphouse.demo.ddl import Step
+from pumphouse.demo.plain import plain
 
 # Rows that are there before genesis, by (database, table).
 PRELOADED = {
@@ -66,24 +67,19 @@ _CUSTOMERS = Table(
 )
 _LEDGER = Table(
     name="ledger",
-    columns=(
-        Col(name="branch", type="varchar(12)", null=False),
-        Col(name="seq", type="bigint unsigned", null=False),
-        Col(name="amount", type="decimal(20,6)", null=False),
-        Col(name="at", type="datetime(6)"),
-        Col(name="doc", type="json"),
-        Col(name="ratio", type="double"),
+    columns=plain(
+        branch="varchar(12) not null",
+        seq="bigint unsigned not null",
+        amount="decimal(20,6) not null",
+        at="datetime(6)",
+        doc="json",
+        ratio="double",
     ),
     primary=("branch", "seq"),
 )
 _NOTES = Table(
     name="notes",
-    columns=(
-        Col(name="tag", type="int", null=False),
-        Col(name="body", type="varchar(200)"),
-        Col(name="weight", type="float"),
-        Col(name="raw", type="varbinary(30)"),
-    ),
+    columns=plain(tag="int not null", body="varchar(200)", weight="float", raw="varbinary(30)"),
     indexes=(Idx(name="tag", columns=("tag",)),),
 )
 _ACCOUNTS = Table(
@@ -130,12 +126,7 @@ _ITEMS = Table(
 )
 _EVENTS = Table(
     name="events",
-    columns=(
-        Col(name="tag", type="int", null=False),
-        Col(name="at", type="timestamp(3)"),
-        Col(name="kind", type="varchar(30)"),
-        Col(name="payload", type="varbinary(64)"),
-    ),
+    columns=plain(tag="int not null", at="timestamp(3)", kind="varchar(30)", payload="varbinary(64)"),
     indexes=(Idx(name="tag", columns=("tag",)),),
 )
 _TYPES = Table(name="types", columns=(Col(name="id", type="bigint unsigned", null=False), *_ALL_TYPES), primary=("id",))
@@ -151,12 +142,7 @@ _METRICS = Table(
 )
 _DOCS = Table(
     name="docs",
-    columns=(
-        Col(name="id", type="int", null=False),
-        Col(name="title", type="varchar(40)"),
-        Col(name="body", type="longblob"),
-        Col(name="text", type="longtext"),
-    ),
+    columns=plain(id="int not null", title="varchar(40)", body="longblob", text="longtext"),
     primary=("id",),
 )
 _TOKENS = Table(
