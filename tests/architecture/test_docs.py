@@ -135,12 +135,15 @@ def _settings() -> dict[str, set[str]]:
     }
 
 
+_FILES_AND_COLUMNS = {"json", "toml", "spec", "statement", "looks", "ts", "number"}
+
+
 @pytest.mark.parametrize("page", BY_HAND, ids=lambda page: page.name)
 def test_settings_in_the_pages_exist(page: Path) -> None:
     known = _settings()
     wrong = []
     for section, name in re.findall(rf"`({'|'.join(known)})\.(\w+)`", page.read_text()):
-        if name not in known[section] | {"json", "toml", "spec", "statement", "looks", "ts", "number"}:  # files, columns
+        if name not in known[section] | _FILES_AND_COLUMNS:
             wrong.append(f"{section}.{name}")
     for section, name in re.findall(r"PUMPHOUSE_([A-Z]+)__([A-Z][A-Z0-9_]+)", page.read_text()):
         if name.lower() not in known.get(section.lower(), set()):
