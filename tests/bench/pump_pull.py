@@ -1,76 +1,71 @@
-"""PullBinlogs, the unary stream of TiDB's protocol: whole history to one client."""
+"""Pulls of a whole history by one lean client: the unary stream of TiDB's protocol, and our batches.
+
+Names with ``_grpcio`` run the stock transport, the others the one that a Pump uses by default.
+"""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import grpc
-
-from include.proto import pump_pb2, pump_pb2_grpc
 from tests.bench.fill import fill
 from tests.bench.harness import Result, Sample, Watch
-from tests.bench.pumps import pump
+from tests.bench.pumps import RunningPump, pump
 
-_COUNT = 100_000
-
-
-def pull(addr: str, cluster_id: int, after: int, until: int) -> int:
-    """Pull until a commit ts; returns how many came."""
-    count = 0
-    with grpc.insecure_channel(addr, options=[("grpc.max_receive_message_length", -1)]) as channel:
-        request = pump_pb2.PullBinlogReq(clusterID=cluster_id, startFrom=pump_pb2.Pos(offset=after))
-        for answer in pump_pb2_grpc.PumpStub(channel).PullBinlogs(request):
-            meta = answer.entity.meta
-            count += meta.startTs != meta.commitTs
-            if meta.commitTs >= until:
-                break
-    return count
+_COUNT = 200_000
+_BLOCK = 4 << 20
 
 
-def _file_floor(work: Path, size: int) -> float:
-    """Records a second of reading the same bytes back from a file, one read for each record."""
-    path = work / "floor"
-    path.write_bytes(os.urandom(size) * 20_000)
-    began = time.perf_counter()
-    with path.open("rb", buffering=0) as file:
-        for _ in range(20_000):
-            file.read(size)
-    return 20_000 / (time.perf_counter() - began)
-
-
-def bench(work: Path, runs: int) -> Result:
-    """1 KiB a transaction."""
-    samples: list[Sample] = []
-    with pump(work) as running:
-        first = int(time.time() * 1000 - 60_000) << 18
-        last = fill(running, first, _COUNT, 1024)
-        _pull_child(running.grpc, running.cluster_id, first - 1, last)  # waits until the watermark is there
-        for _ in range(runs):
-            with Watch(running.pid) as watch:
-                began = time.perf_counter()
-                count = _pull_child(running.grpc, running.cluster_id, first - 1, last)
-                took = time.perf_counter() - began
-            watch.seconds = took
-            samples.append(watch.sample(count))
-    return Result("pump_pull_unary_1KiB", "binlogs/s", samples, "read(2) a record", _file_floor(work, 1024))
-
-
-def _pull_child(addr: str, cluster_id: int, after: int, until: int) -> int:
+def _client(running: RunningPump, method: str, after: int, until: int) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.pump_pull", addr, str(cluster_id), str(after), str(until)],
+        [
+            sys.executable, "-m", "tests.bench.h2_pull", method, running.grpc, str(running.cluster_id), str(after),
+            str(until),
+        ],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-    )
-    return int(done.stdout)
+    )  # fmt: skip
+    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return said
 
 
-BENCHES: dict[str, Callable[[Path, int], Result]] = {"pump_pull_unary_1KiB": bench}
+def _file_floor(work: Path) -> float:
+    """Records a second of reading the value log sequentially, two records a transaction."""
+    began, size = time.perf_counter(), 0
+    for path in sorted((work / "pump" / "value").glob("*.vlog")):
+        with path.open("rb", buffering=0) as file:
+            while block := file.read(_BLOCK):
+                size += len(block)
+    return _COUNT / (time.perf_counter() - began)
 
-if __name__ == "__main__":
-    print(pull(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))
+
+def _bench(work: Path, runs: int, *, method: str, size: int, transport: str = "") -> Result:
+    samples: list[Sample] = []
+    env = {"PUMPHOUSE_PUMP__TRANSPORT": transport} if transport else {}
+    with pump(work, **env) as running:
+        first = int(time.time() * 1000 - 60_000) << 18
+        last = fill(running, first, _COUNT, size)
+        _client(running, method, first - 1, last)  # waits until the watermark is there
+        for _ in range(runs):
+            with Watch(running.pid) as watch:
+                said = _client(running, method, first - 1, last)
+            if said["count"] < _COUNT:
+                raise RuntimeError(f"{said['count']} of {_COUNT} came")
+            watch.seconds = said["seconds"]
+            samples.append(watch.sample(said["count"], client_cpu_s_per_100k=said["client_cpu_s_per_100k"]))
+    name = f"pump_pull_{method}_{'1KiB' if size == 1024 else f'{size}B'}" + (f"_{transport}" if transport else "")
+    return Result(name, "binlogs/s", samples, "sequential read", _file_floor(work))
+
+
+BENCHES: dict[str, Callable[[Path, int], Result]] = {
+    f"pump_pull_{method}_{name}": partial(_bench, method=method, size=size)
+    for method in ("unary", "batch")
+    for name, size in (("256B", 256), ("1KiB", 1024))
+} | {"pump_pull_unary_256B_grpcio": partial(_bench, method="unary", size=256, transport="grpcio")}

@@ -19,6 +19,8 @@ from include.registry.open import open_cluster
 _SETTINGS = {
     "PUMPHOUSE_PUMP__STOP_WRITE_AT_AVAILABLE_BYTES": "0",
     "PUMPHOUSE_PUMP__GC_INTERVAL_S": "100000",
+    # The watermark follows quickly.
+    "PUMPHOUSE_PUMP__GEN_BINLOG_INTERVAL_S": "0.2",
 }
 
 
@@ -37,7 +39,7 @@ class RunningPump:
 
 
 @contextmanager
-def pump(work: Path, *, kill: bool = False) -> Iterator[RunningPump]:
+def pump(work: Path, *, kill: bool = False, **env: str) -> Iterator[RunningPump]:
     """Start a Pump and wait until it serves; on leaving it is stopped, or killed with -9."""
     url = f"file://{work / 'cluster'}"
     began = time.perf_counter()
@@ -48,7 +50,7 @@ def pump(work: Path, *, kill: bool = False) -> Iterator[RunningPump]:
         ],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **_SETTINGS},
+        env={**os.environ, **_SETTINGS, **env},
     )  # fmt: skip
     try:
         assert process.stdout is not None
