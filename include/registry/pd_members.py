@@ -40,7 +40,7 @@ class PdOptions:
     timeout_s: float = 3.0  # of one call
     init_tries: int = 100
     init_wait_s: float = 1.0
-    deadline_s: float = 15.0  # of one question, over changes of the leader: an election takes 3 to 10 s
+    deadline_s: float = 30.0  # of one question, over changes of the leader: PD takes up to 15 s for one
 
 
 def parse_endpoints(text: str, tls: TlsSettings) -> tuple[str, ...]:

@@ -82,13 +82,19 @@ class GcHold:
         return max(smallest, self._pd.gc_safe_point())
 
     async def run(self) -> None:
-        """Renew for ever."""
-        while True:
-            try:
-                await asyncio.to_thread(self.renew)
-            except (BinlogError, OSError) as error:
-                log.warning("gc_hold_failed", error=str(error))
-            await asyncio.sleep(min(INTERVAL_S, self._ttl_s / 3))
+        """Renew for ever, and once more at the end: a Pump that leaves nothing open holds nothing."""
+        try:
+            while True:
+                await self._try()
+                await asyncio.sleep(min(INTERVAL_S, self._ttl_s / 3))
+        finally:
+            await self._try()
+
+    async def _try(self) -> None:
+        try:
+            await asyncio.to_thread(self.renew)
+        except (BinlogError, OSError) as error:
+            log.warning("gc_hold_failed", error=str(error))
 
     def _hold(self, start_ts: int) -> int:
         smallest = self._pd.hold_gc(self.service_id, start_ts - 1, self._ttl_s)

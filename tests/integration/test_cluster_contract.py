@@ -1,7 +1,8 @@
-"""What every back end of a cluster promises: the same tests on a directory and on a real etcd (row W4)."""
+"""What every back end of a cluster promises: the same tests on a directory, on a real etcd and on PD before one (row W4)."""
 
 from __future__ import annotations
 
+import base64
 import itertools
 import os
 import signal
@@ -18,6 +19,7 @@ from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
 from include.model.tso import Tso, physical_ms
 from include.registry.base import Cluster, ResolverRecord
 from include.registry.open import open_cluster
+from tests.support.pd import StandInPd
 
 _numbers = itertools.count()
 
@@ -26,17 +28,30 @@ def status(node_id: str, state: NodeState = NodeState.ONLINE, **more) -> NodeSta
     return NodeStatus(node_id=node_id, host="127.0.0.1:8250", state=state, **more)
 
 
-@pytest.fixture(params=["file", "etcd"])
-def new_url(request, tmp_path) -> Callable[[], str]:
-    """URLs of clusters that do not exist yet."""
+@pytest.fixture(params=["file", "etcd", "pd"])
+def new_url(request, tmp_path) -> Iterator[Callable[[], str]]:
+    """URLs of clusters that do not exist yet; those of PD exist, with an empty registry in an etcd that they share."""
+    members: list[StandInPd] = []
+    if request.param == "pd":
+        for prefix in (b"/tidb-binlog/", b"/pumphouse/"):
+            key, end = (base64.b64encode(each).decode() for each in (prefix, prefix[:-1] + b"0"))
+            request.getfixturevalue("etcd").ask(0, "kv/deleterange", {"key": key, "range_end": end})
 
     def make() -> str:
         name = f"c{next(_numbers)}"
         if request.param == "file":
             return f"file://{tmp_path / name}"
-        return f"{request.getfixturevalue('etcd').url}/{name}"
+        servers = request.getfixturevalue("etcd")
+        if request.param == "pd":
+            pd = StandInPd(2, etcd=servers.endpoints[0])
+            pd.state.cluster_id += next(_numbers)
+            members.append(pd)
+            return pd.url
+        return f"{servers.url}/{name}"
 
-    return make
+    yield make
+    for pd in members:
+        pd.__exit__()
 
 
 @pytest.fixture
@@ -86,6 +101,8 @@ def test_processes_that_make_a_cluster_at_once_agree_on_one(url):
 
 @pytest.mark.row("W4")
 def test_a_cluster_is_not_made_by_who_only_wants_to_look(url):
+    if url.startswith("pd://"):
+        pytest.skip("PD's cluster is there before any Pump")
     for _ in range(2):
         with pytest.raises(ConfigError, match="there is no cluster"):
             open_cluster(url, create=False)

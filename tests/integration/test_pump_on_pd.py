@@ -146,13 +146,31 @@ def test_keys_that_cannot_be_tidbs_are_never_asked_of_tikv(
     asked = len(tikv.asked)
     start_ts = cluster.tso()
     pump.write(prewrite(start_ts, key=b"app/1"))
-    time.sleep(4)
+    time.sleep(3)  # past the time-out after which it is asked with power
     assert pump.status().unresolved == 1
     assert len(tikv.asked) == asked
     from include.proto import pumphouse_pb2 as v1
 
     pump.batch.Settle(v1.SettleRequest(cluster_id=pump.cluster_id, start_ts=start_ts, reason="test", who="test"))
     eventually(lambda: pump.status().unresolved == 0)
+
+
+def test_a_pump_that_stops_leaves_gc_held_only_for_what_is_open(
+    tmp_path: Path, pd: StandInPd, tikv: StandInTikv, cluster: Cluster
+) -> None:
+    hold = "pumphouse-pump-pump-2"
+    with PumpServer(tmp_path, cluster, node_id="pump-2") as pump:
+        start_ts = cluster.tso()
+        pump.write(prewrite(start_ts, key=key(7)))
+        eventually(lambda: pump.status().unresolved == 1)
+        pump.stop()
+        assert pd.state.services[hold][0] == start_ts - 1
+        pump.start()
+        tikv.data.prewrite(key(7), Lock(start_ts, key(7), 60_000))
+        tikv.data.commit(key(7), start_ts, cluster.tso())
+        eventually(lambda: pump.status().unresolved == 0)
+        pump.stop()
+        assert hold not in pd.state.services
 
 
 def test_it_serves_on_through_a_change_of_pds_leader(
