@@ -50,7 +50,11 @@ async def _nothing_unresolved(store: Store) -> None:
 
 async def _last_position(store: Store, fakes: FakeWriter) -> Tso:
     while True:
-        ts = await fakes.write()
+        try:
+            ts = await fakes.write()
+        except (BinlogError, OSError) as error:
+            log.warning("fake_failed", error=str(error))  # no timestamp now: the cluster may be back in a moment
+            ts = None
         if ts is not None:
             break
         await asyncio.sleep(_LOOK_S)

@@ -36,6 +36,9 @@ _REQUIRE_LEADER = ("hasleader", "true")
 _NOT_TAKEN = ("etcdserver: no leader", "etcdserver: too many requests", "etcdserver: not capable")
 # What gRPC says when a request never left.
 _NOT_SENT = ("failed to connect", "DNS resolution failed")
+# What etcd says when its quota is used up.
+_FULL = "database space exceeded"
+_FULL_HINT = "compact and defragment etcd, disarm its alarm, and run it with --auto-compaction-retention=1h"
 _UNCERTAIN = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -248,7 +251,7 @@ class EtcdClient:
             if not again or self._closed or self.clock.monotonic() + wait >= until:
                 raise ClusterUnavailable(
                     f"etcd at {self._name(at)} did not answer: {reason}",
-                    hint="is etcd running, and has it a leader? See the setting cluster.url",
+                    hint=_FULL_HINT if _FULL in reason else "is etcd running, and has it a leader? See cluster.url",
                     url=self._name(at),
                     sent=sent,
                 )
@@ -270,7 +273,7 @@ class EtcdClient:
             )
         if code not in _UNCERTAIN:
             raise ClusterUnavailable(f"etcd at {self._name(at)}: {reason}", url=self._name(at), sent=False)
-        if "space exceeded" in reason:  # refused, and for longer than anyone would wait
+        if _FULL in reason:  # refused, and for longer than anyone would wait
             return False, False
         not_done = any(text in reason for text in _NOT_TAKEN) or any(text in reason for text in _NOT_SENT)
         return safe or not_done, not (safe or not_done)

@@ -383,6 +383,22 @@ def test_without_etcd_every_call_ends_in_time_with_its_name_and_works_again_when
     cluster.close()
 
 
+@pytest.mark.row("W4")
+def test_an_etcd_whose_quota_is_used_up_is_named_with_the_way_out(tmp_path):
+    with EtcdServers(tmp_path / "full", arguments=("--quota-backend-bytes=1048576",)) as servers:
+        cluster = open_cluster(servers.url)
+        client = EtcdClient(servers.endpoints)
+        started = time.monotonic()
+        with pytest.raises(ClusterUnavailable, match="auto-compaction") as error:
+            for number in range(10):
+                client.put(b"%d" % number, bytes(500_000))
+        assert not error.value.sent
+        assert time.monotonic() - started < 30
+        assert cluster.nodes(NodeKind.PUMP) == []  # reads go on
+        client.close()
+        cluster.close()
+
+
 TAKE = """
 import os, sys, time
 from include.registry.open import open_cluster
