@@ -33,6 +33,7 @@ from pump_service.lifecycle import Action, must_notify
 from pump_service.push import push
 from pump_service.stages import Stages, build_stages
 from pump_service.store.store import Store
+from pump_service.warm import warm
 
 log = structlog.get_logger()
 
@@ -104,6 +105,7 @@ class PumpApp:
         registrar = await asyncio.to_thread(heartbeat.Registrar, self._cluster, node_id, advertised, self._clock)
         cluster_id = await asyncio.to_thread(self._cluster.cluster_id)
         identity.check_cluster(settings.data_dir, cluster_id)
+        await asyncio.to_thread(warm)
         known = registrar.found.extra if registrar.found is not None else None
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known)
         undo.push_async_callback(asyncio.to_thread, store.close)

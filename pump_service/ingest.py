@@ -7,16 +7,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpUnavailable
 from include.model.binlog import BinlogType
 from include.model.tso import show
 from pump_service.api.convert import item_of
 from pump_service.horizon import Horizon
+from pump_service.intake.requests import Intake
 from pump_service.lifecycle import Lifecycle
 from pump_service.store.store import Item, Store
-from pump_service.submit import Statuses, Submitter
+from pump_service.submit import Done, Statuses, Submitter
 
 
 class Ingest:
@@ -37,6 +38,38 @@ class Ingest:
             raise ClusterMismatch(
                 f"cluster ID are mismatch, {cluster_id} vs {self.cluster_id}", got=cluster_id, want=self.cluster_id
             )
+
+    def take(self, intake: Intake, done: Done) -> bool:
+        """Hand over payloads of our cluster if each of them passes; False, and nothing happens, if one may not.
+
+        ``done`` is called on the event loop when they are durable, or with a status for each.
+        """
+        if intake.others or intake.probes or not self._horizon.covers(intake.latest):
+            return False
+        if intake.prewrites and (not self._lifecycle.takes_prewrites or self._store.read_only):
+            return False
+        if intake.prewrites < len(intake) and not self._lifecycle.takes_outcomes:
+            return False
+        self._submitter.send(intake, done)
+        return True
+
+    async def take_soon(self, intake: Intake, done: Done) -> bool:
+        """As `take`, after the cluster was asked about the times, where they are all that is in the way."""
+        if intake.others or intake.probes or self._horizon.covers(intake.latest):
+            return False
+        try:
+            await self._horizon.reaches(intake.latest)
+        except PumpUnavailable:
+            return False
+        return self.take(intake, done)
+
+    async def room(self, size: int) -> None:
+        """Wait until that many bytes more may be handed over."""
+        await self._submitter.room(size)
+
+    def hold_back(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """What to call when there is no room for more, and when there is again."""
+        self._submitter.hold_back(pause, resume)
 
     async def write(self, payload: bytes) -> None:
         """One payload; returns when it is durable. A probe (both times 0) stores nothing."""

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from include.errors import BinlogError
+from pump_service.intake.requests import Intake
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Item, Store
 
 Statuses = list[BinlogError | None]
+Done = Callable[[Statuses | None], None]  # None = all are durable
+_ROW_OVERHEAD = 64  # of columns
 _ITEM_OVERHEAD = 200  # bytes of bookkeeping that an item costs beside its payload
 
 
@@ -26,19 +30,39 @@ class _Part:
     size: int
 
 
+@dataclass(slots=True)
+class _Sent:
+    done: Done
+    began: float
+    bytes: int
+    size: int
+    settled: asyncio.Future[Statuses]
+
+
 class Submitter:
-    """The only door to `Store.submit`."""
+    """The only door to the store's writer."""
 
     def __init__(self, store: Store, queue_bytes: int, metrics: PumpMetrics) -> None:
         self._store = store
         self._limit = queue_bytes
         self._metrics = metrics
+        self._write_seconds = metrics.write_seconds.labels("batch")
+        self._write_bytes = metrics.write_bytes.labels("batch")
         self._loop = asyncio.get_running_loop()
         self._items: list[Item] = []
         self._parts: list[_Part] = []
         self._bytes = 0
         self._in_flight: set[asyncio.Future[Statuses]] = set()
         self._waiters: deque[asyncio.Future[None]] = deque()
+        # What crosses over from the writer thread, and whether the loop was told.
+        self._answers: deque[tuple[_Sent, Statuses | None]] = deque()
+        self._told = False
+        self._pause: Callable[[], None] = lambda: None
+        self._resume: Callable[[], None] = lambda: None
+
+    def hold_back(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Call these when the queue is full, and when half of it is free again: for callers that do not ask `room`."""
+        self._pause, self._resume = pause, resume
 
     async def room(self, size: int) -> None:
         """Wait until ``size`` more bytes fit into the queue; one that is larger than all of it goes alone."""
@@ -60,6 +84,50 @@ class Submitter:
         future.add_done_callback(self._in_flight.discard)
         self._metrics.queued_bytes.set(self._bytes)
         return future
+
+    def send(self, intake: Intake, done: Done) -> None:
+        """Hand columns over; ``done`` is called on the event loop after fsync: None = all durable, else a status a row.
+
+        Never waits: callers that are many ask `room` before, or stop reading when they are held back.
+        """
+        size = len(intake.data)
+        queued = size + _ROW_OVERHEAD * len(intake)
+        sent = _Sent(done, self._loop.time(), size, queued, self._loop.create_future())
+        self._bytes += sent.size
+        self._in_flight.add(sent.settled)
+        if self._bytes > self._limit:
+            self._pause()
+        self._store.submit_block(
+            intake.data, intake.starts, intake.sizes, intake.columns, partial(self._cross_over, sent)
+        )
+
+    def _cross_over(self, sent: _Sent, statuses: Statuses | None) -> None:
+        """Writer thread (or this one, where the store is closing): one wake-up of the loop for all that it finds."""
+        self._answers.append((sent, statuses))
+        if not self._told and not self._loop.is_closed():
+            self._told = True
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._told = False
+        while self._answers:
+            sent, statuses = self._answers.popleft()
+            self._bytes -= sent.size
+            self._write_seconds.observe(self._loop.time() - sent.began)
+            self._write_bytes.observe(sent.bytes)
+            self._in_flight.discard(sent.settled)
+            sent.settled.set_result([])
+            sent.done(statuses)
+        self._after_answers()
+
+    def _after_answers(self) -> None:
+        self._metrics.queued_bytes.set(self._bytes)
+        if self._bytes <= self._limit // 2:
+            self._resume()
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def settled(self) -> None:
         """Wait until everything that was submitted before this call has its answer."""
@@ -88,8 +156,4 @@ class Submitter:
                 part.future.set_result(statuses[at : at + part.count])
             at += part.count
             self._bytes -= part.size
-        self._metrics.queued_bytes.set(self._bytes)
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        self._after_answers()

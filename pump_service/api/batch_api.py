@@ -25,19 +25,17 @@ from include.proto.pumphouse_pb2 import (
     StatusResponse,
     TriggerGcRequest,
     TriggerGcResponse,
-    WriteBinlogsRequest,
-    WriteBinlogsResponse,
 )
 from include.proto.pumphouse_pb2_grpc import PumpBatchServicer
-from include.rpc.status import abort_details, code_and_reason, item_status
+from include.rpc.status import abort_details, code_and_reason
 from pump_service.api.frame import frame_message
+from pump_service.api.writes import BatchWrites
 from pump_service.door.group import Messages
 from pump_service.ingest import Ingest
 from pump_service.metrics import PumpMetrics
 from pump_service.operations import Operations
 from pump_service.pulls import Pulls
 from pump_service.store.batch import PullBatch
-from pump_service.submit import Statuses
 
 log = structlog.get_logger()
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -54,24 +52,22 @@ class PumpBatchApi(PumpBatchServicer):
         self, ingest: Ingest, pulls: Pulls, operations: Operations, metrics: PumpMetrics, *, pull_bytes: int
     ) -> None:
         self._ingest = ingest
+        self._writes = BatchWrites(ingest)
         self._pulls = pulls
         self._operations = operations
         self._metrics = metrics
         self._pull_bytes = pull_bytes
 
     async def WriteBinlogs(  # noqa: N802
-        self, request_iterator: AsyncIterator[WriteBinlogsRequest], context: Context
-    ) -> AsyncIterator[WriteBinlogsResponse]:
-        """Batch after batch; several are in flight, answers keep the order."""
-        answers: asyncio.Queue[tuple[int, asyncio.Future[Statuses]] | BinlogError | None] = asyncio.Queue(
-            _BATCHES_IN_FLIGHT
-        )
+        self, request_iterator: AsyncIterator[bytes], context: Context
+    ) -> AsyncIterator[bytes]:
+        """Batch after batch, as serialized messages; several are in flight, answers keep the order."""
+        answers: asyncio.Queue[asyncio.Future[bytes] | BinlogError | None] = asyncio.Queue(_BATCHES_IN_FLIGHT)
 
         async def take() -> None:
             try:
                 async for request in request_iterator:
-                    self._ingest.check_cluster(request.cluster_id)
-                    await answers.put((request.batch_id, await self._ingest.write_batch(request.payloads)))
+                    await answers.put(await self._writes.write_batch(request))
             except BinlogError as error:
                 await answers.put(error)
             else:
@@ -84,8 +80,7 @@ class PumpBatchApi(PumpBatchServicer):
             while (answer := await answers.get()) is not None:
                 if isinstance(answer, BinlogError):
                     await self._refuse(context, answer)
-                batch_id, statuses = answer
-                yield WriteBinlogsResponse(batch_id=batch_id, statuses=[item_status(s) for s in await statuses])
+                yield await answer
         finally:
             taker.cancel()
 

@@ -17,13 +17,33 @@ from pump_service.door.server import Server
 Stream = Callable[[Any, Any], AsyncIterator[Any]]
 # They yield `Messages`.
 _PULLS = ("PullBinlogs", "PullBatches")
+_RAW = ("WriteBinlogs",)
 
 
 def add_services(server: Any, pump: PumpApi, batch: PumpBatchApi) -> None:
     """Register both services."""
     target = server if isinstance(server, Server) else _Splitting(server)
     add_PumpServicer_to_server(pump, target)
-    add_PumpBatchServicer_to_server(batch, target)
+    add_PumpBatchServicer_to_server(batch, _Raw(target))
+    if isinstance(server, Server):
+        server.add_group_method("/binlog.Pump/WriteBinlog", pump.groups.write_group)
+        pump.hold_back(server.pause_reading, server.resume_reading)
+
+
+class _Raw:
+    """Hands on to a server; what takes and gives serialized messages gets them."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:
+        """The same handlers come as registered ones."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """Register."""
+        raw = {"request_deserializer": _as_it_is, "response_serializer": _as_it_is}
+        own = {name: each._replace(**raw) if name in _RAW else each for name, each in handlers.items()}
+        self._server.add_registered_method_handlers(service, own)
 
 
 class _Splitting:

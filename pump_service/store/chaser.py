@@ -102,8 +102,7 @@ class Chaser:
         """Hand over from `_next` to the end of the log; False when time or the store ended first."""
         if self._next is None:
             return True
-        for records in self._valuelog.scan(self._next):
-            block = records if isinstance(records, Block) else Block.of(records)
+        for block in self._valuelog.scan(self._next):
             if not self._push(block, deadline):
                 return False
             self._next = block.end

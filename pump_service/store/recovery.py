@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from pump_service.store import frame
-from pump_service.store.block import Entry
+from pump_service.store.block import Block
 from pump_service.store.fs import FileSystem, LogHandle
 from pump_service.store.scan import FileScan
 
@@ -57,7 +57,7 @@ def examine(
     start: int,
     *,
     synced_floor: int = 0,
-    sink: Callable[[list[Entry]], None] | None = None,
+    sink: Callable[[Block], None] | None = None,
 ) -> Tail:
     """Read the last file from a record boundary on; decides, changes nothing.
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from include.errors import BadRecord
 from include.model.position import ZERO_POINTER, Pointer
 from pump_service.store import frame, recovery
-from pump_service.store.block import Block, Entry
+from pump_service.store.block import Block
 from pump_service.store.framing import Framer
 from pump_service.store.fs import FileSystem
 from pump_service.store.logfile import LogFile, file_name, parse_name
@@ -303,7 +303,7 @@ class ValueLog:
         """Bytes in all files."""
         return sum(file.synced_end + (frame.FOOTER_BYTES if file.sealed else 0) for file in self.files())
 
-    def scan(self, start: Pointer, stop: Pointer | None = None) -> Iterator[list[Entry]]:
+    def scan(self, start: Pointer, stop: Pointer | None = None) -> Iterator[Block]:
         """Records from a pointer on (inclusive) up to ``stop`` or the synced end. Raises BadRecord, skips nothing."""
         for file in self.files():
             if file.fid < start.fid or (stop is not None and file.fid > stop.fid):
@@ -329,7 +329,7 @@ class ValueLog:
         self._save_summary(file.fid)
         return summary
 
-    def between(self, file: LogFile, start: int, stop: int) -> Iterator[list[Entry]]:
+    def between(self, file: LogFile, start: int, stop: int) -> Iterator[Block]:
         """Records of one file between two record boundaries. Raises BadRecord."""
         scan = file.scan(start, stop)
         yield from scan

@@ -1,0 +1,138 @@
+"""Writes as they come from the wire: groups of ``WriteBinlog`` calls, and batches of ``WriteBinlogs`` streams.
+
+Nearly all of them pass as they are, by columns. What does not goes through the same checks one by one
+(`pump_service.ingest`), which give each its own refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from include.errors import BadBinlog, BinlogError
+from include.proto.pump_pb2 import WriteBinlogReq, WriteBinlogResp
+from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
+from include.rpc.status import code_and_reason, go_abort, item_status
+from pump_service.door.group import Answer, AnswerGroup, Refusal
+from pump_service.ingest import Ingest
+from pump_service.intake.requests import Intake, read_batch, read_group
+from pump_service.metrics import PumpMetrics
+from pump_service.submit import Done, Statuses
+
+DURABLE = WriteBinlogResp().SerializeToString()
+_STATUS_OK = b"\x12\x00"  # field 2 of WriteBinlogsResponse, an empty ItemStatus
+
+
+class GroupWrites:
+    """``WriteBinlog`` calls of which many come at once. On the event loop."""
+
+    def __init__(self, ingest: Ingest, metrics: PumpMetrics) -> None:
+        self._ingest = ingest
+        self._metrics = metrics
+        self._written = metrics.rpc_seconds.labels("WriteBinlog", "succ")
+        self._failed = metrics.rpc_seconds.labels("WriteBinlog", "fail")
+        self._careful: set[asyncio.Task[None]] = set()
+
+    def write_group(self, requests: list[bytes], answer: AnswerGroup) -> None:
+        """Serialized ``WriteBinlogReq`` messages; every one is answered when all of them are durable or refused."""
+        began = time.perf_counter()
+        intake = read_group(requests, self._ingest.cluster_id)
+
+        def done(statuses: Statuses | None) -> None:
+            seconds = time.perf_counter() - began
+            if statuses is None:
+                self._written.observe_many(seconds, len(requests))
+                answer([DURABLE] * len(requests))
+            else:
+                answer([self._answered(status, seconds) for status in statuses])
+
+        if not self._ingest.take(intake, done):
+            task = asyncio.get_running_loop().create_task(self._later(requests, intake, done, answer, began))
+            self._careful.add(task)
+            task.add_done_callback(self._careful.discard)
+
+    async def _later(
+        self,
+        requests: list[bytes],
+        intake: Intake,
+        done: Done,
+        answer: AnswerGroup,
+        began: float,
+    ) -> None:
+        if not await self._ingest.take_soon(intake, done):
+            statuses = await asyncio.gather(*(self._one(request) for request in requests))
+            answer([self._answered(status, time.perf_counter() - began) for status in statuses])
+
+    async def _one(self, request: bytes) -> BinlogError | None:
+        try:
+            message = WriteBinlogReq.FromString(request)
+        except DecodeError as error:
+            return BadBinlog(f"a request of {len(request)} bytes is no WriteBinlogReq: {error}", size=len(request))
+        try:
+            self._ingest.check_cluster(message.clusterID)
+            await self._ingest.write(message.payload)
+        except BinlogError as error:
+            return error
+        return None
+
+    def _answered(self, status: BinlogError | None, seconds: float) -> Answer:
+        if status is None:
+            self._written.observe(seconds)
+            return DURABLE
+        self._failed.observe(seconds)
+        self._metrics.refused.labels(code_and_reason(status)[1]).inc()
+        return Refusal(*go_abort(status))
+
+
+class BatchWrites:
+    """Batches of ``WriteBinlogs`` streams. On the event loop."""
+
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+
+    async def write_batch(self, request: bytes) -> asyncio.Future[bytes]:
+        """A serialized ``WriteBinlogsRequest``, handed over as soon as there is room; the future has the response.
+
+        Raises ClusterMismatch, and BadBinlog when it is no such message.
+        """
+        found = read_batch(request)
+        if found is not None:
+            cluster_id, batch_id, intake = found
+            self._ingest.check_cluster(cluster_id)
+            if len(intake):
+                await self._ingest.room(len(request))
+                answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+                def done(statuses: Statuses | None) -> None:
+                    if not answer.done():
+                        answer.set_result(_response(batch_id, statuses, len(intake)))
+
+                if self._ingest.take(intake, done) or await self._ingest.take_soon(intake, done):
+                    return answer
+        return await self._carefully(request)
+
+    async def _carefully(self, request: bytes) -> asyncio.Future[bytes]:
+        try:
+            message = WriteBinlogsRequest.FromString(request)
+        except DecodeError as error:
+            raise BadBinlog(f"a request of {len(request)} bytes is no WriteBinlogsRequest: {error}") from error
+        self._ingest.check_cluster(message.cluster_id)
+        statuses = await self._ingest.write_batch(message.payloads)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def arrange(stored: asyncio.Future[Statuses]) -> None:
+            if not answer.done():
+                answer.set_result(_response(message.batch_id, stored.result(), len(message.payloads)))
+
+        statuses.add_done_callback(arrange)
+        return answer
+
+
+def _response(batch_id: int, statuses: Sequence[BinlogError | None] | None, count: int) -> bytes:
+    """A serialized ``WriteBinlogsResponse``."""
+    if statuses is None or not any(statuses):
+        return WriteBinlogsResponse(batch_id=batch_id).SerializeToString() + _STATUS_OK * count
+    return WriteBinlogsResponse(batch_id=batch_id, statuses=[item_status(s) for s in statuses]).SerializeToString()

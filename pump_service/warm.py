@@ -1,0 +1,47 @@
+"""Load every kernel of the write path before the first request: compiled code comes from the disk cache in some tenths.
+
+Where the cache is empty they are compiled, which takes some ten seconds once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from include.proto.binlog_pb2 import Binlog, BinlogType
+from include.proto.pump_pb2 import WriteBinlogReq
+from include.proto.pumphouse_pb2 import WriteBinlogsRequest
+from pump_service.intake.requests import read_batch, read_group
+from pump_service.store.block import Block
+from pump_service.store.framing import Framer
+from pump_service.store.order import Recent, Waiting
+from pump_service.store.records import Records
+from pump_service.store.rows import Puts
+from pump_service.store.summary import FileSummary
+
+
+def warm() -> None:
+    """Run each of them once."""
+    payload = Binlog(tp=BinlogType.Prewrite, start_ts=1, prewrite_value=b"v").SerializeToString()
+    intake = read_group([WriteBinlogReq(clusterID=1, payload=payload).SerializeToString()], 1)
+    read_batch(WriteBinlogsRequest(cluster_id=1, batch_id=1, payloads=[payload]).SerializeToString())
+    records = Records(intake.data, intake.starts, intake.sizes, intake.columns)
+    framer = Framer()
+    framer.records([(records, 0, len(records))], int(records.stored_sizes.sum()) + 1024)
+    framer.large_record(records, 0)
+    block = Block.zeros(3)
+    block.tp[:] = 0, 1, 2
+    block.start_ts[:] = 1, 1, 3
+    block.commit_ts[:] = 0, 2, 3
+    block.size[:] = 10
+    block.offset[:] = np.arange(3) * 26
+    FileSummary(0).add(block)
+    waiting, recent, puts = Waiting(), Recent(0), Puts(len(block) + 1)
+    waiting.advance(block, 0, recent, puts, floor=0, heals=False, careful=False, now=0.0)
+    waiting.prewrite(5, block.end, 0.0)
+    waiting.resolve(5)
+    waiting.passed(6, None)
+    waiting.is_waiting(5)
+    waiting.min_start()
+    recent.remember(7, block.end)
+    recent.recall(7)
+    puts.add(8, block.end)
