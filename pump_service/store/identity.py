@@ -83,6 +83,11 @@ def new_incarnation() -> str:
     return secrets.token_hex(16)
 
 
+def renewed(identity: Identity) -> Identity:
+    """Another incarnation of the same directory: what was answered may be missing from here on."""
+    return replace(identity, incarnation=new_incarnation(), clean=False, end_fid=0, end_offset=0)
+
+
 def begin(previous: Identity | None, *, sync_log: bool, lost: str, last_fid: int = -1) -> Identity:
     """Identity of the process that starts now. ``lost`` says why answered binlogs may be missing; '' = they are not.
 

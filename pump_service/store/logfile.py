@@ -13,7 +13,7 @@ from include.model.position import Pointer
 from pump_service.store import frame
 from pump_service.store.crc import crc32c_of
 from pump_service.store.fs import FileSystem, LogHandle
-from pump_service.store.scan import FileScan
+from pump_service.store.skips import SkippingScan, Stretch
 
 # A record is read in pieces of this many bytes where only its beginning is wanted; keys are far smaller.
 _PIECE = 4 << 20
@@ -30,6 +30,7 @@ class LogFile:
         self.synced_end = end
         self.sealed = sealed
         self.max_ts = max_ts
+        self.skipped: Sequence[Stretch] = ()  # accepted as damaged: no record lies there
 
     @classmethod
     def create(cls, fs: FileSystem, directory: Path, fid: int) -> LogFile:
@@ -93,15 +94,16 @@ class LogFile:
             raise self.bad(offset, "checksum does not match")
         return frame.read_meta(begin).prewrite_key
 
-    def scan(self, start: int = 0, stop: int | None = None) -> FileScan:
+    def scan(self, start: int = 0, stop: int | None = None) -> SkippingScan:
         """Records from an offset on, up to the synced end."""
-        return FileScan(self.handle, self.fid, start, self.synced_end if stop is None else stop)
+        return SkippingScan(self.handle, self.fid, start, self.synced_end if stop is None else stop, self.skipped)
 
     def bad(self, offset: int, reason: str) -> BadRecord:
         """The error that names this file."""
         return BadRecord(
             f"{self.path} at {offset}: {reason}",
-            hint="the bytes are damaged; restore the file from a copy, or declare the Pump lost in the archive",
+            hint="put the file back from a copy; `pumphouse pump verify DATA_DIR` shows all that is damaged, "
+            "`pumphouse pump accept-damage` is the recorded way past it",
             path=str(self.path),
             offset=offset,
             reason=reason,

@@ -11,7 +11,7 @@ read as zeros; fdatasync makes everything written before it durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +21,7 @@ import structlog
 from pump_service.store import frame
 from pump_service.store.block import Block
 from pump_service.store.fs import FileSystem, LogHandle
-from pump_service.store.scan import FileScan
+from pump_service.store.skips import SkippingScan, Stretch
 
 log = structlog.get_logger(__name__)
 
@@ -58,15 +58,16 @@ def examine(
     *,
     synced_floor: int = 0,
     sink: Callable[[Block], None] | None = None,
+    skipped: Sequence[Stretch] = (),
 ) -> Tail:
     """Read the last file from a record boundary on; decides, changes nothing.
 
     ``synced_floor``: everything below this offset is known to have been synced (the index points there), so a hole
     below it is rot. A file that simply ends below it is torn all the same: the caller sees that answered binlogs are
-    gone by comparing ends, and takes a new incarnation.
+    gone by comparing ends, and takes a new incarnation. ``skipped``: stretches that were accepted as damaged.
     """
     size = handle.size()
-    scan = FileScan(handle, fid, start, size)
+    scan = SkippingScan(handle, fid, start, size, skipped)
     for entries in scan:
         if sink is not None:
             sink(entries)
@@ -77,13 +78,18 @@ def examine(
         max_ts = frame.decode_footer(handle.read_at(scan.end, left))
         if max_ts is not None:
             return Tail(kind=TailKind.FOOTER, end=scan.end, size=size, max_ts=max_ts)
-    follower = _next_good_record(handle, scan.end + 1, size)
+    follower = next_good_record(handle, scan.end + 1, size)
     if follower is None:
-        torn = _is_cut(handle, scan.end, size) or _has_zero_sector(handle, scan.end, size)
+        torn = is_torn(handle, scan.end, size)
     else:
         # Good behind bad: the sectors of one unanswered write came out of order, or bytes rotted.
         torn = scan.end >= synced_floor and left <= UNSYNCED_BYTES and _has_zero_sector(handle, scan.end, follower)
     return Tail(kind=TailKind.TORN if torn else TailKind.DAMAGED, end=scan.end, size=size, reason=scan.problem)
+
+
+def is_torn(handle: LogHandle, end: int, size: int) -> bool:
+    """Whether what lies behind the last record, with no good record in it, is what a crash leaves."""
+    return _is_cut(handle, end, size) or _has_zero_sector(handle, end, size)
 
 
 def _is_cut(handle: LogHandle, end: int, size: int) -> bool:
@@ -115,7 +121,7 @@ def _has_zero_sector(handle: LogHandle, start: int, stop: int) -> bool:
     return False
 
 
-def _next_good_record(handle: LogHandle, start: int, size: int) -> int | None:
+def next_good_record(handle: LogHandle, start: int, size: int) -> int | None:
     """Offset of the first whole record behind ``start``, found by its magic and proved by its checksum."""
     at = start
     while at < size:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,10 +48,12 @@ from pump_service.store.fs import REAL_FS, FileSystem
 from pump_service.store.gc import GcReport, GcState
 from pump_service.store.index import Index, IndexFailed, key_ts, tuning_of, unpack_pointer
 from pump_service.store.indexer import Indexer
+from pump_service.store.logfile import LogFile
 from pump_service.store.pairing import Unresolved
 from pump_service.store.pending import PendingCommit, PendingCommits
 from pump_service.store.reader import Reader
 from pump_service.store.records import Item, Records
+from pump_service.store.skips import load_skipped
 from pump_service.store.summary import NEVER, lowest_open_start
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writer import BlockDone, Done, Status, Writer
@@ -166,7 +169,7 @@ class Store:
         try:
             self._valuelog = ValueLog(
                 fs, settings.data_dir / "value", self._own / "files",
-                limit=settings.value_log_file_bytes, sync=settings.sync_log,
+                limit=settings.value_log_file_bytes, sync=settings.sync_log, skipped=load_skipped(fs, self._own),
             )  # fmt: skip
             self._open_value_log(previous, registered)
         except BaseException:
@@ -671,6 +674,7 @@ class Store:
             limit = self._deletion_limit()
             self._gc.save(self.gc_point, limit.deletion_limit)
             files = gc.deletable(self._valuelog.files(), limit.deletion_limit, self._index.head(), self._index.handle())
+            files = list(takewhile(lambda file: self._really_below(file, limit.deletion_limit), files))
             deleted = self._delete_keys(snapshot.below(limit.deletion_limit))
         freed_bytes = 0
         for file in files:
@@ -732,6 +736,19 @@ class Store:
             pending=pending,
             open_start=lowest if lowest != NEVER else None,
         )
+
+    def _really_below(self, file: LogFile, limit: int) -> bool:
+        """Whether a file's records say what its footer says, which has no checksum; a damaged file stays."""
+        try:
+            summary = self._valuelog.summary(file)
+        except BadRecord as error:
+            log.error("gc_held_by_damage", path=error.path, offset=error.offset, reason=error.reason)  # noqa: TRY400
+            return False
+        if summary.max_ts < limit:
+            return True
+        log.error("gc_held_by_footer", path=str(file.path), footer=file.max_ts, max_ts=summary.max_ts)
+        file.max_ts = summary.max_ts
+        return False
 
     def _delete_keys(self, pairs: Iterable[tuple[bytes, bytes]]) -> int:
         deleted = 0

@@ -7,7 +7,7 @@ end, so what is being written is never seen.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +25,7 @@ from pump_service.store.framing import Framer
 from pump_service.store.fs import FileSystem
 from pump_service.store.logfile import LogFile, file_name, parse_name
 from pump_service.store.records import Records
+from pump_service.store.skips import Stretch
 from pump_service.store.summary import FileSummary
 
 log = structlog.get_logger(__name__)
@@ -84,7 +85,16 @@ def _joined(columns: list[NDArray[Any]]) -> NDArray[Any]:
 class ValueLog:
     """All files of ``<data_dir>/value``."""
 
-    def __init__(self, fs: FileSystem, directory: Path, summary_dir: Path, *, limit: int, sync: bool) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        summary_dir: Path,
+        *,
+        limit: int,
+        sync: bool,
+        skipped: Mapping[int, Sequence[Stretch]] | None = None,
+    ) -> None:
         self._fs = fs
         self._directory = directory
         self._summary_dir = summary_dir
@@ -97,6 +107,7 @@ class ValueLog:
         self.first_fid = 0  # of the oldest file that is left
         self._summaries: dict[int, FileSummary] = {}
         self._framer = Framer()
+        self._skipped = skipped or {}
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -134,7 +145,9 @@ class ValueLog:
     def _open_file(self, fid: int) -> LogFile:
         path = self._directory / file_name(fid)
         handle = self._fs.open_log(path)
-        return LogFile(fid, path, handle, end=handle.size(), sealed=False, max_ts=0)
+        file = LogFile(fid, path, handle, end=handle.size(), sealed=False, max_ts=0)
+        file.skipped = self._skipped.get(fid, ())
+        return file
 
     def _open_sealed(self, file: LogFile) -> None:
         size = file.end
@@ -143,7 +156,9 @@ class ValueLog:
             max_ts = frame.decode_footer(file.handle.read_at(size - frame.FOOTER_BYTES, frame.FOOTER_BYTES))
         if max_ts is not None:
             file.end = file.synced_end = size - frame.FOOTER_BYTES
-            file.max_ts = max_ts
+            # A footer has no checksum; the summary has one.
+            cached = self._cached_summary(file.fid)
+            file.max_ts = max(max_ts, cached.max_ts if cached is not None and cached.end == file.end else 0)
         else:
             # Not the last file, so all of it was synced before the next one was begun.
             summary = self._summarise(file)
@@ -155,11 +170,12 @@ class ValueLog:
         cached = self._cached_summary(file.fid)
         summary = cached if cached is not None and cached.end <= size else FileSummary(file.fid)
         floor = synced_floor.offset if synced_floor.fid == file.fid else 0
-        tail = recovery.examine(file.handle, file.fid, summary.end, synced_floor=floor, sink=summary.add)
+        known, skipped = summary.end, file.skipped
+        tail = recovery.examine(file.handle, file.fid, known, synced_floor=floor, sink=summary.add, skipped=skipped)
         if tail.kind == recovery.TailKind.DAMAGED and summary is cached:
             # The remembered boundary may belong to another life of the file: read all of it before refusing.
             summary = FileSummary(file.fid)
-            tail = recovery.examine(file.handle, file.fid, 0, synced_floor=floor, sink=summary.add)
+            tail = recovery.examine(file.handle, file.fid, 0, synced_floor=floor, sink=summary.add, skipped=skipped)
         if tail.kind == recovery.TailKind.DAMAGED:
             raise file.bad(tail.end, tail.reason)
         if tail.kind == recovery.TailKind.TORN:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -22,6 +23,7 @@ from include.rpc.status import from_rpc_error
 from include.settings import TlsSettings
 from pump_service.go_command import GoCommand, go_options, settings_of
 from pumphouse.cli import Context, pass_context
+from pumphouse.progress import bar
 
 _TIMEOUT_S = 30.0
 
@@ -112,3 +114,45 @@ def _holders(cluster: Cluster, tls: TlsSettings, start_ts: int, node: str | None
         also = f"; no answer from {', '.join(silent)}" if silent else ""
         raise UsageError(f"no Pump shows an unresolved prewrite with start ts {show(start_ts)}{also}", hint="--node")
     return holders
+
+
+@pump.command("verify")
+@click.argument("data_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify_command(data_dir: Path, *, as_json: bool) -> None:
+    """Read and check every record of the value log in DATA_DIR; changes nothing. Exit 1 when anything is wrong.
+
+    A Pump may run on it: then its newest file is left out.
+    """
+    from pump_service.store.damage import verify
+
+    with bar(enabled=not as_json) as shown:
+        report = verify(data_dir, tick=lambda done, total: shown("files", done, total))
+    if as_json:
+        click.echo(json.dumps(report.to_dict()))
+    else:
+        for problem in report.problems:
+            click.echo(problem)
+        for damage in report.damages:
+            click.echo(f"{damage.name}: {damage.reason}{', accepted' if damage.accepted else ''}")
+        for note in report.notes:
+            click.echo(f"({note})")
+        verdict = "everything reads" if report.sound else "damaged"
+        click.echo(f"{report.files} files, {report.records} records, {report.bytes / 1e6:.1f} MB: {verdict}")
+    sys.exit(0 if report.sound else 1)
+
+
+@pump.command("accept-damage")
+@click.argument("data_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("stretches", nargs=-1, required=True, metavar="FILE:FROM-TO...")
+@click.option("--reason", required=True, help="Why the bytes are given up; recorded.")
+def accept_damage(data_dir: Path, stretches: tuple[str, ...], reason: str) -> None:
+    """Give up damaged bytes of a stopped Pump's value log, as `pump verify` names them.
+
+    The bytes stay where they are and are read past from then on. What they held may have been answered: the Pump takes
+    a new incarnation, so that the archive asks for the gap to be declared, and builds its index again.
+    """
+    from pump_service.store.damage import accept
+
+    for damage in accept(data_dir, stretches, reason=reason, who=getpass.getuser(), at=time.time()):
+        click.echo(f"{damage.name}: accepted")

@@ -94,7 +94,7 @@ class Campaign:
         with load(
             self.pump, journal, seed=self.seed * 1000 + number, callers=callers, streams=streams, largest=self.largest
         ):
-            give_up = time.monotonic() + 30
+            give_up = time.monotonic() + 120
             while not (journal.exists() and b"C" in journal.read_bytes()):
                 assert time.monotonic() < give_up, "the load did not begin"
                 time.sleep(0.02)

@@ -43,7 +43,8 @@ def test_the_kernel_finds_what_the_plain_walk_finds_whatever_the_block_size(bloc
     scan = FileScan(handle, 3, 0, handle.size(), block)
     expected = walk(path.read_bytes(), 3, 0)
     assert rows(list(scan), path.read_bytes()) == [
-        (min(e.tp, 255), *e[1:], frame.ddl_job_id(payload)) for e, payload in zip(expected.entries, payloads, strict=True)
+        (min(e.tp, 255), *e[1:], frame.ddl_job_id(payload))
+        for e, payload in zip(expected.entries, payloads, strict=True)
     ]
     assert scan.end == handle.size() == expected.consumed
     assert scan.problem == ""

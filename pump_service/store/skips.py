@@ -1,0 +1,66 @@
+"""Stretches of the value log that were accepted as damaged, and reading on behind them.
+
+They stay as they are; <data_dir>/pumphouse/skipped.jsonl names them (a line: file id, start, stop, reason, who, when),
+written by `pump accept-damage`. The Go Pump leaves such stretches behind by itself: it appends after a torn tail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from include.errors import CorruptionError
+from pump_service.store.block import Block
+from pump_service.store.fs import FileSystem, LogHandle
+from pump_service.store.scan import FileScan
+
+FILE_NAME = "skipped.jsonl"
+
+
+class Stretch(NamedTuple):
+    """Bytes of one file that hold no record."""
+
+    start: int
+    stop: int
+
+
+Skipped = Mapping[int, Sequence[Stretch]]
+
+
+class SkippingScan:
+    """A `FileScan` that goes on behind accepted stretches; the same `end` and `problem`."""
+
+    def __init__(self, handle: LogHandle, fid: int, start: int, stop: int, skipped: Sequence[Stretch]) -> None:
+        self._handle = handle
+        self._fid = fid
+        self._stop = stop
+        self._skipped = skipped
+        self.end = start
+        self.problem = ""
+
+    def __iter__(self) -> Iterator[Block]:
+        for stretch in [*self._skipped, Stretch(self._stop, self._stop)]:
+            if stretch.start < self.end:
+                continue
+            scan = FileScan(self._handle, self._fid, self.end, min(stretch.start, self._stop))
+            yield from scan
+            self.end, self.problem = scan.end, scan.problem
+            if scan.problem or stretch.start >= self._stop:
+                return
+            self.end = min(stretch.stop, self._stop)
+
+
+def load_skipped(fs: FileSystem, own: Path) -> dict[int, list[Stretch]]:
+    """Accepted stretches by file id, in order."""
+    path = own / FILE_NAME
+    found: dict[int, list[Stretch]] = {}
+    lines = fs.read(path).split(b"\n")[:-1] if fs.exists(path) else []  # a last line without an end was never synced
+    for line in lines:
+        try:
+            item = json.loads(line)
+            found.setdefault(int(item["fid"]), []).append(Stretch(int(item["start"]), int(item["stop"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(f"{path} cannot be read: {error}", path=str(path), reason=str(error)) from error
+    return {fid: sorted(set(stretches)) for fid, stretches in found.items()}
