@@ -1,0 +1,158 @@
+"""Groups of unary writes: the fast way by columns gives what the careful way gives, call by call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import grpc
+import pytest
+
+from include.clock import SYSTEM_CLOCK
+from include.model.tso import compose
+from include.proto.pump_pb2 import WriteBinlogReq
+from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
+from include.registry.file import FileCluster
+from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
+from pump_service.door.group import Answer, Refusal
+from pump_service.horizon import Horizon
+from pump_service.ingest import Ingest
+from pump_service.lifecycle import Action, Lifecycle
+from pump_service.metrics import PumpMetrics
+from pump_service.store.store import Store
+from pump_service.submit import Submitter
+from tests.support.storekit import commit, log_payloads, prewrite, rollback, settings, settle
+
+CLUSTER = 77
+
+
+class Bench:
+    """Group and batch writes on a real store."""
+
+    def __init__(self, store: Store, cluster: FileCluster, queue_bytes: int) -> None:
+        self.store = store
+        self.cluster = cluster
+        self.life = Lifecycle(None)
+        self.life.apply(Action.START)
+        self.metrics = PumpMetrics()
+        self.submitter = Submitter(store, queue_bytes, self.metrics)
+        self.ingest = Ingest(
+            cluster_id=CLUSTER, horizon=Horizon(cluster, SYSTEM_CLOCK), lifecycle=self.life, store=store,
+            submitter=self.submitter,
+        )  # fmt: skip
+        self.groups = GroupWrites(self.ingest, self.metrics)
+        self.batches = BatchWrites(self.ingest)
+
+    async def write(self, *payloads: bytes, cluster_id: int = CLUSTER) -> Sequence[Answer]:
+        """One group."""
+        answered: asyncio.Future[Sequence[Answer]] = asyncio.get_running_loop().create_future()
+        requests = [WriteBinlogReq(clusterID=cluster_id, payload=payload).SerializeToString() for payload in payloads]
+        self.groups.write_group(requests, answered.set_result)
+        return await answered
+
+
+def run(tmp_path: Path, test: Callable[[Bench], Awaitable[None]], queue_bytes: int = 1 << 20) -> None:
+    async def main() -> None:
+        store = Store.open(settings(tmp_path / "data"))
+        try:
+            await asyncio.wait_for(test(Bench(store, FileCluster(tmp_path / "cluster"), queue_bytes)), 30)
+        finally:
+            store.close()
+
+    asyncio.run(main())
+
+
+def _code_and_text(answer: Answer) -> tuple[grpc.StatusCode, str]:
+    assert isinstance(answer, Refusal)
+    return answer.code, answer.details
+
+
+@pytest.mark.row("P3", "W1")
+def test_a_group_is_durable_in_order_when_it_is_answered(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        items = [prewrite(10, b"a" * 300), commit(10, 11), prewrite(12), rollback(12)]
+        sent = [item.payload for item in items]
+        # What leaves the last fields out is stored with them.
+        answers = await bench.write(sent[0], sent[1][:-4], sent[2], sent[3][:-2])
+        assert [answer is DURABLE for answer in answers] == [True] * 4
+        assert log_payloads(bench.store) == sent
+        assert (await bench.write(sent[0][:-4]))[0] is DURABLE
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W1")
+def test_each_call_of_a_mixed_group_has_its_own_answer(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        answers = await bench.write(prewrite(10).payload, b"\xff", b"", commit(10, 9).payload, prewrite(11).payload)
+        assert [answer is DURABLE for answer in answers] == [True, False, True, False, True]
+        code, text = _code_and_text(answers[1])
+        assert code is grpc.StatusCode.UNKNOWN
+        assert text.startswith("proto: ")
+        assert {bytes(payload) for payload in log_payloads(bench.store)} == {prewrite(10).payload, prewrite(11).payload}
+        (refused,) = await bench.write(prewrite(20).payload, cluster_id=5)
+        assert _code_and_text(refused) == (grpc.StatusCode.UNKNOWN, "cluster ID are mismatch, 5 vs 77")
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W1", "P13")
+def test_prewrites_of_a_closing_pump_are_refused_and_outcomes_taken(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        assert await bench.write(prewrite(10).payload) == [DURABLE]
+        bench.life.apply(Action.CLOSE)
+        answers = await bench.write(prewrite(20).payload, commit(10, 11).payload)
+        assert _code_and_text(answers[0]) == (grpc.StatusCode.UNKNOWN, "no online: closing")
+        assert answers[1] is DURABLE
+        bench.life.refuse_outcomes()
+        (refused,) = await bench.write(rollback(10).payload)
+        assert isinstance(refused, Refusal)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("P8", "W1")
+def test_times_of_the_future_are_refused_and_those_of_now_asked_about_once(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        now = bench.cluster.tso()
+        assert await bench.write(prewrite(now).payload, prewrite(now - 5).payload) == [DURABLE, DURABLE]
+        far = compose((now >> 18) + 3_600_000)
+        answers = await bench.write(prewrite(now - 9).payload, prewrite(far).payload)
+        assert answers[0] is DURABLE
+        assert "from the future" in _code_and_text(answers[1])[1]
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("P15")
+def test_reading_is_held_back_while_the_queue_is_full(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        calls: list[str] = []
+        bench.ingest.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
+        writes = [asyncio.create_task(bench.write(prewrite(n, b"v" * 60_000).payload)) for n in range(1, 30)]
+        await asyncio.gather(*writes)
+        assert "pause" in calls
+        assert calls[-1] == "resume"
+        await bench.submitter.settled()
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W2", "P3")
+def test_a_batch_has_a_status_for_each_payload(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        async def write(payloads: list[bytes]) -> WriteBinlogsResponse:
+            request = WriteBinlogsRequest(cluster_id=CLUSTER, batch_id=9, payloads=payloads)
+            return WriteBinlogsResponse.FromString(await (await bench.batches.write_batch(request.SerializeToString())))
+
+        good = [prewrite(n).payload for n in range(1, 400)]
+        answer = await write(good)
+        assert (answer.batch_id, [status.code for status in answer.statuses]) == (9, [0] * 399)
+        answer = await write([commit(1, 500).payload, b"\xff", b"", commit(2, 501).payload])
+        assert [status.reason for status in answer.statuses] == ["", "BAD_BINLOG", "", ""]
+        assert list((await write([])).statuses) == []
+        assert len(log_payloads(bench.store)) == 401
+        await asyncio.to_thread(settle, bench.store)
+
+    run(tmp_path, test)
