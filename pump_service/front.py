@@ -97,7 +97,7 @@ class _Door:
         self.server = Server(
             *sockets,
             tls=context,
-            limits=Limits(message=settings.max_message_bytes),
+            limits=Limits(message=settings.max_message_bytes, assembling=2 * settings.max_message_bytes),
             authorize=self._authorize if tls.enabled and tls.cert_allowed_cn else None,
         )
         self.door: Server | None = self.server

@@ -254,6 +254,13 @@ class HandlerCall(Call):
         self.begin_anyway()
         sender.finish(stream, _OK, text, context.trailing)
 
+    def _finished(self) -> None:
+        super()._finished()
+        if self._requests is not None:
+            self._connection.held(-self._stream.held)  # what the handler has not taken
+            self._stream.held = 0
+            self._requests.close()
+
     def begin_anyway(self) -> None:
         """Headers of a stream without messages."""
         if not self._begun:
@@ -276,9 +283,6 @@ class HandlerCall(Call):
 
     def _stop(self) -> None:
         self.context.was_cancelled = True
-        if self._requests is not None:
-            self._connection.held(-self._stream.held)
-            self._stream.held = 0
         task = self._task
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -312,18 +316,21 @@ class _Requests:
         return self
 
     async def __anext__(self) -> Any:
-        while not self._messages:
+        while not self._messages and not self._call.done:
             if self._closed:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+        if self._call.done:
+            raise asyncio.CancelledError  # it was ended while somebody still reads
         message = self._messages.popleft()
-        if not self._call.done:
-            self._call.taken(len(message))
+        self._call.taken(len(message))
         try:
             return self._call.parse(message)
         except Exception as error:
-            raise Aborted(Refusal(_Code.INTERNAL, f"Exception deserializing request: {error}")) from error
+            refusal = Refusal(_Code.INTERNAL, f"Exception deserializing request: {error}")
+            self._call.refuse(refusal)  # whoever reads may be another task than the handler's
+            raise Aborted(refusal) from error
 
 
 class Context:

@@ -70,7 +70,8 @@ class Connection(asyncio.Protocol):
     def begin(self) -> None:
         """Say our settings; what we allow beyond the defaults holds from the start."""
         limits = self.limits
-        self.transport.set_write_buffer_limits(limits.write_buffer, limits.write_buffer // 4)
+        # Half of it: streams may fill the other half before they are told.
+        self.transport.set_write_buffer_limits(limits.write_buffer // 2, limits.write_buffer // 4)
         self.sender.add(
             frames.settings(
                 {

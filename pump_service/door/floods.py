@@ -24,7 +24,3 @@ class Bucket:
             self._then = now
             if self._left < 0.0:
                 raise ConnectionFault(ENHANCE_YOUR_CALM, f"too many {what}")
-
-    def give(self, count: int = 1) -> None:
-        """Real work was done: as many frames more are in order."""
-        self._left = min(self._burst, self._left + count)

@@ -30,6 +30,7 @@ _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)  # indices 
 _DYNAMIC = len(_STATIC)
 _UNIT_S = {ord("H"): 3600.0, ord("M"): 60.0, ord("S"): 1.0, ord("m"): 1e-3, ord("u"): 1e-6, ord("n"): 1e-9}
 _KEPT = 256  # blocks and heads of a connection; a client uses a handful
+_LARGEST_KEPT = 2048
 MALFORMED = -1.0
 
 
@@ -76,10 +77,12 @@ class HeaderReader(Generic[H]):
             fields = tuple(field for field in fields if field[0] != TIMEOUT)
         head = self._heads.get(fields)
         if head is None:
-            if len(self._heads) >= _KEPT:
-                self._heads.clear()
-            head = self._heads[fields] = self._make(fields)
-        if not changed:
+            head = self._make(fields)
+            if len(block) <= _LARGEST_KEPT:
+                if len(self._heads) >= _KEPT:
+                    self._heads.clear()
+                self._heads[fields] = head
+        if not changed and len(block) <= _LARGEST_KEPT:
             self._keep(block, last, head, timeout, len(timeouts))
         return head, timeout
 

@@ -242,7 +242,7 @@ class Incoming:
     def _setting(self, name: int, value: int) -> None:
         sender = self._connection.sender
         if name == frames.HEADER_TABLE_SIZE:
-            sender.replies.table_size(value)
+            sender.table_size(value)
         elif name == frames.ENABLE_PUSH and value > 1:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH")
         elif name == frames.INITIAL_WINDOW_SIZE:

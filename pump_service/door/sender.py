@@ -46,6 +46,11 @@ class Sender:
 
     # ---- frames ------------------------------------------------------------------------------------------------
 
+    def table_size(self, size: int) -> None:
+        """The peer's SETTINGS_HEADER_TABLE_SIZE."""
+        self.replies.table_size(size)
+        self._template = None
+
     def add(self, data: bytes) -> None:
         """Queue bytes of whole frames."""
         self._out.append(data)

@@ -1,0 +1,451 @@
+"""What gRPC says over the frames: calls, statuses, deadlines, cancellation, sizes, compression, metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.wrappers_pb2 import BytesValue
+from structlog.testing import capture_logs
+
+from pump_service.door import frames as f
+from pump_service.door.group import Refusal
+from pump_service.door.limits import Limits
+from pump_service.door.server import Server
+from tests.support.doorkit import (
+    BOTH,
+    DOWN,
+    GROUP,
+    PREFACE,
+    UNARY,
+    UP,
+    Echo,
+    Peer,
+    answers,
+    frame,
+    goaways,
+    prefixed,
+    resets,
+    statuses,
+)
+from tests.unit.pump_service.door.test_protocol import run
+
+Code = grpc.StatusCode
+
+
+def code(status: grpc.StatusCode) -> int:
+    return status.value[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "want"),
+    [(GROUP, prefixed(b"hi")), (UNARY, prefixed(b"hi")), (DOWN, prefixed(b"hi") * 4), (BOTH, prefixed(b"hi"))],
+)
+def test_calls_of_all_kinds_are_answered(path: str, want: bytes) -> None:
+    async def test() -> None:
+        peer = Peer().greet()
+        for _ in range(3):
+            n, data = peer.call(path, b"hi")
+            peer.send(data)
+            data, fields = answers(await peer.settle())[n]
+            assert (data, fields["grpc-status"]) == (want, "0")
+        assert peer.connection.idle
+
+    asyncio.run(test())
+
+
+@run
+async def test_all_calls_of_a_read_reach_the_group_as_one_and_leave_in_one_write() -> None:
+    peer = Peer().greet()
+    writes: list[bytes] = []
+    peer.wire.write = writes.append  # type: ignore[method-assign,assignment]
+    calls = [peer.call(GROUP, b"%d" % n, ("grpc-timeout", f"{15_000 + n}m")) for n in range(40)]
+    calls.append(peer.call(GROUP, b"40"))
+    peer.send(b"".join(data for _, data in calls))
+    ((requests, _),) = peer.echo.groups
+    assert requests == [b"%d" % n for n in range(41)]
+    assert len(writes) == 1
+    peer.wire.written += writes[0]
+    assert answers(peer.frames()) == {
+        stream_id: (prefixed(b"%d" % n), {"grpc-status": "0"}) for n, (stream_id, _) in enumerate(calls)
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 100])
+def test_equal_answers_are_the_same_bytes_as_single_ones(count: int) -> None:
+    async def test() -> None:
+        peer = Peer().greet()
+        peer.echo.answer_groups = False
+        for _ in range(2):  # the second time from prebuilt blocks
+            calls = [peer.call(GROUP, b"x") for _ in range(count)]
+            peer.send(b"".join(data for _, data in calls))
+            requests, answer = peer.echo.groups.pop()
+            answer([b"same"] * len(requests))
+            found = answers(await peer.settle())
+            assert found == {n: (prefixed(b"same"), {"grpc-status": "0"}) for n, _ in calls}
+        assert not peer.connection.lean
+
+    asyncio.run(test())
+
+
+@run
+async def test_a_group_may_answer_each_call_its_own_way_and_late() -> None:
+    peer = Peer().greet()
+    peer.echo.answer_groups = False
+    calls = [peer.call(GROUP, b"x") for _ in range(4)]
+    in_pieces, data = peer.call(GROUP, b"in pieces")
+    peer.send(b"".join(data for _, data in calls) + data[:-4])
+    peer.send(data[-4:])
+    assert [requests for requests, _ in peer.echo.groups] == [[b"x"] * 4, [b"in pieces"]]
+    no = Refusal(Code.UNKNOWN, "täglich 100%", (("x-bin", b"\0\xff"),))
+    peer.echo.groups[0][1]([b"one", no, bytes(100_000), b"one"])
+    peer.echo.groups[1][1]([no])
+    peer.send(frame(8, 0, 0, struct.pack(">I", 200_000)) + frame(8, 0, calls[2][0], struct.pack(">I", 200_000)))
+    found = answers(await peer.settle())
+    assert [found[n][0] for n, _ in calls] == [prefixed(b"one"), b"", prefixed(bytes(100_000)), prefixed(b"one")]
+    for n in (calls[1][0], in_pieces):
+        fields = found[n][1]
+        assert (fields["grpc-status"], fields["grpc-message"]) == ("2", "t%C3%A4glich 100%25")
+        assert base64.b64decode(fields["x-bin"] + "==") == b"\0\xff"
+
+
+@run
+async def test_answers_to_calls_that_were_reset_are_dropped_and_the_others_arrive() -> None:
+    peer = Peer().greet()
+    peer.echo.answer_groups = False
+    calls = [peer.call(GROUP, b"x") for _ in range(3)]
+    peer.send(b"".join(data for _, data in calls))
+    peer.send(frame(3, 0, calls[1][0], struct.pack(">I", 8)))
+    ((requests, answer),) = peer.echo.groups
+    assert len(requests) == 3
+    answer([b"done"] * 3)
+    assert set(answers(await peer.settle())) == {calls[0][0], calls[2][0]}
+    with pytest.raises(ValueError, match="twice"):
+        answer([b"done"] * 3)
+
+
+@run
+async def test_a_group_handler_that_fails_refuses_its_calls() -> None:
+    server = Server()
+    server.add_group_method(GROUP, lambda requests, answer: 1 / 0)  # type: ignore[arg-type,return-value]
+    peer = Peer(server).greet()
+    n, data = peer.call(GROUP, b"x")
+    with capture_logs() as logs:
+        peer.send(data)
+    assert statuses(peer.frames())[n][0] == code(Code.UNKNOWN)
+    assert logs[0]["event"] == "call_failed"
+
+
+# ---- statuses
+
+
+class Refusing:
+    """Methods that end in other ways than an answer."""
+
+    async def abort(self, request: bytes, context: Any) -> bytes:
+        await context.abort(Code.FAILED_PRECONDITION, "not now", (("k", "v"), ("k-bin", b"\1")))
+        raise AssertionError
+
+    async def abort_later(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield b"one"
+        await context.abort(Code.DATA_LOSS, "gone")
+
+    async def fail(self, request: bytes, context: Any) -> bytes:
+        raise ValueError("broken")
+
+    async def set_code(self, request: bytes, context: Any) -> bytes:
+        context.set_code(Code.NOT_FOUND)
+        context.set_details("nothing")
+        return b""
+
+    async def metadata(self, request: bytes, context: Any) -> bytes:
+        await context.send_initial_metadata((("a", "1"),))
+        context.set_trailing_metadata((("b-bin", b"\2"),))
+        self.seen = context.invocation_metadata()
+        self.peer = context.peer()
+        self.left = context.time_remaining()
+        return b"ok"
+
+    def server(self) -> Server:
+        server = Server()
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        server.add_registered_method_handlers(
+            "r.R",
+            {
+                "abort": unary(self.abort), "later": stream(self.abort_later), "fail": unary(self.fail),
+                "code": unary(self.set_code), "metadata": unary(self.metadata),
+                "parse": unary(self.metadata, BytesValue.FromString, BytesValue.SerializeToString),
+            },
+        )  # fmt: skip
+        return server
+
+
+@pytest.mark.parametrize(
+    ("method", "want", "text"),
+    [
+        ("abort", Code.FAILED_PRECONDITION, "not now"),
+        ("later", Code.DATA_LOSS, "gone"),
+        ("fail", Code.UNKNOWN, "Unexpected <class 'ValueError'>: broken"),
+        ("code", Code.NOT_FOUND, "nothing"),
+        ("parse", Code.INTERNAL, "Exception deserializing request"),
+        ("unknown", Code.UNIMPLEMENTED, "unknown method /r.R/unknown"),
+    ],
+)
+def test_a_call_ends_with_the_status_that_its_handler_gives(method: str, want: grpc.StatusCode, text: str) -> None:
+    async def test() -> None:
+        peer = Peer(Refusing().server()).greet()
+        n, data = peer.call(f"/r.R/{method}", b"\xff")
+        with capture_logs():
+            peer.send(data)
+            found = statuses(await peer.settle())[n]
+        assert found[0] == code(want)
+        assert found[1].startswith(text)
+
+    asyncio.run(test())
+
+
+@run
+async def test_metadata_travels_both_ways() -> None:
+    refusing = Refusing()
+    peer = Peer(refusing.server()).greet()
+    n, data = peer.call("/r.R/metadata", b"x", ("x-a", "b"), ("x-bin", "AQI,Aw"), ("grpc-timeout", "10S"))
+    peer.send(data)
+    first, *_, last = [each for each in await peer.settle() if each.type == 1]
+    assert ("a", "1") in first.fields
+    assert ("b-bin", "Ag") in last.fields
+    assert refusing.seen == ((":x"[1:] + "-a", "b"), ("x-bin", b"\1\2"), ("x-bin", b"\3"))
+    assert refusing.peer == "ipv4:127.0.0.1:1"
+    assert 9 < refusing.left <= 10
+    del n
+
+
+@run
+async def test_what_is_not_grpc_is_told_so_in_http() -> None:
+    peer = Peer().greet()
+    for n, fields in ((1, [("content-type", "application/json")]), (3, [])):
+        block = peer.encoder.encode([(":method", "POST"), (":scheme", "http"), (":path", "/"), *fields])
+        peer.send(frame(1, 5, n, block))
+        found = await peer.settle()
+        assert found[0].fields[0] == (":status", "415")
+        assert b"gRPC" in found[1].data
+    for kind in ("application/grpc+proto", "application/grpc;x=y"):
+        n, data = (
+            5,
+            frame(1, 4, peer.next_id + 100, peer.block(GROUP, ("content-type", kind), without=["content-type"])),
+        )
+        peer.send(data + frame(0, 1, peer.next_id + 100, prefixed(b"ok")))
+        assert statuses(peer.frames())[peer.next_id + 100][0] == 0
+        peer.next_id += 2
+
+
+@run
+async def test_te_may_be_missing() -> None:
+    peer = Peer().greet()
+    peer.send(frame(1, 4, 1, peer.block(GROUP, without=["te"])) + frame(0, 1, 1, prefixed(b"x")))
+    assert 1 in answers(peer.frames())
+
+
+# ---- the request's shape
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "want"),
+    [
+        (UNARY, b"", Code.INTERNAL),
+        (GROUP, b"", Code.INTERNAL),
+        (UNARY, prefixed(b"a") * 2, Code.INTERNAL),
+        (GROUP, prefixed(b"a") * 2, Code.INTERNAL),
+        (UNARY, prefixed(b"abc")[:-1], Code.INTERNAL),
+        (UNARY, b"\0\0", Code.INTERNAL),
+        (GROUP, b"\1" + prefixed(b"abc")[1:], Code.INTERNAL),  # compressed, but nobody says how
+        (UP, b"\2" + prefixed(b"abc")[1:], Code.INTERNAL),
+        (UNARY, prefixed(bytes(1001)), Code.RESOURCE_EXHAUSTED),
+        (GROUP, prefixed(bytes(1001)), Code.RESOURCE_EXHAUSTED),
+        (UP, prefixed(bytes(1001)), Code.RESOURCE_EXHAUSTED),
+        (GROUP, prefixed(bytes(1000)), Code.OK),
+    ],
+)
+def test_requests_of_a_wrong_shape_are_refused(path: str, body: bytes, want: grpc.StatusCode) -> None:
+    async def test() -> None:
+        peer = Peer(limits=Limits(message=1000)).greet()
+        n, data = peer.call(path, None)
+        peer.send(data + frame(0, 1, n, body))
+        assert statuses(await peer.settle())[n][0] == code(want)
+        assert peer.server._assembling == 0
+        assert peer.connection.idle
+
+    asyncio.run(test())
+
+
+@run
+async def test_a_message_that_claims_too_much_is_refused_before_its_bytes_come_and_the_rest_is_let_pass() -> None:
+    peer = Peer(limits=Limits(message=1000)).greet()
+    n, data = peer.call(UNARY, None)
+    peer.send(data + frame(0, 0, n, b"\0\xff\xff\xff\xff"))
+    found = await peer.settle()
+    assert statuses(found)[n] == (
+        code(Code.RESOURCE_EXHAUSTED),
+        "Received message larger than max (4294967295 vs. 1000)",
+    )
+    assert resets(found) == {n: f.NO_ERROR}
+    peer.send(frame(0, 0, n, bytes(500)) + frame(0, 1, n, bytes(500)))
+    assert not peer.frames()
+
+
+@run
+async def test_incomplete_requests_of_all_connections_are_bounded_together() -> None:
+    peer = Peer(limits=Limits(assembling=20_000)).greet()
+    ids = []
+    for _ in range(3):
+        n, data = peer.call(UNARY, None)
+        peer.send(data + frame(0, 0, n, prefixed(bytes(50_000))[:9000]))
+        ids.append(n)
+    assert {n: c for n, (c, _) in statuses(peer.frames()).items()} == {ids[2]: code(Code.RESOURCE_EXHAUSTED)}
+    assert peer.server._assembling == 18_000
+    peer.connection.connection_lost(None)
+    assert peer.server._assembling == 0
+
+
+@run
+async def test_gzip_is_inflated_up_to_the_limit() -> None:
+    peer = Peer(limits=Limits(message=1000)).greet()
+
+    async def status_of(path: str, body: bytes, encoding: str = "gzip") -> tuple[int, bytes]:
+        n, data = peer.call(path, None, ("grpc-encoding", encoding))
+        peer.send(data + frame(0, 1, n, body))
+        found = answers(await peer.settle())[n]
+        return int(found[1]["grpc-status"]), found[0]
+
+    def compressed(data: bytes) -> bytes:
+        return b"\1" + struct.pack(">I", len(data)) + data
+
+    for path in (GROUP, UNARY):
+        assert await status_of(path, compressed(gzip.compress(b"abc" * 100))) == (0, prefixed(b"abc" * 100))
+        assert await status_of(path, prefixed(b"plain")) == (0, prefixed(b"plain"))
+        assert (await status_of(path, compressed(gzip.compress(bytes(1001)))))[0] == code(Code.RESOURCE_EXHAUSTED)
+        assert (await status_of(path, compressed(gzip.compress(b"abc")[:-3])))[0] == code(Code.INTERNAL)
+        assert (await status_of(path, compressed(gzip.compress(b"abc") + b"x")))[0] == code(Code.INTERNAL)
+        assert (await status_of(path, compressed(b"rubbish")))[0] == code(Code.INTERNAL)
+        assert (await status_of(path, prefixed(b""), "snappy"))[0] == code(Code.UNIMPLEMENTED)
+
+
+# ---- deadlines, cancellation
+
+
+@run
+async def test_calls_end_at_their_deadline() -> None:
+    peer = Peer().greet()
+    peer.echo.hold, peer.echo.answer_groups = asyncio.Event(), False
+    unary, one = peer.call(UNARY, b"x", ("grpc-timeout", "300m"))
+    group, two = peer.call(GROUP, b"x", ("grpc-timeout", "300m"))
+    later, three = peer.call(GROUP, b"x", ("grpc-timeout", "9S"))
+    pieces, four = peer.call(GROUP, b"x", ("grpc-timeout", "300m"), end=False)
+    peer.send(one + two + three + four)
+    assert not await peer.settle()
+    found: list[Any] = []
+    while len(statuses(found)) < 3:
+        await asyncio.sleep(0.02)
+        found += await peer.settle()
+    assert {n: c for n, (c, _) in statuses(found).items()} == dict.fromkeys((unary, group, pieces), 4)
+    assert peer.echo.cancelled == 1
+    ((_, answer),) = peer.echo.groups
+    answer([b"x", b"x"])
+    assert set(answers(await peer.settle())) == {later}
+    assert len(peer.server.deadlines) == 0
+
+
+@run
+async def test_a_timeout_that_is_nonsense_is_refused() -> None:
+    peer = Peer().greet()
+    for path in (GROUP, UNARY):
+        n, data = peer.call(path, b"x", ("grpc-timeout", "soon"))
+        peer.send(data)
+        assert statuses(peer.frames())[n] == (code(Code.INTERNAL), "malformed grpc-timeout")
+
+
+@pytest.mark.parametrize("path", [UNARY, DOWN, UP, BOTH])
+def test_a_reset_cancels_the_handler(path: str) -> None:
+    async def test() -> None:
+        peer = Peer().greet({f.INITIAL_WINDOW_SIZE: 0})
+        peer.echo.hold, peer.echo.pieces = asyncio.Event(), 1000
+        n, data = peer.call(path, bytes(9000), end=path in (UNARY, DOWN))
+        peer.send(data)
+        await peer.settle()
+        ended: list[Any] = []
+        peer.echo.contexts[0].add_done_callback(ended.append)
+        peer.send(frame(3, 0, n, struct.pack(">I", 8)))
+        await peer.settle()
+        assert ended == peer.echo.contexts
+        assert peer.echo.contexts[0].cancelled()
+        assert peer.connection.idle
+        assert not [t for t in asyncio.all_tasks() if t.get_name() == path]
+
+    asyncio.run(test())
+
+
+@run
+async def test_a_handler_that_answers_before_the_request_ends_resets_the_rest_without_error() -> None:
+    class Early(Echo):
+        async def up(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
+            return await anext(requests)
+
+    peer = Peer(echo=Early()).greet()
+    n, data = peer.call(UP, b"first", end=False)
+    peer.send(data + frame(0, 0, n, prefixed(b"second")))
+    found = await peer.settle()
+    assert answers(found)[n][0] == prefixed(b"first")
+    assert resets(found) == {n: f.NO_ERROR}
+    peer.send(frame(0, 0, n, prefixed(b"third")) + frame(1, 5, n, peer.encoder.encode([("a", "b")])))
+    assert not goaways(peer.frames())
+    assert peer.connection._held_bytes == 0
+
+
+@run
+async def test_a_slow_handler_holds_its_callers_stream_back() -> None:
+    class Slow(Echo):
+        async def up(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
+            await self.go.wait()
+            return b"%d" % len([x async for x in requests])
+
+    echo = Slow()
+    echo.go = asyncio.Event()  # type: ignore[attr-defined]
+    peer = Peer(echo=echo, limits=Limits(stream_window=40_000)).greet()
+    n, data = peer.call(UP, None)
+    peer.send(data)
+    for _ in range(4):
+        peer.send(frame(0, 0, n, prefixed(bytes(9_000))))
+    assert not [each for each in await peer.settle() if each.type == 8]
+    echo.go.set()  # type: ignore[attr-defined]
+    assert sum(each.window_increment for each in await peer.settle() if each.type == 8) > 20_000
+    peer.send(frame(0, 1, n, prefixed(b"last")))
+    assert answers(await peer.settle())[n][0] == prefixed(b"5")
+
+
+@run
+async def test_who_may_not_call_is_told_so_on_every_call() -> None:
+    no = Refusal(Code.PERMISSION_DENIED, "who are you?")
+    server = Server(authorize=lambda names, peer: no)
+    echo = Echo()
+    echo.register(server)
+    peer = Peer(server).greet()
+    for path in (GROUP, UNARY, DOWN, UP, "/unknown"):
+        n, data = peer.call(path, b"x")
+        peer.send(data)
+        assert statuses(peer.frames())[n] == (7, "who are you?")
+    assert not echo.groups and not echo.seen
+
+
+@run
+async def test_too_many_connections_are_not_let_in() -> None:
+    server = Server(limits=Limits(connections=2))
+    peers = [Peer(server) for _ in range(3)]
+    assert [peer.wire.closing for peer in peers] == [False, False, True]
+    peers[0].send(PREFACE + frame(4, 0, 0))
+    peers[0].connection.connection_lost(None)
+    assert not Peer(server).wire.closing

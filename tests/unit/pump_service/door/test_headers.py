@@ -1,0 +1,187 @@
+"""Header blocks: every way of reading gives what the library gives, and the quick ways are taken."""
+
+from __future__ import annotations
+
+import copy
+
+import hpack
+import pytest
+from hpack.exceptions import HPACKError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pump_service.door.frames import COMPRESSION_ERROR, ConnectionFault
+from pump_service.door.headers import MALFORMED, TIMEOUT, Fields, HeaderReader, timeout_s
+from pump_service.door.replies import HEADERS, TRAILERS, ReplyBlocks, fields, literal, percent_encoded
+
+NAMES = st.sampled_from([b":path", b":method", b"grpc-timeout", b"user-agent", b"x-a", b"x-b", b"content-type"])
+FIELD = st.tuples(NAMES, st.binary(max_size=40))
+LISTS = st.lists(FIELD, max_size=8)
+REQUEST = ((b":method", b"POST"), (b":path", b"/a/B"), (b"content-type", b"application/grpc"))
+
+
+def reader() -> HeaderReader[Fields]:
+    return HeaderReader(lambda fields: fields, 1 << 16)
+
+
+@given(st.lists(st.tuples(LISTS, st.booleans(), st.sampled_from([None, 0, 40, 200, 4096])), max_size=12))
+def test_blocks_of_an_encoder_are_read_as_they_were_meant(blocks: list[tuple[list, bool, int | None]]) -> None:
+    encoder, ours = hpack.Encoder(), reader()
+    for headers, huffman, size in blocks:
+        if size is not None:
+            encoder.header_table_size = size
+        block = encoder.encode(headers, huffman=huffman)
+        want = tuple(headers)
+        timeouts = [timeout_s(value) for name, value in want if name == TIMEOUT]
+        before = copy.deepcopy(ours)
+        assert before.fields(block) == want
+        rest, timeout = ours.read(block)
+        assert rest == tuple(field for field in want if field[0] != TIMEOUT)
+        assert timeout == (None if not timeouts else timeouts[0] if len(timeouts) == 1 else MALFORMED)
+        again = ours.blocks.get(block)
+        assert again is None or again == (rest, timeout)
+
+
+@given(st.lists(st.binary(max_size=30), min_size=1, max_size=6))
+def test_any_bytes_are_read_or_refused_as_the_library_does_it(blocks: list[bytes]) -> None:
+    library, ours = hpack.Decoder(), reader()
+    for block in blocks:
+        try:
+            want = tuple((bytes(n), bytes(v)) for n, v in library.decode(block, raw=True))
+        except (HPACKError, IndexError):
+            with pytest.raises(ConnectionFault) as refused:
+                ours.fields(block)
+            assert refused.value.code == COMPRESSION_ERROR
+            return
+        assert ours.fields(block) == want
+        assert ours._table.dynamic_entries == library.header_table.dynamic_entries
+
+
+def test_a_block_of_indexed_fields_alone_is_known_by_its_bytes_until_the_table_changes() -> None:
+    encoder, ours = hpack.Encoder(), reader()
+    encoder.encode(REQUEST)  # both tables: filled by the first block
+    ours.fields(hpack.Encoder().encode(REQUEST))
+    block = encoder.encode(REQUEST)
+    assert max(block) >= 0x80 and len(block) == 3
+    assert ours.read(block) == (REQUEST, None)
+    assert ours.blocks[block] == (REQUEST, None)
+    ours.read(encoder.encode([*REQUEST, (b"x-new", b"1")]))
+    assert block not in ours.blocks  # its indices mean something else now
+
+
+def test_a_timeout_that_is_new_with_every_call_costs_one_literal() -> None:
+    encoder = hpack.Encoder()
+    first, known = encoder.encode(REQUEST), encoder.encode(REQUEST)
+    made: list[Fields] = []
+    ours: HeaderReader[Fields] = HeaderReader(lambda fields: made.append(fields) or fields, 1 << 16)
+    ours.read(first)
+    for n in range(5):
+        block = known + literal(TIMEOUT, b"%dm" % (14_000 + n))
+        assert ours.read(block) == (REQUEST, (14_000 + n) * 1e-3)
+        ours._walk = None if n == 0 else ours._walk  # type: ignore[method-assign,assignment] - from now on it would fail
+    assert len(made) == 1
+    assert len(ours.blocks) == 1  # what comes before the timeout; nothing for each call
+
+
+@pytest.mark.parametrize(
+    ("tail", "timeout"),
+    [
+        (literal(TIMEOUT, b"5S") + literal(TIMEOUT, b"6S"), MALFORMED),
+        (literal(TIMEOUT, b"5S") + literal(b"x", b"y"), 5.0),
+        (literal(TIMEOUT, b""), MALFORMED),
+        (b"\x00\x0cgrpc-timeout\x82" + b"\x08\x8f", None),  # Huffman; judged below
+    ],
+)
+def test_what_only_looks_like_the_quick_case_is_read_in_full(tail: bytes, timeout: float | None) -> None:
+    encoder = hpack.Encoder()
+    ours = reader()
+    ours.read(encoder.encode(REQUEST))
+    known = encoder.encode(REQUEST)
+    ours.read(known + literal(TIMEOUT, b"1S"))
+    plain = reader()
+    plain.read(hpack.Encoder().encode(REQUEST))
+    assert known in ours.blocks and known not in plain.blocks
+    try:
+        want = plain.read(known + tail)
+    except ConnectionFault:
+        with pytest.raises(ConnectionFault):
+            ours.read(known + tail)
+        return
+    assert ours.read(known + tail) == want
+    assert timeout is None or want[1] == timeout
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [(b"1H", 3600), (b"2M", 120), (b"15S", 15), (b"14999m", 14.999), (b"7u", 7e-6), (b"99999999n", 0.099999999)],
+)
+def test_timeouts(text: bytes, seconds: float) -> None:
+    assert timeout_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", [b"", b"S", b"1", b"1s", b"-1S", b"1_0S", b" 1S", b"123456789S", b"\xb2S", b"1.5S"])
+def test_timeouts_that_are_none(text: bytes) -> None:
+    assert timeout_s(text) == MALFORMED
+
+
+def test_an_index_that_cannot_be_and_lengths_beyond_the_block_are_refused_before_they_cost_anything() -> None:
+    for block in (b"\x80", b"\xff\xff\xff\xff\xff\x0f", b"\xbe", b"\x00\x7f\xff\xff\xff\x7f", b"\x40", b"\x82\x20"):
+        with pytest.raises(ConnectionFault):
+            reader().fields(block)
+
+
+# ---- responses
+
+
+@given(st.lists(st.sampled_from(["unary", "trailers", "plain", "only", "headers", 0, 60, 104, 200, 4096]), max_size=25))
+def test_every_peer_reads_our_blocks_in_any_order_and_with_any_table(steps: list) -> None:
+    blocks, decoder = ReplyBlocks(), hpack.Decoder()
+    for step in steps:
+        if isinstance(step, int):
+            blocks.table_size(step)
+            decoder.max_allowed_table_size = step
+            continue
+        if step == "unary":
+            headers, trailers = blocks.unary()
+            assert decoder.decode(headers) == [(":status", "200"), ("content-type", "application/grpc")]
+            assert decoder.decode(trailers) == [("grpc-status", "0")]
+        elif step == "trailers":
+            assert decoder.decode(blocks.trailers(5, "no", (("x-bin", b"\0\1"),))) == [
+                ("grpc-status", "5"), ("grpc-message", "no"), ("x-bin", "AAE"),
+            ]  # fmt: skip
+        elif step == "only":
+            assert decoder.decode(blocks.only_trailers(2, "", ()))[-1] == ("grpc-status", "2")
+        elif step == "headers":
+            assert decoder.decode(blocks.headers((("a", "b"),)))[-1] == ("a", "b")
+        else:
+            assert decoder.decode(blocks.plain(415))[0] == (":status", "415")
+
+
+def test_a_successful_answer_is_three_bytes_of_header_blocks_from_the_second_on() -> None:
+    blocks = ReplyBlocks()
+    first = blocks.unary()
+    assert [len(b) for b in blocks.unary()] == [2, 1]
+    decoder = hpack.Decoder()
+    for block in (*first, *blocks.unary()):
+        decoder.decode(block)
+    assert blocks.settled
+    assert hpack.Decoder().decode(HEADERS)[1] == ("content-type", "application/grpc")
+    assert hpack.Decoder().decode(TRAILERS) == [("grpc-status", "0")]
+
+
+@given(st.text(max_size=50))
+def test_messages_are_percent_encoded(text: str) -> None:
+    from urllib.parse import unquote
+
+    raw = percent_encoded(text)
+    assert all(0x20 <= byte <= 0x7E for byte in raw)
+    assert unquote(raw.decode(), errors="surrogateescape") == text
+
+
+@given(st.text("abc-", min_size=1, max_size=300), st.binary(max_size=400))
+def test_long_metadata_is_read_by_the_library(key: str, value: bytes) -> None:
+    (found,) = hpack.Decoder().decode(fields([("x" + key + "-bin", value)]), raw=True)
+    import base64
+
+    assert found[0] == ("x" + key + "-bin").encode()
+    assert base64.b64decode(found[1] + b"=" * (-len(found[1]) % 4)) == value
