@@ -20,8 +20,8 @@ log = structlog.get_logger()
 
 GIVE_UP_S = 600.0
 RETRY_INTERVAL_S = 1.0
-# In flight at once; also the most that one round can lose to a Pump that just died.
-WINDOW = 256
+# In one round; also the most that it can lose to a Pump that just died.
+WINDOW = 4096
 # Waiting for a Pump that is down. Beyond it the oldest goes: the Pump will have to ask for it anyway.
 LIMIT = 100_000
 # No other answer will come by asking again.

@@ -22,6 +22,8 @@ from include.settings import TlsSettings
 # Of one request of the batch call; a larger payload goes alone.
 BATCH_BYTES = 1 << 20
 BATCH_ITEMS = 4096
+# Unary calls at once, to a Pump that knows no batches.
+UNARY_IN_FLIGHT = 64
 
 
 def refuse_too_large(payload: bytes) -> None:
@@ -114,6 +116,16 @@ class PumpConnection:
         yield WriteBinlogsRequest(cluster_id=self._cluster_id, batch_id=begin, payloads=payloads[begin:])
 
     def _write_each(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
+        outcomes: list[BinlogError | None] = []
+        for at in range(0, len(payloads), UNARY_IN_FLIGHT):
+            some = self._write_some(payloads[at : at + UNARY_IN_FLIGHT], timeout_s)
+            outcomes += some
+            if all(isinstance(error, PumpUnavailable) for error in some):
+                # It is silent: the others would wait for their time-outs one after the other.
+                return outcomes + [some[-1]] * (len(payloads) - len(outcomes))
+        return outcomes
+
+    def _write_some(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
         try:
             calls = [self._stub.WriteBinlog.future(self._request(payload), timeout=timeout_s) for payload in payloads]
         except ValueError:

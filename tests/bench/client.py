@@ -16,6 +16,7 @@ from include.client.cluster import PumpClient
 from include.client.transaction import TransactionBinlog, TransactionRunner
 from include.codec.payload import make_commit, make_prewrite
 from include.model.tso import Tso
+from include.registry.base import Cluster
 from include.registry.open import open_cluster
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.pumps import RunningPump, disk_floor, pump
@@ -36,24 +37,29 @@ def _each(work: Path, runs: int, one: Callable[[RunningPump], Sample]) -> list[S
     return samples
 
 
+def _used_up(cluster: Cluster) -> int:
+    """The first of ``_BATCH`` timestamps that the cluster has given out, or may be taken to have."""
+    first = cluster.tso()
+    time.sleep(0.002)
+    return first
+
+
 def _write_batches(running: RunningPump) -> Sample:
     cluster = open_cluster(running.cluster_url)
     written = 0
     with PumpClient(cluster) as client, Watch(running.pid) as watch:
         began, before = time.perf_counter(), time.process_time()
         while time.perf_counter() - began < _SECONDS:
-            first = cluster.tso()
+            first = _used_up(cluster)
             batch = [(ts, make_prewrite(ts, b"bench/key", _VALUE)) for ts in range(first, first + _BATCH)]
             outcomes = client.write_prewrites(batch)
             assert outcomes == [None] * _BATCH
-            end = cluster.tso() + _BATCH
-            client.write_commits([(ts, make_commit(ts, Tso(end), b"bench/key")) for ts, _ in batch])
+            end = _used_up(cluster)
+            client.write_commits([(ts, make_commit(ts, Tso(end + n), b"bench/key")) for n, (ts, _) in enumerate(batch)])
             written += 2 * _BATCH
-            # Timestamps of this batch are used up: the next one lies above them.
-            time.sleep(0.001)
         assert client.flush(60)
         seconds, spent = time.perf_counter() - began, time.process_time() - before
-        assert client.stats.commits_lost == 0
+        assert client.stats.commits_lost == 0, client.stats
     watch.seconds = seconds
     return watch.sample(written, client_cpu_s_per_100k=spent / written * 1e5)
 

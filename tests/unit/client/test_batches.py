@@ -249,3 +249,15 @@ def test_a_watch_that_ends_is_replaced_by_looking(start, connect, tmp_path):
     telling.news.put(PumpUnavailable("the watch is broken"))
     start("b")
     wait_until(lambda: names(client.available()) == ["a", "b"])
+
+
+@pytest.mark.row("C4")
+def test_a_go_pump_that_hangs_costs_one_time_out_whatever_the_number(start, cluster):
+    pump = start("go", go=True)
+    pump.behave = lambda _: 3.0
+    connection = pump_module.PumpConnection("go", pump.host, cluster.cluster_id())
+    began = time.monotonic()
+    outcomes = connection.write_many([payload for _, payload in prewrites(*range(1, 300))], 0.3)
+    assert time.monotonic() - began < 2
+    assert [type(each) for each in outcomes] == [PumpUnavailable] * 299
+    connection.close()
