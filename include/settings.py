@@ -53,7 +53,7 @@ class ClusterSettings(Section):
     user: str = Field("", description="user of etcd, where it asks for one")
     password: SecretStr = Field(SecretStr(""), description="password of that user")
     init_tries: int = Field(
-        100, ge=1, description="how often a Pump that starts asks PD for its members, once a second, before it gives up"
+        100, ge=1, description="how often a Pump that starts asks PD or etcd, a second apart, before it gives up"
     )
 
 

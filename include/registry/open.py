@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from include.errors import ConfigError
+import structlog
+
+from include.clock import SYSTEM_CLOCK
+from include.errors import ClusterUnavailable, ConfigError
 from include.registry.base import Cluster
 from include.registry.etcd import EtcdCluster
 from include.registry.etcd_client import EtcdClient
@@ -14,9 +17,12 @@ from include.registry.pd import PdCluster
 from include.registry.pd_members import PdOptions
 from include.settings import ClusterSettings, TlsSettings
 
+log = structlog.get_logger()
+
 _SUPPORTED = "as in pd://host:2379[,host2:2379], etcd://host:2379[,host2:2379][/root] or file:///dir"
 # A command that only looks does not wait for minutes until PD comes up.
 _TRIES_OF_A_COMMAND = 3
+_BETWEEN_TRIES_S = 1.0
 
 
 def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None, *, create: bool = True) -> Cluster:
@@ -25,8 +31,8 @@ def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None,
     Args:
         cluster: the section ``cluster`` of the settings; or only its URL, for back ends without a password.
         tls: certificates for back ends that are servers; a directory needs none.
-        create: whether an ``etcd://`` or ``file://`` cluster that does not exist yet is made; a PD that does not
-            answer is asked ``cluster.init_tries`` times, and only three times without this.
+        create: whether an ``etcd://`` or ``file://`` cluster that does not exist yet is made; a PD or etcd that does
+            not answer is asked ``cluster.init_tries`` times, and only three times without this.
 
     Raises:
         ConfigError: the URL is of an unknown kind, or there is no cluster and none is to be made.
@@ -35,10 +41,10 @@ def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None,
     settings = ClusterSettings(url=cluster) if isinstance(cluster, str) else cluster
     url = settings.url
     scheme, sep, rest = url.partition("://")
+    tries = settings.init_tries if create else min(settings.init_tries, _TRIES_OF_A_COMMAND)
     if sep and scheme == "etcd":
-        return _open_etcd(settings, rest, tls or TlsSettings(), create=create)
+        return _open_etcd(settings, rest, tls or TlsSettings(), create=create, tries=tries)
     if sep and scheme == "pd":
-        tries = settings.init_tries if create else min(settings.init_tries, _TRIES_OF_A_COMMAND)
         return PdCluster(rest, tls, PdOptions(init_tries=tries))
     if scheme != "file" or not sep:
         raise ConfigError(f"{url!r} is no cluster URL", hint=_SUPPORTED, url=url)
@@ -47,13 +53,21 @@ def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None,
     return FileCluster(Path(rest), create=create)
 
 
-def _open_etcd(settings: ClusterSettings, rest: str, tls: TlsSettings, *, create: bool) -> EtcdCluster:
+def _open_etcd(settings: ClusterSettings, rest: str, tls: TlsSettings, *, create: bool, tries: int) -> EtcdCluster:
     addresses, _, root = rest.partition("/")
     endpoints = [_endpoint(address.strip()) for address in addresses.split(",") if address.strip()]
     client = EtcdClient(endpoints, tls, user=settings.user, password=settings.password.get_secret_value())
     root = root.strip("/")
     try:
-        return EtcdCluster(client, root=f"/{root}" if root else "", create=create)
+        while True:
+            try:
+                return EtcdCluster(client, root=f"/{root}" if root else "", create=create)
+            except ClusterUnavailable as error:
+                tries -= 1
+                if tries <= 0:
+                    raise
+                log.warning("etcd_does_not_answer", tries_left=tries, reason=error.message)
+                SYSTEM_CLOCK.sleep(_BETWEEN_TRIES_S)
     except BaseException:
         client.close()
         raise

@@ -384,6 +384,20 @@ def test_without_etcd_every_call_ends_in_time_with_its_name_and_works_again_when
 
 
 @pytest.mark.row("W4")
+def test_whoever_starts_before_etcd_waits_for_it_as_often_as_the_setting_says(tmp_path):
+    servers = EtcdServers(tmp_path / "late")
+    with pytest.raises(ClusterUnavailable):
+        open_cluster(ClusterSettings(url=servers.url, init_tries=1))
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(open_cluster, servers.url)
+        time.sleep(0.5)
+        with servers:
+            cluster = opening.result(timeout=30)
+            assert cluster.tso() > 0
+            cluster.close()
+
+
+@pytest.mark.row("W4")
 def test_an_etcd_whose_quota_is_used_up_is_named_with_the_way_out(tmp_path):
     with EtcdServers(tmp_path / "full", arguments=("--quota-backend-bytes=1048576",)) as servers:
         cluster = open_cluster(servers.url)
@@ -475,15 +489,17 @@ def test_etcd_with_users_needs_ours_and_a_token_that_was_lost_is_asked_for_again
             open_cluster(settings(user, password))
         assert "secret" not in str(error.value)
     cluster = open_cluster(settings("pump", "pump secret"))
+    quiet = open_cluster(settings("pump", "pump secret"))  # no watch that would notice first
     listener = Listener(cluster.watch_nodes(NodeKind.PUMP))
     last = cluster.tso()
     own.kill()
     own.start(0)
-    eventually(lambda: own.ask(0, "auth/authenticate", {"name": "root", "password": "root secret"}) if _up(own) else {})
-    assert cluster.tso() > last
+    eventually(lambda: _up(own))
+    assert quiet.tso() > last
     cluster.update_node(NodeKind.PUMP, "p", lambda _: status("p"))
     eventually(lambda: listener.heard)
     listener.close()
+    quiet.close()
     cluster.close()
 
 
