@@ -85,8 +85,8 @@ class Batch:
                 self._connection.answer(self, stream_id, answer)
         self._connection.answered()
 
-    def expire(self, now: float) -> float | None:
-        """End the calls whose deadline has passed; the next deadline."""
+    def expire(self, now: float) -> None:
+        """End the calls whose deadline has passed; the others go on."""
         following = math.inf
         for stream_id, deadline in self.deadlines.items():
             if deadline > now:
@@ -95,8 +95,6 @@ class Batch:
                 self._connection.answer(self, stream_id, _DEADLINE)
                 self.lost = True
         self._bucket = 0
-        if following == math.inf:
-            self.deadlines = {}
-            return None
         self.deadlines = {n: deadline for n, deadline in self.deadlines.items() if deadline > now}
-        return following
+        if self.deadlines:
+            self._bucket = self._connection.deadlines.add(following, self)

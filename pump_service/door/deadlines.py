@@ -11,8 +11,8 @@ _TICK_S = 0.02
 class Timed(Protocol):
     """Something that has a deadline."""
 
-    def expire(self, now: float) -> float | None:
-        """Called at or after the deadline; the next one, or None."""
+    def expire(self, now: float) -> None:
+        """Called once, at or after the deadline; it may `add` itself again."""
 
 
 class Deadlines:
@@ -64,7 +64,5 @@ class Deadlines:
         self._seen = max(self._seen, reached)
         for key in keys:
             for timed in self._buckets.pop(key, ()):
-                following = timed.expire(now)
-                if following is not None:
-                    self.add(following, timed)
+                timed.expire(now)
         self._timer = self._loop.call_later(_TICK_S, self._tick) if self._buckets else None
