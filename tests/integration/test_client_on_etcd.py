@@ -1,0 +1,71 @@
+"""The pump client on a registry that tells of changes: a real etcd (row C1)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from include.client.cluster import PumpClient
+from include.codec.payload import make_prewrite
+from include.errors import PumpUnavailable
+from include.model.node import NodeState
+from include.registry.base import Cluster
+from include.registry.open import open_cluster
+from tests.support.etcdserver import EtcdServers
+from tests.support.fakepump import FakePump
+from tests.support.pumpserver import eventually
+
+
+@pytest.fixture
+def cluster(etcd: EtcdServers) -> Iterator[Cluster]:
+    opened = open_cluster(etcd.url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def pumps(cluster: Cluster) -> Iterator[dict[str, FakePump]]:
+    made = {name: FakePump(name, cluster) for name in ("told-a", "told-b")}
+    made["told-a"].register(label={"zone": "a"})
+    made["told-b"].register(label={"zone": "b"})
+    yield made
+    for pump in made.values():
+        pump.register(NodeState.OFFLINE)
+        pump.stop()
+
+
+@pytest.mark.row("C1", "W4")
+def test_changes_of_state_arrive_at_once_though_nobody_looks(cluster: Cluster, pumps: dict[str, FakePump]) -> None:
+    # A look every ten seconds: what arrives before that was told.
+    with PumpClient(cluster, watch_interval_s=10) as client:
+
+        def available() -> set[str]:
+            return {status.node_id for status in client.available()} & set(pumps)
+
+        assert available() == {"told-a", "told-b"}
+        for state, left in ((NodeState.CLOSING, {"told-b"}), (NodeState.ONLINE, {"told-a", "told-b"})):
+            began = time.monotonic()
+            pumps["told-a"].register(state)
+            eventually(lambda left=left: available() == left, within_s=8)
+            assert time.monotonic() - began < 8
+        third = FakePump("told-c", cluster).register()
+        try:
+            eventually(lambda: "told-c" in {status.node_id for status in client.available()}, within_s=8)
+        finally:
+            third.register(NodeState.OFFLINE)
+            third.stop()
+
+
+@pytest.mark.row("C2")
+def test_labels_decide_through_the_registry(cluster: Cluster, pumps: dict[str, FakePump]) -> None:
+    with PumpClient(cluster, strategy="label", labels={"zone": "b"}, write_timeout_s=0.5) as client:
+        for _ in range(4):
+            start_ts = cluster.tso()
+            assert client.write_prewrite(make_prewrite(start_ts, b"k", b"v"), start_ts) == "told-b"
+        pumps["told-b"].register(NodeState.PAUSED, label={"zone": "b"})
+        eventually(lambda: "told-b" not in {status.node_id for status in client.available()})
+        with pytest.raises(PumpUnavailable):
+            client.write_prewrite(make_prewrite(start_ts, b"k", b"v"), start_ts)
+    assert pumps["told-a"].taken == []
