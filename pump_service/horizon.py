@@ -17,13 +17,23 @@ from include.registry.base import Cluster
 
 # A cluster whose clock was set back stands still for a while: we would believe this much of the future at most.
 _BELIEVED_S = 1.0
+_SHORTEST_S = 0.0002
 
 
 class Horizon:
     """Asks the cluster only about what it cannot tell by itself. Owned by the event loop."""
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, *, patience_s: float = 0.0) -> None:
+        """Know nothing yet.
+
+        Args:
+            cluster: whose timestamps they are.
+            clock: this machine's.
+            patience_s: how long a timestamp may wait until it is believed, rather than cost a question. For clusters
+                whose clock is a server: many commits are of the millisecond in which that was asked last.
+        """
         self._cluster = cluster
+        self._patience_s = patience_s
         self._clock = clock
         self._latest = 0
         self._physical_ms = 0  # of the last answer, which came at
@@ -43,6 +53,9 @@ class Horizon:
         while not self.covers(ts):
             if asked:
                 return False
+            if soon := self._believed_in(ts):
+                await asyncio.sleep(soon)
+                continue
             if self._question is None:
                 self._question = asyncio.create_task(self._ask())
                 self._question.add_done_callback(self._answered)
@@ -51,6 +64,13 @@ class Horizon:
             # Whoever waits for the same one goes on in the same turn of the loop, and so into the same group.
             await asyncio.shield(self._question)
         return True
+
+    def _believed_in(self, ts: int) -> float:
+        """Seconds after which `covers` will be true by itself; 0 = not within our patience."""
+        elapsed_s = self._clock.monotonic() - self._answered_at
+        due_s = (physical_ms(ts) + 1 - self._physical_ms) / 1000
+        wait_s = max(due_s - elapsed_s, _SHORTEST_S)
+        return wait_s if wait_s <= self._patience_s and elapsed_s + wait_s < _BELIEVED_S else 0.0
 
     def _answered(self, question: asyncio.Task[None]) -> None:
         self._question = None

@@ -12,6 +12,7 @@ from include.clock import Clock
 from include.model.node import PumpExtra
 from include.model.tso import physical_ms
 from include.registry.base import Cluster
+from include.registry.file import FileCluster
 from include.registry.pd import PdCluster
 from include.settings import PumpSettings, TlsSettings
 from pump_service.collector import Collector
@@ -32,6 +33,9 @@ from pump_service.resolve.tikv import TikvResolver
 from pump_service.resolve.tikv_calls import TikvCalls
 from pump_service.store.store import PendingCommit, Store
 from pump_service.submit import Submitter
+
+# A commit waits so long before PD or etcd is asked whether its timestamp can be; nobody waits for a commit's answer.
+_PATIENCE_S = 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,7 @@ def build_stages(
     lifecycle = Lifecycle(registrar.found.state if registrar.found is not None else None)
     submitter = Submitter(store, settings.queue_bytes, metrics)
     cluster_id = cluster.cluster_id()
-    horizon = Horizon(cluster, clock)
+    horizon = Horizon(cluster, clock, patience_s=0.0 if isinstance(cluster, FileCluster) else _PATIENCE_S)
     ingest = Ingest(
         cluster_id=cluster_id,
         horizon=horizon,

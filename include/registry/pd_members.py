@@ -1,4 +1,6 @@
-"""PD's members: who answers, who leads, and calls on the leader that outlive a change of it (docs/formats.md, "PD").
+"""PD's members: who answers, who leads, and calls on the leader that outlive a change of it.
+
+See docs/formats.md, "A cluster on PD".
 
 Every call is made within a deadline, over as many leaders as it takes. Channels and locks belong to one process: they
 are closed before a fork and made again on both sides.
