@@ -7,6 +7,7 @@ laid out as a directory in several ways that a power loss allows, and opened by 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -103,6 +104,7 @@ class CrashFs(RealFileSystem):
         self._lock = threading.RLock()
         self._durable: dict[str, bytes] = {}
         self.images: list[Image] = []
+        self.full: int | None = None  # bytes that the disk still takes, until a reserve is given back
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self._root))
@@ -111,7 +113,10 @@ class CrashFs(RealFileSystem):
         return {
             self._name(path): path.read_bytes()
             for path in self._root.rglob("*")
-            if path.is_file() and path.parent.name != "kv" and path.name != ".lock" and not path.name.endswith(".tmp")
+            if path.is_file()
+            and path.parent.name != "kv"
+            and not path.name.startswith((".lock", "reserve"))
+            and not path.name.endswith(".tmp")
         }
 
     def _kv(self) -> dict[str, bytes]:
@@ -153,6 +158,8 @@ class CrashFs(RealFileSystem):
         self._becomes_durable(target, "copy", lambda: super(CrashFs, self).copy(source, target, start))
 
     def remove(self, path: Path) -> None:
+        if path.name.startswith("reserve"):
+            self.full = None
         self._becomes_durable(path, "remove", lambda: super(CrashFs, self).remove(path))
 
     def free_bytes(self, path: Path) -> int:
@@ -167,6 +174,10 @@ class _CrashHandle:
 
     def write_at(self, offset: int, chunks: Sequence[bytes]) -> None:
         with self._fs._lock:
+            left = self._fs.full
+            if left is not None and sum(map(len, chunks)) > left:
+                self._handle.write_at(offset, [b"".join(chunks)[:left]])
+                raise OSError(errno.ENOSPC, "no space left", str(self._path))
             self._handle.write_at(offset, chunks)
 
     def sync(self) -> None:
