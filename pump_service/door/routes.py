@@ -94,10 +94,18 @@ class Routes:
         group = self._groups.get(path)
         method = None if group is not None else self._method(path, fields)
         if group is None and method is None:
-            return Head(fields, path, refusal=Refusal(grpc.StatusCode.UNIMPLEMENTED, f"unknown method {path}"))
+            return Head(fields, path, refusal=Refusal(grpc.StatusCode.UNIMPLEMENTED, self._unknown(path)))
         gzip = encoding == b"gzip"
         lean = group is not None and length is None and not gzip
         return Head(fields, path, group, method, gzip=gzip, content_length=length, lean=lean)
+
+    def _unknown(self, path: str) -> str:
+        """As grpc-go says it."""
+        service, sep, method = path.lstrip("/").rpartition("/")
+        if not sep:
+            return f"malformed method name: {path!r}"
+        known = any(each.startswith(f"/{service}/") for each in (*self._methods, *self._groups))
+        return f"unknown method {method} for service {service}" if known else f"unknown service {service}"
 
     def _method(self, path: str, fields: Fields) -> Any:
         found = self._methods.get(path)

@@ -1,4 +1,4 @@
-"""The first bytes of a connection say who serves it: HTTP/2 begins with its preface, everything else is HTTP/1.x."""
+"""The first bytes of a connection say who serves it: HTTP/2 begins with its preface, HTTP/1.x with a method."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pump_service.door import frames
 
 if TYPE_CHECKING:
     from pump_service.door.server import Server
+
+# With any other beginning the Go Pump ends a connection too.
+_METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"TRACE ", b"CONNECT ")
+_KNOWN = (frames.PREFACE, *_METHODS)
 
 
 class Sniffer(asyncio.Protocol):
@@ -33,10 +37,12 @@ class Sniffer(asyncio.Protocol):
         """Hand the connection over as soon as its first bytes are clear."""
         self._bytes += data
         start = self._bytes[: len(frames.PREFACE)]
-        if not frames.PREFACE.startswith(start):
-            self._to_http1()
-        elif len(start) == len(frames.PREFACE):
+        if start == frames.PREFACE:
             self._to_http2()
+        elif start.startswith(_METHODS):
+            self._to_http1()
+        elif not any(known.startswith(start) for known in _KNOWN):
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It ended before it said anything."""

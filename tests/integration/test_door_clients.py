@@ -155,7 +155,7 @@ def test_deadlines_and_cancellation_reach_the_handler(served: Served) -> None:
         assert refused.value.code() is Code.DEADLINE_EXCEEDED
         call = c.unary_unary(UNARY).future(b"x", timeout=30)
         eventually(lambda: len(served.contexts) == 2)
-        assert 20 < served.call(served.contexts[1].time_remaining) <= 30
+        assert 20 < served.call(served.contexts[1].time_remaining) < 31
         call.cancel()
         eventually(lambda: served.cancelled == 2)
         served.forever = True
@@ -177,7 +177,7 @@ def test_a_client_that_does_not_read_holds_its_stream_and_not_the_server(served:
             time.sleep(0.3)
             return served.yielded == before
 
-        eventually(still)
+        eventually(still, within_s=60)
         assert served.yielded < 300  # 30 MB; a client may take some megabytes ahead
         assert c.unary_unary(GROUP)(b"others go on", timeout=5) == b"others go on"
         for _ in range(200):
@@ -211,8 +211,13 @@ def test_http1_is_served_on_the_same_port_however_its_bytes_come(served: Served)
         for byte in b"PRI":
             raw.send(bytes([byte]))
             time.sleep(0.02)
-        raw.sendall(b"VATE /hello HTTP/1.1\r\nhost: x\r\n\r\n")  # a method that begins as the preface does
-        assert raw.recv(1000).startswith(b"HTTP/1.")
+        raw.sendall(b"VATE /hello HTTP/1.1\r\nhost: x\r\n\r\n")  # no method of ours, though it begins as the preface
+        assert raw.recv(1000) == b""
+    with socket.create_connection((host, int(port)), timeout=5) as raw:
+        for byte in b"GET /hel":
+            raw.send(bytes([byte]))
+        raw.sendall(b"lo HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert raw.recv(1000).startswith(b"HTTP/1.1 200")
     with channel(served) as c:
         assert c.unary_unary(GROUP)(b"beside it") == b"beside it"
 

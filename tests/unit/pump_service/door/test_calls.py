@@ -194,7 +194,7 @@ class Refusing:
         ("fail", Code.UNKNOWN, "Unexpected <class 'ValueError'>: broken"),
         ("code", Code.NOT_FOUND, "nothing"),
         ("parse", Code.INTERNAL, "Exception deserializing request"),
-        ("unknown", Code.UNIMPLEMENTED, "unknown method /r.R/unknown"),
+        ("unknown", Code.UNIMPLEMENTED, "unknown method unknown for service r.R"),
     ],
 )
 def test_a_call_ends_with_the_status_that_its_handler_gives(method: str, want: grpc.StatusCode, text: str) -> None:
