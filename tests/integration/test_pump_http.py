@@ -15,7 +15,7 @@ import pytest
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso
 from include.registry.file import FileCluster
-from tests.support.pumpserver import PumpServer, prewrite
+from tests.support.pumpserver import PumpServer, eventually, prewrite
 
 pytestmark = pytest.mark.row("P12")
 
@@ -98,7 +98,8 @@ def change_states(pump: PumpServer) -> None:
 def test_a_binlog_is_dumped_by_its_ts(pump: PumpServer) -> None:
     start_ts = pump.cluster.tso()
     pump.write(prewrite(start_ts, ddl_query=b"create table readable(a int)", value=b""))
-    assert "create table readable(a int)" in call(pump, f"/debug/binlog/{start_ts}")[1]
+    # Found by its index, which follows the answer.
+    eventually(lambda: "create table readable(a int)" in call(pump, f"/debug/binlog/{start_ts}")[1])
     assert call(pump, "/debug/binlog/xyz")[1] == "invalid parameter ts: xyz"
     assert "no binlog" in call(pump, "/debug/binlog/12")[1]
 
@@ -106,9 +107,8 @@ def test_a_binlog_is_dumped_by_its_ts(pump: PumpServer) -> None:
 def test_a_prewrite_value_that_cannot_be_read_is_shown_as_bytes(pump: PumpServer) -> None:
     start_ts = pump.cluster.tso()
     pump.write(prewrite(start_ts, b"\xff\xff\xff"))
-    text = call(pump, f"/debug/binlog/{start_ts}")[1]
-    assert str(start_ts) in text
-    assert "ffffff" in text
+    eventually(lambda: "ffffff" in call(pump, f"/debug/binlog/{start_ts}")[1])
+    assert str(start_ts) in call(pump, f"/debug/binlog/{start_ts}")[1]
 
 
 @pytest.mark.row("P14")
@@ -124,6 +124,21 @@ def test_metrics_follow_what_happens(pump: PumpServer) -> None:
     assert unresolved is not None
     assert int(unresolved[1]) >= 1
     assert 'binlog_pump_storage_storage_size_bytes{type="available"}' in text
+
+
+def test_gc_is_begun_at_once_and_said_in_the_go_pumps_words(pump: PumpServer) -> None:
+    assert call(pump, "/debug/gc/trigger", "POST")[1] in ("trigger gc success\n", "gc is working\n")
+    eventually(lambda: "binlog_pump_gc_runs_total" in call(pump, "/metrics")[1])
+
+
+def test_a_pump_that_is_not_online_says_its_state_before_it_looks_at_the_action(tmp_path: Path) -> None:
+    with PumpServer(tmp_path, FileCluster(tmp_path / "cluster")) as pump:
+        pump.consumer(0)
+        assert "apply action close success!" in call(pump, "/state/pump-1/close", "PUT")[1]
+        for action in ("close", "pause", "explode"):
+            body = json.loads(call(pump, f"/state/pump-1/{action}", "PUT")[1])
+            assert body["message"] == f"this pump's state is closing, apply {action} failed!"
+            assert body["code"] == 3
 
 
 def test_wrong_methods_and_paths_are_refused(pump: PumpServer) -> None:
