@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from include.codec.jit import Bytes, Ints, frozen, kernel, primitive
+from include.model.binlog import MAX_TRANSACTION_BYTES
 
 GOOD, OTHER = 0, 1
 # What is put behind a payload: by the number of its bytes.
@@ -72,6 +73,8 @@ def minimal_uvarint(data: Bytes, pos: int, end: int) -> tuple[np.uint64, int]:
 def parse_one(data: Bytes, begin: int, end: int, row: int, out_u8: Bytes, out_i64: Ints) -> int:  # noqa: C901, PLR0911, PLR0912
     """Verdict on one payload; fills its row of ``out_u8`` (tp, tail) and ``out_i64`` (the wide columns)."""
     pos = begin
+    if end - pos > MAX_TRANSACTION_BYTES:
+        return OTHER
     # Fields 1 to 3, each of them written.
     if end - pos < 6 or data[pos] != 0x08 or data[pos + 1] > 2 or data[pos + 2] != 0x10:
         return OTHER

@@ -10,9 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from include.errors import BadBinlog
+from include.model.binlog import MAX_TRANSACTION_BYTES
 from include.proto.binlog_pb2 import Binlog, BinlogType
 from pump_service.api.convert import item_of
 from pump_service.intake import parse
+from pump_service.store import frame
 from pump_service.store.store import Item
 
 pytestmark = pytest.mark.row("W1", "W2")
@@ -120,3 +122,19 @@ def _without_unknown(payload: bytes) -> bytes:
     message = Binlog.FromString(payload)
     message.DiscardUnknownFields()
     return message.SerializeToString()
+
+
+@pytest.mark.row("P17")
+@pytest.mark.parametrize(("over", "verdict"), [(0, parse.GOOD), (1, parse.OTHER)])
+def test_a_binlog_above_the_limit_on_transactions_is_left_to_the_refusal(over: int, verdict: int) -> None:
+    size = MAX_TRANSACTION_BYTES + over
+    head = Binlog(tp=0, start_ts=5, commit_ts=0).SerializeToString()
+    tail = b"\x38\x00\x40\x00"
+    fill = size - len(head) - len(tail) - 6
+    head += b"\x2a" + frame.varint(fill)
+    assert len(head) + fill + len(tail) == size
+    data = np.zeros(size, np.uint8)  # no memory before it is touched
+    data[: len(head)] = np.frombuffer(head, np.uint8)
+    data[-len(tail) :] = np.frombuffer(tail, np.uint8)
+    columns = parse.parse(data, np.array([0]), np.array([size]))
+    assert columns.verdict[0] == verdict
