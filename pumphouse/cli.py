@@ -101,10 +101,16 @@ pass_context = click.make_pass_decorator(Context)
 @click.command(cls=LazyGroup)
 @click.option("--config", type=click.Path(path_type=Path), help="Settings file (default ./pumphouse.toml).")
 @click.option("--set", "sets", multiple=True, metavar="SECTION.NAME=VALUE", help="Override one setting; repeatable.")
+@click.option(
+    "--cluster",
+    "--pd-urls",
+    metavar="URL",
+    help="Cluster, as pd://host:port, or as binlogctl takes it: URLs or host:port of PD, separated by commas.",
+)
 @click.option("--log-level", default="info", show_default=True, help="Least level that is logged.")
 @click.version_option(package_name="pumphouse")
 @click.pass_context
-def cli(ctx: click.Context, config: Path | None, sets: tuple[str, ...], log_level: str) -> None:
+def cli(ctx: click.Context, config: Path | None, sets: tuple[str, ...], cluster: str | None, log_level: str) -> None:
     """Batch replication and point-in-time restore for databases that speak TiDB Binlog."""
     configure_logging(log_level)
     overrides = {}
@@ -113,7 +119,17 @@ def cli(ctx: click.Context, config: Path | None, sets: tuple[str, ...], log_leve
         if not sep or "." not in name:
             raise click.UsageError(f"--set takes SECTION.NAME=VALUE, not {item!r}")
         overrides[name] = value
+    if cluster is not None:
+        overrides["cluster.url"] = _cluster_url(cluster)
     ctx.obj = Context(config, overrides)
+
+
+def _cluster_url(text: str) -> str:
+    if text.startswith(("file://", "etcd://", "pd://")):
+        return text
+    from pump_service.go_options import pd_cluster
+
+    return pd_cluster(text)
 
 
 def main() -> None:

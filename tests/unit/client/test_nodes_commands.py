@@ -412,3 +412,26 @@ def test_a_pump_whose_gc_fails_fails_the_command_after_the_others_were_asked(clu
     assert ours.note == "a GC is running already"
     pump.gc_answer = PumpError("disk on fire")
     assert "disk on fire" in admin.trigger_gc(cluster)[1].error
+
+
+@pytest.mark.row("O3")
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("pd://a:1", "pd://a:1"),
+        ("etcd://a:1,b:2", "etcd://a:1,b:2"),
+        ("http://a:1,http://b:2", "pd://a:1,b:2"),
+        ("a:1", "pd://a:1"),
+    ],
+)
+def test_the_cluster_is_named_for_any_command_also_as_binlogctl_does(given, url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    monkeypatch.setattr(
+        "pumphouse.commands.nodes.open_cluster",
+        lambda of, *_, **__: seen.append(getattr(of, "url", of)) or FileCluster(tmp_path),
+    )
+    for option in ("--cluster", "--pd-urls"):
+        result = CliRunner().invoke(cli, [option, given, "pumps", "--json"])
+        assert result.exit_code == 0, result.output
+    assert seen == [url] * 2
