@@ -2,7 +2,7 @@
 
 A stream that is not taken keeps what was granted to it until its peer reads or hangs up, so nobody waits for room that
 somebody else holds: when little is left, streams get small batches, never none. So the sum is at most the limit and
-`LEAST` a stream.
+`LEAST` a batch.
 
 A transaction that is larger than that cannot be made smaller. Such ones have the same limit once more, together; one
 that exceeds it alone is sent alone. Who waits for them ends a stream that does not take its own within `PATIENCE_S`.
@@ -21,7 +21,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-LEAST = 64 << 10
+LEAST = 128 << 10
 PATIENCE_S = 60.0
 
 
@@ -53,15 +53,15 @@ class PullRoom:
         self.taken -= granted
 
     @contextlib.asynccontextmanager
-    async def large(self, size: int) -> AsyncIterator[None]:
-        """Room for one large transaction while it is read and sent."""
+    async def large(self, size: int, owner: asyncio.Task[Any] | None) -> AsyncIterator[None]:
+        """Room for one large transaction while it is read and sent by a task, which may be cancelled for it."""
         while self._large and sum(each.size for each in self._large) + size > self.limit:
             self._freed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._patience_s / 10):
                     await self._freed.wait()
             self._end_the_slow()
-        mine = _Holder(asyncio.current_task(), size, asyncio.get_running_loop().time())
+        mine = _Holder(owner, size, asyncio.get_running_loop().time())
         self._large.append(mine)
         try:
             yield

@@ -1,7 +1,7 @@
 """Pull streams: batches of committed binlogs behind a position, then the tail as it grows (row P7).
 
-The store is read on threads of its own pool, so that a long read never holds the event loop. One batch of a stream is
-in flight; the next is read when the server has taken it. A stream ends without an error only when the Pump stops.
+The store is read on threads of its own pool, so that a long read never holds the event loop. While the server sends a
+batch of a stream the next is read, and no more. A stream ends without an error only when the Pump stops.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from include.model.tso import Tso
 from pump_service.door.group import Messages
@@ -44,6 +45,74 @@ class _Read:
     messages: Messages | None
     last: Tso
     size: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Want:
+    after: Tso
+    render: Render
+    max_bytes: int
+    strict: bool
+    owner: asyncio.Task[Any] | None
+
+
+class _Ahead:
+    """The reads of one stream: while a batch is being taken, the next is read."""
+
+    def __init__(self, pulls: Pulls, render: Render, max_bytes: int, *, strict: bool) -> None:
+        self._pulls = pulls
+        self._render = render
+        self._max_bytes = max_bytes
+        self._strict = strict
+        self._task: asyncio.Task[tuple[_Read, contextlib.AsyncExitStack]] | None = None
+
+    @contextlib.asynccontextmanager
+    async def next(self, after: Tso) -> AsyncGenerator[_Read]:
+        """The batch behind a position; it holds its memory while the context is open."""
+        task, self._task = self._task or self._begin(after), None
+        try:
+            read, held = await task
+        except BaseException:
+            _release(task)
+            raise
+        async with held:
+            if read.more:
+                self._task = self._begin(read.last)
+            yield read
+
+    def drop(self) -> None:
+        """The stream ends: nobody takes what is read ahead."""
+        if self._task is not None:
+            _release(self._task)
+
+    def _begin(self, after: Tso) -> asyncio.Task[tuple[_Read, contextlib.AsyncExitStack]]:
+        want = _Want(
+            after=after, render=self._render, max_bytes=self._max_bytes, strict=self._strict,
+            owner=asyncio.current_task(),
+        )  # fmt: skip
+        return asyncio.get_running_loop().create_task(self._read(want))
+
+    async def _read(self, want: _Want) -> tuple[_Read, contextlib.AsyncExitStack]:
+        async with contextlib.AsyncExitStack() as held:
+            return await self._pulls.read(want, held), held.pop_all()
+        raise AssertionError("an exit stack passes errors on")
+
+
+def _release(task: asyncio.Task[tuple[_Read, contextlib.AsyncExitStack]]) -> None:
+    """Give back what a read holds, when it is done."""
+
+    async def release() -> None:
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            _, held = await task
+            await held.aclose()
+
+    task.cancel()
+    _releasing.add(made := asyncio.get_running_loop().create_task(release()))
+    made.add_done_callback(_releasing.discard)
+
+
+_releasing: set[asyncio.Task[None]] = set()
 
 
 class Pulls:
@@ -82,12 +151,12 @@ class Pulls:
             PositionCollected: ``after`` is, or has fallen, below the GC point.
             OrphanCommit, LateCommit: with ``strict``, naming the ts.
         """
+        ahead = _Ahead(self, render, max_bytes, strict=strict)
         silent_since = float("-inf")
         self._metrics.pull_streams.inc()
         try:
             while not self._stopping.is_set():
-                async with contextlib.AsyncExitStack() as held:
-                    read = await self._read(held, after, render, max_bytes, strict=strict)
+                async with ahead.next(after) as read:
                     if read.last > after or self._loop.time() - silent_since >= SILENCE_S:
                         silent_since = self._loop.time()
                         self._metrics.pulled_bytes.inc(read.size)
@@ -99,26 +168,23 @@ class Pulls:
                     await self._tail()
         finally:
             self._metrics.pull_streams.dec()
+            ahead.drop()
 
-    async def _read(
-        self, held: contextlib.AsyncExitStack, after: Tso, render: Render, max_bytes: int, *, strict: bool
-    ) -> _Read:
-        """The next batch; ``held`` gives its memory back."""
-        granted = self.room.take(max_bytes)
+    async def read(self, want: _Want, held: contextlib.AsyncExitStack) -> _Read:
+        """One batch; ``held`` gives its memory back."""
+        granted = self.room.take(want.max_bytes)
         held.callback(self.room.give, granted)
-        # Twice the grant: a single binlog may be a little larger than a batch without being an exception.
+        # A single binlog may be a little larger than a batch without being an exception.
         try:
-            return await self._loop.run_in_executor(
-                self._pool, self._pull, after, render, granted, 2 * max_bytes, strict
-            )
+            return await self._loop.run_in_executor(self._pool, self._pull, want, granted, 2 * want.max_bytes)
         except LargeBinlog as large:
             # What the kernel writes it to, and the message made of that.
-            await held.enter_async_context(self.room.large(2 * large.size))
-            return await self._loop.run_in_executor(self._pool, self._pull, after, render, granted, None, strict)
+            await held.enter_async_context(self.room.large(2 * large.size, want.owner))
+            return await self._loop.run_in_executor(self._pool, self._pull, want, granted, None)
 
-    def _pull(self, after: Tso, render: Render, max_bytes: int, most: int | None, strict: bool) -> _Read:
-        batch = self._store.pull(after, max_bytes=max_bytes, most=most, strict=strict)
-        return _Read(render(batch), batch.last, batch.size)
+    def _pull(self, want: _Want, max_bytes: int, most: int | None) -> _Read:
+        batch = self._store.pull(want.after, max_bytes=max_bytes, most=most, strict=want.strict)
+        return _Read(want.render(batch), batch.last, batch.size, batch.more)
 
     async def _tail(self) -> None:
         """Wait until the watermark moves, or for a second."""

@@ -28,7 +28,7 @@ Memory = Mapping[int, tuple[int, bytes]]
 _HEADER = 16
 # What is read of a record whose length is not known yet.
 _HEAD = 4096
-_FEWEST_KEYS, _MOST_KEYS = 256, 1 << 16
+_FEWEST_KEYS, _MOST_KEYS = 64, 1 << 16
 # A transaction above this is read straight to where it is needed.
 _LARGE = 8 << 20
 # Late, orphan and unwritten commits that are looked at together.
@@ -89,7 +89,9 @@ class Reader:
         self._pending = pending
         self.plain = PlainReader(index, valuelog, pending)
         self._own = threading.local()
-        self._keys = 4096  # about as many of the index as one batch takes
+        # Guesses from the last pulls: how many keys of the index a batch takes, and how large a binlog is.
+        self._keys = 4096
+        self._mean = 256
 
     def read(self, after: int, upto: int, memory: Memory, *, max_bytes: int, most: int | None = None) -> Found:
         """Binlogs with after < commit ts <= upto from the first on: at least one, then what fits into ``max_bytes``.
@@ -160,6 +162,8 @@ class Reader:
         used = int(np.searchsorted(ts, found.last, side="right"))
         grown = 2 * keys if used == keys and found.binlogs.size < max_bytes // 2 else used + used // 4
         self._keys = min(max(grown, _FEWEST_KEYS), _MOST_KEYS)
+        if len(found.binlogs):
+            self._mean = found.binlogs.size // len(found.binlogs) + 1
         return found
 
     def _merged(self, ts: I64, place: I64, last: int, max_bytes: int, most: int | None) -> Found:
@@ -171,6 +175,10 @@ class Reader:
         if len(bad):
             closer = int(ts[upto])
         commits = np.flatnonzero(records.kind[:upto] == gather.COMMIT)
+        likely = max_bytes // self._mean * 2 + 16
+        if likely < len(commits):
+            # Their prewrites may lie anywhere: those that will not fit are not looked for.
+            commits, closer, last = commits[:likely], 0, int(ts[commits[likely - 1]])
         prewrites, records = self._prewrites_of(commits, ts, records, regions)
         lost = np.flatnonzero(prewrites == _LOST)
         if len(lost):
