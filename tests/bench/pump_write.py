@@ -1,51 +1,92 @@
-"""Unary WriteBinlog, fsync on, real P/C pairs from the lean client."""
+"""Writes to a Pump, fsync on, real P/C pairs: unary ones from the lean client, and batches.
+
+The baseline of the unary ones is a Go Pump where ``PUMPHOUSE_GO_PUMP=host:port,pid,cluster id`` names one, else the same
+Pump behind stock grpcio, from the same client in the same run.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.pumps import disk_floor, pump
 
-
-def _one(work: Path, size: int, concurrency: int, seconds: float) -> Sample:
-    with pump(work) as running:
-        with Watch(running.pid) as watch:
-            done = subprocess.run(
-                [
-                    sys.executable, "-m", "tests.bench.h2_load", running.grpc, str(running.cluster_id),
-                    "--size", str(size), "--c", str(concurrency), "--seconds", str(seconds),
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )  # fmt: skip
-        said = json.loads(done.stdout.strip().splitlines()[-1])
-        watch.seconds = said["seconds"]  # without the start of the client's interpreter
-        return watch.sample(
-            said["ok"],
-            p50_ms=said["p50_ms"],
-            p99_ms=said["p99_ms"],
-            client_cpu_s_per_100k=said["client_cpu_s_per_100k"],
-        )
+_SECONDS = 5.0
+_BASELINE_SECONDS = 3.0
 
 
-def _bench(work: Path, runs: int, *, size: int, concurrency: int) -> Result:
+def _client(module: str, grpc: str, cluster_id: int, pid: int, *more: object) -> tuple[dict[str, Any], Watch]:
+    with Watch(pid) as watch:
+        done = subprocess.run(
+            [sys.executable, "-m", f"tests.bench.{module}", grpc, str(cluster_id), *map(str, more)],
+            stdout=subprocess.PIPE, text=True, check=True,
+        )  # fmt: skip
+    said = json.loads(done.stdout.strip().splitlines()[-1])
+    watch.seconds = said["seconds"]  # without the start of the client's interpreter
+    return said, watch
+
+
+def _load(grpc: str, cluster_id: int, pid: int, arguments: list[str], seconds: float) -> Sample:
+    said, watch = _client("h2_load", grpc, cluster_id, pid, *arguments, "--seconds", seconds)
+    kept = ("p50_ms", "p99_ms", "client_cpu_s_per_100k")
+    return watch.sample(said["ok"], **{name: said[name] for name in kept})
+
+
+def _one(work: Path, arguments: list[str], transport: str, seconds: float) -> Sample:
+    work.mkdir()
+    with pump(work, PUMPHOUSE_PUMP__TRANSPORT=transport) as running:
+        return _load(running.grpc, running.cluster_id, running.pid, arguments, seconds)
+
+
+def _baseline(work: Path, arguments: list[str]) -> tuple[str, Sample]:
+    go = os.environ.get("PUMPHOUSE_GO_PUMP")
+    if go:
+        addr, pid, cluster_id = go.split(",")
+        return "Go Pump", _load(addr, int(cluster_id), int(pid), arguments, _BASELINE_SECONDS)
+    return "stock grpcio", _one(work / "baseline", arguments, "grpcio", _BASELINE_SECONDS)
+
+
+def _unary(work: Path, runs: int, *, name: str, arguments: list[str]) -> Result:
+    samples = [_one(work / str(n), arguments, "builtin", _SECONDS) for n in range(runs)]
+    what, baseline = _baseline(work, arguments)
+    for sample in samples:
+        sample.extra["baseline_cpu_s_per_100k"] = baseline.cpu_s / baseline.units * 1e5
+        sample.extra["baseline_p99_ms"] = baseline.extra["p99_ms"]
+    return Result(name, "requests/s", samples, what, baseline.units / baseline.seconds)
+
+
+def _batch(work: Path, runs: int) -> Result:
     samples = []
     for n in range(runs):
         each = work / str(n)
         each.mkdir()
-        samples.append(_one(each, size, concurrency, 5.0))
-    name = f"pump_write_unary_{size}B_c{concurrency}"
-    floor = disk_floor(work, size=size, group=concurrency)
-    return Result(name, "requests/s", samples, "append+crc+fdatasync", floor)
+        # The batches are made beforehand: a fake in between would make their commits late.
+        with pump(each, PUMPHOUSE_PUMP__TRANSPORT="builtin", PUMPHOUSE_PUMP__GEN_BINLOG_INTERVAL_S="1000") as running:
+            said, watch = _client("batch_load", running.grpc, running.cluster_id, running.pid)
+        samples.append(watch.sample(said["ok"], client_cpu_s_per_100k=said["client_cpu_s_per_100k"]))
+    floor = disk_floor(work, size=256, group=2000)
+    return Result("pump_write_batch_256B", "records/s", samples, "append+crc+fdatasync", floor)
 
 
-BENCHES: dict[str, Callable[[Path, int], Result]] = {
-    f"pump_write_unary_256B_c{c}": partial(_bench, size=256, concurrency=c) for c in (64, 256)
-}
+def _all() -> dict[str, Callable[[Path, int], Result]]:
+    found: dict[str, Callable[[Path, int], Result]] = {}
+    for size, label in ((256, "256B"), (1024, "1KiB")):
+        for concurrency in (1, 16, 64, 256):
+            name = f"pump_write_unary_{label}_c{concurrency}"
+            arguments = ["--size", str(size), "--c", str(concurrency)]
+            found[name] = partial(_unary, name=name, arguments=arguments)
+            if concurrency >= 64:
+                name += "_deadline_8conn"
+                more = [*arguments, "--conns", "8", "--timeout-header"]
+                found[name] = partial(_unary, name=name, arguments=more)
+    return found | {"pump_write_batch_256B": _batch}
+
+
+BENCHES: dict[str, Callable[[Path, int], Result]] = _all()
