@@ -104,6 +104,9 @@ class PumpConnection:
             failure = from_rpc_error(error, peer=self.node_id)
         except ValueError:
             failure = self._closed()
+        if isinstance(failure, BadBinlog):
+            # A Pump with a small limit on requests: what is too large for it shows one by one.
+            return outcomes + self._write_each(payloads[len(outcomes) :], timeout_s)
         return outcomes[: len(payloads)] + [failure] * (len(payloads) - len(outcomes))
 
     def _requests(self, payloads: Sequence[bytes]) -> Iterator[WriteBinlogsRequest]:

@@ -10,11 +10,13 @@ from pathlib import Path
 import grpc
 import pytest
 
+from include.client.cluster import PumpClient
+from include.errors import BadBinlog
 from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pump_pb2_grpc import PumpStub
 from include.registry.file import FileCluster
 from include.rpc.channel import open_channel
-from tests.support.pumpserver import PumpServer, eventually, prewrite
+from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
 
 
 class Gateway:
@@ -112,18 +114,40 @@ def test_a_gateway_that_goes_away_is_logged_and_the_pump_goes_on(tmp_path: Path)
 def test_grpc_is_served_on_the_unix_socket_too(pump: PumpServer) -> None:
     before = pump.status().unresolved
     with open_channel(f"unix:{pump.directory}/pump.sock") as channel:
-        request = WriteBinlogReq(clusterID=pump.cluster_id, payload=prewrite(pump.cluster.tso()))
-        PumpStub(channel).WriteBinlog(request, timeout=10)
-    assert pump.status().unresolved == before + 1
+        start_ts = pump.cluster.tso()
+        PumpStub(channel).WriteBinlog(WriteBinlogReq(clusterID=pump.cluster_id, payload=prewrite(start_ts)), timeout=10)
+    eventually(lambda: pump.status().unresolved == before + 1)
+    pump.write(rollback(start_ts))
 
 
 @pytest.mark.row("O3")
 def test_a_request_over_the_limit_is_refused_as_there(pump: PumpServer) -> None:
-    pump.write(prewrite(pump.cluster.tso(), bytes(90_000)))
+    start_ts = pump.cluster.tso()
+    pump.write(prewrite(start_ts, bytes(90_000)))
+    pump.write(rollback(start_ts))
     with pytest.raises(grpc.RpcError) as error:
         pump.write(prewrite(pump.cluster.tso(), bytes(110_000)))
     assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "received message larger than max" in error.value.details().lower()
+
+
+@pytest.mark.row("C3", "P17")
+def test_batches_of_the_client_reach_the_stream_also_past_a_small_limit_on_requests(pump: PumpServer) -> None:
+    cluster = pump.cluster
+    with PumpClient(cluster, write_timeout_s=10) as client:
+        first = cluster.tso()
+        stamps = [cluster.tso() for _ in range(300)]
+        payloads = [(ts, prewrite(ts, bytes(1000))) for ts in stamps]
+        assert client.write_prewrites(payloads[:60]) == [None] * 60  # one request
+        too_large = (cluster.tso(), prewrite(1, bytes(110_000)))
+        outcomes = client.write_prewrites([*payloads[60:], too_large])  # more than the Pump takes at once
+        assert outcomes[:-1] == [None] * 240
+        assert isinstance(outcomes[-1], BadBinlog)
+        ends = [cluster.tso() for _ in stamps]
+        client.write_commits([(ts, commit(ts, end)) for ts, end in zip(stamps, ends, strict=True)])
+        assert client.flush(20)
+    pulled = [binlog.start_ts for binlog in pump.pull_until(ends[-1], after=first)]
+    assert [ts for ts in pulled if ts in set(stamps)] == stamps
 
 
 @pytest.mark.row("P14")
