@@ -12,7 +12,8 @@ from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pumphouse_pb2 import WriteBinlogsRequest
 from pump_service.intake.requests import read_batch, read_group
 from pump_service.store.block import Block
-from pump_service.store.framing import Framer
+from pump_service.store.crc import crc32c_of
+from pump_service.store.framing import Framer, Place
 from pump_service.store.order import Recent, Waiting
 from pump_service.store.records import Records
 from pump_service.store.rows import Puts
@@ -25,9 +26,8 @@ def warm() -> None:
     intake = read_group([WriteBinlogReq(clusterID=1, payload=payload).SerializeToString()], 1)
     read_batch(WriteBinlogsRequest(cluster_id=1, batch_id=1, payloads=[payload]).SerializeToString())
     records = Records(intake.data, intake.starts, intake.sizes, intake.columns)
-    framer = Framer()
-    framer.records([(records, 0, len(records))], int(records.stored_sizes.sum()) + 1024)
-    framer.large_record(records, 0)
+    Framer().write([records], Place(), fid=0, begin=0, limit=1 << 20, most=1 << 20)
+    crc32c_of(records.data, 0, 1, 0)
     block = Block.zeros(3)
     block.tp[:] = 0, 1, 2
     block.start_ts[:] = 1, 1, 3

@@ -10,7 +10,6 @@ they came. Everything else is `OTHER` and is decided one by one by `pump_service
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,11 +35,6 @@ class Columns:
     ddl_job_id: NDArray[np.int64]
     key_at: NDArray[np.int64]  # prewrite_key, counted from the start of the payload
     key_size: NDArray[np.int64]
-
-    @classmethod
-    def concat(cls, parts: Sequence[Columns]) -> Columns:
-        """All rows of several."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
         """Some rows."""

@@ -241,13 +241,13 @@ def remember(ts: int, pointer: int, keys: Ints, pointers: Ints, recent: Ints) ->
 def advance(
     tp: Bytes, start_ts: Ints, commit_ts: Ints, fid: Int32s, offset: Ints, first: int,
     nodes: Ints, slots: Int32s, state: Ints, keys: Ints, pointers: Ints, recent: Ints,
-    floor: int, heals: bool, careful: bool, arrived: int, put_keys: Bytes, put_values: Bytes,
+    floor: int, heals: bool, careful: bool, arrived: int, rows: Bytes,
 ) -> int:  # fmt: skip
     """Take records from ``first`` on; returns where it stopped: at one to be judged, or behind the last.
 
     ``floor``: commits at or below it are judged (watermark, GC point). ``heals``: a prewrite may be what an orphan
-    misses. ``careful``: outcomes are in memory only. What goes into the index is added to ``put_keys`` and
-    ``put_values``; ``state[PUTS]`` counts it.
+    misses. ``careful``: outcomes are in memory only. What goes into the index is added to ``rows``;
+    ``state[PUTS]`` counts it.
     """
     for row in range(first, len(tp)):
         start, commit = start_ts[row], commit_ts[row]
@@ -279,7 +279,7 @@ def advance(
             key = commit
         if key != 0:
             _remember(key, pointer, keys, pointers, recent)
-        put_row(put_keys, put_values, state[PUTS], key, np.int64(fid[row]), offset[row])
+        put_row(rows, state[PUTS], key, np.int64(fid[row]), offset[row])
         state[PUTS] += 1
     return len(tp)
 
@@ -346,7 +346,7 @@ class Waiting:
             stopped = advance(
                 block.tp, block.start_ts, block.commit_ts, block.fid, block.offset, first,
                 self._nodes, self._slots, self._state, recent.keys, recent.pointers, recent.state,
-                floor, heals, careful, int(now * _NANOSECONDS), puts.keys, puts.values,
+                floor, heals, careful, int(now * _NANOSECONDS), puts.rows,
             )  # fmt: skip
             puts.count = int(self._state[PUTS])
         return int(stopped)

@@ -51,30 +51,12 @@ class Records:
             columns.ddl_job_id[row] = frame.ddl_job_id(item.payload)
         return cls(data, starts, sizes, columns)
 
-    @classmethod
-    def concat(cls, parts: Sequence[Self]) -> Self:
-        """One buffer of several; copies the payloads."""
-        if len(parts) == 1:
-            return parts[0]
-        begins = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
-        return cls(
-            frozen(np.concatenate([part.data for part in parts])),
-            np.concatenate([part.starts + begin for part, begin in zip(parts, begins, strict=True)]),
-            np.concatenate([part.sizes for part in parts]),
-            Columns.concat([part.columns for part in parts]),
-        )
-
     def take(self, rows: I64) -> Self:
         """Some of them; the buffer is the same."""
         return type(self)(self.data, self.starts[rows], self.sizes[rows], self.columns.take(rows))
 
     def __len__(self) -> int:
         return len(self.starts)
-
-    @property
-    def stored_sizes(self) -> I64:
-        """Bytes of each payload as it is stored."""
-        return self.sizes + self.columns.tail
 
     @property
     def bytes(self) -> int:

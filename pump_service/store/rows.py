@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,42 +13,38 @@ import numpy as np
 from include.codec.jit import Bytes, kernel, primitive
 from include.model.position import Pointer
 
-KEY_BYTES = 11
-VALUE_BYTES = 12
+_ENTRY = struct.Struct("11s12s")  # key, value
 
 
 @primitive
-def put_row(keys: Bytes, values: Bytes, row: int, ts: int, fid: int, offset: int) -> None:
+def put_row(rows: Bytes, row: int, ts: int, fid: int, offset: int) -> None:
     """Write one entry; the first three bytes of the key are there already."""
     for byte in range(8):
-        keys[row, 3 + byte] = np.uint8(ts >> (56 - 8 * byte) & 0xFF)
-        values[row, 4 + byte] = np.uint8(offset >> 8 * byte & 0xFF)
+        rows[row, 3 + byte] = np.uint8(ts >> (56 - 8 * byte) & 0xFF)
+        rows[row, 15 + byte] = np.uint8(offset >> 8 * byte & 0xFF)
     for byte in range(4):
-        values[row, byte] = np.uint8(fid >> 8 * byte & 0xFF)
+        rows[row, 11 + byte] = np.uint8(fid >> 8 * byte & 0xFF)
 
 
 class Puts:
     """Entries for the index, in order: of several with one timestamp the last counts."""
 
     def __init__(self, room: int) -> None:
-        self.keys = np.empty((room, KEY_BYTES), np.uint8)
-        self.keys[:, :3] = np.frombuffer(b"ts:", np.uint8)
-        self.values = np.empty((room, VALUE_BYTES), np.uint8)
+        self.rows = np.empty((room, _ENTRY.size), np.uint8)
+        self.rows[:, :3] = np.frombuffer(b"ts:", np.uint8)
         self.count = 0
 
     def add(self, ts: int, pointer: Pointer) -> None:
         """One entry."""
-        put_one(self.keys, self.values, self.count, ts, pointer.fid, pointer.offset)
+        put_one(self.rows, self.count, ts, pointer.fid, pointer.offset)
         self.count += 1
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         """Key and value of each."""
-        keys = self.keys[: self.count].reshape(-1).view(f"V{KEY_BYTES}").tolist()
-        values = self.values[: self.count].reshape(-1).view(f"V{VALUE_BYTES}").tolist()
-        return zip(keys, values, strict=True)
+        return _ENTRY.iter_unpack(memoryview(self.rows[: self.count].reshape(-1)))
 
 
 @kernel
-def put_one(keys: Bytes, values: Bytes, row: int, ts: int, fid: int, offset: int) -> None:
+def put_one(rows: Bytes, row: int, ts: int, fid: int, offset: int) -> None:
     """`put_row`, for one."""
-    put_row(keys, values, row, ts, fid, offset)
+    put_row(rows, row, ts, fid, offset)

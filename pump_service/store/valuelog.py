@@ -11,17 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from include.errors import BadRecord
 from include.model.position import ZERO_POINTER, Pointer
 from pump_service.store import frame, recovery
 from pump_service.store.block import Block
-from pump_service.store.framing import Framer
+from pump_service.store.framing import Framer, Place
 from pump_service.store.fs import FileSystem
 from pump_service.store.logfile import LogFile, file_name, parse_name
 from pump_service.store.records import Records
@@ -31,8 +28,6 @@ from pump_service.store.summary import FileSummary
 log = structlog.get_logger(__name__)
 
 _REWRITE_BLOCK = 4 << 20
-# Most bytes of one write of many records, which are put together in a buffer; a larger record is written as it is.
-_WRITE_BYTES = 8 << 20
 
 
 @dataclass(slots=True)
@@ -42,44 +37,6 @@ class Appended:
     blocks: list[Block] = field(default_factory=list)
     records: int = 0
     error: OSError | None = None
-
-
-class _Rows:
-    """The rows of one append, which may lie in several buffers, numbered through."""
-
-    def __init__(self, parts: Sequence[Records]) -> None:
-        self.parts = parts
-        self.sizes = _joined([part.stored_sizes for part in parts])
-        self.tp = _joined([part.columns.tp for part in parts])
-        self.start_ts = _joined([part.columns.start_ts for part in parts])
-        self.commit_ts = _joined([part.columns.commit_ts for part in parts])
-        self.ends = np.cumsum(self.sizes + frame.HEADER_BYTES)
-        self.begins = np.cumsum([0, *map(len, parts)])
-
-    def between(self, first: int, stop: int) -> list[tuple[Records, int, int]]:
-        """The parts of some rows: (records, first, stop)."""
-        found = []
-        for part, begin, end in zip(self.parts, self.begins[:-1].tolist(), self.begins[1:].tolist(), strict=True):
-            if begin < stop and first < end:
-                found.append((part, max(first - begin, 0), min(stop, end) - begin))
-        return found
-
-    def block(self, first: int, stop: int, fid: int, offset: int) -> Block:
-        """Where rows lie that were written from an offset on."""
-        rows = slice(first, stop)
-        sizes = self.sizes[rows]
-        parts = self.between(first, stop)
-        names = ("ddl_job_id", "key_at", "key_size")
-        rest = (_joined([getattr(part.columns, name)[a:b] for part, a, b in parts]) for name in names)
-        frames = sizes + frame.HEADER_BYTES
-        return Block(
-            np.full(stop - first, fid, np.int32), offset + np.cumsum(frames) - frames, sizes, self.tp[rows],
-            self.start_ts[rows], self.commit_ts[rows], *rest,
-        )  # fmt: skip
-
-
-def _joined(columns: list[NDArray[Any]]) -> NDArray[Any]:
-    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 class ValueLog:
@@ -207,56 +164,35 @@ class ValueLog:
     # -- writing: one thread -------------------------------------------------------------------------------------
 
     def append(self, parts: Sequence[Records]) -> Appended:
-        """Write records, one write and one sync for each file and each `_WRITE_BYTES` of them."""
+        """Write records, one write and one sync for each file and each `framing.WRITE_BYTES` of them."""
         result = Appended()
-        rows = _Rows(parts)
+        place = Place()
         try:
-            while result.records < len(rows.sizes):
-                self._append_run(rows, result)
+            while place.part < len(parts):
+                self._append_run(parts, place, result)
         except OSError as error:
             result.error = error
         return result
 
-    def _append_run(self, rows: _Rows, result: Appended) -> None:
+    def _append_run(self, parts: Sequence[Records], place: Place, result: Appended) -> None:
         file = self._active or self._create()
-        fid, begin, first = file.fid, file.end, result.records
-        stop, size, seal = self._run(rows, first, begin)
-        chunks: Sequence[bytes | memoryview] = ()
-        if stop - first == 1 and size > _WRITE_BYTES:
-            ((records, row, _),) = rows.between(first, stop)
-            chunks = self._framer.large_record(records, row)
-        elif stop > first:
-            chunks = [self._framer.records(rows.between(first, stop), size)]
-        run = slice(first, stop)
-        max_ts = int(np.where(rows.tp[run] == 0, rows.start_ts[run], rows.commit_ts[run]).max(initial=0))
-        file.append(chunks, begin + size, max_ts, seal=seal, sync=self._sync)
-        summary = self._summaries.get(fid)
+        # Recovery takes more than `recovery.UNSYNCED_BYTES` with a hole in it for damage.
+        most = recovery.UNSYNCED_BYTES - frame.FOOTER_BYTES
+        write = self._framer.write(parts, place, fid=file.fid, begin=file.end, limit=self._limit, most=most)
+        end = file.end + write.size
+        seal = end > self._limit
+        file.append(write.chunks, end, write.max_ts, seal=seal, sync=self._sync)
+        summary = self._summaries.get(file.fid)
         if summary is None:
-            summary = self._summaries[fid] = FileSummary(fid)
-        if stop > first:
-            block = rows.block(first, stop, fid, begin)
+            summary = self._summaries[file.fid] = FileSummary(file.fid)
+        for block in write.blocks:
             summary.add(block)
-            result.blocks.append(block)
-            result.records = stop
+            result.records += len(block)
+        result.blocks += write.blocks
         if seal:
             self._active = None
-            self._save_summary(fid)
-            log.info("value_log_sealed", file_id=fid, max_ts=file.max_ts, bytes=begin + size)
-
-    def _run(self, rows: _Rows, first: int, offset: int) -> tuple[int, int, bool]:
-        """Which rows from ``first`` on go into one write at an offset: where they stop, their bytes, whether to seal.
-
-        A file takes records until one passes its limit. Recovery takes more than `recovery.UNSYNCED_BYTES` with a hole
-        in it for damage, so a larger record goes alone.
-        """
-        if offset > self._limit:
-            return first, 0, True
-        before = int(rows.ends[first - 1]) if first else 0
-        most = min(recovery.UNSYNCED_BYTES - frame.FOOTER_BYTES, _WRITE_BYTES)
-        past_limit = int(np.searchsorted(rows.ends, before + self._limit - offset, "right"))
-        within = int(np.searchsorted(rows.ends, before + most, "right"))
-        stop = min(past_limit + 1, max(within, first + 1), len(rows.ends))
-        return stop, int(rows.ends[stop - 1]) - before, past_limit < stop
+            self._save_summary(file.fid)
+            log.info("value_log_sealed", file_id=file.fid, max_ts=file.max_ts, bytes=end)
 
     def _create(self) -> LogFile:
         # A summary of that name belongs to another life of the directory.

@@ -10,7 +10,7 @@ import pytest
 from include.codec.jit import frozen
 from pump_service.intake.parse import GOOD, parse, stored
 from pump_service.store import frame
-from pump_service.store.framing import Framer
+from pump_service.store.framing import Framer, Place, Write
 from pump_service.store.records import Records
 from tests.support.storekit import commit, fake, prewrite, rollback
 
@@ -33,21 +33,50 @@ def _records(chance: random.Random) -> Records:
     return Records(data, starts, sizes, columns)
 
 
-def test_records_of_several_buffers_are_those_of_the_plain_encoder() -> None:
-    framer = Framer()
-    for seed in range(5):
-        parts = [_records(random.Random(10 * seed + n)) for n in range(3)]
-        pieces = [(parts[0], 10, 59), (parts[1], 0, 59), (parts[2], 0, 5)]
-        want = b"".join(
-            frame.encode_record(stored(part.data, part.starts, part.sizes, part.columns, row))
-            for part, first, stop in pieces
-            for row in range(first, stop)
-        )
-        assert framer.records(pieces, len(want)) == want
+def _plain(parts: list[Records]) -> list[bytes]:
+    return [
+        frame.encode_record(stored(part.data, part.starts, part.sizes, part.columns, row))
+        for part in parts
+        for row in range(len(part))
+    ]
 
 
-def test_a_large_record_in_pieces_is_that_of_the_plain_encoder() -> None:
-    records = _records(random.Random(3))
-    for row in range(len(records)):
-        payload = stored(records.data, records.starts, records.sizes, records.columns, row)
-        assert b"".join(Framer.large_record(records, row)) == frame.encode_record(payload)
+def _written(parts: list[Records], *, most: int, limit: int) -> list[tuple[bytes, Write]]:
+    """All writes of an append, each in a file of its own that is begun anew behind the limit."""
+    framer, place, found, begin = Framer(), Place(), [], 0
+    while place.part < len(parts):
+        write = framer.write(parts, place, fid=3, begin=begin, limit=limit, most=most)
+        found.append((b"".join(write.chunks), write))
+        begin = begin + write.size if begin + write.size <= limit else 0
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 300, 7000, 1 << 20])
+@pytest.mark.parametrize("limit", [0, 500, 9000, 1 << 30])
+@pytest.mark.parametrize("large", [100, 8 << 20])
+def test_records_of_several_buffers_are_those_of_the_plain_encoder(
+    most: int, limit: int, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.framing.WRITE_BYTES", large)
+    parts = [_records(random.Random(most + limit + n)) for n in range(3)]
+    want = _plain(parts)
+    found = _written(parts, most=most, limit=limit)
+    assert b"".join(data for data, _ in found) == b"".join(want)
+    entries = [entry for _, write in found for block in write.blocks for entry in block]
+    assert [entry.size + frame.HEADER_BYTES for entry in entries] == [len(each) for each in want]
+    begin = 0
+    for data, write in found:
+        rows = [entry for block in write.blocks for entry in block]
+        assert rows[0].offset == begin <= limit
+        assert (rows[-1].offset <= limit, rows[-1].end) == (True, begin + len(data))
+        assert len(data) <= min(most, large) or len(rows) == 1
+        assert write.max_ts == max(frame.storage_ts(row.tp, row.start_ts, row.commit_ts) for row in rows)
+        assert {row.fid for row in rows} == {3}
+        begin = rows[-1].end if rows[-1].end <= limit else 0
+
+
+def test_nothing_is_framed_behind_the_limit() -> None:
+    place = Place()
+    parts = [_records(random.Random(3))]
+    assert Framer().write(parts, place, fid=0, begin=11, limit=10, most=1 << 20).size == 0
+    assert (place.part, place.row) == (0, 0)
