@@ -40,6 +40,7 @@ class Model:
         self.chance = random.Random(seed)
         self.number = 0
         self.ts = 1000
+        self.begun: list[int] = []
         self.open: dict[int, bytes] = {}  # start ts -> value
         self.committed: dict[int, tuple[int, bytes]] = {}  # commit ts -> start ts, value
         self.held: dict[int, tuple[int, bytes | None]] = {}  # late and orphan ones: commit ts -> start ts, value
@@ -63,8 +64,13 @@ class Model:
 
     # ---- what may happen ---------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """A transaction takes its start ts long before its prewrite arrives."""
+        self.begun.append(self.tick())
+
     def prewrite(self) -> None:
-        start, value = self.tick(), self.chance.randbytes(self.chance.randint(0, 900))
+        start = self.begun.pop(0) if self.begun and self.chance.random() < 0.6 else self.tick()
+        value = self.chance.randbytes(self.chance.randint(0, 900))
         store_all(self.store, prewrite(start, value))
         self.open[start] = value
 
@@ -167,7 +173,7 @@ def directory() -> Iterator[Path]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_is_needed_is_freed(seed: int, directory: Path) -> None:
     model = Model(directory, seed)
-    steps = [model.prewrite] * 8 + [model.outcome] * 9 + [model.late, model.orphan, model.accept, model.collect]
+    steps = [model.begin] * 3 + [model.prewrite] * 8 + [model.outcome] * 9 + [model.late, model.orphan, model.accept, model.collect]
     steps += [model.collect, model.restart]
     for number in range(160):
         model.chance.choice(steps)()
