@@ -25,7 +25,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 3_000),
     # A Pump that comes back is found within a second, not after gRPC's default of up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # In spite of its name this is how long one attempt may take: a busy peer, or TLS to one far away, needs more.
+    ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Channels of one process to one host share connections otherwise, and with them a broken one.
     ("grpc.use_local_subchannel_pool", 1),
