@@ -34,6 +34,7 @@ from pump_service.push import push
 from pump_service.stages import Stages, build_stages
 from pump_service.store.store import Store
 from pump_service.warm import warm
+from pump_service.warm_reads import warm_reads
 
 log = structlog.get_logger()
 
@@ -106,6 +107,7 @@ class PumpApp:
         cluster_id = await asyncio.to_thread(self._cluster.cluster_id)
         identity.check_cluster(settings.data_dir, cluster_id)
         await asyncio.to_thread(warm)
+        await asyncio.to_thread(warm_reads)
         known = registrar.found.extra if registrar.found is not None else None
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known)
         undo.push_async_callback(asyncio.to_thread, store.close)

@@ -1,0 +1,28 @@
+"""No pull compiles anything: what pulls and scans call is loaded before the Pump serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pump_service.api.frame import binlog_messages, frame_message
+from pump_service.store import gather, scan
+from pump_service.warm_reads import warm_reads
+from tests.support.storekit import commit, open_store, prewrite, store_all
+
+
+def test_pulls_use_the_kernels_that_were_loaded(tmp_path: Path) -> None:
+    warm_reads()
+    kernels = [
+        gather.classify, gather.measure, gather.merge_all, gather.message_offsets, gather.encode_messages,
+        gather.is_good, gather.is_good_in_two, gather.tail_of, gather.job_of, scan.walk_records,
+    ]  # fmt: skip
+    before = [kernel.signatures for kernel in kernels]  # type: ignore[attr-defined]
+    store = open_store(tmp_path, value_log_file_bytes=32 << 20)
+    store_all(store, prewrite(10), commit(10, 11), prewrite(20, b"v" * (9 << 20)), commit(20, 21))
+    while (batch := store.pull(0, max_bytes=1 << 20)).more:
+        binlog_messages(batch.binlogs)
+        frame_message(batch.binlogs, b"")
+        binlog_messages(store.pull(batch.last, max_bytes=1 << 20).binlogs)
+        break
+    store.close()
+    assert [kernel.signatures for kernel in kernels] == before  # type: ignore[attr-defined]
