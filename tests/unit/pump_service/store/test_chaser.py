@@ -10,6 +10,8 @@ import pytest
 
 from include.clock import SYSTEM_CLOCK
 from include.model.position import ZERO_POINTER
+from include.settings import PumpSettings
+from pump_service.store import chaser
 from pump_service.store.block import Entry
 from pump_service.store.chaser import Chaser
 from pump_service.store.fs import REAL_FS
@@ -117,6 +119,34 @@ def test_the_pass_under_the_write_lock_is_bounded_and_releases_it_either_way(
     assert setup.chaser.on
     setup.chaser.stop()
     setup.valuelog.close(footer=False)
+
+
+@pytest.mark.row("P4")
+def test_after_a_pass_that_was_not_quick_the_write_lock_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.chaser.QUICK_PASS_S", 0.0)  # no pass is
+    setup = Setup(tmp_path, attempt_every_s=0)
+    setup.write(5)
+    setup.take()
+    with setup.chaser.write_lock:
+        setup.chaser.start()
+        until(lambda: len(setup.queue) == 1)  # the fifth, from the first pointer that was not handed over
+    threading.Event().wait(0.2)
+    assert setup.chaser.on
+    assert setup.chaser._attempted == float("-inf")
+    monkeypatch.setattr("pump_service.store.chaser.QUICK_PASS_S", 1.0)
+    until(lambda: not setup.chaser.on)
+    setup.take()
+    assert [entry.start_ts for entry in setup.got] == [1, 2, 3, 4, 5]
+    setup.chaser.stop()
+    setup.valuelog.close(footer=False)
+
+
+@pytest.mark.row("P4")
+def test_the_numbers_are_those_of_the_row(tmp_path: Path) -> None:
+    assert PumpSettings(data_dir=tmp_path).slow_chaser_threshold_s == 1.0
+    assert (chaser.POLL_S, chaser.QUICK_PASS_S, chaser.LOCKED_PASS_S, chaser.ATTEMPT_EVERY_S) == (0.5, 1.0, 1.0, 60.0)
 
 
 @pytest.mark.row("P4", "P5")
