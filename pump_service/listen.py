@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -106,7 +107,10 @@ class _AllowedNames(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return handler
         if handler.response_streaming:
             name = "stream_stream" if handler.request_streaming else "unary_stream"
-            return handler._replace(**{name: self._stream(getattr(handler, name))})
+            behavior = getattr(handler, name)
+            # One that writes by itself is awaited like a unary one.
+            wrap = self._unary if inspect.iscoroutinefunction(behavior) else self._stream
+            return handler._replace(**{name: wrap(behavior)})
         name = "stream_unary" if handler.request_streaming else "unary_unary"
         return handler._replace(**{name: self._unary(getattr(handler, name))})
 

@@ -31,8 +31,13 @@ from tests.support.pumpserver import PumpServer, prewrite
 pytestmark = pytest.mark.row("W6")
 
 
+@pytest.fixture(scope="module", params=["grpcio", "builtin"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(transport: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tls")
 
 
@@ -47,9 +52,10 @@ def cluster(directory: Path) -> FileCluster:
 
 
 @pytest.fixture(scope="module")
-def mutual(directory: Path, cluster: FileCluster, authority: Authority) -> Iterator[PumpServer]:
+def mutual(transport: str, directory: Path, cluster: FileCluster, authority: Authority) -> Iterator[PumpServer]:
     server = authority.settings("pump", allowed=("tidb", "pump"))
-    with PumpServer(directory, cluster, tls=server, client_tls=authority.settings("tidb")) as pump:
+    client = authority.settings("tidb")
+    with PumpServer(directory, cluster, tls=server, client_tls=client, transport=transport) as pump:
         yield pump
 
 

@@ -22,11 +22,11 @@ from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, r
 pytestmark = pytest.mark.row("W1")
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PumpServer]:
+@pytest.fixture(scope="module", params=["grpcio", "builtin"])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PumpServer]:
     """For tests that leave nothing open behind; they look only at what lies above their own first ts."""
     directory = tmp_path_factory.mktemp("shared")
-    with PumpServer(directory, FileCluster(directory / "cluster")) as server:
+    with PumpServer(directory, FileCluster(directory / "cluster"), transport=request.param) as server:
         yield server
 
 
