@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.bench.harness import Result, keep, table
 
 # name prefix -> module; each module has BENCHES: {name: function(work dir, runs) -> Result}
-MODULES = ("store_write", "pump_write", "pump_pull", "client", "snapshot", "decode", "load", "restart")
+MODULES = ("door", "store_write", "pump_write", "pump_pull", "client", "snapshot", "decode", "load", "restart")
 
 
 def _benches() -> dict[str, Callable[[Path, int], Result]]:
