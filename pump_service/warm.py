@@ -36,7 +36,7 @@ def warm() -> None:
     block.offset[:] = np.arange(3) * 26
     FileSummary(0).add(block)
     waiting, recent, puts = Waiting(), Recent(0), Puts(len(block) + 1)
-    waiting.advance(block, 0, recent, puts, floor=0, heals=False, careful=False, now=0.0)
+    waiting.advance(block, 0, recent, puts, floor=0, careful=False, now=0.0)
     waiting.prewrite(5, block.end, 0.0)
     waiting.resolve(5)
     waiting.passed(6, None)

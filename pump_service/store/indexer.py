@@ -20,11 +20,11 @@ from include.clock import Clock
 from include.model.position import ZERO_POINTER, Pointer
 from include.model.tso import Tso
 from pump_service.store import frame
-from pump_service.store.block import Block, Entry
+from pump_service.store.block import I64, Block, Entry
 from pump_service.store.collected import CollectedCommits
 from pump_service.store.disk import is_full
 from pump_service.store.index import Index, IndexFailed
-from pump_service.store.order import Recent, Waiting
+from pump_service.store.order import NOBODY, NOTHING_KNOWN, Known, Recent, Waiting
 from pump_service.store.pending import PendingCommit, PendingCommits
 from pump_service.store.rows import Puts
 from pump_service.store.valuelog import ValueLog
@@ -39,6 +39,8 @@ LINGER_S = 0.005
 _ENOUGH_RECORDS = 4096
 # Most records that are indexed at once, however many wait.
 _AT_ONCE = 1 << 16
+# Most entries of the index that are read for a block that is met again.
+_KNOWN_AT_ONCE = 1 << 18
 
 Work = Block | Callable[[], None]
 
@@ -201,12 +203,14 @@ class Indexer:
 
     def _process(self, block: Block) -> None:
         turn = _Turn(Puts(len(block)), self._clock.monotonic())
+        known = self._known(block) if self._replaying else NOTHING_KNOWN
         row = 0
         while row < len(block):
             row = self.pairing.advance(
                 block, row, self._recent, turn.puts,
                 floor=max(self.watermark, self._gc_point()),
-                heals=bool(self._pending) and self._pending.has_orphans(),
+                orphans=self._orphans(),
+                known=known,
                 careful=bool(self.memory or self.memory_starts),
                 now=turn.now,
             )  # fmt: skip
@@ -223,6 +227,22 @@ class Indexer:
         if not self._replaying:
             self.prewrites += int(np.count_nonzero(block.tp == 0))
         self._publish()
+
+    def _orphans(self) -> I64:
+        if not self._pending or not self._pending.has_orphans():
+            return NOBODY
+        return np.array(sorted({item.start_ts for item in self._pending.all() if item.orphan}), np.int64)
+
+    def _known(self, block: Block) -> Known:
+        """What the index has of a block's commits: nearly all of them are met again."""
+        old = block.commit_ts[(block.tp != 0) & (block.commit_ts > 0) & (block.commit_ts <= self._recent.floor)]
+        if not len(old):
+            return NOTHING_KNOWN
+        above, upto = int(old.min()) - 1, int(old.max())
+        columns = self._index.columns(above, upto, _KNOWN_AT_ONCE)
+        if len(columns[0]) == _KNOWN_AT_ONCE:
+            upto = int(columns[0][-1])
+        return Known.of(columns, above, upto)
 
     def _judge(self, entry: Entry, turn: _Turn) -> None:
         """One record by itself: what `pairing.advance` does, and all that it leaves."""

@@ -12,13 +12,15 @@ before, below the GC point) it leaves to the indexer, which judges it in Python,
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from include.codec.jit import Bytes, Int32s, Ints, kernel, primitive
 from include.model.position import ZERO_POINTER, Pointer
 from include.model.tso import Tso
-from pump_service.store.block import Block
+from pump_service.store.block import I64, Block
 from pump_service.store.pairing import Unresolved
 from pump_service.store.rows import Puts, put_row
 
@@ -238,15 +240,17 @@ def remember(ts: int, pointer: int, keys: Ints, pointers: Ints, recent: Ints) ->
 
 
 @kernel
-def advance(
+def advance(  # noqa: C901, PLR0911, PLR0912
     tp: Bytes, start_ts: Ints, commit_ts: Ints, fid: Int32s, offset: Ints, first: int,
     nodes: Ints, slots: Int32s, state: Ints, keys: Ints, pointers: Ints, recent: Ints,
-    floor: int, heals: bool, careful: bool, arrived: int, rows: Bytes,
+    known_ts: Ints, known: Ints, known_above: int, known_upto: int, orphans: Ints,
+    floor: int, careful: bool, arrived: int, rows: Bytes,
 ) -> int:  # fmt: skip
     """Take records from ``first`` on; returns where it stopped: at one to be judged, or behind the last.
 
-    ``floor``: commits at or below it are judged (watermark, GC point). ``heals``: a prewrite may be what an orphan
-    misses. ``careful``: outcomes are in memory only. What goes into the index is added to ``rows``;
+    ``known_ts`` and ``known``: timestamps and pointers of the index between ``known_above`` and ``known_upto``.
+    ``orphans``: start ts of commits whose prewrite is missed. ``floor``: commits at or below it are judged (watermark,
+    GC point). ``careful``: outcomes are in memory only. What goes into the index is added to ``rows``;
     ``state[PUTS]`` counts it.
     """
     for row in range(first, len(tp)):
@@ -257,7 +261,7 @@ def advance(
         if start == 0 and commit == 0:
             continue  # an empty binlog, as the Go Pump may have stored one
         if tp[row] == 0:
-            if heals:
+            if len(orphans) and orphans[min(np.searchsorted(orphans, start), len(orphans) - 1)] == start:
                 return row
             _wait(start, pointer, arrived, nodes, slots, state)
             key = start
@@ -271,7 +275,18 @@ def advance(
             _pass(0, pointer, nodes, state)
             key = np.int64(0)
         else:
-            if commit <= floor or commit <= recent[FLOOR] or _recall(commit, keys, pointers, recent) >= 0:
+            if commit <= recent[FLOOR]:
+                if not known_above < commit <= known_upto:
+                    return row
+                at = np.searchsorted(known_ts, commit)
+                if at < len(known_ts) and known_ts[at] == commit:
+                    if known[at] != pointer:
+                        return row
+                    # Met again after a restart: it was judged when it came first.
+                    _resolve(start, nodes, slots, state)
+                    _pass(commit, pointer, nodes, state)
+                    continue
+            if commit <= floor or _recall(commit, keys, pointers, recent) >= 0:
                 return row
             if not _resolve(start, nodes, slots, state):
                 return row
@@ -297,6 +312,26 @@ def unpacked(number: int) -> Pointer:
     return Pointer(number >> _OFFSET_BITS, number & _OFFSET_MASK)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """A piece of the index: all timestamps t with above < t <= upto, ascending, and their pointers in one number."""
+
+    ts: I64
+    pointers: I64
+    above: int
+    upto: int
+
+    @classmethod
+    def of(cls, columns: tuple[I64, NDArray[np.uint32], I64], above: int, upto: int) -> Known:
+        """From `Index.columns`."""
+        ts, fid, offset = columns
+        return cls(ts, fid.astype(np.int64) << _OFFSET_BITS | offset, above, upto)
+
+
+NOBODY = np.zeros(0, np.int64)
+NOTHING_KNOWN = Known(NOBODY, NOBODY, 0, 0)
+
+
 class Recent:
     """What was put into the index last: every timestamp above a floor, and some below. Indexer thread only."""
 
@@ -317,9 +352,14 @@ class Recent:
         found = recall(ts, self.keys, self.pointers, self.state)
         return None if found < 0 else unpacked(found)
 
+    @property
+    def floor(self) -> int:
+        """A timestamp above it that cannot be recalled is in no index."""
+        return int(self.state[FLOOR])
+
     def knows_all_at(self, ts: int) -> bool:
         """Whether a timestamp that cannot be recalled is in no index."""
-        return ts > int(self.state[FLOOR])
+        return ts > self.floor
 
 
 class Waiting:
@@ -337,7 +377,7 @@ class Waiting:
 
     def advance(
         self, block: Block, first: int, recent: Recent, puts: Puts, *,
-        floor: int, heals: bool, careful: bool, now: float,
+        floor: int, careful: bool, now: float, orphans: I64 = NOBODY, known: Known = NOTHING_KNOWN,
     ) -> int:  # fmt: skip
         """`advance`: rows from ``first`` on that are plain; returns the first that is not, or the number of rows."""
         with self._lock:
@@ -346,7 +386,8 @@ class Waiting:
             stopped = advance(
                 block.tp, block.start_ts, block.commit_ts, block.fid, block.offset, first,
                 self._nodes, self._slots, self._state, recent.keys, recent.pointers, recent.state,
-                floor, heals, careful, int(now * _NANOSECONDS), puts.rows,
+                known.ts, known.pointers, known.above, known.upto, orphans,
+                floor, careful, int(now * _NANOSECONDS), puts.rows,
             )  # fmt: skip
             puts.count = int(self._state[PUTS])
         return int(stopped)

@@ -40,13 +40,18 @@ class Bench:
         self.valuelog.open()
         self.index = Index.open(directory / "kv")
         self.pending = PendingCommits(REAL_FS, directory)
-        self.indexer = Indexer(
-            index=self.index, valuelog=self.valuelog, pending=self.pending,
-            collected=CollectedCommits(REAL_FS, directory), clock=SYSTEM_CLOCK, queue_records=1 << 20,
-            gc_point=lambda: 0,
-        )  # fmt: skip
+        self.directory = directory
+        self.start_again(plain=plain)
         self.indexer._replaying = False
         self.indexer._recent = Recent(0, bits=recent_bits)
+
+    def start_again(self, *, plain: bool) -> None:
+        """As a new process would, with the index as it is; in recovery."""
+        self.indexer = Indexer(
+            index=self.index, valuelog=self.valuelog, pending=self.pending,
+            collected=CollectedCommits(REAL_FS, self.directory), clock=SYSTEM_CLOCK, queue_records=1 << 20,
+            gc_point=lambda: 0,
+        )  # fmt: skip
         if plain:
             self.indexer.pairing = Plain()  # type: ignore[assignment]
 
@@ -123,6 +128,27 @@ def test_blocks_by_kernel_and_single_records_come_to_the_same(seed: int, tmp_pat
         assert fast.seen() == plain.seen()
     assert isinstance(fast.indexer.pairing, Waiting)
     assert fast.seen()["duplicates"]
+
+
+@pytest.mark.row("P5")
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_met_again_after_a_restart_comes_to_the_same(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(50 + seed)
+    monkeypatch.setattr("pump_service.store.indexer._KNOWN_AT_ONCE", chance.choice([20, 1 << 18]))
+    items = _workload(chance, 600)
+    again = {}
+    for plain in (False, True):
+        bench = Bench(tmp_path / str(plain), plain=plain)
+        bench.write(items, 5)
+        block = Block.concat(list(bench.valuelog.scan(Pointer(0, 0))))
+        bench.start_again(plain=plain)
+        for at in range(0, len(block), 100):
+            bench.indexer.process(block[at : at + 100])
+        again[plain] = bench.seen()
+    assert again[False] == again[True]
+    assert again[False]["pending"]
 
 
 def test_the_wait_set_grows_and_every_prewrite_is_found_and_folded(tmp_path: Path) -> None:
