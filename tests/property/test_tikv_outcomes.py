@@ -171,12 +171,14 @@ class History:
     def gc_begins(self) -> None:
         """As TiDB's worker: a safe point, locks resolved, dropped ranges destroyed, then PD told, then versions go.
 
-        It never passes a transaction whose client still lives: TiDB's servers report theirs.
+        It never passes a transaction whose client still lives, or of which messages can be under way: TiDB's servers
+        report theirs, and GC comes ten minutes behind.
         """
         if self.gc:
             return
         world = self.world
-        alive = [txn.start_ts for txn in self.txns if not txn.commit_ts and self.may_live(txn)]
+        ended = world.data.committed
+        alive = [txn.start_ts for txn in self.txns if txn.start_ts not in ended and self.may_live(txn)]
         wanted = min([compose(world.now_ms - self.chance.choice([0, 1_000, 600_000])), *(ts - 1 for ts in alive)])
         safe_point = world.pd.collect(wanted)
         dropped = self.chance.sample(KEYS, self.chance.randint(0, len(KEYS)))
