@@ -25,6 +25,7 @@ from include.errors import PumpError
 from include.model.position import ZERO_POINTER, Pointer
 from include.settings import PumpSettings
 from pump_service.store.block import Entry
+from pump_service.store.disk import is_full
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +104,12 @@ class Index:
         try:
             return cls(path, _open(path, tuning), tuning)
         except plyvel.Error as error:
+            if is_full(error):
+                raise IndexFailed(
+                    f"LevelDB in {path} cannot be opened: {error}",
+                    hint="free some space, then start again",
+                    path=str(path),
+                ) from error
             aside = _aside(path)
             log.warning("index_unreadable", path=str(path), error=str(error), moved_to=str(aside))
             path.rename(aside)

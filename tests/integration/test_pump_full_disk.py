@@ -142,7 +142,6 @@ def test_a_full_disk_fills_no_further_and_empties_itself_through_the_archive(ful
     assert on_disk == size, "the partial append is cut"
     if killed:
         pump.kill()
-        fill(full.disk / "ballast")
         pump.start()
         assert pump.status().read_only
     # Its outcome is known to the store that it belongs to; it is served although it is on no file.

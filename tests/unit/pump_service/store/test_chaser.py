@@ -144,6 +144,17 @@ def test_after_a_pass_that_was_not_quick_the_write_lock_is_left_alone(
 
 
 @pytest.mark.row("P4")
+def test_a_hand_over_waits_for_the_threshold_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup(tmp_path)
+    waits: list[float | None] = []
+    monkeypatch.setattr(setup.queue, "push", lambda _work, timeout: bool(waits.append(timeout)))
+    setup.write(3)
+    assert waits == [0.05], "and what comes after it does not wait at all"
+    assert setup.chaser.on
+    setup.valuelog.close(footer=False)
+
+
+@pytest.mark.row("P4")
 def test_the_numbers_are_those_of_the_row(tmp_path: Path) -> None:
     assert PumpSettings(data_dir=tmp_path).slow_chaser_threshold_s == 1.0
     assert (chaser.POLL_S, chaser.QUICK_PASS_S, chaser.LOCKED_PASS_S, chaser.ATTEMPT_EVERY_S) == (0.5, 1.0, 1.0, 60.0)
