@@ -82,7 +82,7 @@ def ask_state(
         PumpError: it refuses, as one that is not online does.
     """
     status = find_node(cluster, node_id, kind)
-    if status.state in REACHED[action] and not (status.state in RUNNING and age_s(status) > PUMP_SILENT_S):
+    if status.state in REACHED.get(action, ()) and not (status.state in RUNNING and age_s(status) > PUMP_SILENT_S):
         return f"it is {status.state} already."
     # The Go Pump serves HTTP on the port of gRPC; ours says where.
     host = status.extra.http if status.extra is not None and status.extra.http else status.host

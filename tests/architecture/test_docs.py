@@ -74,11 +74,18 @@ def _parse(words: list[str]) -> None:
 
 
 # What stands for a value in the pages.
-_STANDS_FOR = {"START_TS": "470592258683437056", "COMMIT_TS": "470592258683437057", "…": "x", "TIME": "now"}
+_STANDS_FOR = {
+    "START_TS": "470592258683437056",
+    "COMMIT_TS": "470592258683437057",
+    "…": "x",
+    "TIME": "now",
+    "DATA_DIR": ".",
+    "FILE:FROM-TO": "000000.vlog:16-32",
+}
 
 
 def _filled(call: str) -> list[str]:
-    return shlex.split(re.sub(r"\b(START_TS|COMMIT_TS|TIME)\b|…", lambda m: _STANDS_FOR[m[0]], call))
+    return shlex.split(re.sub("|".join(_STANDS_FOR), lambda m: _STANDS_FOR[m[0]], call))
 
 
 @pytest.mark.row("O3")
