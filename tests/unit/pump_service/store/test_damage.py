@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from include.errors import BadRecord, ConfigError, UsageError
 from pump_service.store import damage, frame
+from pump_service.store.index import IndexFailed
 from pumphouse.cli import cli
 from tests.support.storekit import (
     commit,
@@ -154,6 +155,25 @@ def test_gc_does_not_believe_a_footer_that_lost_a_bit(summaries: bool, tmp_path:
     assert report.gc_point == 115
     assert victim.exists(), "it holds what no consumer has confirmed"
     assert stream(store, 115) == expected
+    store.close()
+
+
+@pytest.mark.row("P15")
+def test_an_index_that_a_full_disk_keeps_from_opening_is_not_taken_for_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = filled(tmp_path)
+
+    def full(*_: object) -> None:
+        raise plyvel.IOError("IO error: 000008.ldb: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pump_service.store.index._open", full)
+        with pytest.raises(IndexFailed, match="No space left"):
+            open_store(tmp_path, **SMALL)
+    assert not list(tmp_path.glob("kv.broken*"))
+    store = open_store(tmp_path, **SMALL)
+    assert stream(store) == expected
     store.close()
 
 
