@@ -19,11 +19,13 @@ from include.registry.etcd_client import EtcdClient, get_op, put_op, value_is
 from include.registry.etcd_nodes import PATIENCE_S
 
 _RETRY_WAIT_S = 0.05
+# So long those who wait look on before one of them sees whether there is still somebody who asks for them.
+_TAKE_OVER_S = 0.1
 
 
 @dataclass(slots=True)
 class _Group:
-    """Callers that wait for the same allocation."""
+    """Callers that wait for the same allocation; the first of them asks for it, whoever holds the ``turn`` may."""
 
     size: int = 0
     first: int = 0
@@ -68,29 +70,26 @@ class EtcdTso:
                 group = local.waiting = _Group()
             at = group.size
             group.size += 1
-        if leads:
-            self._serve(local, group)
-        else:
-            group.done.wait()
+        # An exception of a signal handler can take the leader away at any place: then another one takes over.
+        if leads or not group.done.wait(_TAKE_OVER_S):
+            with local.turn:
+                self._serve(local, group)
         if group.error is not None:
             raise group.error
         return Tso(group.first + at)
 
     def _serve(self, local: _Local, group: _Group) -> None:
+        """Allocate for a group, unless another did. Call it with ``turn`` held."""
+        if group.done.is_set():
+            return
+        with local.lock:
+            if local.waiting is group:
+                local.waiting = None  # whoever comes from here on waits for the next allocation
         try:
-            with local.turn:
-                with local.lock:
-                    local.waiting = None  # whoever comes from here on waits for the next allocation
-                group.first = self._allocate(group.size)
-        except BaseException as error:
-            group.error = error if isinstance(error, Exception) else ClusterUnavailable("the process is being ended")
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            with local.lock:
-                if local.waiting is group:
-                    local.waiting = None
-            group.done.set()
+            group.first = self._allocate(group.size)
+        except Exception as error:  # noqa: BLE001 - raised by everyone who waits, the caller among them
+            group.error = error
+        group.done.set()
 
     def _allocate(self, count: int) -> int:
         until = self._clock.monotonic() + PATIENCE_S

@@ -141,6 +141,76 @@ def test_all_who_wait_hear_that_etcd_does_not_answer():
     assert tso.next() == compose(1_700_000_000_000)
 
 
+class Interrupted(BaseException):
+    """What a signal handler raises: the time-out of a task, or Ctrl-C."""
+
+
+def _taken_by(tso: EtcdTso, callers: int) -> list[int]:
+    taken: list[int] = []
+    threads = [threading.Thread(target=lambda: taken.append(tso.next()), daemon=True) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    return sorted(taken)
+
+
+@pytest.mark.row("W4")
+def test_a_caller_that_is_interrupted_before_it_asks_for_the_others_leaves_nobody_waiting(monkeypatch):
+    tso = EtcdTso(OneKey(), KEY, clock=SetClock())
+    serve = EtcdTso._serve
+
+    def interrupted(*_):
+        monkeypatch.setattr(EtcdTso, "_serve", serve)
+        raise Interrupted
+
+    monkeypatch.setattr(EtcdTso, "_serve", interrupted)
+    with pytest.raises(Interrupted):
+        tso.next()
+    assert len(set(_taken_by(tso, 3))) == 3
+
+
+@pytest.mark.row("W4")
+def test_those_who_wait_with_a_caller_that_is_interrupted_while_it_asks_are_served_all_the_same():
+    store = OneKey()
+    tso = EtcdTso(store, KEY, clock=SetClock())
+    tso.next()
+    assert store.entered.acquire(timeout=10)
+    fault, interrupted = store._fault, []
+    joined = threading.Event()
+
+    def once() -> bool:
+        if not interrupted:
+            interrupted.append(True)
+            assert joined.wait(10)
+            raise Interrupted
+        return fault()
+
+    store._fault = once
+    store.hold.clear()
+
+    def lead() -> None:
+        with pytest.raises(Interrupted):
+            tso.next()
+
+    first = threading.Thread(target=lead)
+    with tso._local.turn:  # so that all of them wait for the same allocation
+        first.start()
+        while tso._local.waiting is None:
+            pass
+        taken: list[int] = []
+        others = [threading.Thread(target=lambda: taken.append(tso.next()), daemon=True) for _ in range(3)]
+        for other in others:
+            other.start()
+        while tso._local.waiting.size < 4:
+            pass
+    store.hold.set()
+    joined.set()
+    for thread in (first, *others):
+        thread.join(10)
+    assert len(set(taken)) == 3
+
+
 ACTIONS = st.lists(
     st.one_of(
         st.sampled_from(["one", "other", "new process", "refused", "lost before", "lost after"]),
