@@ -65,6 +65,12 @@ class Bench:
             await asyncio.sleep(0.01)
         assert len(self.store.unresolved()) == prewrites
 
+    async def holding(self) -> None:
+        """Something was submitted and is held; whoever came with it waits for it, or for room."""
+        while not self.held:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
+
     def release(self) -> None:
         self.hold = False
         held, self.held = self.held, []
@@ -142,7 +148,7 @@ def test_a_caller_that_goes_away_leaves_the_others_their_answers(tmp_path: Path)
         bench.hold = True
         gone = asyncio.create_task(bench.ingest.write(prewrite(10)))
         stays = asyncio.create_task(bench.ingest.write(prewrite(11)))
-        await asyncio.sleep(0.02)
+        await bench.holding()
         gone.cancel()
         bench.release()
         await stays
@@ -157,7 +163,7 @@ def test_settled_waits_for_what_was_taken_before(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         bench.hold = True
         taken = asyncio.create_task(bench.ingest.write(prewrite(10)))
-        await asyncio.sleep(0.02)
+        await bench.holding()
         bench.life.apply(Action.CLOSE)
         settled = asyncio.create_task(bench.submitter.settled())
         await asyncio.sleep(0.05)
@@ -195,7 +201,7 @@ def test_a_prewrite_that_waited_for_room_is_judged_by_the_state_after_the_wait(t
         bench.hold = True
         first = asyncio.create_task(bench.ingest.write(prewrite(10, b"x" * 900_000)))
         late = asyncio.create_task(bench.ingest.write(prewrite(11, b"x" * 900_000)))
-        await asyncio.sleep(0.02)
+        await bench.holding()
         bench.life.apply(Action.CLOSE)
         bench.release()
         await first
