@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
+
 from include.proto.binlog_pb2 import Binlog
 from tests.support.loadclient import value_of
 from tests.support.pumpserver import PumpServer, commit, eventually, rollback
@@ -54,6 +56,8 @@ class Oracle:
 
         ``whole``: pull again from the GC point on, not only what is new.
         """
+        # A subchannel of this process may still wait out its last failure to reach the Pump before.
+        grpc.channel_ready_future(pump.channel).result(timeout=60)
         self._settle(pump)
         fence = int(pump.cluster.tso())
         eventually(lambda: pump.status().watermark > fence, within_s=60, what="the watermark passes what was settled")
