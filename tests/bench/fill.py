@@ -42,13 +42,14 @@ def pairs(first_ts: int, count: int, value: bytes) -> Iterator[list[bytes]]:
 def fill(running: RunningPump, first_ts: int, count: int, size: int) -> int:
     """Write `count` transactions of one inserted row with `size` bytes; returns the last commit ts.
 
-    Their timestamps are made up from ``first_ts`` on. A prewrite before them, which is rolled back behind them, holds
-    the watermark meanwhile: a fake of the Pump's own would make them late.
+    Their timestamps are made up from ``first_ts`` on, which must be one that the cluster has just given out: nothing at or
+    below a watermark that the Pump has published. A prewrite that is rolled back behind them holds the watermark
+    meanwhile: a fake of the Pump's own would make them late.
     """
     builder = payload.PrewriteValueBuilder(1)
     builder.insert(1, os.urandom(size))
     value = builder.build()
-    holder = first_ts - 1
+    holder = first_ts + 1  # between the first prewrite's and the first commit's
 
     def batches() -> Iterator[list[bytes]]:
         yield [make_prewrite(holder, _KEY)]

@@ -76,7 +76,7 @@ class Puller:
         self.have += got
         at, view = 0, memoryview(self.raw)
         while self.have - at >= 9:
-            length_type, flags, stream = _FRAME.unpack_from(self.raw, at)
+            length_type, flags, _ = _FRAME.unpack_from(self.raw, at)
             length, kind = length_type >> 8, length_type & 255
             end = at + 9 + length
             if end > self.have:

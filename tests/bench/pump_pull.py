@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from include.registry.open import open_cluster
 from tests.bench.fill import fill
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.pumps import RunningPump, pump
@@ -50,7 +51,7 @@ def _bench(work: Path, runs: int, *, method: str, size: int, transport: str = ""
     samples: list[Sample] = []
     env = {"PUMPHOUSE_PUMP__TRANSPORT": transport} if transport else {}
     with pump(work, **env) as running:
-        first = int(time.time() * 1000 - 60_000) << 18
+        first = int(open_cluster(running.cluster_url).tso())
         last = fill(running, first, _COUNT, size)
         _client(running, method, first - 1, last)  # waits until the watermark is there
         for _ in range(runs):

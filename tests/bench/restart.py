@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from include.registry.open import open_cluster
 from tests.bench.fill import fill
 from tests.bench.harness import Result, Watch
 from tests.bench.pumps import pump
@@ -34,7 +35,7 @@ def _read_floor(data: Path) -> float:
 def _bench(work: Path, runs: int, *, lose_index: bool) -> Result:
     with pump(work, kill=True) as running:
         # Killed right after the last answer.
-        fill(running, int(time.time() * 1000 - 60_000) << 18, int(_GB * 1e9 / (_VALUE + 100)), _VALUE)
+        fill(running, int(open_cluster(running.cluster_url).tso()), int(_GB * 1e9 / (_VALUE + 100)), _VALUE)
     size = sum(p.stat().st_size for p in (work / "pump" / "value").glob("*.vlog")) / 1e6
     samples = []
     for _ in range(runs):
