@@ -31,6 +31,7 @@ from include.settings import TlsSettings
 log = structlog.get_logger()
 
 R = TypeVar("R")
+S = TypeVar("S")
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 1.0
 
@@ -77,6 +78,7 @@ class _Local:
     lock: threading.Lock = field(default_factory=threading.Lock)
     discovering: threading.Lock = field(default_factory=threading.Lock)
     channels: dict[str, grpc.Channel] = field(default_factory=dict)
+    stubs: dict[tuple[str, Any], Any] = field(default_factory=dict)
     leader: str = ""
 
 
@@ -164,15 +166,23 @@ class Members:
                 state.leader = ""
 
     def channel(self, target: str) -> grpc.Channel:
-        """The channel to a member or another server of the cluster, opened on first use."""
+        """The channel to a member or another server of the cluster, opened on first use; see `stub`."""
         state = self._local()
         with forks.no_fork(), state.lock:
-            if self._closed:
-                raise ClusterUnavailable(f"{self.url} was closed", url=self.url)
-            channel = state.channels.get(target)
-            if channel is None:
-                channel = state.channels[target] = open_channel(target, self._tls)
-            return channel
+            return self._channel(state, target)
+
+    def stub(self, target: str, kind: Callable[[grpc.Channel], S]) -> S:
+        """A stub of generated code over `channel`, made while the channel is open: gRPC dies where it is not.
+
+        A fork may close the channel before the stub is called; the call then raises ValueError and sends nothing.
+        """
+        state = self._local()
+        with forks.no_fork(), state.lock:
+            channel = self._channel(state, target)
+            stub = state.stubs.get((target, kind))
+            if stub is None:
+                stub = state.stubs[target, kind] = kind(channel)
+            return stub
 
     def call(self, what: str, ask: Callable[[PDStub, float], R]) -> R:
         """Ask the leader; when it fails, or leads no more, the next one, until the deadline.
@@ -192,7 +202,7 @@ class Members:
             try:
                 leader = self.leader()
                 timeout = max(0.1, min(self.options.timeout_s, until - self._clock.monotonic()))
-                response: Any = ask(PDStub(self.channel(leader)), timeout)
+                response: Any = ask(self.stub(leader, PDStub), timeout)
                 failure = self.refusal(response.header)
                 if not failure:
                     return response  # type: ignore[no-any-return]
@@ -200,6 +210,8 @@ class Members:
                 failure = reason_of(error)
             except ClusterUnavailable as error:
                 failure = error.message
+            except ValueError as error:  # a fork closed the channel between our look and our call: nothing was sent
+                failure = str(error)
             if leader:
                 self.forget(leader)
             if self._closed or self._clock.monotonic() + wait > until:
@@ -238,10 +250,19 @@ class Members:
             self._state = _Local(os.getpid())
         return self._state
 
+    def _channel(self, state: _Local, target: str) -> grpc.Channel:
+        if self._closed:
+            raise ClusterUnavailable(f"{self.url} was closed", url=self.url)
+        channel = state.channels.get(target)
+        if channel is None:
+            channel = state.channels[target] = open_channel(target, self._tls)
+        return channel
+
     def _close_channels(self) -> None:
         state = self._local()
         with state.lock:
             channels, state.channels = list(state.channels.values()), {}
+            state.stubs = {}
             state.leader = ""
         for channel in channels:
             channel.close()
@@ -272,14 +293,20 @@ class Members:
     def _ask_members(self, targets: tuple[str, ...], *, wanted: int) -> tuple[list[pdpb.GetMembersResponse], str]:
         """Good answers of these members, asked all at once, and why another failed; returns when ``wanted`` agree."""
         done: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        failure = ""
+        asked = 0
         for target in targets:
-            call = PDStub(self.channel(target)).GetMembers.future(
-                pdpb.GetMembersRequest(), timeout=self.options.timeout_s
-            )
+            try:
+                call = self.stub(target, PDStub).GetMembers.future(
+                    pdpb.GetMembersRequest(), timeout=self.options.timeout_s
+                )
+            except ValueError as error:  # closed by a fork; who asked tries again
+                failure = f"{target}: {error}"
+                continue
+            asked += 1
             call.add_done_callback(lambda finished, target=target: done.put((target, finished)))
         answers: list[pdpb.GetMembersResponse] = []
-        failure = ""
-        for _ in targets:
+        for _ in range(asked):
             target, finished = done.get()
             try:
                 answer = finished.result()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterUnavailable
@@ -25,6 +26,8 @@ from include.proto import pdpb_pb2 as pdpb
 from include.proto.pdpb_pb2_grpc import PDStub
 from include.registry.pd_members import Members, reason_of
 from include.rpc import forks
+
+log = structlog.get_logger()
 
 MOST_AT_ONCE = 10_000
 _FIRST_WAIT_S = 0.02
@@ -98,14 +101,13 @@ class TsoStream:
         with state.changed:
             if self._closed:
                 raise ClusterUnavailable(f"{self._members.url} was closed", url=self._members.url)
-            if state.driver is None or not state.driver.is_alive():
-                state.driver = threading.Thread(target=self._drive, args=(state,), name="pd-tso", daemon=True)
-                state.driver.start()
+            self._keep_driven(state)
             state.waiting.append(waiter)
             self._send(state)
             state.changed.notify_all()
         while not waiter.answered.wait(min(options.timeout_s, max(0.0, until - self._clock.monotonic()))):
             with state.changed:
+                self._keep_driven(state)
                 now = self._clock.monotonic()
                 if state.call is not None and state.under_way and now - state.sent_at >= options.timeout_s:
                     state.failure = f"the stream gave no answer for {options.timeout_s:g} s"
@@ -147,6 +149,12 @@ class TsoStream:
                 state.call.cancel()
             state.changed.notify_all()
 
+    def _keep_driven(self, state: _Local) -> None:
+        """Start the driver where there is none. Call it with ``changed`` held."""
+        if not self._closed and (state.driver is None or not state.driver.is_alive()):
+            state.driver = threading.Thread(target=self._drive, args=(state,), name="pd-tso", daemon=True)
+            state.driver.start()
+
     def _send(self, state: _Local) -> None:
         """Ask for everybody who waits, unless an answer is still to come. Call it with ``changed`` held."""
         if state.call is None or state.under_way:
@@ -181,6 +189,12 @@ class TsoStream:
             except BinlogError as error:
                 self._drop(state, str(error))
                 self._fail(state, error)
+            except ValueError as error:  # a fork closed the channel before the stream was opened
+                self._drop(state, str(error))
+            except Exception as error:
+                # Whatever it is, those who wait must not be left: a new stream, until their time is up.
+                log.exception("pd_tso_stream_failed", url=self._members.url)
+                self._drop(state, f"{type(error).__name__}: {error}")
             if leader:
                 self._members.forget(leader)
             with state.changed:
@@ -191,7 +205,7 @@ class TsoStream:
 
     def _open(self, state: _Local, leader: str) -> Iterator[pdpb.TsoResponse]:
         requests: queue.SimpleQueue[pdpb.TsoRequest | None] = queue.SimpleQueue()
-        call = PDStub(self._members.channel(leader)).Tso(iter(requests.get, None))
+        call = self._members.stub(leader, PDStub).Tso(iter(requests.get, None))
         with state.changed:
             state.requests, state.call = requests, call
             self._send(state)

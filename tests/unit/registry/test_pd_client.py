@@ -270,6 +270,93 @@ sys.exit(os.waitstatus_to_exitcode(status))
     assert ended.returncode == 0, ended.stderr
 
 
+def fork_before_the_next_calls(client: PdClient, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    """As many times, what a fork does comes between the look for a stub and the call on it."""
+    members, stub = client.members, client.members.stub
+    left = [None] * calls
+
+    def stub_of_a_closed_channel(target: str, kind: type[object]) -> object:
+        found = stub(target, kind)
+        if left:
+            left.pop()
+            members.before_fork()
+        return found
+
+    monkeypatch.setattr(members, "stub", stub_of_a_closed_channel)
+
+
+@pytest.mark.parametrize("forks", [1, 3, 5])
+def test_a_fork_just_before_a_call_costs_another_try(
+    client: PdClient, monkeypatch: pytest.MonkeyPatch, forks: int
+) -> None:
+    fork_before_the_next_calls(client, monkeypatch, forks)
+    assert client.gc_safe_point() == 0
+
+
+@pytest.mark.parametrize("forks", [1, 3, 5])
+def test_a_fork_just_before_the_clocks_stream_is_opened_costs_another_try(
+    client: PdClient, monkeypatch: pytest.MonkeyPatch, forks: int
+) -> None:
+    before = client.tso()
+    client._stream.before_fork()
+    client.members.before_fork()
+    fork_before_the_next_calls(client, monkeypatch, forks)
+    assert client.tso() > before
+
+
+def test_an_unforeseen_error_of_the_clocks_stream_is_not_the_end_of_the_clock(
+    client: PdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = client.members.leader
+
+    def broken() -> str:
+        monkeypatch.setattr(client.members, "leader", leader)
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(client.members, "leader", broken)
+    assert client.tso() > 0
+
+
+def test_who_waits_for_a_timestamp_starts_the_thread_that_has_ended(
+    client: PdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = client._stream._drive
+
+    def end(_: object) -> None:
+        monkeypatch.setattr(client._stream, "_drive", drive)
+
+    monkeypatch.setattr(client._stream, "_drive", end)
+    assert client.tso() > 0
+
+
+def test_a_child_does_not_wait_for_a_region_that_a_thread_of_its_parent_was_learning() -> None:
+    code = """
+import os, signal, sys
+from include.proto import metapb_pb2 as metapb
+from include.registry.regions import Located, RegionCache
+
+def put(start, end):
+    cache.put(Located(region=metapb.Region(id=1, start_key=start, end_key=end), leader=metapb.Peer()))
+
+cache = RegionCache()
+put(b"a", b"m")
+with cache._state.lock:  # by another thread, at the time of the fork
+    child = os.fork()
+    if not child:
+        signal.alarm(5)
+        put(b"m", b"")
+        os._exit(0 if cache.get(b"a") is None and cache.get(b"x") else 1)
+    status = os.waitpid(child, 0)[1]
+assert cache.get(b"a")
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], timeout=30, capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.mark.row("W6")
 def test_tls_with_client_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
