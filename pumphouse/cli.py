@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pumps": ("pumphouse.commands.nodes:pumps", "List the Pumps."),
     "drainers": ("pumphouse.commands.nodes:drainers", "List the consumers of the Pumps."),
     "consumer": ("pumphouse.commands.nodes:consumer", "Register or remove a consumer."),
+    "resolver": ("pumphouse.commands.resolvers:resolver", "List the applications' resolvers, or forget one."),
     "pause-pump": ("pumphouse.commands.states:pause_pump", "Pause a Pump."),
     "offline-pump": ("pumphouse.commands.states:offline_pump", "Take a Pump out of the cluster, drained."),
     "update-pump": ("pumphouse.commands.states:update_pump", "Force a Pump's registered state."),

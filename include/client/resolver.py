@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
 from typing import Self
@@ -22,7 +22,7 @@ from include.errors import BinlogError, ClusterMismatch, ConfigError
 from include.model.tso import Tso
 from include.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
 from include.proto.pumphouse_pb2_grpc import TxnResolverServicer, add_TxnResolverServicer_to_server
-from include.registry.base import Cluster, ResolverRecord
+from include.registry.base import STOPPED, Cluster, ResolverRecord
 from include.rpc.channel import SERVER_OPTIONS
 from include.rpc.status import abort_details
 from include.rpc.tls import check_grpc_peer, server_credentials
@@ -127,14 +127,34 @@ class ResolverServer:
         self._beat.start()
 
     def close(self) -> None:
-        """Take the registration back and stop; questions under way are answered."""
+        """Register as stopped and stop; questions under way are answered.
+
+        Its keys stay claimed: Pumps wait for its next start, whatever else could be asked about them. Only `unregister`
+        gives them up. A registry that cannot be reached is only logged: without heartbeats it is seen soon enough.
+        """
+        self._end(forget=False)
+
+    def unregister(self) -> None:
+        """Stop for good: nobody claims its keys any more. Wait until every transaction of them has its outcome."""
+        self._end(forget=True)
+
+    def _end(self, *, forget: bool) -> None:
         self._closed.set()
         self._beat.join()
-        registered = {record.resolver_id: record for record in self._cluster.resolvers()}
-        mine = registered.get(self._record.resolver_id)
-        if mine is not None and mine.host == self.host:  # not one that replaced us
-            self._cluster.delete_resolver(self._record.resolver_id)
-        self._server.stop(grace=1.0).wait()
+        try:
+            registered = {record.resolver_id: record for record in self._cluster.resolvers()}
+            mine = registered.get(self._record.resolver_id)
+            if mine is not None and mine.host == self.host:  # not one that replaced us
+                if forget:
+                    self._cluster.delete_resolver(self._record.resolver_id)
+                else:
+                    self._cluster.put_resolver(replace(self._record, heartbeat=STOPPED))
+        except (BinlogError, OSError) as error:
+            log.warning("resolver_end_not_registered", resolver_id=self._record.resolver_id, error=str(error))
+            if forget:
+                raise
+        finally:
+            self._server.stop(grace=1.0).wait()
 
     def __enter__(self) -> Self:
         return self

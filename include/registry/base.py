@@ -15,6 +15,7 @@ from include.model.node import NodeKind, NodeStatus
 from include.model.tso import Tso
 
 RESOLVER_TTL_S = 10.0
+STOPPED = 0.0  # heartbeat of a resolver that was stopped in order, or whose record cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class ResolverRecord:
     resolver_id: str
     host: str
     prefixes: tuple[bytes, ...]
-    heartbeat: float  # seconds since the epoch; live = younger than RESOLVER_TTL_S
+    heartbeat: float  # seconds since the epoch; live = younger than RESOLVER_TTL_S, or STOPPED
 
 
 class Cluster(Protocol):
@@ -62,7 +63,10 @@ class Cluster(Protocol):
         ...
 
     def resolvers(self) -> list[ResolverRecord]:
-        """Every registered resolver, live or not."""
+        """Every registered resolver, live or not.
+
+        A record that cannot be read counts as stopped, and claims every key unless its prefixes can be read.
+        """
         ...
 
     def put_resolver(self, record: ResolverRecord) -> None:
@@ -70,7 +74,7 @@ class Cluster(Protocol):
         ...
 
     def delete_resolver(self, resolver_id: str) -> None:
-        """Remove a resolver; a missing one is no error."""
+        """Forget a resolver and the keys that it claims; a missing one is no error."""
         ...
 
     def close(self) -> None:

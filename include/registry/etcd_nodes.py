@@ -122,7 +122,7 @@ class EtcdNodes:
     def resolvers(self) -> list[ResolverRecord]:
         """Every registered resolver, sorted by id, live or not."""
         found = self._client.prefix(self._resolver_key(""))
-        return sorted((resolvers.from_json(kv.value) for kv in found.kvs), key=lambda record: record.resolver_id)
+        return sorted(map(self._resolver, found.kvs), key=lambda record: record.resolver_id)
 
     def put_resolver(self, record: ResolverRecord) -> None:
         """Register or heartbeat; the same id replaces, an overlap with another live one raises ResolverOverlap."""
@@ -133,7 +133,7 @@ class EtcdNodes:
         while True:
             try:
                 found = self._client.prefix(folder)
-                others = [resolvers.from_json(kv.value) for kv in found.kvs]
+                others = [self._resolver(kv) for kv in found.kvs]
                 resolvers.refuse_overlap(record, others, self._clock.now())
                 put = put_op(key, resolvers.to_json(record))
                 if self._client.txn([none_written_since(folder, found.revision)], [put]).succeeded:
@@ -161,6 +161,9 @@ class EtcdNodes:
 
     def _resolver_key(self, resolver_id: str) -> bytes:
         return f"{self._root}{OWN_ROOT}/resolvers/{resolver_id}".encode()
+
+    def _resolver(self, kv: KeyValue) -> ResolverRecord:
+        return resolvers.read(kv.key[len(self._resolver_key("")) :].decode("utf-8", "replace"), kv.value)
 
     def _was_done(self, key: bytes, now: KeyValue | None, attempt: _Attempt) -> bool:
         """Whether a write is in the key's history: it was the next one on top of its revision, or was none."""

@@ -15,7 +15,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.durable import create_exclusive, fsync_dir, make_dirs, write_atomic
@@ -97,7 +97,7 @@ class FileCluster:
         for path in _entries(self._dir / "resolvers"):
             data = _read(path)
             if data is not None:
-                found.append(resolvers.from_json(data))
+                found.append(resolvers.read(unquote(path.name), data))
         return sorted(found, key=lambda record: record.resolver_id)
 
     def put_resolver(self, record: ResolverRecord) -> None:

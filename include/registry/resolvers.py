@@ -6,8 +6,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import structlog
+
 from include.errors import CorruptionError, ResolverOverlap
-from include.registry.base import RESOLVER_TTL_S, ResolverRecord
+from include.registry.base import RESOLVER_TTL_S, STOPPED, ResolverRecord
+
+log = structlog.get_logger()
 
 FORMAT_VERSION = 1
 
@@ -26,7 +30,12 @@ def resolver_for(records: Iterable[ResolverRecord], key: bytes, now: float) -> R
 
 
 def refuse_overlap(record: ResolverRecord, others: Iterable[ResolverRecord], now: float) -> None:
-    """Raise ResolverOverlap if a prefix begins another live resolver's, or the other way round."""
+    """Raise ResolverOverlap if a prefix begins another live resolver's, or the other way round.
+
+    One that stops goes on claiming its keys, whoever is live beside it.
+    """
+    if record.heartbeat == STOPPED:
+        return
     for other in others:
         if other.resolver_id == record.resolver_id or not is_live(other, now):
             continue
@@ -54,6 +63,26 @@ def to_json(record: ResolverRecord) -> bytes:
         },
         separators=(",", ":"),
     ).encode()
+
+
+def read(name: str, data: bytes) -> ResolverRecord:
+    """A registry value of a list, whatever it holds: one that cannot be read counts as stopped.
+
+    It may be a newer program's. So it goes on claiming its prefixes, or every key when these cannot be read, and keeps
+    nobody else from being listed.
+    """
+    try:
+        return from_json(data)
+    except CorruptionError as error:
+        log.warning("resolver_record_unreadable", resolver_id=name, error=error.message)
+        return ResolverRecord(resolver_id=name, host="", prefixes=_prefixes(data), heartbeat=STOPPED)
+
+
+def _prefixes(data: bytes) -> tuple[bytes, ...]:
+    try:
+        return tuple(bytes.fromhex(prefix) for prefix in json.loads(data)["prefixes"])
+    except (ValueError, KeyError, TypeError):
+        return (b"",)
 
 
 def from_json(data: bytes) -> ResolverRecord:

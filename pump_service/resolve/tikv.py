@@ -27,6 +27,7 @@ _COMMITS = frozenset({kvrpcpb.Put, kvrpcpb.Del, kvrpcpb.Lock, kvrpcpb.Insert})
 _FOR_GOOD = frozenset({kvrpcpb.NoAction, kvrpcpb.TTLExpireRollback, kvrpcpb.LockNotExistRollback})
 _TABLE_KEY = b"t"
 _META_KEY = b"m"
+_SHORTEST_ROW_KEY = 19
 _PENDING = Outcome(fate=Fate.PENDING)
 
 
@@ -92,9 +93,13 @@ def read_status(answer: kvrpcpb.CheckTxnStatusResponse, start_ts: int) -> Outcom
 
 
 def is_tidb_key(key: bytes) -> bool:
-    """Whether a key can be TiDB's: a row or index entry of a table, or its own meta data."""
+    """Whether a key can be TiDB's: a row or index entry of a table, or its own meta data.
+
+    ``t``, table id, ``_r`` or ``_i``, handle or index id and more. Ids are eight bytes with the sign bit turned over
+    and never negative, so the second byte is no character of a readable key; a handle has eight bytes at least.
+    """
     if key[:1] == _TABLE_KEY:
-        return len(key) > 11 and key[9:11] in (b"_r", b"_i")
+        return len(key) >= _SHORTEST_ROW_KEY and key[1] >= 0x80 and key[9:11] in (b"_r", b"_i")
     return key[:1] == _META_KEY and len(key) > 9 and key[9] >= 0xF7  # the first marker of the memcomparable form
 
 

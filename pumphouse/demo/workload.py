@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from include.client.cluster import PumpClient
+from include.registry.resolvers import is_live
 from pumphouse.demo.ddl import DdlEngine
 from pumphouse.demo.scenario import NamedStep
 from pumphouse.demo.writer import SLOW
@@ -44,7 +45,11 @@ class Workload:
         """Start who answers the Pumps, and wait until it is registered."""
         supervisor, cluster = self.stack.supervisor, self.stack.cluster
         self._start(RESOLVER, ["pumphouse.demo.resolver", "--cluster", self.stack.cluster_url])
-        supervisor.wait_until(RESOLVER, lambda: bool(cluster.resolvers()), timeout_s=60)
+
+        def answers() -> bool:
+            return any(is_live(each, time.time()) for each in cluster.resolvers())
+
+        supervisor.wait_until(RESOLVER, answers, timeout_s=60)
 
     def start_writers(self) -> None:
         """Start the writers; they begin at once."""

@@ -27,7 +27,7 @@ HOLD = "pumphouse-pump-pump-1"
 
 
 def key(number: int) -> bytes:
-    return b"t" + bytes(7) + b"\x41" + b"_r" + number.to_bytes(8, "big")
+    return b"t\x80" + bytes(6) + b"\x41" + b"_r" + number.to_bytes(8, "big")
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +193,21 @@ def test_it_serves_on_through_a_change_of_pds_leader(
     assert node is not None
     assert node.state is NodeState.ONLINE
     assert json.loads(urlopen(f"http://{pump.http}/status").read())["CommitTS"] > 0
+
+
+def test_the_transactions_of_an_application_that_was_stopped_wait_for_it_whatever_their_keys_look_like(
+    pump: PumpServer, tikv: StandInTikv, cluster: Cluster
+) -> None:
+    start_ts, commit_ts = cluster.tso(), cluster.tso()
+    shaped = key(99)
+    with ResolverServer(cluster, "app", [shaped[:5]], lambda *_: committed(commit_ts)):
+        pass
+    tikv.asked.clear()
+    pump.write(prewrite(start_ts, b"rows", key=shaped))
+    time.sleep(3.5)  # past max-txn-timeout
+    assert pump.status().unresolved == 1
+    assert tikv.asked == []
+    server = ResolverServer(cluster, "app", [shaped[:5]], lambda *_: committed(commit_ts))
+    eventually(lambda: pump.status().unresolved == 0)
+    server.unregister()
+    assert [b.start_ts for b in pump.pull_until(commit_ts, after=start_ts - 1)] == [start_ts]

@@ -25,7 +25,7 @@ from tests.support.percolator import Lock, Percolator, Refused
 
 pytestmark = pytest.mark.row("P6")
 
-KEYS = [b"t" + bytes(8) + b"_r" + bytes([n]) * 8 for n in range(2)]
+KEYS = [b"t\x80" + bytes(7) + b"_r" + bytes([n]) * 8 for n in range(2)]
 KINDS = ("optimistic", "pessimistic", "async")
 
 

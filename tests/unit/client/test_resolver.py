@@ -6,17 +6,28 @@ import time
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
 from include.client.resolver import PENDING, ROLLED_BACK, Outcome, OutcomeKind, ResolverServer, committed
-from include.errors import BinlogError, ClusterMismatch, ConfigError, PeerRefused, PumpUnavailable, ResolverOverlap
+from include.errors import (
+    BinlogError,
+    ClusterMismatch,
+    ConfigError,
+    PeerRefused,
+    PumpUnavailable,
+    ResolverOverlap,
+    UsageError,
+)
 from include.model.tso import Tso
 from include.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
 from include.proto.pumphouse_pb2_grpc import TxnResolverStub
-from include.registry.base import ResolverRecord
+from include.registry.base import STOPPED, ResolverRecord
 from include.registry.file import FileCluster
 from include.registry.resolvers import is_live
 from include.rpc.channel import open_channel
 from include.rpc.status import from_rpc_error
+from pumphouse.cli import Context
+from pumphouse.commands.resolvers import resolver as resolver_command
 from tests.support.certs import Authority
 
 
@@ -84,7 +95,20 @@ def test_it_is_registered_with_a_heartbeat_while_it_serves(cluster):
         while cluster.resolvers()[0].heartbeat == first.heartbeat:
             assert time.monotonic() < until
             time.sleep(0.01)
-    assert cluster.resolvers() == []
+    (left,) = cluster.resolvers()
+    assert (left.resolver_id, left.prefixes) == ("bank", (b"a", b"b"))
+    assert not is_live(left, time.time())
+
+
+@pytest.mark.row("P6")
+def test_one_that_stops_leaves_its_keys_to_its_next_start_and_gives_them_up_only_when_told(cluster):
+    server = ResolverServer(cluster, "bank", [b"bank/"], lambda *_: PENDING)
+    server.close()
+    assert [(each.prefixes, each.heartbeat) for each in cluster.resolvers()] == [((b"bank/",), STOPPED)]
+    with ResolverServer(cluster, "other", [b"bank/"], lambda *_: PENDING):  # nobody live is in its way
+        again = ResolverServer(cluster, "third", [b"x"], lambda *_: PENDING)
+        again.unregister()
+    assert [each.resolver_id for each in cluster.resolvers()] == ["bank", "other"]
 
 
 @pytest.mark.row("P6")
@@ -150,3 +174,17 @@ def test_an_address_that_cannot_be_had_is_an_error(cluster):
         with pytest.raises(ConfigError, match="cannot listen"):
             ResolverServer(cluster, "two", [b"b"], lambda *_: PENDING, addr=server.host)
         assert len(cluster.resolvers()) == 1
+
+
+@pytest.mark.row("P6")
+def test_an_operator_lists_resolvers_and_forgets_one_that_is_down(cluster):
+    def run(*args: str):
+        return CliRunner().invoke(resolver_command, list(args), obj=Context(None, {"cluster.url": cluster.url}))
+
+    with ResolverServer(cluster, "bank", [b"bank/"], lambda *_: PENDING) as server:
+        assert run("list").output == f"bank {server.host} live 62616e6b2f\n"
+        assert isinstance(run("unregister", "bank", "--yes").exception, UsageError)
+    assert " down " in run("list").output
+    assert isinstance(run("unregister", "shop", "--yes").exception, UsageError)
+    assert run("unregister", "bank", "--yes").exit_code == 0
+    assert cluster.resolvers() == []

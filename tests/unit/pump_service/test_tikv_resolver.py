@@ -22,8 +22,8 @@ from tests.support.tikv import StandInTikv
 
 pytestmark = pytest.mark.row("P6")
 
-KEY = b"t" + bytes(7) + b"\x41" + b"_r" + bytes(8)
-OTHER = b"t" + bytes(7) + b"\x77" + b"_r" + bytes(8)
+KEY = b"t\x80" + bytes(6) + b"\x41" + b"_r" + bytes(8)
+OTHER = b"t\x80" + bytes(6) + b"\x77" + b"_r" + bytes(8)
 S = compose(1_000_000, 5)
 
 
@@ -114,7 +114,8 @@ def test_only_keys_of_tidb_are_asked_of_tikv() -> None:
     assert is_tidb_key(KEY)
     assert is_tidb_key(KEY[:9] + b"_i" + bytes(9))
     assert is_tidb_key(b"mDDLJobHi" + b"\xff" + b"st")
-    for wrong in (b"", b"t", b"app/k", b"m", b"money/transfer/1", b"tenant-42/x", KEY[:9]):
+    for wrong in (b"", b"t", b"app/k", b"m", b"money/transfer/1", b"tenant-42/x", KEY[:9], KEY[:18],
+                  b"txn-00042_items/7", b"txn-00042_r/orders/17", b"t1234567\xff_i/orders/17"):  # fmt: skip
         assert not is_tidb_key(wrong)
 
 

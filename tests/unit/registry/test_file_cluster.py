@@ -147,9 +147,22 @@ def test_a_key_belongs_to_the_live_resolver_whose_prefix_it_begins_with():
     assert not is_live(records[1], 1010.0)
 
 
-def test_a_damaged_resolver_record_is_an_error(tmp_path):
-    cluster = FileCluster(tmp_path)
-    for text in ("{", "{}", '{"format_version":9,"id":"a","host":"h","prefixes":[],"heartbeat":1}'):
-        (tmp_path / "resolvers" / "x").write_text(text)
-        with pytest.raises(CorruptionError):
-            cluster.resolvers()
+@pytest.mark.row("P6")
+@pytest.mark.parametrize(
+    ("text", "prefixes"),
+    [
+        ("{", (b"",)),
+        ("{}", (b"",)),
+        ('{"format_version":1,"id":"x","host":"h","prefixes":["zz"],"heartbeat":1}', (b"",)),
+        ('{"format_version":9,"id":"x","host":"h","prefixes":["6b"],"heartbeat":9e9}', (b"k",)),
+    ],
+)
+def test_a_resolver_record_that_cannot_be_read_claims_what_it_may_and_is_in_nobodys_way(tmp_path, text, prefixes):
+    cluster = FileCluster(tmp_path, clock=SetClock())
+    (tmp_path / "resolvers" / "x").write_text(text)
+    mine = record("k", b"k")
+    cluster.put_resolver(mine)
+    found = {each.resolver_id: each for each in cluster.resolvers()}
+    assert found["k"] == mine
+    assert found["x"].prefixes == prefixes
+    assert not is_live(found["x"], 1000.0)
