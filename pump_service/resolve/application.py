@@ -1,7 +1,7 @@
 """Applications that answer for their own transactions: `pumphouse.v1.TxnResolver`, registered in the cluster.
 
-The one whose prefix matches the prewrite key is asked, the longest prefix first; only live ones (heartbeat younger
-than RESOLVER_TTL_S) count. The registry is read at most once a second.
+The one whose prefix matches the prewrite key is asked, the longest prefix first; only live ones (`is_live`)
+count. The registry is read at most once a second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from include.clock import Clock
 from include.errors import BinlogError
 from include.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
 from include.proto.pumphouse_pb2_grpc import TxnResolverStub
-from include.registry.base import RESOLVER_TTL_S, Cluster, ResolverRecord
+from include.registry.base import Cluster, ResolverRecord
+from include.registry.resolvers import is_live
 from include.rpc.channel import open_aio_channel
 from include.rpc.status import from_rpc_error
 from include.settings import TlsSettings
@@ -34,11 +35,11 @@ _FATES = {
 
 
 def choose(records: list[ResolverRecord], key: bytes, now: float) -> ResolverRecord | None:
-    """The live resolver with the longest prefix of ``key``, or None."""
+    """The live resolver with the longest prefix of ``key``, or None. Live as the registry has it (`is_live`)."""
     matching = [
         (len(prefix), record)
         for record in records
-        if now - record.heartbeat < RESOLVER_TTL_S
+        if is_live(record, now)
         for prefix in record.prefixes
         if key.startswith(prefix)
     ]
@@ -56,7 +57,7 @@ class ApplicationResolver:
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._records: list[ResolverRecord] = []
         self._read_at = float("-inf")
-        self._ever_read = False
+        self._read = False  # the last look at the registry succeeded
         self._reading = asyncio.Lock()
         self._silent_until: dict[str, float] = {}
 
@@ -88,9 +89,12 @@ class ApplicationResolver:
         return _outcome(answer, start_ts, record.resolver_id)
 
     async def claims(self, prewrite_key: bytes) -> bool:
-        """Whether an application has registered for a key, live or not. NoAnswer while the registry was never read."""
+        """Whether an application has registered for a key, live or not. NoAnswer while the registry cannot be read.
+
+        A list from before would not do: whoever registered since is not in it, and TiKV would be asked instead.
+        """
         records = await self._live()
-        if not self._ever_read:
+        if not self._read:
             raise NoAnswer("the registry of resolvers cannot be read")
         return any(prewrite_key.startswith(prefix) for record in records for prefix in record.prefixes)
 
@@ -108,9 +112,10 @@ class ApplicationResolver:
     async def _live(self) -> list[ResolverRecord]:
         async with self._reading:
             if self._clock.monotonic() - self._read_at >= _REGISTRY_TTL_S:
+                self._read = False
                 try:
                     self._records = await asyncio.to_thread(self._cluster.resolvers)
-                    self._ever_read = True
+                    self._read = True
                 except (BinlogError, OSError) as error:
                     # The ones read before are asked on; their heartbeats age out by themselves.
                     log.warning("resolvers_unreadable", error=str(error))

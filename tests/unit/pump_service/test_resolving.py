@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from include.clock import SYSTEM_CLOCK
+from include.errors import ClusterUnavailable
 from include.model.tso import Tso, compose, physical_ms
 from include.proto.pumphouse_pb2 import TxnStatusResponse
 from include.registry.base import ResolverRecord
 from include.registry.file import FileCluster
-from include.settings import PumpSettings
+from include.settings import PumpSettings, TlsSettings
 from pump_service.horizon import Horizon
 from pump_service.metrics import PumpMetrics
-from pump_service.resolve.application import _outcome, choose
+from pump_service.resolve.application import ApplicationResolver, _outcome, choose
 from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import Fate, NoAnswer, Outcome
 from pump_service.store.store import Store
@@ -40,11 +41,53 @@ def record(name: str, *prefixes: bytes, age: float = 1.0) -> ResolverRecord:
         ([record("all", b""), record("a", b"app/", age=10.0)], "all"),
         ([record("a", b"app/", age=11.0)], None),
         ([record("a", b"x/", b"app/k")], "a"),
+        ([record("gone", b"app/k", age=-3600.0), record("new", b"app/")], "new"),  # its clock was ahead
     ],
 )
 def test_the_live_resolver_with_the_longest_prefix_is_asked(records: list[ResolverRecord], chosen: str | None) -> None:
     found = choose(records, b"app/key", NOW)
     assert (found.resolver_id if found else None) == chosen
+
+
+class Registry:
+    """Resolvers of a cluster whose registry may be away; its clock goes a second on with each look."""
+
+    def __init__(self) -> None:
+        self.records: list[ResolverRecord] = []
+        self.away = False
+        self.moment = NOW
+
+    def resolvers(self) -> list[ResolverRecord]:
+        if self.away:
+            raise ClusterUnavailable("etcd is away")
+        return self.records
+
+    def now(self) -> float:
+        return self.moment
+
+    def monotonic(self) -> float:
+        self.moment += 1.0
+        return self.moment
+
+    def sleep(self, seconds: float) -> None:
+        self.moment += seconds
+
+
+def test_a_key_is_nobodys_only_while_the_registry_says_so() -> None:
+    registry = Registry()
+    application = ApplicationResolver(registry, 1, TlsSettings(), registry)  # type: ignore[arg-type]
+
+    async def run() -> None:
+        assert not await application.claims(b"app/1")
+        registry.away = True
+        registry.records = [record("new", b"app/", age=3600.0)]
+        with pytest.raises(NoAnswer, match="cannot be read"):
+            await application.claims(b"app/1")
+        registry.away = False
+        assert await application.claims(b"app/1")
+        assert not await application.claims(b"t/1")
+
+    asyncio.run(run())
 
 
 def test_answers_that_cannot_be_are_no_answers() -> None:
