@@ -93,6 +93,7 @@ class PumpClient:
         self._senders: dict[str, CommitSender] = {}
         self._taken_by: OrderedDict[int, str] = OrderedDict()
         self._prewrites = self._retries = self._failed = 0
+        self._commits_sent = self._commits_lost = 0  # by senders that are no more
         pumps = cluster.nodes(NodeKind.PUMP)
         if not pumps:
             raise PumpUnavailable(f"no Pump is registered in {cluster.url}", hint="start one with `pumphouse pump run`")
@@ -101,6 +102,7 @@ class PumpClient:
             cluster,
             self._members,
             self.probe,
+            self._let_go,
             interval_s=watch_interval_s,
             probe_interval_s=probe_interval_s,
             clock=clock,
@@ -147,18 +149,15 @@ class PumpClient:
                 node_id = self._taken_by.pop(start_ts, None)
                 if node_id is not None:
                     of.setdefault(node_id, []).append(payload)
-            senders = [(self._sender(node_id), payloads) for node_id, payloads in of.items()]
-        for sender, payloads in senders:
-            sender.put(*payloads)
+            for node_id, payloads in of.items():
+                self._sender(node_id).put(*payloads)
 
     def write_commit(self, payload: bytes, start_ts: int) -> None:
         """Send a C-binlog in the background, to the Pump that took the P. Never fails; a lost one is asked for."""
         with self._lock:
             node_id = self._taken_by.pop(start_ts, None)
-            if node_id is None:
-                return
-            sender = self._sender(node_id)
-        sender.put(payload)
+            if node_id is not None:
+                self._sender(node_id).put(payload)
 
     def write_rollback(self, payload: bytes, start_ts: int) -> None:
         """Send a Rollback binlog; as `write_commit`."""
@@ -181,13 +180,13 @@ class PumpClient:
         """Counts so far."""
         with self._lock:
             senders = list(self._senders.values())
-        return ClientStats(
-            prewrites=self._prewrites,
-            prewrite_retries=self._retries,
-            prewrites_failed=self._failed,
-            commits_sent=sum(sender.sent for sender in senders),
-            commits_lost=sum(sender.lost for sender in senders),
-        )
+            return ClientStats(
+                prewrites=self._prewrites,
+                prewrite_retries=self._retries,
+                prewrites_failed=self._failed,
+                commits_sent=self._commits_sent + sum(sender.sent for sender in senders),
+                commits_lost=self._commits_lost + sum(sender.lost for sender in senders),
+            )
 
     def available(self) -> list[NodeStatus]:
         """Pumps that take prewrites, as far as is known."""
@@ -196,6 +195,7 @@ class PumpClient:
     def refresh(self) -> None:
         """Look at the registry now; a failure leaves what is known."""
         self._watch.refresh()
+        self._let_go()
 
     def probe(self) -> None:
         """Send an empty binlog to each Pump that is online but not available; an answer brings it back."""
@@ -319,6 +319,20 @@ class PumpClient:
         with self._lock:
             connection = self._connections.pop(node_id, None)
         if connection is not None:
+            connection.close()
+
+    def _let_go(self) -> None:
+        """End what belongs to Pumps that were removed, once nothing is on its way to them."""
+        with self._lock:
+            gone = {node_id for node_id in (*self._senders, *self._connections) if self._members.get(node_id) is None}
+            gone -= {node_id for node_id in gone & self._senders.keys() if not self._senders[node_id].idle}
+            senders = [self._senders.pop(node_id) for node_id in gone & self._senders.keys()]
+            connections = [self._connections.pop(node_id) for node_id in gone & self._connections.keys()]
+            self._commits_sent += sum(sender.sent for sender in senders)
+            self._commits_lost += sum(sender.lost for sender in senders)
+        for sender in senders:
+            sender.close(0)
+        for connection in connections:
             connection.close()
 
     def _sender(self, node_id: str) -> CommitSender:

@@ -29,6 +29,7 @@ class PumpWatch:
         cluster: Cluster,
         members: Members,
         probe: Callable[[], None],
+        tidy: Callable[[], None] = lambda: None,
         *,
         interval_s: float,
         probe_interval_s: float,
@@ -40,6 +41,7 @@ class PumpWatch:
             cluster: where the Pumps are registered.
             members: what is kept true.
             probe: called every ``probe_interval_s`` seconds.
+            tidy: called every ``interval_s`` seconds, after the look if there was one.
             interval_s: seconds between looks at a registry that does not tell.
             probe_interval_s: see ``probe``.
             clock: time.
@@ -47,6 +49,7 @@ class PumpWatch:
         self._cluster = cluster
         self._members = members
         self._probe = probe
+        self._tidy = tidy
         self._interval_s = interval_s
         self._probe_interval_s = probe_interval_s
         self._clock = clock
@@ -85,6 +88,7 @@ class PumpWatch:
             if not self._listening.is_set() or now >= look_at:
                 self.refresh()
                 look_at = now + LOOK_ANYWAY_S
+            self._tidy()
             if now >= probe_at:
                 self._probe()
                 probe_at = self._clock.monotonic() + self._probe_interval_s

@@ -356,3 +356,113 @@ def test_more_commits_than_may_wait_push_out_the_oldest(monkeypatch):
     assert (sender.sent, sender.lost) == (4, 2)
     sender.put(b"after the end")
     assert sender.lost == 3
+
+
+@pytest.mark.row("C3")
+def test_commits_that_wait_are_bounded_in_bytes_too(monkeypatch):
+    monkeypatch.setattr(commits, "LIMIT_BYTES", 100)
+    hold = threading.Event()
+    seen: list[bytes] = []
+
+    def send(payloads):
+        hold.wait(5)
+        seen.extend(payloads)
+        return [None] * len(payloads)
+
+    sender = commits.CommitSender("a", send)
+    sender.put(b"first")
+    wait_until(lambda: sender._busy == 1)
+    sender.put(*(b"%d" % number * 40 for number in range(5)))
+    hold.set()
+    assert sender.flush(5)
+    sender.put(b"x" * 200)  # one is sent however large it is
+    assert sender.flush(5)
+    sender.close(1)
+    assert [payload[:1] for payload in seen] == [b"f", b"3", b"4", b"x"]
+    assert (sender.sent, sender.lost) == (4, 3)
+
+
+@pytest.mark.row("C3")
+@pytest.mark.parametrize("wrong", [OSError("no such file"), "too few outcomes"])
+def test_an_unforeseen_error_while_commits_are_sent_is_tried_again(monkeypatch, wrong):
+    monkeypatch.setattr(commits, "RETRY_INTERVAL_S", 0.01)
+    failing = threading.Event()
+    failing.set()
+    seen: list[bytes] = []
+
+    def send(payloads):
+        if failing.is_set():
+            failing.clear()
+            if isinstance(wrong, OSError):
+                raise wrong
+            return []
+        seen.extend(payloads)
+        return [None] * len(payloads)
+
+    sender = commits.CommitSender("a", send)
+    sender.put(b"1")
+    sender.put(b"2")
+    assert sender.flush(5)
+    assert seen == [b"1", b"2"]
+    sender.close(1)
+
+
+@pytest.mark.row("C3")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_commits_go_on_after_their_thread_was_ended():
+    failing = threading.Event()
+    failing.set()
+    seen: list[bytes] = []
+
+    def send(payloads):
+        if failing.is_set():
+            failing.clear()
+            raise SystemExit
+        seen.extend(payloads)
+        return [None] * len(payloads)
+
+    sender = commits.CommitSender("a", send)
+    sender.put(b"1")
+    wait_until(lambda: not failing.is_set() and not sender._thread.is_alive())
+    sender.put(b"2")
+    assert sender.flush(5)
+    assert seen == [b"1", b"2"]
+    sender.close(1)
+
+
+@pytest.mark.row("C3", "C5")
+def test_a_client_keeps_nothing_of_pumps_that_were_removed_once_their_commits_are_sent(start, connect, cluster):
+    start("stays")
+    client = connect()
+    for number in range(5):
+        name = f"goes-{number}"
+        pump = start(name)
+        client.refresh()
+        start_ts = 10 * number + 10
+        while prewrite(client, start_ts) != name:
+            client.forget(start_ts)
+            start_ts += 1
+        client.write_commit(make_commit(start_ts, start_ts + 1, b"k"), start_ts)
+        assert client.flush(5)
+        cluster.update_node(NodeKind.PUMP, name, lambda _: None)
+        pump.stop()
+    wait_until(lambda: not any(thread.name.startswith("commits-goes") for thread in threading.enumerate()))
+    assert set(client._connections) <= {"stays"}
+    assert client.stats.commits_sent == 5
+
+
+@pytest.mark.row("C3")
+def test_what_a_removed_pump_has_not_answered_is_not_thrown_away(start, connect, cluster, monkeypatch):
+    monkeypatch.setattr(commits, "RETRY_INTERVAL_S", 0.05)
+    pump = start("a")
+    client = connect()
+    prewrite(client, 1)
+    found = cluster.node(NodeKind.PUMP, "a")
+    cluster.update_node(NodeKind.PUMP, "a", lambda _: None)
+    client.refresh()
+    client.write_commit(make_commit(1, 2, b"k"), 1)
+    client.refresh()
+    cluster.update_node(NodeKind.PUMP, "a", lambda _: found)
+    client.refresh()
+    assert client.flush(5)
+    assert pump.of_type("Commit") == [1]
