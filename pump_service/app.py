@@ -104,6 +104,7 @@ class PumpApp:
         node_id = identity.node_id_of(settings.data_dir, settings.node_id, advertised)
 
         registrar = await asyncio.to_thread(heartbeat.Registrar, self._cluster, node_id, advertised, self._clock)
+        undo.push_async_callback(registrar.close)
         cluster_id = await asyncio.to_thread(self._cluster.cluster_id)
         identity.check_cluster(settings.data_dir, cluster_id)
         await asyncio.to_thread(warm)
@@ -134,16 +135,20 @@ class PumpApp:
                 stages.ingest, stages.pulls, stages.operations, stages.metrics, pull_bytes=settings.pull_batch_bytes
             ),
         )
+        unnotified = notify.Unnotified(settings.data_dir)
+        if must_notify(registrar.found.state if registrar.found is not None else None):
+            await asyncio.to_thread(unnotified.set)
         # From here to the last line a failure puts back what the registry held.
-        with_registry = undo.enter_context(contextlib.ExitStack())
-        with_registry.callback(registrar.put_back)
-        await asyncio.to_thread(registrar.write, NodeState.ONLINE, stages.report())
+        failed = await undo.enter_async_context(contextlib.AsyncExitStack())
+        failed.push_async_callback(registrar.try_to_put_back)
+        await registrar.register(NodeState.ONLINE, stages.report())
         self._front = serving
         await serving.serve(HttpApi(stages.operations, stages.metrics, self._tls).application())
-        if must_notify(registrar.found.state if registrar.found is not None else None):
+        if unnotified.is_set:
             nodes = await asyncio.to_thread(self._cluster.nodes, NodeKind.DRAINER)
             await notify.notify([node for node in nodes if node.state is NodeState.ONLINE], self._tls)
-        with_registry.pop_all()
+            await asyncio.to_thread(unnotified.clear)
+        failed.pop_all()
 
         stages.lifecycle.apply(Action.START)
         self._run_loops(stages)
@@ -242,7 +247,7 @@ class PumpApp:
             try:
                 async with self._in_turn:
                     self._shown = stages.lifecycle.state
-                    await asyncio.to_thread(stages.registrar.write, self._shown, stages.report())
+                    await stages.registrar.register(self._shown, stages.report())
             except heartbeat.Superseded:
                 raise
             except (BinlogError, OSError) as error:

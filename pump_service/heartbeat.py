@@ -1,12 +1,14 @@
 """Registration: what the registry says of this Pump, and the heartbeat that keeps it fresh (rows W3, P10).
 
-Cluster calls block, so they run on the app's small pool of threads; everything else runs on the event loop.
+Cluster calls block, so they run on threads; everything else runs on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import structlog
@@ -21,6 +23,8 @@ from pump_service.metrics import PumpMetrics
 log = structlog.get_logger()
 
 _MAX_REPLACED = 8
+_WRITES_AT_ONCE = 3
+_PUT_BACK_S = 5.0
 
 
 class Superseded(PumpError):
@@ -47,7 +51,12 @@ class Registrar:
         self.host = host
         self.found = cluster.node(NodeKind.PUMP, node_id)
         self._registered = False
+        self._mine: tuple[str, int] | None = None  # incarnation and start that we wrote
         self._replaced: tuple[Replaced, ...] = ()
+        self._turns = itertools.count(1)
+        self._newest = 0
+        # Not the loop's own threads, which others may hold: a node that is alive says so. One write hangs, one waits.
+        self._threads = ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="registry")
         self._start_tso = cluster.tso()
         self._start_at = clock.monotonic()
 
@@ -56,10 +65,30 @@ class Registrar:
         elapsed_ms = int((self._clock.monotonic() - self._start_at) * 1000)
         return Tso(max(compose(physical_ms(self._start_tso) + elapsed_ms), self._start_tso))
 
-    def write(self, state: NodeState, report: Report) -> None:
-        """Register state and report; blocks. Superseded when another process took the node id."""
+    async def register(self, state: NodeState, report: Report) -> None:
+        """`write` on a thread of ours. Whoever stops waiting leaves a write that gives up when a newer one begins."""
+        turn = self._turn()
+        await asyncio.get_running_loop().run_in_executor(self._threads, lambda: self.write(state, report, turn))
 
-        def change(found: NodeStatus | None) -> NodeStatus:
+    async def close(self) -> None:
+        """Wait for writes under way."""
+        await asyncio.to_thread(self._threads.shutdown)
+
+    def _turn(self) -> int:
+        self._newest = next(self._turns)
+        return self._newest
+
+    def write(self, state: NodeState, report: Report, turn: int | None = None) -> None:
+        """Register state and report; blocks. Superseded when another process took the node id.
+
+        The registry compares before it sets, and a change that is tried again looks again whether it is the newest: so
+        an older state never overwrites a newer one, however long it was under way.
+        """
+        mine_turn = self._turn() if turn is None else turn
+
+        def change(found: NodeStatus | None) -> NodeStatus | None:
+            if mine_turn != self._newest:
+                return found
             mine = report.extra
             other = found.extra if found is not None else None
             if (
@@ -89,14 +118,36 @@ class Registrar:
                 unknown=found.unknown if found is not None else {},
             )
 
+        self._mine = (report.extra.incarnation, report.extra.start_count)
         self._cluster.update_node(NodeKind.PUMP, self.node_id, change)
         self._registered = True
 
     def put_back(self) -> None:
-        """A failed start leaves the registry as it was; blocks."""
-        if self._registered:
-            self._cluster.update_node(NodeKind.PUMP, self.node_id, lambda _: self.found)
-            self._registered = False
+        """A failed start leaves the registry as it was, unless another has written there since; blocks."""
+        turn = self._turn()
+
+        def change(now: NodeStatus | None) -> NodeStatus | None:
+            extra = None if now is None else now.extra
+            ours = extra is not None and (extra.incarnation, extra.start_count) == self._mine
+            return self.found if ours and turn == self._newest else now
+
+        if self._mine is not None:  # even when it is not known whether that was written
+            self._cluster.update_node(NodeKind.PUMP, self.node_id, change)
+            self._registered, self._mine = False, None
+
+    async def try_to_put_back(self) -> None:
+        """`put_back` of a start that has failed already: nothing more can be done than to log that it could not be."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_PUT_BACK_S):
+                await loop.run_in_executor(self._threads, self.put_back)
+        except (BinlogError, OSError) as error:  # a TimeoutError is an OSError
+            log.warning(
+                "registry_not_put_back",
+                node_id=self.node_id,
+                error=str(error) or f"no answer within {_PUT_BACK_S:g} s",
+                hint=f"the registry may show {self.node_id} as online: start it, or pumphouse update-pump",
+            )
 
 
 def _replaced(found: NodeStatus | None, mine: PumpExtra) -> tuple[Replaced, ...]:
@@ -130,7 +181,7 @@ async def beat(
         await asyncio.sleep(interval_s)
         try:
             async with in_turn:
-                await asyncio.to_thread(registrar.write, state(), report())
+                await registrar.register(state(), report())
         except Superseded:
             raise
         except (BinlogError, OSError) as error:

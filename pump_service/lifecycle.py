@@ -38,7 +38,10 @@ OPERATOR_ACTIONS = {"pause": Action.PAUSE, "close": Action.CLOSE}
 
 
 def must_notify(previous: NodeState | None) -> bool:
-    """Whether online Drainers must have acknowledged the Pump before it takes writes (row P9)."""
+    """Whether online Drainers must have acknowledged the Pump before it takes writes (row P9).
+
+    Also while `pump_service.notify.Unnotified` is there: a registered state can be that of a start that was cut short.
+    """
     return previous in (None, NodeState.OFFLINE)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import grpc
 
+from include.durable import fsync_dir, write_atomic
 from include.errors import PumpUnavailable
 from include.model.node import NodeStatus
 from include.proto.cistern_pb2 import NotifyReq
@@ -13,6 +15,7 @@ from include.proto.cistern_pb2_grpc import CisternStub
 from include.rpc.channel import open_aio_channel
 from include.settings import TlsSettings
 
+MARK = Path("pumphouse") / "unnotified"
 _TRIES = 3
 _FIRST_WAIT_S = 1.0
 OVERALL_S = 10.0
@@ -20,6 +23,31 @@ _HINT = (
     "start it; one that is gone must be set offline before a new Pump can start:"
     " `pumphouse update-drainer NODE_ID --state offline`"
 )
+
+
+class Unnotified:
+    """A mark in the data directory: this Pump may be registered, and not every online Drainer has heard of it.
+
+    The registry alone does not say so: it shows `online` before anybody was told, and a start may be killed in between.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / MARK
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it is there."""
+        return self._path.exists()
+
+    def set(self) -> None:
+        """Durable on return; blocks."""
+        write_atomic(self._path, b"")
+
+    def clear(self) -> None:
+        """Durable on return; blocks."""
+        if self._path.exists():
+            self._path.unlink()
+            fsync_dir(self._path.parent)
 
 
 async def notify(drainers: list[NodeStatus], tls: TlsSettings) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from include.clock import SYSTEM_CLOCK
 from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from include.model.tso import Tso, physical_ms
 from include.registry.file import FileCluster
+from pump_service import heartbeat
 from pump_service.heartbeat import Registrar, Report, Superseded, beat
 from pump_service.metrics import PumpMetrics
 
@@ -124,6 +127,67 @@ def test_a_value_without_our_fields_is_a_go_pumps_for_a_new_directory_and_ones_o
     assert replaced(cluster) == known
 
 
+def test_a_failed_start_leaves_what_another_has_written_since(cluster: FileCluster) -> None:
+    mine = registrar(cluster)
+    mine.write(NodeState.ONLINE, report("a", 1))
+    registrar(cluster).write(NodeState.ONLINE, report("a", 2))
+    mine.put_back()
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    assert node.extra is not None
+    assert node.extra.start_count == 2
+
+
+def test_a_write_that_nobody_waits_for_any_more_does_not_overwrite_a_newer_state(
+    cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = registrar(cluster)
+    mine.write(NodeState.ONLINE, report())
+    hangs, goes_on, real = threading.Event(), threading.Event(), cluster.update_node
+    done: list[NodeStatus | None] = []
+
+    def update(*args: Any) -> NodeStatus | None:
+        if not hangs.is_set():  # the first one is on its way to a registry that stands still
+            hangs.set()
+            goes_on.wait(10)
+        done.append(real(*args))
+        return done[-1]
+
+    monkeypatch.setattr(cluster, "update_node", update)
+
+    async def run() -> None:
+        beating = asyncio.create_task(mine.register(NodeState.ONLINE, report()))
+        while not hangs.is_set():
+            await asyncio.sleep(0.01)
+        beating.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await beating
+        await mine.register(NodeState.PAUSED, report())
+        goes_on.set()
+        await mine.close()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+    assert [node and node.state for node in done] == [NodeState.PAUSED, NodeState.PAUSED]
+
+
+def test_a_registry_that_cannot_be_reached_does_not_hide_why_a_start_failed(
+    cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = registrar(cluster)
+    mine.write(NodeState.ONLINE, report())
+    go_on = threading.Event()
+    monkeypatch.setattr(cluster, "update_node", lambda *_: go_on.wait(10))
+    monkeypatch.setattr(heartbeat, "_PUT_BACK_S", 0.05)
+
+    async def run() -> None:
+        try:
+            await mine.try_to_put_back()
+        finally:
+            go_on.set()
+
+    asyncio.run(asyncio.wait_for(run(), 5))
+
+
 def test_an_update_is_never_older_than_the_start(cluster: FileCluster) -> None:
     before = cluster.tso()
     mine = registrar(cluster)
@@ -149,11 +213,11 @@ def test_a_heartbeat_goes_on_after_the_registry_was_away(cluster: FileCluster, m
     real = mine.write
     calls: list[int] = []
 
-    def write(state: NodeState, what: Report) -> None:
+    def write(state: NodeState, what: Report, turn: int | None = None) -> None:
         calls.append(1)
         if len(calls) <= 2:
             raise away
-        real(state, what)
+        real(state, what, turn)
 
     monkeypatch.setattr(mine, "write", write)  # a registry that is away for a while cannot be had from a directory
 

@@ -7,16 +7,19 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
 
 from include.errors import PumpUnavailable
-from include.model.node import NodeState, NodeStatus
+from include.model.node import NodeKind, NodeState, NodeStatus
 from include.proto.cistern_pb2 import NotifyReq, NotifyResp
 from include.proto.cistern_pb2_grpc import CisternServicer, add_CisternServicer_to_server
+from include.registry.file import FileCluster
 from include.settings import TlsSettings
 from pump_service import notify
+from tests.support.pumpserver import PumpServer, eventually
 
 pytestmark = pytest.mark.row("P9")
 
@@ -81,3 +84,27 @@ def test_one_that_never_answers_ends_the_start_when_the_time_for_all_is_up(
         tell(drainers)
     assert time.monotonic() - began < 5
     assert [each.asked for each in drainers] == [1, 0]
+
+
+def test_a_start_that_was_killed_before_the_answer_is_told_of_by_the_next_one(
+    drainers: list[Drainer], tmp_path: Path
+) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    drainer = drainers[0]
+    cluster.update_node(NodeKind.DRAINER, "d1", lambda _: drainer.status)
+    drainer.hang.clear()
+    pump = PumpServer(tmp_path, cluster)
+    pump.spawn()
+    eventually(lambda: drainer.asked, within_s=60)
+    pump.kill()
+    found = cluster.node(NodeKind.PUMP, "pump-1")
+    assert found is not None
+    assert found.state is NodeState.ONLINE  # the registry shows nothing of it
+    drainer.hang.set()
+    asked = drainer.asked
+    with PumpServer(tmp_path, cluster) as again:
+        assert drainer.asked == asked + 1
+        assert not (again.data_dir / notify.MARK).exists()
+        again.kill()
+    with PumpServer(tmp_path, cluster):
+        assert drainer.asked == asked + 1
