@@ -94,8 +94,20 @@ class PumpConnection:
         failure: BinlogError = PumpUnavailable(
             f"Pump {self.node_id} ended the stream before it had answered everything", node_id=self.node_id
         )
+        spans = _batches_of(payloads)
         try:
-            for answer in self._batches.WriteBinlogs(self._requests(payloads), timeout=timeout_s):
+            answers = self._batches.WriteBinlogs(self._requests(payloads, spans), timeout=timeout_s)
+            for at, answer in enumerate(answers):
+                begin, end = spans[at] if at < len(spans) else (-1, -1)
+                if (answer.batch_id, len(answer.statuses)) != (begin, end - begin):
+                    # Which answer is whose is not known, so nothing of the whole stream is.
+                    answers.cancel()
+                    strange = PumpError(
+                        f"Pump {self.node_id} answered batch {answer.batch_id} with {len(answer.statuses)} outcomes, "
+                        f"due was batch {begin} with {end - begin}",
+                        node_id=self.node_id,
+                    )
+                    return [strange] * len(payloads)
                 outcomes += map(from_item_status, answer.statuses)
         except grpc.RpcError as error:
             # A multi-threaded call raises itself: an RpcError that is a Call too.
@@ -107,16 +119,11 @@ class PumpConnection:
         if isinstance(failure, BadBinlog):
             # A Pump with a small limit on requests: what is too large for it shows one by one.
             return outcomes + self._write_each(payloads[len(outcomes) :], timeout_s)
-        return outcomes[: len(payloads)] + [failure] * (len(payloads) - len(outcomes))
+        return outcomes + [failure] * (len(payloads) - len(outcomes))
 
-    def _requests(self, payloads: Sequence[bytes]) -> Iterator[WriteBinlogsRequest]:
-        begin = size = 0
-        for place, payload in enumerate(payloads):
-            if place > begin and (size + len(payload) > BATCH_BYTES or place - begin >= BATCH_ITEMS):
-                yield WriteBinlogsRequest(cluster_id=self._cluster_id, batch_id=begin, payloads=payloads[begin:place])
-                begin, size = place, 0
-            size += len(payload)
-        yield WriteBinlogsRequest(cluster_id=self._cluster_id, batch_id=begin, payloads=payloads[begin:])
+    def _requests(self, payloads: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> Iterator[WriteBinlogsRequest]:
+        for begin, end in spans:
+            yield WriteBinlogsRequest(cluster_id=self._cluster_id, batch_id=begin, payloads=payloads[begin:end])
 
     def _write_each(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
         outcomes: list[BinlogError | None] = []
@@ -165,3 +172,15 @@ class PumpConnection:
         # Failures come as a gRPC status; the field is of older Pumps.
         if answer.errmsg:
             raise PumpError(f"Pump {self.node_id}: {answer.errmsg}", node_id=self.node_id)
+
+
+def _batches_of(payloads: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Where each request begins and ends."""
+    spans = []
+    begin = size = 0
+    for place, payload in enumerate(payloads):
+        if place > begin and (size + len(payload) > BATCH_BYTES or place - begin >= BATCH_ITEMS):
+            spans.append((begin, place))
+            begin, size = place, 0
+        size += len(payload)
+    return [*spans, (begin, len(payloads))]

@@ -38,6 +38,7 @@ class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
         self.abort_with: tuple[grpc.StatusCode, str] | None = None
         self.batches = True  # whether the batch call is served
         self.batched: list[int] = []  # sizes of its requests
+        self.muddle: Callable[[pumphouse_pb2.WriteBinlogsResponse], object] = lambda _: None  # done to batch answers
         self.break_after = 0  # end the stream after so many requests
         self._lock = threading.Lock()
         self._server = grpc.server(ThreadPoolExecutor(64), options=SERVER_OPTIONS)
@@ -122,7 +123,9 @@ class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
                         self.taken.append(binlog)
             with self._lock:
                 self.batched.append(len(request.payloads))
-            yield pumphouse_pb2.WriteBinlogsResponse(batch_id=request.batch_id, statuses=statuses)
+            answer = pumphouse_pb2.WriteBinlogsResponse(batch_id=request.batch_id, statuses=statuses)
+            self.muddle(answer)
+            yield answer
             if len(self.batched) == self.break_after:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
 
