@@ -19,6 +19,7 @@ from include.registry.base import Cluster, NodeWatch, WatchesNodes
 log = structlog.get_logger()
 
 LOOK_ANYWAY_S = 30.0
+_LOOKS = 3
 
 
 class PumpWatch:
@@ -56,6 +57,9 @@ class PumpWatch:
         self._closed = threading.Event()
         self._told: NodeWatch | None = None
         self._listening = threading.Event()
+        self._order = threading.Lock()
+        self._begun = self._taken = 0  # the last look that was begun, and the last whose list was taken
+        self._news = 0  # lists of changes that were told
         self._threads = [threading.Thread(target=self._look, name="pump-watch", daemon=True)]
         if isinstance(cluster, WatchesNodes):
             self._told = cluster.watch_nodes(NodeKind.PUMP)
@@ -67,11 +71,27 @@ class PumpWatch:
             thread.start()
 
     def refresh(self) -> None:
-        """Look at the registry now; a failure leaves what is known."""
-        try:
-            self._members.update(self._cluster.nodes(NodeKind.PUMP))
-        except (BinlogError, OSError) as error:
-            log.warning("pump_watch_failed", error=str(error))
+        """Look at the registry now; a failure leaves what is known.
+
+        A list that was begun before news came, or before another list that is known already, may be older than what is
+        known: it is dropped, and while this thread has patience the registry is looked at once more.
+        """
+        for _ in range(_LOOKS):
+            with self._order:
+                self._begun += 1
+                begun, news = self._begun, self._news
+            try:
+                found = self._cluster.nodes(NodeKind.PUMP)
+            except (BinlogError, OSError) as error:
+                log.warning("pump_watch_failed", error=str(error))
+                return
+            with self._order:
+                if begun < self._taken:
+                    return
+                if news == self._news:
+                    self._taken = begun
+                    self._members.update(found)
+                    return
 
     def close(self) -> None:
         """End the threads."""
@@ -97,12 +117,14 @@ class PumpWatch:
         first = True
         try:
             for changes in told:
-                if first:
-                    self._members.update([change.status for change in changes if change.status is not None])
-                    first = False
-                    continue
-                for change in changes:
-                    self._members.change(change.node_id, change.status)
+                with self._order:
+                    self._news += 1
+                    if first:
+                        self._members.update([change.status for change in changes if change.status is not None])
+                        first = False
+                        continue
+                    for change in changes:
+                        self._members.change(change.node_id, change.status)
         except (BinlogError, OSError) as error:
             log.warning("pump_watch_ended", error=str(error))
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Iterator
 
@@ -126,6 +127,28 @@ def test_a_stream_that_breaks_leaves_what_was_answered_where_it_is(start, connec
     assert client.write_prewrites(prewrites(*range(1, 7))) == [None] * 6
     assert pump.of_type("Prewrite")[:4] == [1, 2, 3, 4]
     assert set(pump.of_type("Prewrite")[4:]) == {5, 6}
+
+
+@pytest.mark.row("C4")
+@pytest.mark.parametrize("wrong", ["another batch's id", "an outcome too few", "an outcome too many"])
+def test_answers_that_are_not_the_batchs_answer_nothing_and_another_pump_is_asked(start, connect, monkeypatch, wrong):
+    monkeypatch.setattr(pump_module, "BATCH_ITEMS", 2)
+    odd, good = start("a"), start("b")
+
+    def muddle(answer) -> None:
+        if answer.batch_id != 2:
+            return
+        if wrong == "another batch's id":
+            answer.batch_id = 0
+        elif wrong == "an outcome too few":
+            del answer.statuses[-1]
+        else:
+            answer.statuses.add()
+
+    odd.muddle = muddle
+    client = connect()
+    assert client.write_prewrites(prewrites(*range(1, 7))) == [None] * 6
+    assert good.of_type("Prewrite") == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.row("C4")
@@ -261,3 +284,60 @@ def test_a_go_pump_that_hangs_costs_one_time_out_whatever_the_number(start, clus
     assert time.monotonic() - began < 2
     assert [type(each) for each in outcomes] == [PumpUnavailable] * 299
     connection.close()
+
+
+@pytest.mark.row("C1")
+def test_a_slow_look_at_the_registry_does_not_undo_what_was_told_meanwhile(start, connect, tmp_path):
+    class SlowToAnswer(TellingCluster):
+        slow = threading.Event()
+        begun, answer = threading.Event(), threading.Event()
+
+        def nodes(self, kind):
+            found = super().nodes(kind)
+            if self.slow.is_set():
+                self.slow.clear()
+                self.begun.set()
+                assert self.answer.wait(10)
+            return found
+
+    telling = SlowToAnswer(tmp_path)
+    a = start("a")
+    client = connect(telling)
+    wait_until(lambda: client._watch._news == 1)
+    telling.slow.set()
+    looking = threading.Thread(target=client.refresh)
+    looking.start()
+    assert telling.begun.wait(10)
+    start("b")
+    a.register(NodeState.OFFLINE)
+    telling.tell("b")
+    telling.tell("a")
+    wait_until(lambda: names(client.available()) == ["b"])
+    telling.answer.set()
+    looking.join(10)
+    assert names(client.available()) == ["b"]
+
+
+@pytest.mark.row("C1")
+def test_of_two_looks_the_one_that_was_begun_first_does_not_win_by_being_late(start, connect, cluster, monkeypatch):
+    start("a")
+    client = connect(watch_interval_s=60)
+    begun, answer = threading.Event(), threading.Event()
+    nodes = cluster.nodes
+
+    def late(kind):
+        monkeypatch.setattr(cluster, "nodes", nodes)
+        found = nodes(kind)
+        begun.set()
+        assert answer.wait(10)
+        return found
+
+    monkeypatch.setattr(cluster, "nodes", late)
+    looking = threading.Thread(target=client.refresh)
+    looking.start()
+    assert begun.wait(10)
+    start("b")
+    client.refresh()
+    answer.set()
+    looking.join(10)
+    assert names(client.available()) == ["a", "b"]
