@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,7 @@ from pump_service.warm_reads import warm_reads
 log = structlog.get_logger()
 
 _GRACE_S = 5.0
+_THREADS = 16
 _REGISTER_AGAIN_S = 1.0
 _WRITER_LOOK_S = 0.5
 
@@ -82,6 +84,8 @@ class PumpApp:
     async def run(self) -> int:
         """Start, serve until told to stop, stop. 0 = stopped in order, 1 = a stage failed."""
         loop = asyncio.get_running_loop()
+        # Work on the store and, one at a time each, GC, its hold, resolvers and drain, which may wait for the cluster.
+        loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="pump"))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         async with contextlib.AsyncExitStack() as undo:

@@ -12,7 +12,7 @@ import structlog
 
 from include.errors import BinlogError
 from include.model.tso import Tso
-from include.registry.base import Cluster
+from pump_service.horizon import Timestamps
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Store
 from pump_service.submit import Submitter
@@ -23,8 +23,8 @@ log = structlog.get_logger()
 class FakeWriter:
     """Writes fakes; where nothing can be written, publishes them unpersisted."""
 
-    def __init__(self, cluster: Cluster, store: Store, submitter: Submitter, metrics: PumpMetrics) -> None:
-        self._cluster = cluster
+    def __init__(self, timestamps: Timestamps, store: Store, submitter: Submitter, metrics: PumpMetrics) -> None:
+        self._timestamps = timestamps
         self._store = store
         self._submitter = submitter
         self._metrics = metrics
@@ -32,7 +32,7 @@ class FakeWriter:
 
     async def write(self) -> Tso | None:
         """One fake; its ts, or None when it could be neither written nor published."""
-        ts = await asyncio.to_thread(self._cluster.tso)
+        ts = await self._timestamps.own()
         (status,) = await self._submitter.submit((self._store.fake_item(ts),))
         if status is None:
             self._metrics.fakes.labels("written").inc()

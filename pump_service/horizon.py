@@ -3,7 +3,8 @@
 One commit or fake from the future would lift the watermark above every commit to come, and all of them would be late.
 Writers and resolvers draw their timestamps from the same cluster as we do, so what lies above a fresh one of ours is
 made up. To ask for each write would be dear: what lies in the milliseconds that have passed since the last question is
-believed, because the cluster's clock goes on.
+believed, because the cluster's clock goes on. PD's does so in steps of 50 ms, so one that is made up
+can be believed that much early: no more than a step beyond what PD gives out next.
 """
 
 from __future__ import annotations
@@ -12,40 +13,63 @@ import asyncio
 
 from include.clock import Clock
 from include.errors import BinlogError, PumpUnavailable
-from include.model.tso import physical_ms
+from include.model.tso import Tso, physical_ms
 from include.registry.base import Cluster
+from pump_service.shared import Shared
 
 # A cluster whose clock was set back stands still for a while: we would believe this much of the future at most.
 _BELIEVED_S = 1.0
 _SHORTEST_S = 0.0002
 
 
+class Timestamps(Shared[Tso]):
+    """Draws timestamps for all parts of a Pump; knows the largest, and how old the last answer is."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        """Draw from ``cluster``; ``clock`` is this machine's."""
+        super().__init__(lambda: Tso(cluster.tso()), "tso")
+        self._clock = clock
+        self._drawing = asyncio.Lock()
+        self.latest = 0
+        self.physical_ms = 0  # of the last answer, which came at
+        self.answered_at = float("-inf")  # monotonic
+
+    async def own(self) -> Tso:
+        """A fresh timestamp that no other caller of `own` gets."""
+        async with self._drawing:
+            return await self.fresh()
+
+    async def _run(self) -> Tso:
+        now = await super()._run()
+        self.latest = max(self.latest, now)
+        self.physical_ms = physical_ms(now)
+        self.answered_at = self._clock.monotonic()
+        return now
+
+
 class Horizon:
     """Asks the cluster only about what it cannot tell by itself. Owned by the event loop."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, *, patience_s: float = 0.0) -> None:
+    def __init__(self, timestamps: Timestamps, clock: Clock, *, patience_s: float = 0.0) -> None:
         """Know nothing yet.
 
         Args:
-            cluster: whose timestamps they are.
+            timestamps: the cluster's; whatever is drawn there, for any purpose, is known here.
             clock: this machine's.
             patience_s: how long a timestamp may wait until it is believed, rather than cost a question. For clusters
                 whose clock is a server: many commits are of the millisecond in which that was asked last.
         """
-        self._cluster = cluster
+        self._timestamps = timestamps
         self._patience_s = patience_s
         self._clock = clock
-        self._latest = 0
-        self._physical_ms = 0  # of the last answer, which came at
-        self._answered_at = float("-inf")  # monotonic
-        self._question: asyncio.Task[None] | None = None
 
     def covers(self, ts: int) -> bool:
         """Whether a timestamp, and so every smaller one, is known to lie in the past; False = ask `reaches`."""
-        if ts <= self._latest:
+        known = self._timestamps
+        if ts <= known.latest:
             return True
-        elapsed_s = self._clock.monotonic() - self._answered_at
-        return elapsed_s < _BELIEVED_S and physical_ms(ts) < self._physical_ms + int(elapsed_s * 1000)
+        elapsed_s = self._clock.monotonic() - known.answered_at
+        return elapsed_s < _BELIEVED_S and physical_ms(ts) < known.physical_ms + int(elapsed_s * 1000)
 
     async def reaches(self, ts: int) -> bool:
         """Whether the cluster can have given out a timestamp. Raises PumpUnavailable when it cannot be asked."""
@@ -56,34 +80,20 @@ class Horizon:
             if soon := self._believed_in(ts):
                 await asyncio.sleep(soon)
                 continue
-            if self._question is None:
-                self._question = asyncio.create_task(self._ask())
-                self._question.add_done_callback(self._answered)
-                asked = True
+            question, asked = self._timestamps.question()
             # A question that was under way may have been answered before this timestamp was drawn: then once more.
             # Whoever waits for the same one goes on in the same turn of the loop, and so into the same group.
-            await asyncio.shield(self._question)
+            try:
+                await asyncio.shield(question)
+            except (BinlogError, OSError) as error:
+                raise PumpUnavailable(
+                    f"the cluster cannot be asked for a timestamp to compare with: {error}", hint="try again"
+                ) from error
         return True
 
     def _believed_in(self, ts: int) -> float:
         """Seconds after which `covers` will be true by itself; 0 = not within our patience."""
-        elapsed_s = self._clock.monotonic() - self._answered_at
-        due_s = (physical_ms(ts) + 1 - self._physical_ms) / 1000
+        elapsed_s = self._clock.monotonic() - self._timestamps.answered_at
+        due_s = (physical_ms(ts) + 1 - self._timestamps.physical_ms) / 1000
         wait_s = max(due_s - elapsed_s, _SHORTEST_S)
         return wait_s if wait_s <= self._patience_s and elapsed_s + wait_s < _BELIEVED_S else 0.0
-
-    def _answered(self, question: asyncio.Task[None]) -> None:
-        self._question = None
-        if not question.cancelled():
-            question.exception()  # who asked may have gone
-
-    async def _ask(self) -> None:
-        try:
-            now = await asyncio.to_thread(self._cluster.tso)
-        except (BinlogError, OSError) as error:
-            raise PumpUnavailable(
-                f"the cluster cannot be asked for a timestamp to compare with: {error}", hint="try again"
-            ) from error
-        self._latest = max(self._latest, now)
-        self._physical_ms = physical_ms(now)
-        self._answered_at = self._clock.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from include.errors import BinlogError, PumpDraining, UsageError
+from include.errors import BinlogError, ClusterUnavailable, PumpDraining, UsageError
 from include.model.node import NodeKind, NodeStatus
 from include.model.tso import physical_ms, show
 from include.proto.binlog_pb2 import Binlog
@@ -27,9 +27,11 @@ from include.registry.base import Cluster
 from pump_service import dump
 from pump_service.collector import Collector
 from pump_service.heartbeat import Registrar
+from pump_service.horizon import Timestamps
 from pump_service.lifecycle import OPERATOR_ACTIONS, Action, Lifecycle
 from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import NoAnswer, Resolver
+from pump_service.shared import Shared
 from pump_service.store import store as store_types
 from pump_service.store.batch import PullBatch
 from pump_service.store.store import Store, Unresolved
@@ -38,6 +40,7 @@ log = structlog.get_logger()
 
 _WRONG_PARAMETER = 3
 _OK = 200
+_CLUSTER_DEADLINE_S = 5.0
 
 
 class Operations:
@@ -47,6 +50,7 @@ class Operations:
         self,
         *,
         cluster: Cluster,
+        timestamps: Timestamps,
         registrar: Registrar,
         lifecycle: Lifecycle,
         store: Store,
@@ -56,7 +60,9 @@ class Operations:
         sync_log: bool,
         request: Callable[[Action], None],
     ) -> None:
-        self._cluster = cluster
+        self._timestamps = timestamps
+        self._pumps = Shared(lambda: cluster.nodes(NodeKind.PUMP), "pumps")
+        self._drainers = Shared(lambda: cluster.nodes(NodeKind.DRAINER), "drainers")
         self._registrar = registrar
         self._lifecycle = lifecycle
         self._store = store
@@ -90,16 +96,21 @@ class Operations:
     async def http_status(self) -> dict[str, Any]:
         """Body of ``GET /status``."""
         try:
-            nodes = await asyncio.to_thread(self._cluster.nodes, NodeKind.PUMP)
-            now = await asyncio.to_thread(self._cluster.tso)
-        except (BinlogError, OSError) as error:
-            return {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
+            async with asyncio.timeout(_CLUSTER_DEADLINE_S):
+                nodes, now = await asyncio.gather(self._pumps.fresh(), self._timestamps.current())
+        except (BinlogError, OSError) as error:  # a TimeoutError is an OSError
+            message = str(error) or f"the cluster does not answer within {_CLUSTER_DEADLINE_S:g} s"
+            return {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": message}
         status = {node.node_id: node.to_dict() for node in nodes}
         return {"status": status, "CommitTS": now, "Checkpoint": {}, "ErrMsg": ""}
 
     async def drainers(self) -> list[NodeStatus]:
         """Every registered consumer."""
-        return await asyncio.to_thread(self._cluster.nodes, NodeKind.DRAINER)
+        try:
+            async with asyncio.timeout(_CLUSTER_DEADLINE_S):
+                return await self._drainers.fresh()
+        except TimeoutError as error:
+            raise ClusterUnavailable(f"the cluster does not answer within {_CLUSTER_DEADLINE_S:g} s") from error
 
     async def status(self) -> StatusResponse:
         """Everything that holds something, with its ts."""
@@ -161,7 +172,7 @@ class Operations:
             return
         if commit_ts <= start_ts:
             raise UsageError(f"commit ts {commit_ts} is not above start ts {start_ts}", start_ts=start_ts)
-        now = await asyncio.to_thread(self._cluster.tso)
+        now = await self._timestamps.fresh()
         if commit_ts > now:
             raise UsageError(f"commit ts {show(commit_ts)} lies in the future, now is {show(now)}", commit_ts=commit_ts)
         await self._asker.committed(start_ts, commit_ts, reason=reason, who=who)

@@ -18,7 +18,7 @@ from include.settings import PumpSettings, TlsSettings
 from pump_service.collector import Collector
 from pump_service.fakes import FakeWriter
 from pump_service.heartbeat import Registrar, Report
-from pump_service.horizon import Horizon
+from pump_service.horizon import Horizon, Timestamps
 from pump_service.ingest import Ingest
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics, Sample
@@ -74,7 +74,8 @@ def build_stages(
     lifecycle = Lifecycle(registrar.found.state if registrar.found is not None else None)
     submitter = Submitter(store, settings.queue_bytes, metrics)
     cluster_id = cluster.cluster_id()
-    horizon = Horizon(cluster, clock, patience_s=0.0 if isinstance(cluster, FileCluster) else _PATIENCE_S)
+    timestamps = Timestamps(cluster, clock)
+    horizon = Horizon(timestamps, clock, patience_s=0.0 if isinstance(cluster, FileCluster) else _PATIENCE_S)
     ingest = Ingest(
         cluster_id=cluster_id,
         horizon=horizon,
@@ -118,7 +119,7 @@ def build_stages(
         )
 
     asker = Asker(
-        store=store, resolver=resolver, cluster=cluster, horizon=horizon, settings=settings, metrics=metrics,
+        store=store, resolver=resolver, timestamps=timestamps, horizon=horizon, settings=settings, metrics=metrics,
         clock=clock,
     )  # fmt: skip
     metrics.watch(lambda: store_samples(store, settings.data_dir))
@@ -130,13 +131,14 @@ def build_stages(
         submitter=submitter,
         ingest=ingest,
         pulls=Pulls(store, metrics, memory_bytes=settings.pull_memory_bytes),
-        fakes=FakeWriter(cluster, store, submitter, metrics),
+        fakes=FakeWriter(timestamps, store, submitter, metrics),
         resolver=resolver,
         gc_hold=hold,
         asker=asker,
         collector=collector,
         operations=Operations(
             cluster=cluster,
+            timestamps=timestamps,
             registrar=registrar,
             lifecycle=lifecycle,
             store=store,

@@ -12,11 +12,10 @@ from collections.abc import Callable
 import structlog
 
 from include.clock import Clock
-from include.errors import BinlogError, PumpUnavailable
+from include.errors import BinlogError
 from include.model.tso import physical_ms, show
-from include.registry.base import Cluster
 from include.settings import PumpSettings
-from pump_service.horizon import Horizon
+from pump_service.horizon import Horizon, Timestamps
 from pump_service.metrics import PumpMetrics
 from pump_service.resolve.base import Fate, NoAnswer, Outcome, Resolver
 from pump_service.store.store import Status, Store, Unresolved
@@ -38,7 +37,7 @@ class Asker:
         *,
         store: Store,
         resolver: Resolver,
-        cluster: Cluster,
+        timestamps: Timestamps,
         horizon: Horizon,
         settings: PumpSettings,
         metrics: PumpMetrics,
@@ -46,7 +45,7 @@ class Asker:
     ) -> None:
         self._store = store
         self._resolver = resolver
-        self._cluster = cluster
+        self._timestamps = timestamps
         self._horizon = horizon
         self._settings = settings
         self._metrics = metrics
@@ -70,7 +69,7 @@ class Asker:
             self._metrics.unanswered.set(0)
             return
         # Ages by the cluster's own clock: a start ts was drawn from it, this machine's clock may differ.
-        now_ms = physical_ms(await asyncio.to_thread(self._cluster.tso))
+        now_ms = physical_ms(await self._timestamps.current())
         at_once = asyncio.Semaphore(_AT_ONCE)
         unanswered: list[Unresolved] = []
 
@@ -80,7 +79,10 @@ class Asker:
                 if not await self._settle(prewrite, decide=overdue) and overdue:
                     unanswered.append(prewrite)
 
-        await asyncio.gather(*(one(prewrite) for prewrite in due))
+        # Whatever breaks one question that nobody foresaw ends the others with the round: the next one asks them again.
+        async with asyncio.TaskGroup() as questions:
+            for prewrite in due:
+                questions.create_task(one(prewrite))
         self._metrics.unanswered.set(len(unanswered))
         if unanswered and now - self._named_at >= _NAMED_EVERY_S:
             self._named_at = now
@@ -98,12 +100,16 @@ class Asker:
         start_ts = prewrite.start_ts
         try:
             outcome = await self._ask(prewrite, decide=decide)
-        except (NoAnswer, PumpUnavailable) as error:
+        except (BinlogError, OSError) as error:  # whatever it is, it says nothing of the transaction
             self._metrics.resolver_questions.labels("none").inc()
             log.debug("resolver_no_answer", start_ts=start_ts, error=str(error))
             return False
         self._metrics.resolver_questions.labels(outcome.fate.value).inc()
-        return await self._record(start_ts, outcome)
+        try:
+            return await self._record(start_ts, outcome)
+        except (BinlogError, OSError) as error:
+            log.warning("outcome_not_recorded", start_ts=start_ts, error=str(error))
+            return False
 
     async def _ask(self, prewrite: Unresolved, *, decide: bool) -> Outcome:
         try:

@@ -16,7 +16,7 @@ from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsRespons
 from include.registry.file import FileCluster
 from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
 from pump_service.door.group import Answer, Refusal
-from pump_service.horizon import Horizon
+from pump_service.horizon import Horizon, Timestamps
 from pump_service.ingest import Ingest
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
@@ -38,7 +38,7 @@ class Bench:
         self.metrics = PumpMetrics()
         self.submitter = Submitter(store, queue_bytes, self.metrics)
         self.ingest = Ingest(
-            cluster_id=CLUSTER, horizon=Horizon(cluster, SYSTEM_CLOCK), lifecycle=self.life, store=store,
+            cluster_id=CLUSTER, horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), lifecycle=self.life, store=store,
             submitter=self.submitter,
         )  # fmt: skip
         self.groups = GroupWrites(self.ingest, self.metrics)

@@ -8,7 +8,7 @@ import pytest
 
 from include.model.tso import Tso, compose
 from include.registry.base import Cluster
-from pump_service.horizon import Horizon
+from pump_service.horizon import Horizon, Timestamps
 
 pytestmark = pytest.mark.row("P1")
 
@@ -44,7 +44,7 @@ def questions(*, patience_s: float) -> int:
     """How many 200 commits cost, each drawn a moment before it comes."""
     server = Server()
     cluster: Cluster = server  # type: ignore[assignment]
-    horizon = Horizon(cluster, server, patience_s=patience_s)
+    horizon = Horizon(Timestamps(cluster, server), server, patience_s=patience_s)
 
     async def run() -> None:
         for _ in range(200):
@@ -62,7 +62,7 @@ def test_commits_wait_a_moment_rather_than_cost_a_question_each() -> None:
 def test_a_timestamp_from_the_future_is_asked_about_and_refused() -> None:
     server = Server()
     cluster: Cluster = server  # type: ignore[assignment]
-    horizon = Horizon(cluster, server, patience_s=0.002)
+    horizon = Horizon(Timestamps(cluster, server), server, patience_s=0.002)
 
     async def run() -> None:
         now = server.draw()

@@ -14,7 +14,7 @@ from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining
 from include.model.node import NodeState
 from include.model.tso import compose, physical_ms
 from include.registry.file import FileCluster
-from pump_service.horizon import Horizon
+from pump_service.horizon import Horizon, Timestamps
 from pump_service.ingest import Ingest
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
@@ -55,7 +55,7 @@ class Bench:
         self.metrics = PumpMetrics()
         self.submitter = Submitter(store, queue_bytes, self.metrics)
         self.ingest = Ingest(
-            cluster_id=CLUSTER, horizon=Horizon(cluster, SYSTEM_CLOCK), lifecycle=self.life, store=store,
+            cluster_id=CLUSTER, horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), lifecycle=self.life, store=store,
             submitter=self.submitter,
         )  # fmt: skip
 

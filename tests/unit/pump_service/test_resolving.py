@@ -14,7 +14,7 @@ from include.proto.pumphouse_pb2 import TxnStatusResponse
 from include.registry.base import ResolverRecord
 from include.registry.file import FileCluster
 from include.settings import PumpSettings, TlsSettings
-from pump_service.horizon import Horizon
+from pump_service.horizon import Horizon, Timestamps
 from pump_service.metrics import PumpMetrics
 from pump_service.resolve.application import ApplicationResolver, _outcome, choose
 from pump_service.resolve.asker import Asker
@@ -155,7 +155,7 @@ def test_power_is_used_only_after_the_time_out_and_only_an_outcome_ends_the_wait
 
         def asker(seconds: float) -> Asker:
             return Asker(
-                store=store, resolver=resolver, cluster=cluster, horizon=Horizon(cluster, SYSTEM_CLOCK), settings=PumpSettings(), metrics=metrics,
+                store=store, resolver=resolver, timestamps=Timestamps(cluster, SYSTEM_CLOCK), horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), settings=PumpSettings(), metrics=metrics,
                 clock=Later(seconds),
             )  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_many_open_prewrites_are_all_asked_about_in_one_round(tmp_path: Path) ->
         while len(store.unresolved(1000)) < 200:
             await asyncio.sleep(0.01)
         await Asker(
-            store=store, resolver=resolver, cluster=cluster, horizon=Horizon(cluster, SYSTEM_CLOCK), settings=PumpSettings(), metrics=PumpMetrics(),
+            store=store, resolver=resolver, timestamps=Timestamps(cluster, SYSTEM_CLOCK), horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), settings=PumpSettings(), metrics=PumpMetrics(),
             clock=Later(2.0),
         ).round()  # fmt: skip
         while store.unresolved_count > 100:
@@ -223,7 +223,7 @@ def test_a_commit_ts_from_the_future_is_no_answer(tmp_path: Path) -> None:
         while not store.unresolved():
             await asyncio.sleep(0.01)
         asker = Asker(
-            store=store, resolver=resolver, cluster=cluster, horizon=Horizon(cluster, SYSTEM_CLOCK),
+            store=store, resolver=resolver, timestamps=Timestamps(cluster, SYSTEM_CLOCK), horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK),
             settings=PumpSettings(), metrics=metrics, clock=Later(2.0),
         )  # fmt: skip
         resolver.outcomes = {start: Outcome(fate=Fate.COMMITTED, commit_ts=compose(physical_ms(start) + 60_000))}

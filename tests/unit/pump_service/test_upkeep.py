@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from include.clock import SYSTEM_CLOCK
 from include.errors import ConfigError, PumpUnavailable
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso
@@ -19,6 +20,7 @@ from pump_service import drain
 from pump_service.collector import Collector, checkpoints
 from pump_service.door.group import Messages
 from pump_service.fakes import FakeWriter
+from pump_service.horizon import Timestamps
 from pump_service.listen import bind_http, split_address
 from pump_service.metrics import PumpMetrics
 from pump_service.pulls import Pulls
@@ -46,7 +48,7 @@ def test_a_fake_is_written_only_while_the_watermark_stands_still(tmp_path: Path,
 
     async def run() -> None:
         metrics = PumpMetrics()
-        fakes = FakeWriter(cluster, store, Submitter(store, 1 << 20, metrics), metrics)
+        fakes = FakeWriter(Timestamps(cluster, SYSTEM_CLOCK), store, Submitter(store, 1 << 20, metrics), metrics)
         task = asyncio.create_task(fakes.run(0.2))
         for _ in range(20):  # always moving
             start_ts = cluster.tso()
@@ -72,7 +74,7 @@ def test_a_fake_that_no_file_takes_is_published_unpersisted(tmp_path: Path, clus
 
     async def run() -> None:
         metrics = PumpMetrics()
-        fakes = FakeWriter(cluster, store, Submitter(store, 1 << 20, metrics), metrics)
+        fakes = FakeWriter(Timestamps(cluster, SYSTEM_CLOCK), store, Submitter(store, 1 << 20, metrics), metrics)
         end = store.synced_end
         ts = await fakes.write()
         assert ts is not None
@@ -97,7 +99,7 @@ def test_the_last_position_is_above_every_commit_and_waits_for_open_prewrites(
 
     async def run() -> None:
         metrics = PumpMetrics()
-        fakes = FakeWriter(cluster, store, Submitter(store, 1 << 20, metrics), metrics)
+        fakes = FakeWriter(Timestamps(cluster, SYSTEM_CLOCK), store, Submitter(store, 1 << 20, metrics), metrics)
         going = asyncio.create_task(drain.drained(cluster, store, fakes))
         await asyncio.sleep(0.5)
         assert b"fake" not in b"".join(line for line in metrics.text().splitlines() if b'how="' in line)
@@ -130,7 +132,7 @@ def test_a_registry_that_does_not_answer_is_not_a_cluster_without_consumers(
 
     async def run() -> None:
         metrics = PumpMetrics()
-        fakes = FakeWriter(cluster, store, Submitter(store, 1 << 20, metrics), metrics)
+        fakes = FakeWriter(Timestamps(cluster, SYSTEM_CLOCK), store, Submitter(store, 1 << 20, metrics), metrics)
         going = asyncio.create_task(drain.drained(cluster, store, fakes))
         await asyncio.sleep(0.8)
         assert not going.done()
