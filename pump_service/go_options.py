@@ -6,6 +6,7 @@ accepted and named, so that a Pump is started the way it always was; an unknown 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from include.errors import ConfigError
+from include.rpc.shown import without_secrets
 
 LOG_LEVEL = "log.level"
 """Not one of our settings: logging is set up by whoever starts the process."""
@@ -60,14 +62,15 @@ def pd_cluster(value: Any) -> str:
     hosts = []
     for each in str(value).split(","):
         url = each.strip()
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        try:
-            whole = parts.scheme in ("http", "https", "unix", "unixs") and parts.hostname and parts.port
-        except ValueError:
-            whole = None
-        if not whole:
-            raise ConfigError(f"pd-urls: {url!r} is no URL of PD", hint="as in http://127.0.0.1:2379", url=url)
-        hosts.append(parts.netloc)
+        host = None
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            if parts.scheme in ("http", "https", "unix", "unixs") and parts.hostname and parts.port:
+                host = parts.netloc
+        if host is None or "@" in host:
+            shown = without_secrets(str(value), url)
+            raise ConfigError(f"pd-urls: {shown!r} is no URL of PD", hint="as in http://127.0.0.1:2379", url=shown)
+        hosts.append(host)
     return "pd://" + ",".join(hosts)
 
 

@@ -7,6 +7,7 @@ import asyncio
 import structlog
 from prometheus_client import pushadd_to_gateway
 
+from include.rpc.shown import without_secrets
 from pump_service.metrics import PumpMetrics
 
 log = structlog.get_logger()
@@ -18,6 +19,7 @@ TIMEOUT_S = 5.0
 async def push(metrics: PumpMetrics, addr: str, interval_s: float, node_id: str) -> None:
     """Push for ever; a gateway that does not answer is logged when that begins and ends, and costs nothing else."""
     failing = False
+    shown = without_secrets(addr)
     while True:
         await asyncio.sleep(interval_s)
         try:
@@ -33,9 +35,10 @@ async def push(metrics: PumpMetrics, addr: str, interval_s: float, node_id: str)
         except Exception as error:  # noqa: BLE001
             metrics.push_failures.inc()
             if not failing:
-                log.warning("metrics_push_failed", addr=addr, error=str(error), again_in_s=interval_s)
+                reason = str(error) if shown == addr else type(error).__name__  # its text may quote the password
+                log.warning("metrics_push_failed", addr=shown, error=reason, again_in_s=interval_s)
             failing = True
         else:
             if failing:
-                log.info("metrics_pushed_again", addr=addr)
+                log.info("metrics_pushed_again", addr=shown)
             failing = False

@@ -15,6 +15,7 @@ from include.registry.etcd_client import EtcdClient
 from include.registry.file import FileCluster
 from include.registry.pd import PdCluster
 from include.registry.pd_members import PdOptions
+from include.rpc.shown import without_secrets
 from include.settings import ClusterSettings, TlsSettings
 
 log = structlog.get_logger()
@@ -47,7 +48,8 @@ def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None,
     if sep and scheme == "pd":
         return PdCluster(rest, tls, PdOptions(init_tries=tries))
     if scheme != "file" or not sep:
-        raise ConfigError(f"{url!r} is no cluster URL", hint=_SUPPORTED, url=url)
+        shown = without_secrets(url)
+        raise ConfigError(f"{shown!r} is no cluster URL", hint=_SUPPORTED, url=shown)
     if not rest:
         raise ConfigError(f"{url!r} names no directory", hint="as in file:///var/lib/pumphouse/cluster", url=url)
     return FileCluster(Path(rest), create=create)
@@ -55,7 +57,7 @@ def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None,
 
 def _open_etcd(settings: ClusterSettings, rest: str, tls: TlsSettings, *, create: bool, tries: int) -> EtcdCluster:
     addresses, _, root = rest.partition("/")
-    endpoints = [_endpoint(address.strip()) for address in addresses.split(",") if address.strip()]
+    endpoints = [_endpoint(address.strip(), rest) for address in addresses.split(",") if address.strip()]
     client = EtcdClient(endpoints, tls, user=settings.user, password=settings.password.get_secret_value())
     root = root.strip("/")
     try:
@@ -73,16 +75,14 @@ def _open_etcd(settings: ClusterSettings, rest: str, tls: TlsSettings, *, create
         raise
 
 
-def _endpoint(address: str) -> str:
+def _endpoint(address: str, whole: str) -> str:
     try:
         split = urlsplit(f"//{address}")
         if split.hostname and split.port and not split.username and split.netloc == address:
             return address
     except ValueError:
         pass
-    # The address is not shown where it may hold a password.
-    shown = address.rpartition("@")[2]
     raise ConfigError(
-        f"{shown!r} in cluster.url is no address of etcd",
+        f"{without_secrets(whole, address)!r} in cluster.url is no address of etcd",
         hint="as in etcd://10.0.0.1:2379,10.0.0.2:2379; user and password have settings of their own",
     )

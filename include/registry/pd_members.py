@@ -26,6 +26,7 @@ from include.proto import pdpb_pb2 as pdpb
 from include.proto.pdpb_pb2_grpc import PDStub
 from include.rpc import forks
 from include.rpc.channel import open_channel
+from include.rpc.shown import without_secrets
 from include.settings import TlsSettings
 
 log = structlog.get_logger()
@@ -55,15 +56,17 @@ def parse_endpoints(text: str, tls: TlsSettings) -> tuple[str, ...]:
     found = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         if entry.startswith("https://") and not tls.enabled:
-            raise ConfigError(f"{entry}: https needs the setting tls.ca", hint="set tls.ca, tls.cert and tls.key")
+            shown = without_secrets(text, entry)
+            raise ConfigError(f"{shown}: https needs the setting tls.ca", hint="set tls.ca, tls.cert and tls.key")
         try:
             split = urlsplit(entry if "://" in entry else f"http://{entry}")
             known = split.scheme in ("http", "https") and split.hostname and split.port and not split.username
         except ValueError:
             known = None
         if not known:
-            shown = entry.rpartition("@")[2]  # not what may be a password
-            raise ConfigError(f"{shown!r} is no address of PD", hint="as in pd://10.0.0.1:2379,10.0.0.2:2379")
+            raise ConfigError(
+                f"{without_secrets(text, entry)!r} is no address of PD", hint="as in pd://10.0.0.1:2379,10.0.0.2:2379"
+            )
         found.append(split.netloc)
     if not found:
         raise ConfigError("the cluster URL names no PD", hint="as in pd://10.0.0.1:2379,10.0.0.2:2379")
