@@ -16,6 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
+log = structlog.get_logger()
+
 _TASKS = Path("/proc/self/task")
 # What gRPC calls its own threads. They end by themselves a moment after the last channel is closed.
 _GRPC_THREADS = {"event_engine", "grpc_global_tim", "lifeguard"}
@@ -36,7 +40,8 @@ _opening = threading.RLock()
 
 def close_at_fork(holder: Channels) -> None:
     """Call ``holder.before_fork()`` before each fork of this process, for as long as the holder lives."""
-    _holders.add(holder)
+    with _opening:  # a fork under way goes through the holders
+        _holders.add(holder)
 
 
 @contextmanager
@@ -50,7 +55,10 @@ def _before() -> None:
     _opening.acquire()
     holders = list(_holders)
     for holder in holders:
-        holder.before_fork()
+        try:
+            holder.before_fork()
+        except Exception:  # the others must be closed all the same, and the fork comes in any case
+            log.exception("not_closed_before_fork", holder=type(holder).__name__)
     until = time.monotonic() + _LONGEST_S
     while holders and _library_runs() and time.monotonic() < until:
         time.sleep(0.005)

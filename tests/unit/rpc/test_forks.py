@@ -1,0 +1,50 @@
+"""What is closed before a fork, whatever the others do."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import structlog
+
+from include.rpc import forks
+
+pytestmark = pytest.mark.row("W4")
+
+
+class Holder:
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.closed = 0
+
+    def before_fork(self) -> None:
+        self.closed += 1
+        if self.fails:
+            raise ValueError("cannot be closed")
+
+
+def test_one_that_cannot_be_closed_does_not_keep_the_others_open() -> None:
+    holders = [Holder(fails=number % 2 == 0) for number in range(8)]
+    for holder in holders:
+        forks.close_at_fork(holder)
+    with structlog.testing.capture_logs() as logged:
+        forks._before()
+        forks._in_parent()
+    assert [holder.closed for holder in holders] == [1] * 8
+    assert [entry["event"] for entry in logged] == ["not_closed_before_fork"] * 4
+
+
+def test_nobody_joins_those_who_are_to_be_closed_while_a_fork_is_under_way() -> None:
+    held, late = Holder(), Holder()
+    forks.close_at_fork(held)
+    joining = threading.Thread(target=forks.close_at_fork, args=(late,))
+    forks._before()
+    try:
+        joining.start()
+        joining.join(0.2)
+        assert joining.is_alive()
+        assert late not in forks._holders
+    finally:
+        forks._in_parent()
+    joining.join(10)
+    assert late in forks._holders
