@@ -10,6 +10,7 @@ again on both sides.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterUnavailable, ConfigError
@@ -26,6 +28,8 @@ from include.proto.etcd_rpc_pb2_grpc import AuthStub, KVStub, WatchStub
 from include.rpc import forks
 from include.rpc.channel import open_channel
 from include.settings import TlsSettings
+
+log = structlog.get_logger()
 
 REQUEST_TIMEOUT_S = 5.0
 _FIRST_WAIT_S = 0.02
@@ -120,7 +124,7 @@ class EtcdClient:
             endpoints: ``host:port`` of the members, tried in this order.
             tls: certificates; encrypted when a CA is set.
             user: etcd user; empty = no authentication.
-            password: its password.
+            password: its password. Without TLS it can be read on the way, which is logged as a warning.
             timeout_s: time of one call over all endpoints, connecting included.
             clock: time.
         """
@@ -130,6 +134,15 @@ class EtcdClient:
         self.clock = clock
         self._tls = tls or TlsSettings()
         self._user, self._password = user, password
+        if user and not self._tls.enabled:
+            in_clear = [endpoint for endpoint in self.endpoints if not _is_this_machine(endpoint)]
+            if in_clear:
+                log.warning(
+                    "etcd_password_in_clear",
+                    endpoints=in_clear,
+                    user=user,
+                    hint="set tls.ca: without it the password and all that etcd holds can be read on the network",
+                )
         self._timeout_s = timeout_s
         # With several endpoints a call leaves time for two more after one that does not answer.
         self._try_s = timeout_s if len(self.endpoints) == 1 else max(timeout_s / 3, 0.5)
@@ -317,6 +330,14 @@ class EtcdClient:
 
     def _name(self, at: int) -> str:
         return self.endpoints[at]
+
+
+def _is_this_machine(endpoint: str) -> bool:
+    host = endpoint.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def end_of_prefix(prefix: bytes) -> bytes:
