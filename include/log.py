@@ -5,8 +5,32 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
+from typing import TextIO, cast
 
 import structlog
+
+
+class Unfailing:
+    """A stream for log lines that never raises: what is logged about must go on, also on a full disk."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.lost = 0  # writes that failed
+
+    def write(self, text: str) -> int:
+        """Write, or count what is lost."""
+        try:
+            self._stream.write(text)
+        except (OSError, ValueError):  # ValueError: closed, or a character that the encoding lacks
+            self.lost += 1
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or count what is lost."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.lost += 1
 
 
 def configure_logging(level: str = "info", path: str = "") -> None:
@@ -14,7 +38,7 @@ def configure_logging(level: str = "info", path: str = "") -> None:
 
     Args:
         level: least level that is logged, by name.
-        path: file to append to; '' = stderr.
+        path: file to append to; '' = stderr. A line that cannot be written is lost without an error (`Unfailing`).
     """
     # Line by line, so that whoever moved the file away and starts the process again finds whole lines. Never closed.
     stream = Path(path).open("a", buffering=1) if path else sys.stderr  # noqa: SIM115
@@ -30,6 +54,6 @@ def configure_logging(level: str = "info", path: str = "") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper(), logging.INFO)),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", Unfailing(stream))),
         cache_logger_on_first_use=False,
     )

@@ -83,8 +83,8 @@ class Chaser:
                 if self._next is not None:
                     self._pass()
         except BaseException as error:
-            log.exception("chaser_stopped")
             self.on_fault(error)
+            log.exception("chaser_stopped")
 
     def _pass(self) -> None:
         begun = self._clock.monotonic()

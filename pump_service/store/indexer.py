@@ -186,8 +186,8 @@ class Indexer:
                 self._persist_sometimes()
             self.persist()
         except BaseException as error:
-            log.exception("indexer_stopped")
             self.on_fault(error)
+            log.exception("indexer_stopped")
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call this (from the indexer thread) whenever the watermark moved. It must not block."""

@@ -37,6 +37,7 @@ class Appended:
     blocks: list[Block] = field(default_factory=list)
     records: int = 0
     error: OSError | None = None
+    sealed: list[LogFile] = field(default_factory=list)
 
 
 class ValueLog:
@@ -172,6 +173,10 @@ class ValueLog:
                 self._append_run(parts, place, result)
         except OSError as error:
             result.error = error
+        # Apart from the writing: an error of a log line or of a summary is none of the value log's.
+        for file in result.sealed:
+            self._save_summary(file.fid)
+            log.info("value_log_sealed", file_id=file.fid, max_ts=file.max_ts, bytes=file.end)
         return result
 
     def _append_run(self, parts: Sequence[Records], place: Place, result: Appended) -> None:
@@ -191,8 +196,7 @@ class ValueLog:
         result.blocks += write.blocks
         if seal:
             self._active = None
-            self._save_summary(file.fid)
-            log.info("value_log_sealed", file_id=file.fid, max_ts=file.max_ts, bytes=end)
+            result.sealed.append(file)
 
     def _create(self) -> LogFile:
         # A summary of that name belongs to another life of the directory.

@@ -51,13 +51,28 @@ class _Request:
     done: BlockDone
     bytes: int
     own: bool = False
-    statuses: list[Status] | None = None
+    durable: bool = False  # all of it
+    statuses: list[Status] | None = None  # where not all rows went the same way: None = durable
 
-    def refuse(self, rows: I64, error: BinlogError) -> None:
+    def set(self, rows: I64, status: Status) -> None:
+        if status is None and len(rows) == len(self.records):
+            self.durable = True
+            return
         if self.statuses is None:
-            self.statuses = [None] * len(self.records)
+            self.statuses = [_NOT_WRITTEN] * len(self.records)
         for row in rows.tolist():
-            self.statuses[row] = error
+            self.statuses[row] = status
+
+    def outcome(self) -> list[Status] | None:
+        """Durable is only what an append reported: a row of which nothing was said was not written."""
+        if self.durable or not len(self.records):
+            return None
+        if self.statuses is None:
+            return [_NOT_WRITTEN] * len(self.records)
+        return self.statuses if any(status is not None for status in self.statuses) else None
+
+
+_NOT_WRITTEN = WriterFailed("the writer ended before this was written", hint="restart the Pump")
 
 
 # Rows of requests that are still to be written, in order.
@@ -132,10 +147,10 @@ class Writer:
             try:
                 self._write_group(group)
             except BaseException as error:
-                # A bug, not a disk: fail like a disk that cannot be trusted.
-                log.exception("writer_stopped")
+                # A bug, not a disk: fail like a disk that cannot be trusted. Said last: nothing may depend on a log.
                 self._fail(error)
                 self.on_fault(error)
+                log.exception("writer_stopped")
 
     def _next_group(self) -> list[_Request] | None:
         """Everything that waits, up to the bytes of a group; None when it is time to end."""
@@ -166,11 +181,13 @@ class Writer:
             blocks: list[Block] = []
             try:
                 self._store(group, blocks)
+            except BaseException as error:
+                self._fail(error)
+                raise
             finally:
                 # Counted before the answer: who has it must find the prewrite among the unresolved.
                 self.prewrites += sum(int(np.count_nonzero(block.tp == 0)) for block in blocks)
-                for request in group:
-                    _answer(request)
+                _answer(group)
             for block in blocks:
                 self._next.hand_over(block)
         if not blocks:
@@ -186,7 +203,7 @@ class Writer:
             self._valuelog.save_active_summary()
 
     def _store(self, group: list[_Request], blocks: list[Block]) -> None:
-        """Append what may be appended, to the log and to ``blocks``; sets the statuses of the rest."""
+        """Append what may be appended, to the log and to ``blocks``; sets all statuses that are known."""
         left: _Left = [(request, np.arange(len(request.records))) for request in group]
         if self.failed is not None:
             _set(left, self.failed)
@@ -198,15 +215,11 @@ class Writer:
         for attempt in (1, 2, 3):
             if not left:
                 return
-            try:
-                appended = self._valuelog.append([_take(request.records, rows) for request, rows in left])
-            except BaseException:
-                _set(left, WriterFailed("the writer stopped on an unexpected error"))
-                raise
+            appended = self._valuelog.append([_take(request.records, rows) for request, rows in left])
             blocks += appended.blocks
+            left = _written(left, appended.records)
             if appended.error is None:
                 return
-            left = _behind(left, appended.records)
             if not self._survives(appended.error):
                 if self.failed is not None:
                     _set(left, self.failed)
@@ -229,12 +242,12 @@ class Writer:
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:
             path = str(getattr(error, "filename", None) or "value log")
-            log.error("writer_failed", error=repr(error))
             self.failed = WriterFailed(
                 f"writing failed and this process writes no more: {error!r}",
                 hint="check the disk, then restart the Pump",
                 path=path,
             )
+            log.error("writer_failed", error=repr(error))
 
     def _after_full(self, attempt: int, left: _Left) -> _Left:
         """What may be tried once more on a full disk: first everything, then what may use the other reserve."""
@@ -278,10 +291,12 @@ def _take(records: Records, rows: I64) -> Records:
     return records if len(rows) == len(records) else records.take(rows)
 
 
-def _behind(left: _Left, count: int) -> _Left:
-    """What is left when the first ``count`` rows are done."""
+def _written(left: _Left, count: int) -> _Left:
+    """The first ``count`` rows are durable; returns what is left."""
     rest = []
     for request, rows in left:
+        if count:
+            request.set(rows[:count], None)
         if count < len(rows):
             rest.append((request, rows[count:]))
         count = max(count - len(rows), 0)
@@ -290,12 +305,16 @@ def _behind(left: _Left, count: int) -> _Left:
 
 def _set(which: _Left, error: BinlogError) -> None:
     for request, rows in which:
-        request.refuse(rows, error)
+        request.set(rows, error)
 
 
-def _answer(request: _Request) -> None:
-    try:
-        request.done(request.statuses)
-    except Exception:
-        # The caller's loop may be gone; the records are durable and the others must have their answers.
-        log.exception("answer_failed")
+def _answer(group: list[_Request]) -> None:
+    failed: list[BaseException] = []
+    for request in group:
+        try:
+            request.done(request.outcome())
+        except BaseException as error:  # noqa: BLE001
+            # The caller's loop may be gone; the others must have their answers, whatever becomes of the log.
+            failed.append(error)
+    for each in failed:
+        log.error("answer_failed", exc_info=each)

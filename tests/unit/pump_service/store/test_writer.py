@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from include.clock import SystemClock
 from include.errors import PumpReadOnly, WriterFailed
 from include.model.position import Pointer
 from pump_service.store.fs import REAL_FS
+from pump_service.store.records import Records
 from pump_service.store.store import Item, Store
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
@@ -417,4 +419,93 @@ def test_an_unexpected_error_of_the_writer_ends_it_and_is_reported(
     assert isinstance(write(store, prewrite(10))[0], WriterFailed)
     until(lambda: faults)
     assert store.writer_failed
+    store.close()
+
+
+class _BrokenLog:
+    """Every line raises, as a log file on a full disk or a pipe without a reader does."""
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        def line(*_args: object, **_values: object) -> None:
+            raise OSError(errno.EPIPE, "Broken pipe")
+
+        return line
+
+
+@pytest.mark.row("P3", "P15")
+@pytest.mark.parametrize("where", ["read_only", "left_to_bookkeeping"])
+def test_an_error_before_anything_is_written_answers_nobody_durable_and_is_reported_whatever_the_log_does(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    faults: list[BaseException] = []
+    store.on_fault(faults.append)
+    end = store.synced_end
+
+    def broken() -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pump_service.store.writer.log", _BrokenLog())
+    monkeypatch.setattr(threading, "excepthook", lambda _args: None)
+    monkeypatch.setattr(store._guard, where, broken)
+    statuses = write(store, prewrite(10), commit(10, 11))
+    assert [type(status) for status in statuses] == [WriterFailed, WriterFailed]
+    until(lambda: faults)
+    assert store.writer_failed
+    assert store.synced_end == end
+    store.close()
+
+
+@pytest.mark.row("P3", "P15")
+def test_an_error_between_two_tries_leaves_durable_only_what_an_append_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = FaultyFs()
+    store = open_store(tmp_path, fs, value_log_file_bytes=4096)
+
+    def full(path: Path) -> None:
+        if path.name == "000001.vlog":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def broken() -> bool:
+        raise ZeroDivisionError("a bug")
+
+    fs.faults["write"] = full
+    monkeypatch.setattr(store._guard, "went_full", broken)
+    statuses = write(store, prewrite(10, b"v" * 5000), commit(10, 11))
+    assert [type(status) for status in statuses] == [type(None), WriterFailed]
+    assert log_payloads(store) == [prewrite(10, b"v" * 5000).payload]
+    store.close()
+
+
+@pytest.mark.row("P3", "P15")
+def test_a_log_line_that_fails_while_a_file_is_sealed_is_not_taken_for_a_failed_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path, value_log_file_bytes=4096)
+    with pytest.raises(BrokenPipeError), monkeypatch.context() as patch:
+        patch.setattr("pump_service.store.valuelog.log", _BrokenLog())
+        store._valuelog.append([Records.of([prewrite(10, b"v" * 5000)])])
+    store.close()
+
+
+@pytest.mark.row("P15")
+@pytest.mark.parametrize("stage", ["_indexer", "_chaser"])
+def test_a_thread_that_ends_is_reported_though_the_log_fails(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    monkeypatch.setattr(f"pump_service.store.{stage[1:]}.log", _BrokenLog())
+    monkeypatch.setattr(threading, "excepthook", lambda _args: None)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    if stage == "_indexer":
+        store._indexer.queue.call(broken)
+    else:
+        monkeypatch.setattr(store._chaser, "_pass", broken)
+        store._chaser._next = Pointer(0, 0)
+    until(lambda: isinstance(store.fault, ZeroDivisionError))
+    store._chaser._next = None
     store.close()
