@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import structlog
+
 from include.errors import BinlogError
 from pump_service.intake.requests import Intake
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Item, Store
 
+log = structlog.get_logger()
 Statuses = list[BinlogError | None]
 Done = Callable[[Statuses | None], None]  # None = all are durable
 _ROW_OVERHEAD = 64  # of columns
@@ -97,9 +100,15 @@ class Submitter:
         self._in_flight.add(sent.settled)
         if self._bytes > self._limit:
             self._pause()
-        self._store.submit_block(
-            intake.data, intake.starts, intake.sizes, intake.columns, partial(self._cross_over, sent)
-        )
+        try:
+            self._store.submit_block(
+                intake.data, intake.starts, intake.sizes, intake.columns, partial(self._cross_over, sent)
+            )
+        except BaseException:  # whoever called answers; nothing of it is queued
+            self._bytes -= sent.size
+            self._in_flight.discard(sent.settled)
+            self._after_answers()
+            raise
 
     def _cross_over(self, sent: _Sent, statuses: Statuses | None) -> None:
         """Writer thread (or this one, where the store is closing): one wake-up of the loop for all that it finds."""
@@ -117,7 +126,10 @@ class Submitter:
             self._write_bytes.observe(sent.bytes)
             self._in_flight.discard(sent.settled)
             sent.settled.set_result([])
-            sent.done(statuses)
+            try:
+                sent.done(statuses)
+            except Exception:  # of one group: the others have their answers and their room all the same
+                log.exception("answer_failed")
         self._after_answers()
 
     def _after_answers(self) -> None:
@@ -146,7 +158,10 @@ class Submitter:
 
         try:
             self._store.submit(items, done)
-        except BinlogError as error:
+        except Exception as error:
+            if not isinstance(error, BinlogError):
+                log.exception("submit_failed", items=len(items))
+                error = BinlogError(f"Unexpected {type(error)}: {error}")
             self._settle(parts, [error] * len(items))
 
     def _settle(self, parts: list[_Part], statuses: Statuses) -> None:

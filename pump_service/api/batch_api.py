@@ -62,13 +62,13 @@ class PumpBatchApi(PumpBatchServicer):
         self, request_iterator: AsyncIterator[bytes], context: Context
     ) -> AsyncIterator[bytes]:
         """Batch after batch, as serialized messages; several are in flight, answers keep the order."""
-        answers: asyncio.Queue[asyncio.Future[bytes] | BinlogError | None] = asyncio.Queue(_BATCHES_IN_FLIGHT)
+        answers: asyncio.Queue[asyncio.Future[bytes] | Exception | None] = asyncio.Queue(_BATCHES_IN_FLIGHT)
 
         async def take() -> None:
             try:
                 async for request in request_iterator:
                     await answers.put(await self._writes.write_batch(request))
-            except BinlogError as error:
+            except Exception as error:  # noqa: BLE001 - raised where the answers are given
                 await answers.put(error)
             else:
                 await answers.put(None)
@@ -80,6 +80,8 @@ class PumpBatchApi(PumpBatchServicer):
             while (answer := await answers.get()) is not None:
                 if isinstance(answer, BinlogError):
                     await self._refuse(context, answer)
+                if isinstance(answer, Exception):
+                    raise answer
                 yield await answer
         finally:
             taker.cancel()

@@ -10,6 +10,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+import grpc
+import structlog
 from google.protobuf.message import DecodeError
 
 from include.errors import BadBinlog, BinlogError
@@ -22,6 +24,7 @@ from pump_service.intake.requests import Intake, read_batch, read_group
 from pump_service.metrics import PumpMetrics
 from pump_service.submit import Done, Statuses
 
+log = structlog.get_logger()
 DURABLE = WriteBinlogResp().SerializeToString()
 _STATUS_OK = b"\x12\x00"  # field 2 of WriteBinlogsResponse, an empty ItemStatus
 
@@ -62,9 +65,18 @@ class GroupWrites:
         answer: AnswerGroup,
         began: float,
     ) -> None:
-        if not await self._ingest.take_soon(intake, done):
+        try:
+            if await self._ingest.take_soon(intake, done):
+                return
             statuses = await asyncio.gather(*(self._one(request) for request in requests))
-            answer([self._answered(status, time.perf_counter() - began) for status in statuses])
+            seconds = time.perf_counter() - began
+            answers = [self._answered(status, seconds) for status in statuses]
+        except Exception as error:
+            # Nobody waits for this task: without an answer its callers would wait for ever.
+            log.exception("write_failed", calls=len(requests))
+            self._failed.observe_many(time.perf_counter() - began, len(requests))
+            answers = [Refusal(grpc.StatusCode.UNKNOWN, _unexpected(error))] * len(requests)
+        answer(answers)
 
     async def _one(self, request: bytes) -> BinlogError | None:
         try:
@@ -76,6 +88,9 @@ class GroupWrites:
             await self._ingest.write(message.payload)
         except BinlogError as error:
             return error
+        except Exception as error:  # the others of its group go on and have answers of their own
+            log.exception("write_failed", calls=1)
+            return BinlogError(_unexpected(error))
         return None
 
     def _answered(self, status: BinlogError | None, seconds: float) -> Answer:
@@ -129,6 +144,10 @@ class BatchWrites:
 
         statuses.add_done_callback(arrange)
         return answer
+
+
+def _unexpected(error: Exception) -> str:
+    return f"Unexpected {type(error)}: {error}"
 
 
 def _response(batch_id: int, statuses: Sequence[BinlogError | None] | None, count: int) -> bytes:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+import structlog
+
+log = structlog.get_logger()
 _TICK_S = 0.02
 
 
@@ -64,5 +67,8 @@ class Deadlines:
         self._seen = max(self._seen, reached)
         for key in keys:
             for timed in self._buckets.pop(key, ()):
-                timed.expire(now)
+                try:
+                    timed.expire(now)
+                except Exception:  # of one call: the deadlines of all others are met all the same
+                    log.exception("expiry_failed")
         self._timer = self._loop.call_later(_TICK_S, self._tick) if self._buckets else None

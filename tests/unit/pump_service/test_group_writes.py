@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from include.clock import SYSTEM_CLOCK
-from include.model.tso import compose
+from include.model.tso import Tso, compose
 from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from include.registry.file import FileCluster
+from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
 from pump_service.door.group import Answer, Refusal
 from pump_service.horizon import Horizon, Timestamps
@@ -154,5 +156,93 @@ def test_a_batch_has_a_status_for_each_payload(tmp_path: Path) -> None:
         assert list((await write([])).statuses) == []
         assert len(log_payloads(bench.store)) == 401
         await asyncio.to_thread(settle, bench.store)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W1")
+def test_an_error_that_nobody_expects_refuses_the_group_and_the_others_go_on(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        future = prewrite(1 << 60).payload
+
+        def broken() -> Tso:
+            raise RuntimeError("no clock")
+
+        assert await bench.write(prewrite(9).payload) == [DURABLE]  # the cluster's time is known from here on
+        bench.cluster.tso = broken  # type: ignore[method-assign]
+        with capture_logs() as logs:
+            answers = await asyncio.wait_for(bench.write(future, future), 5)
+            mixed = await asyncio.wait_for(bench.write(prewrite(10).payload, b"\xff", future), 5)
+        for refused in (*answers, mixed[2]):
+            code, text = _code_and_text(refused)
+            assert code is grpc.StatusCode.UNKNOWN
+            assert "no clock" in text
+        assert mixed[0] is DURABLE
+        assert {entry["event"] for entry in logs} == {"write_failed"}
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W1", "P15")
+def test_an_answer_that_fails_keeps_no_other_back(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        calls: list[str] = []
+        bench.ingest.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
+
+        def fail(answers: Sequence[Answer]) -> None:
+            raise RuntimeError("a group that cannot be answered")
+
+        request = WriteBinlogReq(clusterID=CLUSTER, payload=prewrite(9, b"v" * (2 << 20)).payload).SerializeToString()
+        with capture_logs() as logs, bench.store._writer.lock:
+            bench.groups.write_group([request], fail)
+            after = [asyncio.ensure_future(bench.write(prewrite(n).payload)) for n in (10, 11)]
+            await asyncio.sleep(0)
+        with capture_logs() as logs:
+            answers = await asyncio.wait_for(asyncio.gather(*after), 5)
+        assert [list(each) for each in answers] == [[DURABLE], [DURABLE]]
+        assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["answer_failed"]
+        await asyncio.wait_for(bench.submitter.room(1 << 20), 5)
+        assert (calls[0], calls[-1]) == ("pause", "resume")
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W2")
+@pytest.mark.parametrize("broken", ["the clock", "the store"])
+def test_a_stream_of_batches_ends_with_an_error_that_nobody_expects(tmp_path: Path, broken: str) -> None:
+    async def test(bench: Bench) -> None:
+        def fail(*args: object) -> Tso:
+            raise RuntimeError("nobody expects this")
+
+        if broken == "the clock":
+            bench.cluster.tso = fail  # type: ignore[method-assign]
+        else:
+            bench.store.submit_block = fail  # type: ignore[method-assign,assignment]
+        api = PumpBatchApi(bench.ingest, None, None, bench.metrics, pull_bytes=1 << 20)  # type: ignore[arg-type]
+        payloads = [prewrite(1 << 60 if broken == "the clock" else 5).payload]
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield WriteBinlogsRequest(cluster_id=CLUSTER, batch_id=1, payloads=payloads).SerializeToString()
+
+        answers = api.WriteBinlogs(requests(), None)  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="nobody expects"):
+            await asyncio.wait_for(anext(answers), 5)
+        assert bench.submitter._bytes == 0
+        await asyncio.wait_for(bench.submitter.settled(), 5)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W1")
+def test_a_store_that_fails_in_its_own_way_refuses_what_was_handed_over(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        def fail(*args: object) -> None:
+            raise RuntimeError("nobody expects this")
+
+        bench.store.submit = fail  # type: ignore[method-assign,assignment]
+        with capture_logs():
+            answers = await asyncio.wait_for(bench.write(prewrite(5).payload, b"\xff"), 5)
+        assert "nobody expects this" in _code_and_text(answers[0])[1]
+        assert bench.submitter._bytes == 0
 
     run(tmp_path, test)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from structlog.testing import capture_logs
+
 from pump_service.door.deadlines import Deadlines
 
 
@@ -58,3 +60,26 @@ def test_far_deadlines_cost_no_more_than_near_ones_when_a_process_was_stopped_fo
         assert len(wheel) == 0
 
     asyncio.run(test())
+
+
+def test_an_expiry_that_fails_delays_nobody_elses() -> None:
+    async def test() -> None:
+        wheel = Deadlines(asyncio.get_running_loop())
+
+        class Failing(Timed):
+            def expire(self, now: float) -> None:
+                raise RuntimeError(f"at {now}")
+
+        now = asyncio.get_running_loop().time()
+        after = [Timed(wheel) for _ in range(8)]  # of a set: some come before the failing one
+        for timed in (Failing(wheel), *after):
+            wheel.add(now, timed)
+        later = Timed(wheel)
+        wheel.add(now + 0.06, later)
+        with capture_logs() as logs:
+            while len(wheel):
+                await asyncio.sleep(0.01)
+        assert [len(timed.fired) for timed in (*after, later)] == [1] * 9
+        assert [entry["event"] for entry in logs] == ["expiry_failed"]
+
+    asyncio.run(asyncio.wait_for(test(), 10))
