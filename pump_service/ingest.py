@@ -67,6 +67,14 @@ class Ingest:
         """Wait until that many bytes more may be handed over."""
         await self._submitter.room(size)
 
+    def hold(self, size: int, count: int) -> int:
+        """Count requests that go through `write` one by one, for as long as they do; returns what `release` wants."""
+        return self._submitter.hold(size, count)
+
+    def release(self, held: int) -> None:
+        """They are done."""
+        self._submitter.release(held)
+
     def hold_back(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """What to call when there is no room for more, and when there is again."""
         self._submitter.hold_back(pause, resume)

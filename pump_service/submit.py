@@ -23,6 +23,7 @@ log = structlog.get_logger()
 Statuses = list[BinlogError | None]
 Done = Callable[[Statuses | None], None]  # None = all are durable
 _ROW_OVERHEAD = 64  # of columns
+_CAREFUL_OVERHEAD = 1024  # of a request that is checked by itself: a task, a message
 _ITEM_OVERHEAD = 200  # bytes of bookkeeping that an item costs beside its payload
 
 
@@ -55,6 +56,7 @@ class Submitter:
         self._items: list[Item] = []
         self._parts: list[_Part] = []
         self._bytes = 0
+        self._held = 0  # of requests that are on their way to `submit`, one by one
         self._in_flight: set[asyncio.Future[Statuses]] = set()
         self._waiters: deque[asyncio.Future[None]] = deque()
         # What crosses over from the writer thread, and whether the loop was told.
@@ -73,6 +75,29 @@ class Submitter:
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
+
+    def hold(self, size: int, count: int) -> int:
+        """Count ``count`` requests that wait for checks or for `room`; returns what `release` wants.
+
+        They hold readers back as the queue does, but not each other: `room` does not ask for them.
+        """
+        held = size + _CAREFUL_OVERHEAD * count
+        self._held += held
+        self._pause_when_full()
+        return held
+
+    def release(self, held: int) -> None:
+        """They have their answers, or are in the queue."""
+        self._held -= held
+        self._resume_when_free()
+
+    def _pause_when_full(self) -> None:
+        if self._bytes + self._held > self._limit:
+            self._pause()
+
+    def _resume_when_free(self) -> None:
+        if self._bytes + self._held <= self._limit // 2:
+            self._resume()
 
     def submit(self, items: Sequence[Item]) -> asyncio.Future[Statuses]:
         """Hand items over, in order; the future has one status for each, after fsync. Ask for `room` before."""
@@ -98,8 +123,7 @@ class Submitter:
         sent = _Sent(done, self._loop.time(), size, queued, self._loop.create_future())
         self._bytes += sent.size
         self._in_flight.add(sent.settled)
-        if self._bytes > self._limit:
-            self._pause()
+        self._pause_when_full()
         try:
             self._store.submit_block(
                 intake.data, intake.starts, intake.sizes, intake.columns, partial(self._cross_over, sent)
@@ -134,8 +158,7 @@ class Submitter:
 
     def _after_answers(self) -> None:
         self._metrics.queued_bytes.set(self._bytes)
-        if self._bytes <= self._limit // 2:
-            self._resume()
+        self._resume_when_free()
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

@@ -55,7 +55,13 @@ class GroupWrites:
         if not self._ingest.take(intake, done):
             task = asyncio.get_running_loop().create_task(self._later(requests, intake, done, answer, began))
             self._careful.add(task)
-            task.add_done_callback(self._careful.discard)
+            held = self._ingest.hold(sum(map(len, requests)), len(requests))
+
+            def ended(task: asyncio.Task[None]) -> None:
+                self._careful.discard(task)
+                self._ingest.release(held)
+
+            task.add_done_callback(ended)
 
     async def _later(
         self,

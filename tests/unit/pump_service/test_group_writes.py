@@ -246,3 +246,27 @@ def test_a_store_that_fails_in_its_own_way_refuses_what_was_handed_over(tmp_path
         assert bench.submitter._bytes == 0
 
     run(tmp_path, test)
+
+
+@pytest.mark.row("P15")
+@pytest.mark.parametrize("tail", [b"", b"\xa8\x06\x01"], ids=["by columns", "one by one"])
+def test_groups_that_wait_for_the_disk_hold_readers_back_whichever_way_they_go(tmp_path: Path, tail: bytes) -> None:
+    async def test(bench: Bench) -> None:
+        calls: list[str] = []
+        bench.ingest.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
+        payload = prewrite(10, b"v" * 200_000).payload + tail  # with a field that is unknown
+        with bench.store._writer.lock:
+            writes: list[asyncio.Future[Sequence[Answer]]] = []
+            while "pause" not in calls:
+                assert len(writes) < 4
+                writes.append(asyncio.ensure_future(bench.write(payload, payload)))
+                await asyncio.sleep(0)
+            assert "resume" not in calls
+        # The groups are more than the whole queue, and wait for room in it all the same.
+        writes += [asyncio.ensure_future(bench.write(payload, payload)) for _ in range(4)]
+        assert await asyncio.wait_for(asyncio.gather(*writes), 20) == [[DURABLE, DURABLE]] * len(writes)
+        await asyncio.sleep(0)
+        assert calls[-1] == "resume"
+        assert bench.submitter._bytes + bench.submitter._held == 0
+
+    run(tmp_path, test)
