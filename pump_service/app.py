@@ -20,8 +20,9 @@ from typing import Any
 import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import BinlogError
+from include.errors import BinlogError, CorruptionError
 from include.model.node import NodeKind, NodeState
+from include.model.tso import physical_ms, show
 from include.registry.base import Cluster
 from include.settings import PumpSettings, TlsSettings
 from pump_service import front, heartbeat, identity, notify
@@ -41,6 +42,7 @@ log = structlog.get_logger()
 
 _GRACE_S = 5.0
 _THREADS = 16
+_AHEAD_MS = 1000  # what the horizon believes of the future at most
 _REGISTER_AGAIN_S = 1.0
 _WRITER_LOOK_S = 0.5
 
@@ -117,6 +119,7 @@ class PumpApp:
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known)
         undo.push_async_callback(asyncio.to_thread, store.close)
         await asyncio.to_thread(identity.keep_cluster, settings.data_dir, cluster_id)
+        check_clock(registrar.start_tso, store.watermark)
         store.on_fault(self._store_died)
         stages = build_stages(
             settings,
@@ -288,6 +291,15 @@ class PumpApp:
                 async with asyncio.timeout(_GRACE_S):
                     await self._register(stages)
         log.info("pump_stopped", node_id=stages.registrar.node_id, state=str(stages.lifecycle.state))
+
+
+def check_clock(now: int, published: int) -> None:
+    """CorruptionError when the cluster's clock went back below what this Pump has published: all would come late."""
+    if physical_ms(now) + _AHEAD_MS < physical_ms(published):
+        raise CorruptionError(
+            f"the cluster's clock stands at {show(now)}, this Pump has published up to {show(published)}: it went back",
+            hint="set the clock forward (PD: allocated ts; etcd: its key), above every ts ever given out",
+        )
 
 
 def _reachable(addr: str) -> str:

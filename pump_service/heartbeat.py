@@ -57,13 +57,13 @@ class Registrar:
         self._newest = 0
         # Not the loop's own threads, which others may hold: a node that is alive says so. One write hangs, one waits.
         self._threads = ThreadPoolExecutor(_WRITES_AT_ONCE, thread_name_prefix="registry")
-        self._start_tso = cluster.tso()
+        self.start_tso = cluster.tso()
         self._start_at = clock.monotonic()
 
     def approximate_tso(self) -> Tso:
         """Start TSO + elapsed time: fresh enough for ``updateTS``, without asking the cluster each time."""
         elapsed_ms = int((self._clock.monotonic() - self._start_at) * 1000)
-        return Tso(max(compose(physical_ms(self._start_tso) + elapsed_ms), self._start_tso))
+        return Tso(max(compose(physical_ms(self.start_tso) + elapsed_ms), self.start_tso))
 
     async def register(self, state: NodeState, report: Report) -> None:
         """`write` on a thread of ours. Whoever stops waiting leaves a write that gives up when a newer one begins."""

@@ -171,6 +171,11 @@ _KNOWN = {
 }  # fmt: skip
 
 
+def is_node_id(node_id: str) -> bool:
+    """Whether a node may be registered under it: it is one element of a key, of file names and of log lines."""
+    return bool(node_id) and "/" not in node_id and node_id.isprintable()
+
+
 def node_id_of_key(key: str) -> str:
     """Node id in a registry key; '' when there is none. Both key forms of TiDB Binlog are read."""
     parts = key.lstrip("/").split("/")

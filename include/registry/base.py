@@ -45,7 +45,14 @@ class Cluster(Protocol):
         ...
 
     def nodes(self, kind: NodeKind) -> list[NodeStatus]:
-        """Every registered node of a kind, sorted by id; offline ones too."""
+        """Every registered node of a kind, sorted by id; offline ones too. CorruptionError where one cannot be read.
+
+        For archive, GC and drain: a node that is left out is a gap.
+        """
+        ...
+
+    def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """`nodes` without those that cannot be read, which are logged: for clients, which need one that works."""
         ...
 
     def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:

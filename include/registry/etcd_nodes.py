@@ -17,7 +17,7 @@ import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterUnavailable, CorruptionError, UsageError
-from include.model.node import REGISTRY_ROOT, NodeKind, NodeStatus
+from include.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from include.registry import resolvers
 from include.registry.base import NodeChange, ResolverRecord
 from include.registry.etcd_client import (
@@ -58,13 +58,21 @@ class EtcdNodes:
         self._clock = clock
 
     def nodes(self, kind: NodeKind) -> list[NodeStatus]:
-        """Every registered node of a kind, sorted by id; linearizable."""
+        """Every registered node of a kind, sorted by id; linearizable. CorruptionError where one cannot be read."""
+        found = self._client.prefix(self.folder(kind))
+        return sorted(map(_status, found.kvs), key=lambda status: status.node_id)
+
+    def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """`nodes` without those that cannot be read, which are logged."""
         return self.listed(kind)[0]
 
     def listed(self, kind: NodeKind) -> tuple[list[NodeStatus], int]:
-        """The nodes, and the revision of etcd that they were read at."""
+        """The nodes that can be read, and the revision of etcd that they were read at; the others are logged.
+
+        For those who look for a node that works: one bad value must not hide the good ones.
+        """
         found = self._client.prefix(self.folder(kind))
-        return sorted(map(_status, found.kvs), key=lambda status: status.node_id), found.revision
+        return sorted(filter(None, map(_readable, found.kvs)), key=lambda status: status.node_id), found.revision
 
     def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
         """One node, or None; linearizable."""
@@ -94,6 +102,10 @@ class EtcdNodes:
                 wanted = change(found)
                 if wanted == found:
                     return wanted
+                if found is None and wanted is not None and not is_node_id(node_id):
+                    raise UsageError(
+                        f"{node_id!r} cannot be a node id", hint="printable characters, no slash", node_id=node_id
+                    )
                 if wanted is not None and wanted.node_id != node_id:
                     raise UsageError(f"the status of node {wanted.node_id!r} cannot be stored under {node_id!r}")
                 attempt = _Attempt(revision, wanted, None if wanted is None else wanted.to_json())
@@ -238,14 +250,21 @@ class EtcdNodeWatch:
         if deleted:
             self._known.pop(node_id, None)
             return NodeChange(node_id=node_id, status=None)
-        try:
-            status = _status(kv)
-        except CorruptionError as error:
-            # Whoever wrote it will write again; what was known before is all that can be said until then.
-            log.warning("node_status_unreadable", error=str(error))
+        status = _readable(kv)
+        if (
+            status is None
+        ):  # whoever wrote it will write again; what was known before is all that can be said until then
             return None
         self._known[node_id] = status
         return NodeChange(node_id=node_id, status=status)
+
+
+def _readable(kv: KeyValue) -> NodeStatus | None:
+    try:
+        return _status(kv)
+    except CorruptionError as error:
+        log.warning("node_status_unreadable", error=str(error))
+        return None
 
 
 def _status(kv: KeyValue) -> NodeStatus:

@@ -51,6 +51,7 @@ class EtcdTso:
         self._key = key
         self._clock = clock
         self._last: bytes | None = None  # what the key held when last seen; only a guess
+        self._given = 0  # the largest that this process has given out
         self._local = _Local(os.getpid())
 
     def next(self) -> Tso:
@@ -58,7 +59,7 @@ class EtcdTso:
 
         Raises:
             ClusterUnavailable: etcd did not answer.
-            CorruptionError: the key is gone or holds no timestamp, so nothing can be promised.
+            CorruptionError: the key is gone, holds no timestamp or an old one, so nothing can be promised.
         """
         local = self._local
         if local.pid != os.getpid():
@@ -105,6 +106,7 @@ class EtcdTso:
                     )
                     if done.succeeded:
                         self._last = value
+                        self._given = first + count - 1
                         return first
                     found = done.ranges[0].kvs[0] if done.ranges[0].kvs else None
                 else:
@@ -116,6 +118,13 @@ class EtcdTso:
                         path=self._key.decode(),
                     )
                 last = found.value
+                if self._parse(last) < self._given:
+                    raise CorruptionError(
+                        f"the clock's key {self._key.decode()} in etcd holds {last.decode()}, below {self._given},"
+                        " which was given out: etcd lost what it had promised to keep, or was put back from a copy",
+                        hint=f"stop all writers; put the key above {self._given} and above every ts in the archive",
+                        path=self._key.decode(),
+                    )
             except ClusterUnavailable:
                 last = None
                 if self._clock.monotonic() >= until:

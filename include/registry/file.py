@@ -17,15 +17,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+import structlog
+
 from include.clock import SYSTEM_CLOCK, Clock
 from include.durable import create_exclusive, fsync_dir, make_dirs, write_atomic
 from include.errors import BinlogError, ConfigError, CorruptionError, UsageError
-from include.model.node import REGISTRY_ROOT, NodeKind, NodeStatus
+from include.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from include.model.tso import Tso
 from include.registry import resolvers
 from include.registry.base import ResolverRecord
 from include.registry.file_tso import FileTso
 from include.registry.lock import locked
+
+log = structlog.get_logger()
 
 FORMAT_VERSION = 1
 # File systems take 255 bytes; a temporary file's name is longer by its suffix.
@@ -68,6 +72,16 @@ class FileCluster:
         found = [_read_status(path) for path in _entries(self._folder(kind))]
         return sorted((status for status in found if status is not None), key=lambda status: status.node_id)
 
+    def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """`nodes` without those that cannot be read."""
+        found = []
+        for path in _entries(self._folder(kind)):
+            try:
+                found.append(_read_status(path))
+            except CorruptionError as error:
+                log.warning("node_status_unreadable", error=str(error))
+        return sorted((status for status in found if status is not None), key=lambda status: status.node_id)
+
     def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
         """One node, or None."""
         return _read_status(self._folder(kind) / _file_name(node_id))
@@ -86,6 +100,10 @@ class FileCluster:
             if wanted is None:
                 _remove(path)
             elif wanted != found:
+                if found is None and not is_node_id(node_id):
+                    raise UsageError(
+                        f"{node_id!r} cannot be a node id", hint="printable characters, no slash", node_id=node_id
+                    )
                 if wanted.node_id != node_id:
                     raise UsageError(f"the status of node {wanted.node_id!r} cannot be stored under {node_id!r}")
                 write_atomic(path, wanted.to_json())

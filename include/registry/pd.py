@@ -51,6 +51,10 @@ class PdCluster:
         """Every registered node of a kind, sorted by id."""
         return self._nodes.nodes(kind)
 
+    def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """`nodes` without those that cannot be read."""
+        return self._nodes.readable_nodes(kind)
+
     def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
         """One node, or None."""
         return self._nodes.node(kind, node_id)

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import BinlogError
+from include.errors import BinlogError, CorruptionError
 from include.model.node import NodeKind, NodeState
+from include.model.tso import compose
 from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pump_pb2_grpc import PumpStub
 from include.registry.file import FileCluster
 from include.rpc.channel import open_aio_channel
 from include.settings import PumpSettings, TlsSettings
-from pump_service.app import PumpApp, Serving
+from pump_service.app import PumpApp, Serving, check_clock
 from pump_service.lifecycle import Action
 from pump_service.store.store import Item, Store
 from tests.support.pumpserver import prewrite
@@ -81,3 +82,12 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
     assert asyncio.run(asyncio.wait_for(run(), 30)) == 0
     assert stored == [NodeState.ONLINE]
     assert state() is NodeState.PAUSED
+
+
+@pytest.mark.row("P8")
+def test_a_pump_does_not_start_on_a_clock_that_went_back_below_what_it_has_published() -> None:
+    published = compose(1_700_000_000_000)
+    check_clock(published, published)
+    check_clock(compose(1_699_999_999_500), published)  # as far as the horizon believes the future
+    with pytest.raises(CorruptionError, match="went back"):
+        check_clock(compose(1_699_999_990_000), published)

@@ -238,3 +238,17 @@ def test_it_never_goes_back_whatever_clocks_and_connections_do(actions):
             assert int(store.value) == ts
         else:
             store.faults.append(action)
+
+
+def test_a_clock_that_was_put_back_gives_nothing_out_any_more():
+    """etcd restored from a copy: what would come next was given out before."""
+    etcd = OneKey()
+    clock = EtcdTso(etcd, KEY, clock=SetClock())
+    copy = etcd.value
+    given = [clock.next(), clock.next()]
+    etcd.value = copy
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="below"):
+            clock.next()
+    etcd.value = b"%d" % (given[-1] + 10)
+    assert clock.next() > given[-1] + 10

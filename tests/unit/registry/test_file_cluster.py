@@ -98,7 +98,7 @@ def test_a_change_that_raises_or_changes_nothing_leaves_the_file_alone(cluster, 
     assert path.stat().st_ino == before
 
 
-@pytest.mark.parametrize("node_id", ["", "x" * 300])
+@pytest.mark.parametrize("node_id", ["", "x" * 300, "rack1/pump", "a\nb", "a\x00"])
 def test_a_node_id_that_no_file_can_have_is_refused(cluster, node_id):
     with pytest.raises(UsageError):
         cluster.update_node(NodeKind.PUMP, node_id, lambda _: status(node_id))
@@ -109,6 +109,8 @@ def test_a_damaged_status_names_its_file(cluster, tmp_path):
     path.write_text("{")
     with pytest.raises(CorruptionError, match="pumps/p"):
         cluster.nodes(NodeKind.PUMP)
+    cluster.update_node(NodeKind.PUMP, "q", lambda _: status("q"))
+    assert [each.node_id for each in cluster.readable_nodes(NodeKind.PUMP)] == ["q"]
 
 
 # Resolvers
