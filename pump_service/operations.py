@@ -61,8 +61,8 @@ class Operations:
         request: Callable[[Action], None],
     ) -> None:
         self._timestamps = timestamps
-        self._pumps = Shared(lambda: cluster.nodes(NodeKind.PUMP), "pumps")
-        self._drainers = Shared(lambda: cluster.nodes(NodeKind.DRAINER), "drainers")
+        self._pumps = Shared(lambda: cluster.readable_nodes(NodeKind.PUMP), "pumps")
+        self._drainers = Shared(lambda: cluster.readable_nodes(NodeKind.DRAINER), "drainers")
         self._registrar = registrar
         self._lifecycle = lifecycle
         self._store = store

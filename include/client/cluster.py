@@ -94,7 +94,7 @@ class PumpClient:
         self._taken_by: OrderedDict[int, str] = OrderedDict()
         self._prewrites = self._retries = self._failed = 0
         self._commits_sent = self._commits_lost = 0  # by senders that are no more
-        pumps = cluster.nodes(NodeKind.PUMP)
+        pumps = cluster.readable_nodes(NodeKind.PUMP)
         if not pumps:
             raise PumpUnavailable(f"no Pump is registered in {cluster.url}", hint="start one with `pumphouse pump run`")
         self._members.update(pumps)

@@ -81,7 +81,7 @@ class PumpWatch:
                 self._begun += 1
                 begun, news = self._begun, self._news
             try:
-                found = self._cluster.nodes(NodeKind.PUMP)
+                found = self._cluster.readable_nodes(NodeKind.PUMP)
             except (BinlogError, OSError) as error:
                 log.warning("pump_watch_failed", error=str(error))
                 return

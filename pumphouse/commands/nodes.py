@@ -96,7 +96,9 @@ def consumer_dict(status: NodeStatus, stale_s: float) -> dict[str, Any]:
 def pumps(context: Context, *, show_offline: bool, as_json: bool) -> None:
     """List the Pumps, and how far each has ordered its stream."""
     found = [
-        p for p in open_registry(context.settings).nodes(NodeKind.PUMP) if show_offline or p.state != NodeState.OFFLINE
+        p
+        for p in open_registry(context.settings).readable_nodes(NodeKind.PUMP)
+        if show_offline or p.state != NodeState.OFFLINE
     ]
     if as_json:
         print_json([pump_dict(pump) for pump in found])
@@ -110,7 +112,7 @@ def pumps(context: Context, *, show_offline: bool, as_json: bool) -> None:
 
 def _list_consumers(settings: Settings, *, show_offline: bool, as_json: bool) -> None:
     stale_s = settings.archive.consumer_stale_s
-    nodes = open_registry(settings).nodes(NodeKind.DRAINER)
+    nodes = open_registry(settings).readable_nodes(NodeKind.DRAINER)
     found = [consumer_dict(node, stale_s) for node in nodes if show_offline or node.state != NodeState.OFFLINE]
     if as_json:
         print_json(found)

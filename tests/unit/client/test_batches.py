@@ -218,9 +218,9 @@ class TellingCluster(FileCluster):
         self.news: queue.SimpleQueue = queue.SimpleQueue()
         self.looks = 0
 
-    def nodes(self, kind):
+    def readable_nodes(self, kind):
         self.looks += 1
-        return super().nodes(kind)
+        return super().readable_nodes(kind)
 
     def watch_nodes(self, kind):
         assert kind is NodeKind.PUMP
@@ -292,8 +292,8 @@ def test_a_slow_look_at_the_registry_does_not_undo_what_was_told_meanwhile(start
         slow = threading.Event()
         begun, answer = threading.Event(), threading.Event()
 
-        def nodes(self, kind):
-            found = super().nodes(kind)
+        def readable_nodes(self, kind):
+            found = super().readable_nodes(kind)
             if self.slow.is_set():
                 self.slow.clear()
                 self.begun.set()
@@ -332,7 +332,7 @@ def test_of_two_looks_the_one_that_was_begun_first_does_not_win_by_being_late(st
         assert answer.wait(10)
         return found
 
-    monkeypatch.setattr(cluster, "nodes", late)
+    monkeypatch.setattr(cluster, "readable_nodes", late)
     looking = threading.Thread(target=client.refresh)
     looking.start()
     assert begun.wait(10)

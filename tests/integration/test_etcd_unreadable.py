@@ -1,0 +1,43 @@
+"""One registry value that cannot be read, among good ones (row W4)."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from include.errors import CorruptionError
+from include.model.node import NodeKind, NodeState, NodeStatus
+from include.registry.base import NodeChange, WatchesNodes
+from include.registry.etcd_client import EtcdClient
+from include.registry.open import open_cluster
+from tests.support.etcdserver import EtcdServers
+from tests.support.pumpserver import eventually
+
+
+@pytest.mark.row("W4")
+def test_a_node_that_cannot_be_read_hides_no_other_from_clients_and_stops_who_must_know_all(tmp_path: Path) -> None:
+    with EtcdServers(tmp_path / "etcd") as etcd:
+        etcd.wait()
+        cluster = open_cluster(etcd.url)
+        good = NodeStatus(node_id="p1", host="h:1", state=NodeState.ONLINE)
+        cluster.update_node(NodeKind.PUMP, "p1", lambda _: good)
+        EtcdClient(etcd.endpoints).put(b"/tidb-binlog/v1/pumps/old", b'{"nodeId":"old","host":"h","state":"unknown"}')
+        assert cluster.readable_nodes(NodeKind.PUMP) == [good]
+        with pytest.raises(CorruptionError, match="pumps/old"):
+            cluster.nodes(NodeKind.PUMP)
+        assert isinstance(cluster, WatchesNodes)
+        watch = cluster.watch_nodes(NodeKind.PUMP)
+        seen: list[NodeChange] = []
+
+        def listen() -> None:
+            for changes in watch:
+                seen.extend(changes)
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        eventually(lambda: [each.status for each in seen] == [good])
+        watch.close()
+        thread.join(10)
+        cluster.close()
