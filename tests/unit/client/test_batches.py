@@ -323,10 +323,10 @@ def test_of_two_looks_the_one_that_was_begun_first_does_not_win_by_being_late(st
     start("a")
     client = connect(watch_interval_s=60)
     begun, answer = threading.Event(), threading.Event()
-    nodes = cluster.nodes
+    nodes = cluster.readable_nodes
 
     def late(kind):
-        monkeypatch.setattr(cluster, "nodes", nodes)
+        monkeypatch.setattr(cluster, "readable_nodes", nodes)
         found = nodes(kind)
         begun.set()
         assert answer.wait(10)
