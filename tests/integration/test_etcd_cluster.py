@@ -404,7 +404,7 @@ def test_an_etcd_whose_quota_is_used_up_is_named_with_the_way_out(tmp_path):
         client = EtcdClient(servers.endpoints)
         started = time.monotonic()
         with pytest.raises(ClusterUnavailable, match="auto-compaction") as error:
-            for number in range(10):
+            for number in range(200):
                 client.put(b"%d" % number, bytes(500_000))
         assert not error.value.sent
         assert time.monotonic() - started < 30

@@ -173,7 +173,12 @@ def directory() -> Iterator[Path]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_is_needed_is_freed(seed: int, directory: Path) -> None:
     model = Model(directory, seed)
-    steps = [model.begin] * 3 + [model.prewrite] * 8 + [model.outcome] * 9 + [model.late, model.orphan, model.accept, model.collect]
+    steps = (
+        [model.begin] * 3
+        + [model.prewrite] * 8
+        + [model.outcome] * 9
+        + [model.late, model.orphan, model.accept, model.collect]
+    )
     steps += [model.collect, model.restart]
     for number in range(160):
         model.chance.choice(steps)()
