@@ -124,6 +124,7 @@ class Submitter:
         self._bytes += sent.size
         self._in_flight.add(sent.settled)
         self._pause_when_full()
+        self._flush()  # what one stream sends must not overtake what it has sent: a C before its P is an orphan
         try:
             self._store.submit_block(
                 intake.data, intake.starts, intake.sizes, intake.columns, partial(self._cross_over, sent)
@@ -171,6 +172,8 @@ class Submitter:
             self._in_flight -= pending
 
     def _flush(self) -> None:
+        if not self._items:
+            return
         items, self._items = self._items, []
         parts, self._parts = self._parts, []
 

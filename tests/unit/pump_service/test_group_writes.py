@@ -127,6 +127,20 @@ def test_times_of_the_future_are_refused_and_those_of_now_asked_about_once(tmp_p
     run(tmp_path, test)
 
 
+@pytest.mark.row("P3", "P6")
+def test_batches_of_one_stream_are_stored_in_its_order_though_one_is_checked_item_by_item(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        first = WriteBinlogsRequest(cluster_id=CLUSTER, payloads=[prewrite(10).payload, b"\xff", prewrite(11).payload])
+        second = WriteBinlogsRequest(cluster_id=CLUSTER, payloads=[commit(10, 12).payload, commit(11, 13).payload])
+        answers = [await bench.batches.write_batch(request.SerializeToString()) for request in (first, second)]
+        await asyncio.gather(*answers)
+        settle(bench.store)
+        assert log_payloads(bench.store) == [*(first.payloads[at] for at in (0, 2)), *second.payloads]
+        assert not bench.store.unresolved()
+
+    run(tmp_path, test)
+
+
 @pytest.mark.row("P15")
 def test_reading_is_held_back_while_the_queue_is_full(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
