@@ -211,6 +211,7 @@ class Indexer:
                 floor=max(self.watermark, self._gc_point()),
                 orphans=self._orphans(),
                 known=known,
+                running=self._replaying,
                 careful=bool(self.memory or self.memory_starts),
                 now=turn.now,
             )  # fmt: skip
@@ -269,6 +270,9 @@ class Indexer:
             self._commit(start, commit, pointer, turn)
 
     def _commit(self, start: int, commit: int, pointer: Pointer, turn: _Turn) -> None:
+        # What the process before has published is saved once a second only. In a replay it may have been up to where
+        # the records before this one come to; no commit of a good writer lies there, because its prewrite still waits.
+        published = max(self.watermark, self.pairing.position()[0]) if self._replaying else self.watermark
         waited = self.pairing.resolve(start)
         in_memory = bool(self.memory) and self.memory.get(commit, (None,))[0] == start
         collides = False
@@ -287,7 +291,7 @@ class Indexer:
             self.duplicates += 1
             self.pairing.passed(0, pointer)
             return
-        late = (commit <= self.watermark and not in_memory) or collides
+        late = (commit <= published and not in_memory) or collides
         orphan = not waited and self._pointer_of(start) is None
         if orphan and self._replaying and commit <= self._gc_point() and not self._pending.knows(start, commit):
             # Collected: consumers have it, its prewrite went with its file.
@@ -302,7 +306,7 @@ class Indexer:
                     offset=pointer.offset,
                     late=late,
                     orphan=orphan,
-                    watermark=self.watermark,
+                    watermark=published,
                 )
             )
         if not collides:

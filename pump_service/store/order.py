@@ -244,14 +244,15 @@ def advance(  # noqa: C901, PLR0911, PLR0912
     tp: Bytes, start_ts: Ints, commit_ts: Ints, fid: Int32s, offset: Ints, first: int,
     nodes: Ints, slots: Int32s, state: Ints, keys: Ints, pointers: Ints, recent: Ints,
     known_ts: Ints, known: Ints, known_above: int, known_upto: int, orphans: Ints,
-    floor: int, careful: bool, arrived: int, rows: Bytes,
+    floor: int, running: bool, careful: bool, arrived: int, rows: Bytes,
 ) -> int:  # fmt: skip
     """Take records from ``first`` on; returns where it stopped: at one to be judged, or behind the last.
 
     ``known_ts`` and ``known``: timestamps and pointers of the index between ``known_above`` and ``known_upto``.
     ``orphans``: start ts of commits whose prewrite is missed. ``floor``: commits at or below it are judged (watermark,
-    GC point). ``careful``: outcomes are in memory only. What goes into the index is added to ``rows``;
-    ``state[PUTS]`` counts it.
+    GC point). ``running``: so are those at or below the watermark that the records before them come to, which may have
+    been published before a crash. ``careful``: outcomes are in memory only. What goes into the index is added to
+    ``rows``; ``state[PUTS]`` counts it.
     """
     for row in range(first, len(tp)):
         start, commit = start_ts[row], commit_ts[row]
@@ -286,7 +287,9 @@ def advance(  # noqa: C901, PLR0911, PLR0912
                     _resolve(start, nodes, slots, state)
                     _pass(commit, pointer, nodes, state)
                     continue
-            if commit <= floor or _recall(commit, keys, pointers, recent) >= 0:
+            if commit <= floor or (running and commit <= nodes[0, MAX_COMMIT]):
+                return row
+            if _recall(commit, keys, pointers, recent) >= 0:
                 return row
             if not _resolve(start, nodes, slots, state):
                 return row
@@ -377,7 +380,8 @@ class Waiting:
 
     def advance(
         self, block: Block, first: int, recent: Recent, puts: Puts, *,
-        floor: int, careful: bool, now: float, orphans: I64 = NOBODY, known: Known = NOTHING_KNOWN,
+        floor: int, careful: bool, now: float, running: bool = False, orphans: I64 = NOBODY,
+        known: Known = NOTHING_KNOWN,
     ) -> int:  # fmt: skip
         """`advance`: rows from ``first`` on that are plain; returns the first that is not, or the number of rows."""
         with self._lock:
@@ -387,7 +391,7 @@ class Waiting:
                 block.tp, block.start_ts, block.commit_ts, block.fid, block.offset, first,
                 self._nodes, self._slots, self._state, recent.keys, recent.pointers, recent.state,
                 known.ts, known.pointers, known.above, known.upto, orphans,
-                floor, careful, int(now * _NANOSECONDS), puts.rows,
+                floor, running, careful, int(now * _NANOSECONDS), puts.rows,
             )  # fmt: skip
             puts.count = int(self._state[PUTS])
         return int(stopped)

@@ -151,6 +151,24 @@ def test_what_is_met_again_after_a_restart_comes_to_the_same(
     assert again[False]["pending"]
 
 
+@pytest.mark.row("P5")
+@pytest.mark.parametrize("seed", range(6))
+def test_a_replay_judges_by_the_records_before_however_they_are_cut_and_by_kernel_as_one_by_one(
+    seed: int, tmp_path: Path
+) -> None:
+    items = _workload(random.Random(90 + seed), 600)
+    again = []
+    for number, (plain, at_once) in enumerate([(True, 1), (False, 1), (False, 50), (False, 1 << 20)]):
+        bench = Bench(tmp_path / str(number), plain=plain)
+        block = Block.concat(bench.valuelog.append([Records.of(items)]).blocks)
+        bench.start_again(plain=plain)  # nothing of it is indexed
+        for at in range(0, len(block), at_once):
+            bench.indexer.process(block[at : at + at_once])
+        again.append(bench.seen() | {"pending": [(item.start_ts, item.commit_ts) for item in bench.pending.all()]})
+    assert again[0] == again[1] == again[2] == again[3]
+    assert again[0]["pending"]
+
+
 def test_the_wait_set_grows_and_every_prewrite_is_found_and_folded(tmp_path: Path) -> None:
     chance = random.Random(5)
     fast, plain = Waiting(7, Pointer(0, 3)), Pairing(7, Pointer(0, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import plyvel
@@ -27,6 +28,7 @@ from tests.support.storekit import (
     stream,
     until,
     value_files,
+    write,
 )
 
 SMALL = {"value_log_file_bytes": 4096}
@@ -314,6 +316,33 @@ def test_positions_are_persisted_within_a_second_and_only_what_lies_behind_is_re
     store = open_store(tmp_path)
     assert store.watermark == 900
     store.close()
+
+
+@pytest.mark.row("P6", "P5")
+def test_a_late_commit_that_was_answered_right_before_a_kill_is_still_a_late_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watermark is saved once a second: what a puller has seen is more than what was saved."""
+    monkeypatch.setattr("pump_service.store.indexer.PERSIST_EVERY_S", 3600.0)
+    store = open_store(tmp_path / "data")
+    store_all(store, prewrite(50), commit(50, 100), prewrite(60), prewrite(70))
+    assert store.watermark == 100
+    assert [ts for ts, *_ in pull_all(store)] == [100]
+    on = threading.Event()
+    store._indexer.queue.call(lambda: assert_waited(on))  # the index lags behind
+    assert write(store, commit(60, 80), commit(70, 110)) == [None, None]
+    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    on.set()
+    store.close()
+    store = open_store(tmp_path / "killed")
+    assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(60, 80)]
+    assert [each.commit_ts for each in store.pull(100, max_bytes=1 << 20).behind] == [80]
+    assert stream(store, 100) == [(70, 110)]
+    store.close()
+
+
+def assert_waited(event: threading.Event) -> None:
+    assert event.wait(20)
 
 
 @pytest.mark.row("P3")
