@@ -32,6 +32,10 @@ class Unfailing:
         except (OSError, ValueError):
             self.lost += 1
 
+    def close(self) -> None:
+        """Close the stream; what is written from then on is lost."""
+        self._stream.close()
+
 
 def configure_logging(level: str = "info", path: str = "") -> None:
     """Set up structlog for a process. Libraries only call ``structlog.get_logger()``.
