@@ -7,6 +7,7 @@ error that lists the known ones. Secrets are SecretStr and are never shown.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -37,6 +38,22 @@ class TlsSettings(Section):
     cert_allowed_cn: tuple[str, ...] = Field(
         (), description="client certificates are required and must carry one of these names"
     )
+
+    @field_validator("cert_allowed_cn", mode="before")
+    @classmethod
+    def _read_names(cls, value: Any) -> Any:
+        """``a,b`` or ``["a", "b"]`` where a list cannot be written: command line and environment."""
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        try:
+            names = json.loads(text) if text.startswith("[") else text.split(",")
+        except ValueError:
+            names = [""]
+        # Without a name nobody is asked for a certificate: a variable that is empty by mistake must not mean that.
+        if not all(isinstance(name, str) and name.strip() for name in names):
+            raise ValueError('names are written as a,b or ["a", "b"], none as []')
+        return tuple(name.strip() for name in names)
 
     @property
     def enabled(self) -> bool:

@@ -88,3 +88,28 @@ def test_labels_are_a_table_or_one_line_of_text(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PUMPHOUSE_PUMP__LABELS", "zone")
     with pytest.raises(ConfigError, match="zone=a,rack=7"):
         Settings.read()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("client", ("client",)),
+        ("binlog, tidb", ("binlog", "tidb")),
+        ('["client"]', ("client",)),
+        ('["Smith, J", "tidb"]', ("Smith, J", "tidb")),
+        ("[]", ()),
+    ],
+)
+def test_names_of_clients_are_a_list_or_one_line_of_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, names: tuple[str, ...]
+) -> None:
+    (tmp_path / "pumphouse.toml").write_text('[tls]\ncert_allowed_cn = ["of the file"]\n')
+    assert Settings.read(overrides={"tls.cert_allowed_cn": text}).tls.cert_allowed_cn == names
+    monkeypatch.setenv("PUMPHOUSE_TLS__CERT_ALLOWED_CN", text)
+    assert Settings.read().tls.cert_allowed_cn == names
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", "a,,b", '["a"', '["a", ""]', "[1]"])
+def test_names_of_clients_that_came_out_empty_do_not_let_everybody_in(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"tls\.cert_allowed_cn.*none as \[\]"):
+        Settings.read(overrides={"tls.cert_allowed_cn": text})
