@@ -87,7 +87,9 @@ def build_stages(
     hold: GcHold | None = None
     resolver: Resolver = application
     if isinstance(cluster, PdCluster):
-        hold = GcHold(cluster.client, registrar.node_id, store.min_unsettled, ttl_s=settings.gc_hold_ttl_s)
+        hold = GcHold(
+            cluster.client, registrar.node_id, store.min_unsettled, store.prewrites, ttl_s=settings.gc_hold_ttl_s
+        )
         calls = TikvCalls(cluster.client, clock=clock)
         resolver = ApplicationFirst(application, TikvResolver(calls, hold, cluster.tso, close=calls.close))
     collector = Collector(

@@ -5,6 +5,9 @@ cover them, and whole ranges where a table was dropped. A service safe point in 
 lives on for a while after that node's last word, and goes when nothing waits any more.
 
 GC at X cleans what newer versions cover up to X inclusive: so the hold for a start ts lies one below it.
+
+A prewrite is found by its start ts when it is indexed. While the index lags by more than a renewal, what lies before it
+is not known: GC is kept where it is, which was below every transaction that was alive when it was written.
 """
 
 from __future__ import annotations
@@ -43,18 +46,29 @@ class SafePoints(Protocol):
 class GcHold:
     """One node's service safe point. Blocking but for `run`."""
 
-    def __init__(self, pd: SafePoints, node_id: str, oldest: Callable[[], int | None], *, ttl_s: float) -> None:
+    def __init__(
+        self,
+        pd: SafePoints,
+        node_id: str,
+        oldest: Callable[[], int | None],
+        prewrites: Callable[[], tuple[int, int]],
+        *,
+        ttl_s: float,
+    ) -> None:
         """Hold nothing yet.
 
         Args:
             pd: where safe points are kept.
             node_id: of this Pump.
-            oldest: smallest start ts of a prewrite without an outcome, or None.
+            oldest: smallest start ts of an indexed prewrite without an outcome, or None.
+            prewrites: how many were written, and how many of those are indexed.
             ttl_s: how long a hold lives after it was renewed last.
         """
         self.service_id = f"pumphouse-pump-{node_id}"
         self._pd = pd
         self._oldest = oldest
+        self._prewrites = prewrites
+        self._due = 0  # prewrites that were written at the last renewal
         self._ttl_s = max(1, int(ttl_s))
         self._held = True  # by an earlier life of this node, for all we know
         self._lock = threading.Lock()
@@ -63,8 +77,13 @@ class GcHold:
     def renew(self) -> None:
         """Hold, move or remove the safe point, as what waits now has it."""
         with self._lock:
+            # Before the oldest is looked up: what is indexed from here on is in it, or behind at the next renewal.
+            written, indexed = self._prewrites()
             oldest = self._oldest()
-            if oldest is not None:
+            lags, self._due = indexed < self._due, written
+            if lags:
+                self._stop(oldest)
+            elif oldest is not None:
                 self._hold(oldest)
             elif self._held:
                 self._pd.release_gc(self.service_id)
@@ -77,8 +96,10 @@ class GcHold:
         dropped tables up to the latter before it moves the former.
         """
         with self._lock:
+            _, indexed = self._prewrites()
             oldest = self._oldest()
-            smallest = self._hold(start_ts if oldest is None else min(oldest, start_ts))
+            oldest = start_ts if oldest is None else min(oldest, start_ts)
+            smallest = self._stop(oldest) if indexed < self._due else self._hold(oldest)
         return max(smallest, self._pd.gc_safe_point())
 
     async def run(self) -> None:
@@ -95,6 +116,17 @@ class GcHold:
             await asyncio.to_thread(self.renew)
         except (BinlogError, OSError) as error:
             log.warning("gc_hold_failed", error=str(error))
+
+    def _stop(self, oldest: int | None) -> int:
+        """Keep GC where it is now."""
+        safe_point = self._pd.gc_safe_point()
+        if oldest is not None:
+            safe_point = min(safe_point, oldest - 1)
+        smallest = self._pd.hold_gc(self.service_id, safe_point, self._ttl_s)
+        self._held = True
+        if smallest > safe_point:  # refused: some service's, perhaps ours of before, is above it, and so are all
+            smallest = self._pd.hold_gc(self.service_id, smallest, self._ttl_s)
+        return smallest
 
     def _hold(self, start_ts: int) -> int:
         smallest = self._pd.hold_gc(self.service_id, start_ts - 1, self._ttl_s)

@@ -528,6 +528,11 @@ class Store:
         lowest = self._indexer.pairing.min_start()
         return None if lowest is None else Tso(lowest)
 
+    def prewrites(self) -> tuple[int, int]:
+        """Prewrites that this process has written, and how many of them are indexed. Both only grow."""
+        indexed = self._indexer.prewrites  # first: it never looks as if more were indexed than written
+        return self._writer.prewrites, indexed
+
     def min_unsettled(self) -> Tso | None:
         """Smallest start ts whose outcome is not on disk: of prewrites without one, and of those kept in memory."""
         lowest = [self._indexer.pairing.min_start(), min(list(self._indexer.memory_starts), default=None)]

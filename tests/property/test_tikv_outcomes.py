@@ -100,7 +100,7 @@ class History:
         self.txns: list[Txn] = []
         self.gc: list[Callable[[], None]] = []  # steps of a GC run that has begun
         self.holds = self.chance.random() < 0.3  # else the Pump was down too long: its service safe point is gone
-        self.hold = GcHold(self.world, "p", self.oldest, ttl_s=60)
+        self.hold = GcHold(self.world, "p", self.oldest, lambda: (0, 0), ttl_s=60)
         self.resolver = TikvResolver(self.world, self.hold, self.world.tso, close=lambda: None)
         self.trace: list[str] = []
         self.answers = dict.fromkeys(Fate, 0)

@@ -126,7 +126,8 @@ class Rig:
         self.pd, self.tikv = pd, tikv
         self.client = PdClient(pd.addresses[0], options=PdOptions(timeout_s=0.5, deadline_s=1.0))
         self.oldest: int | None = None
-        self.hold = GcHold(self.client, "pump-1", lambda: self.oldest, ttl_s=60)
+        self.prewrites = (0, 0)  # written, indexed
+        self.hold = GcHold(self.client, "pump-1", lambda: self.oldest, lambda: self.prewrites, ttl_s=60)
         self.calls = TikvCalls(self.client, deadline_s=1.5, timeout_s=0.5)
         self.resolver = TikvResolver(self.calls, self.hold, self.client.tso, close=self.calls.close)
 
@@ -357,3 +358,23 @@ def test_where_gc_has_passed_already_the_rest_is_kept_where_it_is(rig: Rig) -> N
     assert rig.hold.reached(start_ts) == start_ts + 10
     assert rig.pd.state.collect(start_ts + 500) == start_ts + 10
     assert rig.hold.reached(start_ts + 100) == start_ts + 10
+
+
+@pytest.mark.parametrize("also", [None, 70])
+def test_gc_stands_still_while_prewrites_are_on_disk_that_the_index_does_not_have_yet(
+    rig: Rig, also: int | None
+) -> None:
+    start_ts = rig.begin()  # its P is written, and waits for its index: nobody finds it by its start ts
+    rig.pd.state.collect(start_ts - 100)
+    rig.oldest = None if also is None else start_ts + also
+    rig.prewrites = (8, 5)
+    rig.hold.renew()
+    rig.hold.renew()
+    assert rig.pd.state.collect(start_ts + 500) == start_ts - 100
+    rig.prewrites = (9, 7)
+    rig.hold.renew()
+    assert rig.hold.reached(start_ts + 60) == start_ts - 100
+    assert rig.pd.state.collect(start_ts + 500) == start_ts - 100
+    rig.prewrites, rig.oldest = (20, 12), start_ts  # all nine are indexed; what came since is new
+    rig.hold.renew()
+    assert rig.pd.state.collect(start_ts + 500) == start_ts - 1
