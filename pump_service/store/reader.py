@@ -62,6 +62,8 @@ class _Records:
         at, room = regions.load(place, np.full(n, _HEAD, np.int64))
         found = cls(at, room, place, np.empty(n, np.uint8), np.empty(n, np.int64), np.empty(n, np.int64))
         gather.classify(regions.data, at, room, ts, found.kind, found.start, found.size)
+        # The checksum does not cover the length: nothing is made or read of a size that the file does not have.
+        found.kind[_HEADER + found.size > regions.ahead(place)] = gather.BAD
         return found
 
     def with_more(self, other: _Records) -> _Records:

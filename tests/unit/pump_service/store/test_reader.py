@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,36 @@ def test_damage_is_named_when_it_is_next_and_what_lies_before_it_is_served(tmp_p
     assert batch.commit_list == [105 + 10 * n for n in range(30)]
     with pytest.raises(BadRecord):
         store.pull(batch.last, max_bytes=1 << 20)
+    store.close()
+
+
+@pytest.mark.row("P7")
+@pytest.mark.parametrize("most", [None, 1 << 20])
+@pytest.mark.parametrize("byte", [4, 5, 6, 7, 8, 9, 10, 11])
+@pytest.mark.parametrize("ts", [20, 21], ids=["prewrite", "commit"])
+def test_a_length_that_rotted_is_named_and_nothing_of_that_size_is_made(
+    ts: int, byte: int, most: int | None, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10), commit(10, 11), prewrite(20), commit(20, 21), prewrite(30), commit(30, 31))
+    pointer = store._index.get(ts)
+    assert pointer is not None
+    (path,) = value_files(tmp_path)
+    with path.open("r+b") as file:
+        file.seek(pointer.offset + byte)
+        rotten = file.read(1)[0] ^ 0x40
+        file.seek(pointer.offset + byte)
+        file.write(bytes((rotten,)))
+    batch = store.pull(0, max_bytes=1 << 20, most=most)
+    assert batch.commit_list == [11]
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRecord) as raised:
+            store.pull(batch.last, max_bytes=1 << 20, most=most)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert (raised.value.path, raised.value.offset) == (str(path), pointer.offset)
     store.close()
 
 
