@@ -225,6 +225,9 @@ class RealFileSystem:
                 durable.fsync_dir(path.parent)
             except BaseException:
                 os.close(fd)
+                # On a full disk it is tried again, and the name must be free; this one may not be durable ever.
+                with contextlib.suppress(OSError):
+                    path.unlink()
                 raise
         return RealLogHandle(fd)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from include import durable
 from include.clock import SystemClock
 from include.errors import PumpReadOnly, WriterFailed
 from include.model.position import Pointer
@@ -137,6 +138,39 @@ def test_on_a_full_disk_the_partial_append_is_cut_and_writing_resumes_when_space
     store.close()
     store = open_store(tmp_path)
     assert stream(store) == [(10, 40), (60, 61), (20, 62)]
+    store.close()
+
+
+@pytest.mark.row("P15", "P1")
+def test_a_disk_that_is_full_when_the_name_of_a_new_file_is_synced_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = FaultyFs()
+    store = open_fast(tmp_path, fs, value_log_file_bytes=4096)
+    store_all(store, prewrite(10, b"v" * 5000))  # the next record begins a file
+    new = tmp_path / "value" / "000001.vlog"
+    real, tries = durable.fsync_dir, []
+
+    def full(path: Path) -> None:
+        if new.exists() and path == new.parent:
+            tries.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "fsync_dir", full)
+        fs.free = 0
+        assert [type(status) for status in write(store, commit(10, 20))] == [PumpReadOnly]
+        assert [type(status) for status in write(store, commit(10, 20))] == [PumpReadOnly]
+    assert len(tries) > 1
+    fs.free = 1 << 40
+    assert write(store, commit(10, 20)) == [None]
+    store_all(store)
+    assert not store.writer_failed
+    assert stream(store) == [(10, 20)]
+    store.close()
+    store = open_store(tmp_path)
+    assert stream(store) == [(10, 20)]
     store.close()
 
 
