@@ -31,6 +31,7 @@ from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
 from pump_service.api.services import add_services
 from pump_service.drain import drained
+from pump_service.horizon import BELIEVED_S
 from pump_service.lifecycle import Action, must_notify
 from pump_service.push import push
 from pump_service.stages import Stages, build_stages
@@ -42,7 +43,6 @@ log = structlog.get_logger()
 
 _GRACE_S = 5.0
 _THREADS = 16
-_AHEAD_MS = 1000  # what the horizon believes of the future at most
 _REGISTER_AGAIN_S = 1.0
 _WRITER_LOOK_S = 0.5
 
@@ -295,7 +295,7 @@ class PumpApp:
 
 def check_clock(now: int, published: int) -> None:
     """CorruptionError when the cluster's clock went back below what this Pump has published: all would come late."""
-    if physical_ms(now) + _AHEAD_MS < physical_ms(published):
+    if physical_ms(now) + BELIEVED_S * 1000 < physical_ms(published):
         raise CorruptionError(
             f"the cluster's clock stands at {show(now)}, this Pump has published up to {show(published)}: it went back",
             hint="set the clock forward (PD: allocated ts; etcd: its key), above every ts ever given out",

@@ -3,8 +3,10 @@
 One commit or fake from the future would lift the watermark above every commit to come, and all of them would be late.
 Writers and resolvers draw their timestamps from the same cluster as we do, so what lies above a fresh one of ours is
 made up. To ask for each write would be dear: what lies in the milliseconds that have passed since the last question is
-believed, because the cluster's clock goes on. PD's does so in steps of 50 ms, so one that is made up
-can be believed that much early: no more than a step beyond what PD gives out next.
+believed, because the cluster's clock goes on. It may do so in steps (PD's are of 50 ms), or stand still for a while
+where it was ahead of the time of day (a new leader of PD, an etcd:// cluster of machines that disagree): so one that is
+made up can be believed early, by `BELIEVED_S` at most. Whatever was drawn from the cluster is never refused, and never
+above the cluster's clock, so of those that draw their timestamps no commit comes late.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from include.model.tso import Tso, physical_ms
 from include.registry.base import Cluster
 from pump_service.shared import Shared
 
-# A cluster whose clock was set back stands still for a while: we would believe this much of the future at most.
-_BELIEVED_S = 1.0
+# After so long the cluster is asked again, so this much of the future is believed at most.
+BELIEVED_S = 0.1
 _SHORTEST_S = 0.0002
 
 
@@ -69,7 +71,7 @@ class Horizon:
         if ts <= known.latest:
             return True
         elapsed_s = self._clock.monotonic() - known.answered_at
-        return elapsed_s < _BELIEVED_S and physical_ms(ts) < known.physical_ms + int(elapsed_s * 1000)
+        return elapsed_s < BELIEVED_S and physical_ms(ts) < known.physical_ms + int(elapsed_s * 1000)
 
     async def reaches(self, ts: int) -> bool:
         """Whether the cluster can have given out a timestamp. Raises PumpUnavailable when it cannot be asked."""
@@ -96,4 +98,4 @@ class Horizon:
         elapsed_s = self._clock.monotonic() - self._timestamps.answered_at
         due_s = (physical_ms(ts) + 1 - self._timestamps.physical_ms) / 1000
         wait_s = max(due_s - elapsed_s, _SHORTEST_S)
-        return wait_s if wait_s <= self._patience_s and elapsed_s + wait_s < _BELIEVED_S else 0.0
+        return wait_s if wait_s <= self._patience_s and elapsed_s + wait_s < BELIEVED_S else 0.0

@@ -72,3 +72,19 @@ def test_a_timestamp_from_the_future_is_asked_about_and_refused() -> None:
         assert server.asked > asked
 
     asyncio.run(run())
+
+
+def test_a_clock_that_stands_still_is_not_believed_to_have_gone_far() -> None:
+    server = Server()
+    cluster: Cluster = server  # type: ignore[assignment]
+    horizon = Horizon(Timestamps(cluster, server), server)
+
+    async def run() -> None:
+        server.last = compose(int((server.moment + 3600) * 1000))  # it is ahead of the time of day, and waits for it
+        for _ in range(20):
+            assert await horizon.reaches(server.draw())
+            server.sleep(0.13)
+            # Made up, and above what the cluster gives out for an hour to come.
+            assert not await horizon.reaches(server.last + compose(110))
+
+    asyncio.run(run())
