@@ -721,7 +721,8 @@ class Store:
     def _deletion_limit(self) -> gc.Limit:
         gc_point = self.gc_point
         # The order of these looks matters. What is indexed after the first is covered by the summaries; a prewrite that
-        # pairing no longer has when it is asked has its commit in the summaries, which are read last.
+        # pairing no longer has when it is asked has its commit in the summaries, which are read last. A late commit
+        # was noted before the first look, or is covered by the summaries as one that is not indexed.
         indexed_end = self._indexer.indexed_end
         unresolved = [self._indexer.pairing.min_start(), min(list(self._indexer.memory_starts), default=None)]
         pending = self._pending.lowest()

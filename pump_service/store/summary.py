@@ -134,8 +134,9 @@ def lowest_open_start(
 ) -> int:
     """Smallest start ts in one file that the deletion limit may not pass, NEVER when there is none.
 
-    It covers prewrites whose commit in this file lies above ``gc_point``, and prewrites at or behind ``indexed_end``
-    (not indexed yet, so pairing does not know them). ``read`` gives the records between two offsets.
+    It covers prewrites whose commit in this file lies above ``gc_point``, and what lies at or behind ``indexed_end``:
+    prewrites that pairing does not know yet, and those of commits, wherever these lie: pairing may have resolved them
+    already, and a late one is not noted before it is indexed. ``read`` gives the records between two offsets.
     """
     lowest = NEVER
     if len(buckets) == 0:
@@ -147,7 +148,8 @@ def lowest_open_start(
         lowest = int(buckets[clear, MIN_COMMIT_START].min())
     unindexed = buckets[:, END] > indexed_end
     if unindexed.any():
-        lowest = min(lowest, int(buckets[unindexed, MIN_PREWRITE_START].min()))
+        starts = buckets[unindexed][:, [MIN_COMMIT_START, MIN_PREWRITE_START]]
+        lowest = min(lowest, int(starts.min()))
     for at in np.flatnonzero(across).tolist():
         if buckets[at, MIN_COMMIT_START] >= lowest:
             continue

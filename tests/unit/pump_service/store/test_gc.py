@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import threading
 import time
@@ -27,7 +28,9 @@ from tests.support.storekit import (
     rollback,
     store_all,
     stream,
+    until,
     value_files,
+    write,
 )
 
 FAR = 1 << 60
@@ -172,6 +175,45 @@ def test_a_late_or_orphan_commit_holds_deletion_until_it_is_accepted(tmp_path: P
     report = store.collect({"archive": 1200}, FAR)
     assert report.deletion_limit == 1200
     assert report.freed_files > 0
+    store.close()
+
+
+@pytest.mark.row("P11", "P6")
+def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is noted again and again on a full disk, while its prewrite waits no more."""
+    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.store.store._PERSIST_WITHIN_S", 0.05)
+    fs = FaultyFs()
+    store = open_store(tmp_path, fs, **SMALL)
+    transactions(store, 1000, 10)
+    store_all(store, prewrite(1095, VALUE))
+    transactions(store, 1100, 10)
+    store_all(store, rollback(1095), fake(1200))
+    large = prewrite(1096, b"v" * 5000)  # its file ends with it
+    store_all(store, large)
+    store_all(store, prewrite(1199), rollback(1199))
+    tries = []
+
+    def full(path: Path) -> None:
+        if path.name == "commits.jsonl":
+            tries.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    fs.faults["append"] = full
+    assert write(store, commit(1096, 1150)) == [None]
+    until(lambda: tries)
+    assert not store.is_unresolved(1096)
+    report = store.collect({"archive": 1200}, FAR)
+    assert (report.gc_point, report.deletion_limit) == (1200, 1096)
+    fs.faults.clear()
+    store_all(store)
+    assert [(each.start_ts, each.commit_ts, each.late, each.orphan) for each in store.late()] == [
+        (1096, 1150, True, False)
+    ]
+    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1096
+    assert store.find(1096) == large.payload
+    store.accept(1096, 1150, "test")
+    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1200
     store.close()
 
 
