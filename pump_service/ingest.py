@@ -123,9 +123,14 @@ class Ingest:
             return answer
 
         def arrange(stored: asyncio.Future[Statuses]) -> None:
-            for place, status in zip(places, stored.result(), strict=True):
-                statuses[place] = status
-            if not answer.done():
+            if answer.done():
+                return
+            try:
+                for place, status in zip(places, stored.result(), strict=True):
+                    statuses[place] = status
+            except ValueError as error:  # not one each: what is durable is not known
+                answer.set_exception(error)
+            else:
                 answer.set_result(statuses)
 
         self._submitter.submit(items).add_done_callback(arrange)

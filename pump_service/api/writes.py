@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import grpc
 import structlog
@@ -50,7 +50,7 @@ class GroupWrites:
                 self._written.observe_many(seconds, len(requests))
                 answer([DURABLE] * len(requests))
             else:
-                answer([self._answered(status, seconds) for status in statuses])
+                answer(self._answers(statuses, seconds))
 
         if not self._ingest.take(intake, done):
             task = asyncio.get_running_loop().create_task(self._later(requests, intake, done, answer, began))
@@ -75,8 +75,7 @@ class GroupWrites:
             if await self._ingest.take_soon(intake, done):
                 return
             statuses = await asyncio.gather(*(self._one(request) for request in requests))
-            seconds = time.perf_counter() - began
-            answers = [self._answered(status, seconds) for status in statuses]
+            answers = self._answers(statuses, time.perf_counter() - began)
         except Exception as error:
             # Nobody waits for this task: without an answer its callers would wait for ever.
             log.exception("write_failed", calls=len(requests))
@@ -98,6 +97,17 @@ class GroupWrites:
             log.exception("write_failed", calls=1)
             return BinlogError(_unexpected(error))
         return None
+
+    def _answers(self, statuses: Statuses, seconds: float) -> list[Answer]:
+        """One each, also where an error is one that cannot be put into words: without it a caller waits for ever."""
+        answers: list[Answer] = []
+        for status in statuses:
+            try:
+                answers.append(self._answered(status, seconds))
+            except Exception as error:
+                log.exception("refusal_failed")
+                answers.append(Refusal(grpc.StatusCode.UNKNOWN, _unexpected(error)))
+        return answers
 
     def _answered(self, status: BinlogError | None, seconds: float) -> Answer:
         if status is None:
@@ -128,8 +138,7 @@ class BatchWrites:
                 answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
                 def done(statuses: Statuses | None) -> None:
-                    if not answer.done():
-                        answer.set_result(_response(batch_id, statuses, len(intake)))
+                    _set(answer, lambda: _response(batch_id, statuses, len(intake)))
 
                 if self._ingest.take(intake, done) or await self._ingest.take_soon(intake, done):
                     return answer
@@ -145,11 +154,20 @@ class BatchWrites:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def arrange(stored: asyncio.Future[Statuses]) -> None:
-            if not answer.done():
-                answer.set_result(_response(message.batch_id, stored.result(), len(message.payloads)))
+            _set(answer, lambda: _response(message.batch_id, stored.result(), len(message.payloads)))
 
         statuses.add_done_callback(arrange)
         return answer
+
+
+def _set(answer: asyncio.Future[bytes], make: Callable[[], bytes]) -> None:
+    """Set what is made, or the error of making it: the stream waits for one of them."""
+    if answer.done():
+        return
+    try:
+        answer.set_result(make())
+    except Exception as error:  # noqa: BLE001 - raised where the stream waits
+        answer.set_exception(error)
 
 
 def _unexpected(error: Exception) -> str:

@@ -11,10 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from include.clock import SYSTEM_CLOCK
+from include.errors import WriterFailed
 from include.model.tso import Tso, compose
 from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from include.registry.file import FileCluster
+from pump_service.api import writes
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
 from pump_service.door.group import Answer, Refusal
@@ -270,17 +272,47 @@ def test_groups_that_wait_for_the_disk_hold_readers_back_whichever_way_they_go(t
         bench.ingest.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
         payload = prewrite(10, b"v" * 200_000).payload + tail  # with a field that is unknown
         with bench.store._writer.lock:
-            writes: list[asyncio.Future[Sequence[Answer]]] = []
+            under_way: list[asyncio.Future[Sequence[Answer]]] = []
             while "pause" not in calls:
-                assert len(writes) < 4
-                writes.append(asyncio.ensure_future(bench.write(payload, payload)))
+                assert len(under_way) < 4
+                under_way.append(asyncio.ensure_future(bench.write(payload, payload)))
                 await asyncio.sleep(0)
             assert "resume" not in calls
         # The groups are more than the whole queue, and wait for room in it all the same.
-        writes += [asyncio.ensure_future(bench.write(payload, payload)) for _ in range(4)]
-        assert await asyncio.wait_for(asyncio.gather(*writes), 20) == [[DURABLE, DURABLE]] * len(writes)
+        under_way += [asyncio.ensure_future(bench.write(payload, payload)) for _ in range(4)]
+        assert await asyncio.wait_for(asyncio.gather(*under_way), 20) == [[DURABLE, DURABLE]] * len(under_way)
         await asyncio.sleep(0)
         assert calls[-1] == "resume"
         assert bench.submitter._bytes + bench.submitter._held == 0
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W1", "P15")
+@pytest.mark.parametrize("tail", [b"", b"\xa8\x06\x01"], ids=["by columns", "one by one"])
+def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes
+) -> None:
+    async def test(bench: Bench) -> None:
+        # As the path of a data directory that is no UTF-8 has it.
+        bench.store._writer.failed = WriterFailed("EIO on /data/\udcff")
+
+        def fail(error: object) -> None:
+            raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
+
+        api = PumpBatchApi(bench.ingest, None, None, bench.metrics, pull_bytes=1 << 20)  # type: ignore[arg-type]
+        payloads = [prewrite(n).payload + tail for n in (5, 6)]
+
+        async def requests() -> AsyncIterator[bytes]:
+            yield WriteBinlogsRequest(cluster_id=CLUSTER, batch_id=1, payloads=payloads).SerializeToString()
+
+        with pytest.raises(ValueError, match="surrogates not allowed"):  # which ends the stream
+            await asyncio.wait_for(anext(api.WriteBinlogs(requests(), None)), 5)  # type: ignore[arg-type]
+        monkeypatch.setattr(writes, "go_abort", fail)
+        with capture_logs():
+            answers = await asyncio.wait_for(bench.write(*payloads), 5)
+        assert all("surrogates not allowed" in _code_and_text(answer)[1] for answer in answers)
+        bench.store._writer.failed = None
+        assert await asyncio.wait_for(bench.write(*payloads), 5) == [DURABLE, DURABLE]
 
     run(tmp_path, test)
