@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpUnavailable
 from include.model.binlog import BinlogType
@@ -122,18 +123,7 @@ class Ingest:
             answer.set_result(statuses)
             return answer
 
-        def arrange(stored: asyncio.Future[Statuses]) -> None:
-            if answer.done():
-                return
-            try:
-                for place, status in zip(places, stored.result(), strict=True):
-                    statuses[place] = status
-            except ValueError as error:  # not one each: what is durable is not known
-                answer.set_exception(error)
-            else:
-                answer.set_result(statuses)
-
-        self._submitter.submit(items).add_done_callback(arrange)
+        self._submitter.submit(items).add_done_callback(partial(_arrange, answer, statuses, places))
         return answer
 
     async def _without_future(self, parsed: Sequence[tuple[int, Item]], statuses: Statuses) -> list[tuple[int, Item]]:
@@ -167,6 +157,21 @@ class Ingest:
             state = self._lifecycle.state
             raise PumpDraining(f"this Pump takes nothing more: {state}", state=str(state))
         return item.start_ts == 0 and item.commit_ts == 0
+
+
+def _arrange(
+    answer: asyncio.Future[Statuses], statuses: Statuses, places: Sequence[int], stored: asyncio.Future[Statuses]
+) -> None:
+    """Put what the store says of its items to their places, and answer."""
+    if answer.done():
+        return
+    try:
+        for place, status in zip(places, stored.result(), strict=True):
+            statuses[place] = status
+    except ValueError as error:  # not one each: what is durable is not known
+        answer.set_exception(error)
+    else:
+        answer.set_result(statuses)
 
 
 def _latest(item: Item) -> int:
