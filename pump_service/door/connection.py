@@ -60,7 +60,10 @@ class Connection(asyncio.Protocol):
         self._held_bytes = 0  # of requests that handlers have not taken
         self._uncredited = 0
         self.recv_window = self.limits.connection_window
+        # Of a new stream. Less than the default holds from the acknowledgement of our SETTINGS on (section 6.9.3).
+        self.stream_window = max(self.limits.stream_window, frames.DEFAULT_WINDOW)
         self.asked: float | None = None
+        self._linger: asyncio.TimerHandle | None = None
         self.going = False  # GOAWAY is out
         self._reasons: set[str] = set()
         self.peer, self.auth_context = server.identify(transport)
@@ -135,6 +138,8 @@ class Connection(asyncio.Protocol):
         del exc
         self.closed = True
         self.sender.blocked = True
+        if self._linger is not None:
+            self._linger.cancel()  # it would hold all of this until then
         for stream in list(self.streams.values()):
             self.sender.forget(stream)
             if stream.call is not None:
@@ -278,6 +283,14 @@ class Connection(asyncio.Protocol):
         if self.recv_window < 0:
             raise ConnectionFault(frames.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
 
+    def acknowledged(self) -> None:
+        """The peer has our SETTINGS: its streams' windows are what they say."""
+        change = self.limits.stream_window - self.stream_window
+        if change:
+            self.stream_window += change
+            for stream in self.streams.values():
+                stream.recv_window += change
+
     def held(self, size: int) -> None:
         """Bytes that wait for a handler are not credited until it has taken them."""
         self._held_bytes += size
@@ -317,7 +330,7 @@ class Connection(asyncio.Protocol):
 
     def open_call(self, stream_id: int, head: Head, timeout: float | None) -> Stream:
         """Begin a call that gets a stream of its own."""
-        stream = Stream(stream_id, self.limits.stream_window, self.sender.initial_window, head.content_length)
+        stream = Stream(stream_id, self.stream_window, self.sender.initial_window, head.content_length)
         self.streams[stream_id] = stream
         deadline = None if timeout is None else self.heard + timeout
         kind = PlainCall if head.http_status else Call if head.group is not None else HandlerCall
@@ -420,7 +433,7 @@ class Connection(asyncio.Protocol):
         self.closed = True
         self.transport.close()
         # A peer that does not read would keep it open for ever.
-        self._loop.call_later(_LINGER_S, self.transport.abort)
+        self._linger = self._loop.call_later(_LINGER_S, self.transport.abort)
 
     def go_away(self) -> None:
         """Take no new calls; the peer goes elsewhere with them."""

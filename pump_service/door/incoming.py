@@ -190,7 +190,7 @@ class Incoming:
         if timeout == MALFORMED:
             refusal = refusal or _MALFORMED_TIMEOUT
         if refusal is not None and not head.http_status:
-            stream = Stream(stream_id, self._limits.stream_window, connection.sender.initial_window, None)
+            stream = Stream(stream_id, connection.stream_window, connection.sender.initial_window, None)
             stream.remote_closed = end_stream
             connection.streams[stream_id] = stream
             connection.refuse(stream, refusal, begun=False)
@@ -230,6 +230,7 @@ class Incoming:
         if flags & frames.ACK:
             if payload:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, "an acknowledgement with a payload")
+            self._connection.acknowledged()
             return
         if len(payload) % 6:
             raise ConnectionFault(frames.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")

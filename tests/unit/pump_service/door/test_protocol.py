@@ -18,6 +18,7 @@ from tests.support.doorkit import (
     GROUP,
     PREFACE,
     UNARY,
+    UP,
     Echo,
     Peer,
     answers,
@@ -328,6 +329,7 @@ async def test_what_is_received_is_credited_in_few_frames() -> None:
 @run
 async def test_more_data_than_the_window_allows_is_an_error() -> None:
     peer = Peer(limits=Limits(stream_window=20_000)).greet()
+    peer.send(frame(4, 1, 0))  # it knows of the window
     n, data = peer.call("/t.T/Up", None)
     message = prefixed(bytes(9_000))
     peer.send(data + (frame(0, 0, n, message)) * 3)  # nobody has taken them yet
@@ -336,6 +338,23 @@ async def test_more_data_than_the_window_allows_is_an_error() -> None:
     n, data = peer.call(UNARY, None)
     peer.send(data + frame(0, 0, n, b"\0" + struct.pack(">I", 1 << 20)) + frame(0, 0, n, bytes(16_384)) * 7)
     assert goaways(peer.frames()) == [f.FLOW_CONTROL_ERROR]
+
+
+@run
+async def test_a_window_below_the_default_holds_from_the_acknowledgement_of_our_settings_on() -> None:
+    peer = Peer(limits=Limits(stream_window=20_000)).greet()
+    n, data = peer.call(UP, None)
+    peer.send(data + frame(0, 0, n, prefixed(bytes(15_000))) * 3)  # RFC 9113, 6.9.3: under way before it knew
+    assert not resets(peer.frames())
+    peer.send(frame(4, 1, 0))
+    await peer.settle()  # the handler takes them, and they are credited
+    peer.send(frame(0, 0, n, prefixed(bytes(14_000))))
+    await peer.settle()
+    peer.send(frame(0, 1, n, prefixed(b"")))
+    assert len(answers(await peer.settle())[n][0]) == 5 + 3 * 15_000 + 14_000 + 4
+    n, data = peer.call(UP, None)
+    peer.send(data + frame(0, 0, n, prefixed(bytes(10_000))) * 3)
+    assert resets(peer.frames()) == {n: f.FLOW_CONTROL_ERROR}
 
 
 # ---- floods and limits
