@@ -89,6 +89,7 @@ class PumpClient:
         self._clock = clock
         self._members = Members(make_selector(strategy, labels, label_fallback=label_fallback))
         self._lock = threading.Lock()
+        self._closed = False
         self._connections: dict[str, PumpConnection] = {}
         self._senders: dict[str, CommitSender] = {}
         self._taken_by: OrderedDict[int, str] = OrderedDict()
@@ -150,14 +151,14 @@ class PumpClient:
                 if node_id is not None:
                     of.setdefault(node_id, []).append(payload)
             for node_id, payloads in of.items():
-                self._sender(node_id).put(*payloads)
+                self._send(node_id, *payloads)
 
     def write_commit(self, payload: bytes, start_ts: int) -> None:
         """Send a C-binlog in the background, to the Pump that took the P. Never fails; a lost one is asked for."""
         with self._lock:
             node_id = self._taken_by.pop(start_ts, None)
             if node_id is not None:
-                self._sender(node_id).put(payload)
+                self._send(node_id, payload)
 
     def write_rollback(self, payload: bytes, start_ts: int) -> None:
         """Send a Rollback binlog; as `write_commit`."""
@@ -216,9 +217,10 @@ class PumpClient:
         return all(sender.flush(max(0.0, until - self._clock.monotonic())) for sender in senders)
 
     def close(self, flush_s: float = 5.0) -> None:
-        """Flush commits for so long, then stop all threads and close all channels."""
+        """Flush commits for so long, then stop all threads and close all channels; later writes are refused."""
         self.flush(flush_s)
         with self._lock:
+            self._closed = True
             senders, connections = list(self._senders.values()), list(self._connections.values())
             self._connections.clear()
         for sender in senders:
@@ -304,6 +306,8 @@ class PumpClient:
     def _connection(self, pump: NodeStatus) -> PumpConnection:
         stale = None
         with self._lock:
+            if self._closed:  # a thread that was on its way would leave a channel behind
+                raise PumpUnavailable("this client is closed", node_id=pump.node_id)
             connection = self._connections.get(pump.node_id)
             batch = pump.extra is not None and pump.extra.batch
             if connection is not None and (connection.host, connection.batch) != (pump.host, batch):
@@ -334,6 +338,13 @@ class PumpClient:
             sender.close(0)
         for connection in connections:
             connection.close()
+
+    def _send(self, node_id: str, *payloads: bytes) -> None:
+        """Queue outcomes for a Pump. Call it with the lock held."""
+        if self._closed:
+            self._commits_lost += len(payloads)
+        else:
+            self._sender(node_id).put(*payloads)
 
     def _sender(self, node_id: str) -> CommitSender:
         sender = self._senders.get(node_id)

@@ -466,3 +466,39 @@ def test_what_a_removed_pump_has_not_answered_is_not_thrown_away(start, connect,
     client.refresh()
     assert client.flush(5)
     assert pump.of_type("Commit") == [1]
+
+
+@pytest.mark.row("C3")
+def test_a_client_that_is_closed_opens_nothing_any_more(start, connect, monkeypatch):
+    start("a")
+    client = connect()
+    for start_ts in (1, 2):
+        prewrite(client, start_ts)
+    opened, entered, go_on = [], threading.Event(), threading.Event()
+
+    class Slow(PumpConnection):
+        def __init__(self, *given, **more) -> None:
+            opened.append(self)
+            super().__init__(*given, **more)
+
+    get = client._members.get
+
+    def slow(node_id):
+        entered.set()
+        go_on.wait(5)
+        return get(node_id)
+
+    monkeypatch.setattr(cluster_module, "PumpConnection", Slow)
+    monkeypatch.setattr(client._members, "get", slow)
+    client.write_commit(make_commit(1, 2, b"k"), 1)
+    assert entered.wait(5)  # its thread is about to ask for the connection
+    threads = set(threading.enumerate())
+    client.close(flush_s=0)
+    go_on.set()
+    wait_until(lambda: not any(thread.name == "commits-a" for thread in threading.enumerate()))
+    client.write_commit(make_commit(2, 3, b"k"), 2)
+    with pytest.raises(PumpUnavailable, match="closed"):
+        prewrite(client, 3)
+    assert not opened
+    assert not set(threading.enumerate()) - threads
+    assert client.stats.commits_lost == 2
