@@ -217,9 +217,9 @@ def test_a_watch_tells_every_change_once_and_in_order_over_broken_connections(ow
     wanted = [NodeChange(node_id="a", status=status("a"))]
     for round_ in range(3):
         for score in range(3):
-            new = status("b/c", score=10 * round_ + score)
-            cluster.update_node(NodeKind.PUMP, "b/c", lambda _, new=new: new)
-            wanted.append(NodeChange(node_id="b/c", status=new))
+            new = status("b.c", score=10 * round_ + score)
+            cluster.update_node(NodeKind.PUMP, "b.c", lambda _, new=new: new)
+            wanted.append(NodeChange(node_id="b.c", status=new))
         cluster.update_node(NodeKind.DRAINER, "d", lambda _: status("d"))
         own.kill()
         own.start(0)

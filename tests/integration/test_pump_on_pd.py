@@ -130,12 +130,15 @@ def test_an_application_that_registered_for_a_key_is_asked_and_tikv_is_not(
 ) -> None:
     asked = len(tikv.asked)
     outcomes: dict[int, int] = {}
-    with ResolverServer(cluster, "app", [key(5)[:11]], lambda ts, k, decide: committed(outcomes[ts])):
+    server = ResolverServer(cluster, "app", [key(5)[:11]], lambda ts, k, decide: committed(outcomes[ts]))
+    try:
         time.sleep(1.1)  # the Pump reads the registry once a second
         start_ts = cluster.tso()
         pump.write(prewrite(start_ts, b"theirs", key=key(5)))
         commit_ts = outcomes[start_ts] = cluster.tso()
         (found,) = pump.pull_until(commit_ts, after=start_ts)
+    finally:
+        server.unregister()  # one that is only stopped keeps its keys, and those of other tests lie among them
     assert found.prewrite_value == b"theirs"
     assert len(tikv.asked) == asked
     time.sleep(1.1)
