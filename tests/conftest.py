@@ -9,12 +9,21 @@ import json
 import os
 import platform
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 RECORD = Path(__file__).resolve().parents[1] / "docs" / "reliability.json"
 _results: list[dict[str, object]] = []
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """An entry point that a test called in this process sets a level and a stream; the next test has neither."""
+    yield
+    structlog.reset_defaults()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
