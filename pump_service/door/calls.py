@@ -45,6 +45,7 @@ class Call:
         self._bucket = 0
         self.done = False
         self._messages: list[bytes] = []
+        self._counted = 0  # bytes of `_assembler` and `_messages`, as the connection knows them
         if deadline is not None:
             self._bucket = connection.deadlines.add(deadline, self)
 
@@ -55,15 +56,19 @@ class Call:
         """Bytes of the request."""
         if self.done:
             return
-        before = self._assembler.held
         messages = self._assembler.feed(data)
-        room = self._connection.assembling(self._assembler.held - before)
         if isinstance(messages, Refusal):
             self.refuse(messages)
-        elif not room:
-            self.refuse(Refusal(_Code.RESOURCE_EXHAUSTED, "the server holds too many incomplete requests"))
-        elif messages:
+            return
+        if messages:
             self._take(messages)
+        if not self.done and not self._count(self._assembler.held + sum(map(len, self._messages))):
+            self.refuse(Refusal(_Code.RESOURCE_EXHAUSTED, "the server holds too many incomplete requests"))
+
+    def _count(self, held: int) -> bool:
+        """Tell what an open request holds: parts of messages, and whole ones without the end of the request."""
+        change, self._counted = held - self._counted, held
+        return not change or self._connection.assembling(change)
 
     def _take(self, messages: list[bytes]) -> None:
         self._messages += messages
@@ -77,6 +82,7 @@ class Call:
         if self._assembler.held:
             self.refuse(Refusal(_Code.INTERNAL, "the request ends within a message"))
         else:
+            self._count(0)  # whoever takes it counts it from here
             self._complete()
 
     def _complete(self) -> None:
@@ -106,8 +112,7 @@ class Call:
         self.done = True
         if self._bucket:
             self._connection.deadlines.discard(self._bucket, self)
-        if self._assembler.held:
-            self._connection.assembling(-self._assembler.held)
+        self._count(0)
         self._messages = []
 
     def ended(self) -> None:

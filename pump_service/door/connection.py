@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
         self._rest_size = 0
         self._need = len(frames.PREFACE)
         self._held_bytes = 0  # of requests that handlers have not taken
+        self._assembling = 0  # of requests that are not complete
         self._uncredited = 0
         self.recv_window = self.limits.connection_window
         # Of a new stream. Less than the default holds from the acknowledgement of our SETTINGS on (section 6.9.3).
@@ -313,8 +314,10 @@ class Connection(asyncio.Protocol):
             self.sender.add(frames.window_update(stream.stream_id, free))
 
     def assembling(self, change: int) -> bool:
-        """Count bytes of incomplete messages; False when the server has too many."""
-        return self.server.assembling(change)
+        """Count bytes of incomplete requests; False when this connection or the server has too many."""
+        self._assembling += change
+        room = self._assembling <= self.limits.message + self.limits.connection_window
+        return self.server.assembling(change) and (change <= 0 or room)
 
     # ---- calls -------------------------------------------------------------------------------------------------
 

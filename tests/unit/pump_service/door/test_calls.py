@@ -449,3 +449,34 @@ async def test_too_many_connections_are_not_let_in() -> None:
     peers[0].send(PREFACE + frame(4, 0, 0))
     peers[0].connection.connection_lost(None)
     assert not Peer(server).wire.closing
+
+
+@pytest.mark.parametrize("path", [GROUP, UNARY])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(message=50_000, assembling=100_000),
+        Limits(message=50_000, connection_window=70_000, assembling=1 << 30),
+    ],
+)
+def test_whole_messages_without_the_end_of_their_request_count_as_held(path: str, limits: Limits) -> None:
+    async def test() -> None:
+        peer = Peer(limits=limits).greet()
+        peer.send(frame(8, 0, 0, struct.pack(">I", 1 << 20)))
+        opened = []
+        for _ in range(10):
+            n, data = peer.call(path, bytes(15_000), end=False)
+            opened.append(n)
+            peer.send(data)
+        most = min(limits.assembling, limits.message + limits.connection_window)
+        assert peer.server._assembling <= most
+        refused = statuses(peer.frames())
+        assert set(refused) == set(opened[most // 15_000 :])
+        assert {status for status, _ in refused.values()} == {code(Code.RESOURCE_EXHAUSTED)}
+        for n in opened:
+            if n not in refused:
+                peer.send(frame(0, 1, n))
+        assert set(answers(await peer.settle())) == set(opened) - set(refused)
+        assert peer.server._assembling == peer.connection._assembling == 0
+
+    asyncio.run(test())
