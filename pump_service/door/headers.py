@@ -48,11 +48,13 @@ class HeaderReader(Generic[H]):
 
     Args:
         make: what a request's fields (without grpc-timeout) mean; called once for equal fields, the result is shared.
-        max_list: RFC 9113, 6.5.2, for the library's way; `make` judges the size for the others.
+        max_list: RFC 9113, 6.5.2. The library's way ends the connection above it; the others give `make` the fields up
+            to the one that is too much (a byte may stand for 4 KiB of the table), for it to refuse.
     """
 
     def __init__(self, make: Callable[[Fields], H], max_list: int) -> None:
         self._make = make
+        self._max_list = max_list
         self._decoder = hpack.Decoder(max_header_list_size=max_list)
         self._table = self._decoder.header_table
         self._dynamic = self._table.dynamic_entries
@@ -110,10 +112,11 @@ class HeaderReader(Generic[H]):
         except (HPACKError, IndexError, UnicodeError) as error:
             raise ConnectionFault(COMPRESSION_ERROR, f"header block: {error}") from error
 
-    def _walk(self, block: bytes) -> tuple[Fields, bool, int]:
+    def _walk(self, block: bytes) -> tuple[Fields, bool, int]:  # noqa: PLR0912 - one loop: calls cost more
         dynamic = self._dynamic
         fields: list[Field] = []
         changed = False
+        left = self._max_list
         at = last = 0
         while at < len(block):
             byte = block[at]
@@ -123,7 +126,10 @@ class HeaderReader(Generic[H]):
                 index = byte & 0x7F
                 if index == 0x7F:
                     index, at = _integer(block, at, 0x7F)
-                fields.append(self._entry(index) if index < _DYNAMIC else dynamic[index - _DYNAMIC])
+                field = self._entry(index) if index < _DYNAMIC else dynamic[index - _DYNAMIC]
+                if left >= 0:
+                    fields.append(field)
+                    left -= len(field[0]) + len(field[1]) + 32
                 continue
             if byte & 0x40:
                 index, mask = byte & 0x3F, 0x3F
@@ -143,7 +149,9 @@ class HeaderReader(Generic[H]):
                 if not changed:
                     changed = True
                     self.blocks.clear()
-            fields.append((name, value))
+            if left >= 0:  # above the limit only the table is kept up
+                fields.append((name, value))
+                left -= len(name) + len(value) + 32
         return tuple(fields), changed, last
 
     @staticmethod

@@ -71,6 +71,9 @@ class Routes:
 
     def head(self, fields: Fields) -> Head:
         """Meaning of a request's fields."""
+        if sum(len(name) + len(value) + 32 for name, value in fields) > self._max_list:
+            # Before anything is read in it: the reader has left out what is above the limit.
+            return Head((), http_status=431, text="the request's header list is too large\n")
         if (fault := malformed(fields)) is not None:
             return Head(fields, malformed=fault)
         values = dict(fields)
@@ -78,8 +81,6 @@ class Routes:
         if len(lengths) > 1 or not all(value.isdigit() and len(value) < 19 for value in lengths):
             return Head(fields, malformed="content-length")
         length = int(lengths.pop()) if lengths else None
-        if sum(len(name) + len(value) + 32 for name, value in fields) > self._max_list:
-            return Head(fields, content_length=length, http_status=431, text="the request's header list is too large\n")
         if values[b":method"] != b"POST" or not _GRPC.fullmatch(values.get(b"content-type", b"")):
             return Head(fields, content_length=length, http_status=415, text=_NOT_GRPC)
         return self._grpc_head(fields, values, length)

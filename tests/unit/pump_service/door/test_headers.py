@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pump_service.door.frames import COMPRESSION_ERROR, ConnectionFault
 from pump_service.door.headers import MALFORMED, TIMEOUT, Fields, HeaderReader, timeout_s
 from pump_service.door.replies import HEADERS, TRAILERS, ReplyBlocks, fields, literal, percent_encoded
+from pump_service.door.routes import Routes
 
 NAMES = st.sampled_from([b":path", b":method", b"grpc-timeout", b"user-agent", b"x-a", b"x-b", b"content-type"])
 FIELD = st.tuples(NAMES, st.binary(max_size=40))
@@ -185,3 +186,15 @@ def test_long_metadata_is_read_by_the_library(key: str, value: bytes) -> None:
 
     assert found[0] == ("x" + key + "-bin").encode()
     assert base64.b64decode(found[1] + b"=" * (-len(found[1]) % 4)) == value
+
+
+def test_references_to_large_entries_are_not_followed_above_the_limit() -> None:
+    routes = Routes(32 << 10)
+    reader = HeaderReader(routes.head, 32 << 10)
+    start = b"\x83\x86\x84\x40\x01a\x7f" + bytes([4000 - 127 & 0x7F | 0x80, 4000 - 127 >> 7]) + b"v" * 4000
+    assert reader.read(start)[0].http_status != 431
+    fields, changed, _ = reader._walk(b"\x83\x86\x84" + b"\xbe" * 32_000 + b"\x40\x01b\x01c")
+    assert sum(len(name) + len(value) + 32 for name, value in fields) < (32 << 10) + 4033
+    assert len(fields) < 20 and changed  # the table is kept up all the same
+    assert reader.fields(b"\xbe\xbf") == ((b"b", b"c"), (b"a", b"v" * 4000))
+    assert reader.read(b"\x83\x86\x84" + b"\xbf" * 32_000)[0].http_status == 431
