@@ -102,7 +102,10 @@ class PumpSettings(Section):
     resolve_interval_s: float = Field(1.0, gt=0, description="seconds between questions about one unresolved prewrite")
     retention_s: float = Field(7 * 86_400.0, gt=0, description="binlogs younger than this are kept in any case")
     gc_interval_s: float = Field(3600.0, gt=0, description="seconds between GC runs")
-    value_log_file_bytes: int = Field(500 * MIB, ge=4096, description="a value-log file is closed when it is larger")
+    # A pointer has 40 bits for an offset (pump_service.store.order), and the last record lies across the limit.
+    value_log_file_bytes: int = Field(
+        500 * MIB, ge=4096, le=1 << 39, description="a value-log file is closed when it is larger"
+    )
     sync_log: bool = Field(True, description="fdatasync before an answer")
     stop_write_at_available_bytes: int = Field(
         10 * GIB, ge=0, description="below this free space prewrites are refused"

@@ -50,6 +50,17 @@ def test_a_wrong_value_is_named_but_not_shown(tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_value_log_file_is_not_larger_than_a_pointer_reaches(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    for size, taken in ((1 << 39, True), ((1 << 39) + 1, False)):
+        path.write_text(f"[pump]\nvalue_log_file_bytes = {size}\n")
+        if taken:
+            assert Settings.read(path).pump.value_log_file_bytes == size
+        else:
+            with pytest.raises(ConfigError, match=r"pump\.value_log_file_bytes"):
+                Settings.read(path)
+
+
 def test_a_missing_named_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml"):
         Settings.read(tmp_path / "nowhere.toml")
