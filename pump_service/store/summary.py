@@ -96,15 +96,14 @@ class FileSummary:
         """One JSON line and the bucket array."""
         body = self.buckets().tobytes()
         head = {
-            "format_version": 1,
+            "format_version": 2,
             "fid": self.fid,
             "end": self.end,
             "records": self.records,
             "max_ts": self.max_ts,
             "in_last": self._in_last,
-            "crc32c": frame.crc32c(body),
         }
-        return json.dumps(head, separators=(",", ":")).encode() + b"\n" + body
+        return _line(head | {"crc32c": _checksum(head, body)}) + b"\n" + body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> FileSummary | None:
@@ -112,7 +111,8 @@ class FileSummary:
         head_bytes, _, body = data.partition(b"\n")
         try:
             head = json.loads(head_bytes)
-            if head["format_version"] != 1 or head["crc32c"] != frame.crc32c(body) or len(body) % (8 * _COLUMNS):
+            checksum = head.pop("crc32c")
+            if head["format_version"] != 2 or checksum != _checksum(head, body) or len(body) % (8 * _COLUMNS):
                 return None
             summary = cls(int(head["fid"]))
             summary.end = int(head["end"])
@@ -121,9 +121,18 @@ class FileSummary:
             summary._in_last = int(head["in_last"])
             summary._rows = np.frombuffer(body, dtype=np.int64).reshape(-1, _COLUMNS).copy()
             summary._used = len(summary._rows)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
         return summary
+
+
+def _line(head: dict[str, int]) -> bytes:
+    return json.dumps(head, separators=(",", ":")).encode()
+
+
+def _checksum(head: dict[str, int], body: bytes) -> int:
+    """Of the head without it, and of the rows: a smaller end or largest ts would let GC delete what is needed."""
+    return int(frame.crc32c(_line(head) + body))
 
 
 def lowest_open_start(

@@ -16,7 +16,9 @@ from include.errors import PositionCollected
 from include.model.position import Pointer
 from include.model.tso import compose
 from pump_service.store import gc
+from pump_service.store.block import Entry
 from pump_service.store.store import Store
+from pump_service.store.summary import FileSummary
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
     commit,
@@ -247,6 +249,22 @@ def test_the_newest_file_and_files_that_pairing_has_not_passed_stay(tmp_path: Pa
     store_all(store, prewrite(6000), commit(6000, 6001))
     assert stream(store, 5000) == [(6000, 6001)]
     store.close()
+
+
+@pytest.mark.row("P11")
+def test_a_summary_of_which_any_bit_flipped_is_made_again() -> None:
+    summary = FileSummary(3)
+    summary.add([Entry(0, 10, 0, 3, 0, 20, b""), Entry(1, 10, 15, 3, 36, 20, b"")])
+    data = summary.to_bytes()
+    again = FileSummary.from_bytes(data)
+    assert again is not None
+    assert again.to_bytes() == data
+    assert (again.fid, again.end, again.max_ts, again.records) == (3, 72, 15, 2)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert FileSummary.from_bytes(bytes(flipped)) is None, bytes(flipped)
+    assert FileSummary.from_bytes(b"[]\n") is None
 
 
 @pytest.mark.row("P11", "P7")
