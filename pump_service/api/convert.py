@@ -55,6 +55,9 @@ def _check(message: Binlog, tp: int, start_ts: int, commit_ts: int) -> None:
         raise BadBinlog(f"a Binlog of type {tp or 'unknown'} is refused", hint="0, 1 and 2 are in use", tp=tp)
     if start_ts < 0 or commit_ts < 0:
         raise BadBinlog(f"negative time in a Binlog: start {start_ts}, commit {commit_ts}", start_ts=start_ts)
+    # The index has rollbacks under 0: such a C would take one of them for its prewrite, and no pull would get past it.
+    if start_ts == 0 and commit_ts != 0:
+        raise BadBinlog(f"a Binlog without a start time: commit {commit_ts}", commit_ts=commit_ts)
     # Such a C would end its P's wait and be invisible to pullers: the transaction would be lost in silence.
     if tp == BinlogType.COMMIT and commit_ts <= start_ts:
         raise BadBinlog(

@@ -86,6 +86,8 @@ def parse_one(data: Bytes, begin: int, end: int, row: int, out_u8: Bytes, out_i6
         return OTHER
     if tp == 2 and commit_ts not in (0, start_ts):
         return OTHER
+    if start_ts == 0 and commit_ts != 0:
+        return OTHER
     key_at, key_size = np.int64(0), np.int64(0)
     for number in range(4, 7):
         if pos < end and data[pos] == (number << 3 | 2):

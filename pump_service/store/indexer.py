@@ -292,7 +292,8 @@ class Indexer:
             self.pairing.passed(0, pointer)
             return
         late = (commit <= published and not in_memory) or collides
-        orphan = not waited and self._pointer_of(start) is None
+        # Under 0 the index has rollbacks. A commit of 0 is refused now; a log of another writer may have one.
+        orphan = not waited and (start == 0 or self._pointer_of(start) is None)
         if orphan and self._replaying and commit <= self._gc_point() and not self._pending.knows(start, commit):
             # Collected: consumers have it, its prewrite went with its file.
             self.pairing.passed(0, pointer)

@@ -144,7 +144,7 @@ class PlainReader:
     def _resolve(self, extra: tuple[int, int, PendingCommit | bytes], cache: RecordCache) -> Iterator[Binlog]:
         ts, start, what = extra
         commit = what if isinstance(what, bytes) else cache.read(what.pointer)
-        found = self._index.get(start)
+        found = self._index.get(start) if start else None
         if found is None:
             if isinstance(what, PendingCommit) and what.accepted:
                 return  # accepted by name: it is left out from then on

@@ -30,12 +30,13 @@ BLOCK_RECORDS = 1 << 16
 
 _MAGIC = 0x823A56E8
 _HEADER = 16
-_NO_MAGIC, _NO_SUM, _NO_MESSAGE = 1, 2, 3
+_NO_MAGIC, _NO_SUM, _NO_MESSAGE, _NO_TIME = 1, 2, 3, 4
 _PROBLEMS = {
     0: "",
     _NO_MAGIC: "no record magic",
     _NO_SUM: "checksum does not match",
     _NO_MESSAGE: "a payload of the value log is no Binlog message",
+    _NO_TIME: "a Binlog with a time below 0",
 }
 
 
@@ -66,6 +67,8 @@ def walk(data: bytes, fid: int, base: int) -> Walk:
             meta = frame.read_meta(payload)
         except BadRecord as error:
             return Walk(entries, at, error.message, frame.HEADER_BYTES + length)
+        if meta.start_ts < 0 or meta.commit_ts < 0:
+            return Walk(entries, at, _PROBLEMS[_NO_TIME], frame.HEADER_BYTES + length)
         key = meta.prewrite_key if meta.tp == 0 else b""
         entries.append(Entry(meta.tp, meta.start_ts, meta.commit_ts, fid, base + at, length, key))
         at = begin + length
@@ -141,6 +144,9 @@ def walk_records(data: Bytes, begin: int, end: int, base: int, tp: Bytes, wide: 
         wide[:, rows] = 0
         if not read_meta(data, start, stop, rows, tp, wide):
             out[1] = _NO_MESSAGE
+            break
+        if wide[2, rows] < 0 or wide[3, rows] < 0:
+            out[1] = _NO_TIME
             break
         wide[0, rows] = base + pos
         wide[1, rows] = stop - start

@@ -45,6 +45,8 @@ def test_an_empty_payload_is_a_probe() -> None:
         (Binlog(tp=BinlogType.Commit, start_ts=5, commit_ts=0).SerializeToString(), "above its start"),
         (Binlog(tp=BinlogType.Commit, start_ts=5, commit_ts=4).SerializeToString(), "above its start"),
         (Binlog(tp=BinlogType.Rollback, start_ts=5, commit_ts=6).SerializeToString(), "has no commit time"),
+        (Binlog(tp=BinlogType.Commit, start_ts=0, commit_ts=6).SerializeToString(), "without a start time"),
+        (Binlog(tp=BinlogType.Prewrite, start_ts=0, commit_ts=6).SerializeToString(), "without a start time"),
     ],
 )
 def test_what_would_be_lost_in_silence_is_refused(payload: bytes, why: str) -> None:

@@ -13,9 +13,9 @@ import pytest
 from include.errors import BadRecord, ConfigError, CorruptionError, PositionCollected
 from include.model.node import PumpExtra
 from include.model.position import Pointer
-from pump_service.store import frame, identity
+from pump_service.store import damage, frame, identity
 from pump_service.store.index import Index, IndexFailed
-from pump_service.store.store import Store
+from pump_service.store.store import Item, Store
 from tests.support.storekit import (
     commit,
     fake,
@@ -254,6 +254,43 @@ def test_the_go_pumps_floor_is_taken_over_though_the_first_start_fails(tmp_path:
     assert store.gc_point == 4000
     with pytest.raises(PositionCollected):
         store.pull(100, max_bytes=1 << 20)
+    store.close()
+
+
+@pytest.mark.row("P1", "P5")
+@pytest.mark.parametrize("item", [prewrite(-5), commit(5, -6), commit(-5, 6), fake(-7), rollback(-8)])
+def test_a_foreign_record_with_a_time_below_zero_is_damage_by_name_and_has_the_recorded_way_past_it(
+    item: Item, tmp_path: Path
+) -> None:
+    good = b"".join(frame.encode_record(each.payload) for each in (prewrite(10), commit(10, 15)))
+    bad, behind = frame.encode_record(item.payload), frame.encode_record(fake(20).payload)
+    path = tmp_path / "value" / "000000.vlog"
+    path.parent.mkdir()
+    path.write_bytes(good + bad + behind)
+    with pytest.raises(BadRecord, match="below 0") as raised:
+        open_store(tmp_path)
+    assert (raised.value.path, raised.value.offset) == (str(path), len(good))
+    (found,) = damage.verify(tmp_path).damages
+    assert (found.start, found.stop) == (len(good), len(good) + len(bad))
+
+
+@pytest.mark.row("P6")
+def test_a_foreign_commit_without_a_start_time_is_an_orphan_and_takes_no_rollback_for_its_prewrite(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10), rollback(10))
+    store.close()
+    (path,) = value_files(tmp_path)
+    with path.open("ab") as file:
+        file.write(
+            b"".join(frame.encode_record(each.payload) for each in (commit(0, 15), prewrite(20), commit(20, 25)))
+        )
+    store = open_store(tmp_path)
+    assert [(each.start_ts, each.commit_ts) for each in store.orphans()] == [(0, 15)]
+    assert stream(store) == [(0, 15), (20, 25)]
+    store.accept(0, 15, "test")
+    assert stream(store) == [(20, 25)]
     store.close()
 
 
