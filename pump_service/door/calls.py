@@ -156,6 +156,7 @@ class HandlerCall(Call):
         if self._requests is None:
             super()._take(messages)
             return
+        self._connection.brings()
         self._stream.held += sum(map(len, messages))
         self._connection.held(sum(map(len, messages)))
         self._requests.put(messages)

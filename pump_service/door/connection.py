@@ -66,6 +66,7 @@ class Connection(asyncio.Protocol):
         self.asked: float | None = None
         self._linger: asyncio.TimerHandle | None = None
         self.going = False  # GOAWAY is out
+        self.feeds = False
         self._reasons: set[str] = set()
         self.peer, self.auth_context = server.identify(transport)
 
@@ -175,6 +176,13 @@ class Connection(asyncio.Protocol):
             if not self._reasons and not self.transport.is_closing():
                 self.heard = self._loop.time()
                 self.transport.resume_reading()
+
+    def brings(self) -> None:
+        """Requests in plenty come this way (groups, streaming requests): it is not read while they have no room."""
+        if not self.feeds:
+            self.feeds = True
+            if self.server.paused:
+                self.pause("server")
 
     @property
     def paused(self) -> bool:
@@ -326,6 +334,7 @@ class Connection(asyncio.Protocol):
         assert group is not None  # noqa: S101 - the caller has looked
         batch = self._batches.get(group)
         if batch is None:
+            self.brings()
             batch = self._batches[group] = Batch(self, group)
             if not self.sender.in_turn:
                 self._loop.call_soon(self._end_turn)

@@ -55,7 +55,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._sniffers: set[Sniffer] = set()
         self._servers: list[asyncio.Server] = []
-        self._paused = False
+        self.paused = False  # whoever takes the requests has no room
         self._stopping = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -129,16 +129,21 @@ class Server:
             pass
 
     def pause_reading(self) -> None:
-        """Read no socket until `resume_reading`: whoever takes the requests has no room."""
-        if not self._paused:
-            self._paused = True
+        """Whoever takes the requests has no room until `resume_reading`.
+
+        Connections that have brought any are not read, and others from when they do, so that each adds one
+        read at most. Those that only pull, ask or speak HTTP/1 go on.
+        """
+        if not self.paused:
+            self.paused = True
             for connection in self._connections:
-                connection.pause("server")
+                if connection.feeds:
+                    connection.pause("server")
 
     def resume_reading(self) -> None:
         """Read again."""
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             for connection in self._connections:
                 connection.resume("server")
 
@@ -162,8 +167,6 @@ class Server:
         connection = Connection(self, transport, refusal)
         self._connections.add(connection)
         self._empty.clear()
-        if self._paused:
-            connection.pause("server")
         return connection
 
     def http1(self) -> asyncio.Protocol | None:

@@ -457,18 +457,40 @@ async def test_a_slow_reader_stops_streams_and_reading_and_both_go_on_with_it() 
 
 
 @run
-async def test_a_server_without_room_reads_no_socket() -> None:
+async def test_a_server_without_room_reads_no_socket_that_brings_requests_in_plenty() -> None:
     peer = Peer().greet()
-    other = Peer(peer.server)
+    peer.send(peer.call(GROUP, b"x")[1])
+    other, streaming = Peer(peer.server).greet(), Peer(peer.server).greet()
     peer.server.pause_reading()
-    assert not peer.wire.reading
-    other.send(PREFACE + frame(4, 0, 0))
-    assert not other.wire.reading  # one that came meanwhile
+    assert not peer.wire.reading and other.wire.reading and streaming.wire.reading
+    other.send(other.call(GROUP, b"x")[1])
+    streaming.send(streaming.call(UP, b"x", end=False)[1])
+    assert not other.wire.reading and not streaming.wire.reading
     peer.connection.pause_writing()
     peer.server.resume_reading()
-    assert other.wire.reading and not peer.wire.reading
+    assert other.wire.reading and streaming.wire.reading and not peer.wire.reading
     peer.connection.resume_writing()
     assert peer.wire.reading
+
+
+@run
+async def test_pullers_and_questions_are_served_while_writes_have_no_room() -> None:
+    peer = Peer().greet({f.INITIAL_WINDOW_SIZE: 10})
+    n, data = peer.call(DOWN, bytes(100))
+    peer.send(data)
+    await peer.settle()
+    peer.server.pause_reading()
+    assert peer.wire.reading
+    peer.send(frame(8, 0, n, struct.pack(">I", 1 << 20)) + frame(6, 0, 0, bytes(8)))
+    found = await peer.settle()
+    assert n in answers(found) and any(each.type == 6 for each in found)
+    late = Peer(peer.server).greet()
+    n, data = late.call(UNARY, b"status?")
+    late.send(data)
+    assert n in answers(await late.settle())
+    n, data = late.call(UNARY, b"x", end=False)
+    late.send(data + frame(3, 0, n, struct.pack(">I", 8)))  # a cancellation
+    assert late.wire.reading and late.connection.idle
 
 
 @run
