@@ -17,6 +17,9 @@ from include.rpc.tls import check_grpc_peer, server_credentials, server_ssl_cont
 from include.settings import TlsSettings
 
 Context = grpc.aio.ServicerContext[Any, Any]
+# Calls of one connection at once; further ones wait with their caller. Without it their requests are in our memory,
+# however many wait for the disk. As `pump_service.door.limits` has it.
+_STREAMS = 1024
 
 
 def split_address(addr: str) -> tuple[str, int]:
@@ -48,7 +51,11 @@ def bind_grpc(
         socket_url: a unix socket to listen on too; '' for none.
     """
     interceptors = [_AllowedNames(tls)] if tls.enabled and tls.cert_allowed_cn else []
-    options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_message_bytes}
+    options = dict(SERVER_OPTIONS) | {
+        "grpc.max_receive_message_length": max_message_bytes,
+        "grpc.max_concurrent_streams": _STREAMS,
+        "grpc.http.overload_protection": 0,  # it would refuse calls at random near the limit
+    }
     server = grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
     host, port = split_address(addr)
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
