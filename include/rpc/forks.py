@@ -7,6 +7,7 @@ for ever. When no channel is open at the time of the fork, and the library's thr
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 import time
@@ -59,8 +60,10 @@ def _before() -> None:
             holder.before_fork()
         except Exception:  # the others must be closed all the same, and the fork comes in any case
             log.exception("not_closed_before_fork", holder=type(holder).__name__)
+    if _library_runs():
+        gc.collect()  # a channel that nobody closed may lie in a cycle; the child would end in its handler
     until = time.monotonic() + _LONGEST_S
-    while holders and _library_runs() and time.monotonic() < until:
+    while _library_runs() and time.monotonic() < until:
         time.sleep(0.005)
 
 

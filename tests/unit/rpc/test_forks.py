@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import structlog
@@ -48,3 +51,31 @@ def test_nobody_joins_those_who_are_to_be_closed_while_a_fork_is_under_way() -> 
         forks._in_parent()
     joining.join(10)
     assert late in forks._holders
+
+
+_FORGOTTEN = """
+import gc
+gc.disable()
+import grpc
+from include.rpc import forks
+channel = grpc.insecure_channel("127.0.0.1:1")
+channel.subscribe(lambda _: None, try_to_connect=True)
+circle = [channel]
+circle.append(circle)
+del channel, circle
+assert forks._library_runs()
+forks._before()
+assert not forks._library_runs()
+"""
+
+
+def test_a_channel_that_was_forgotten_in_a_cycle_does_not_run_on_in_a_fork() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FORGOTTEN],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
