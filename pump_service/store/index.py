@@ -26,6 +26,7 @@ from include.model.position import ZERO_POINTER, Pointer
 from include.settings import PumpSettings
 from pump_service.store.block import Entry
 from pump_service.store.disk import is_full
+from pump_service.store.users import Users
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +41,10 @@ _MAX_COMMIT_TS = b"!binlog!maxCommitTS"
 _HANDLE = b"!binlog!handlePointer"
 _HEAD = b"!binlog!headPointer"
 
+
+# How long a close waits for those who read; a reopen is tried again.
+_REOPEN_WITHIN_S = 2.0
+_CLOSE_WITHIN_S = 30.0
 
 DEFAULT_TUNING: dict[str, Any] = {"write_buffer_size": 16 << 20}
 
@@ -90,6 +95,8 @@ class Index:
         self._path = path
         self._db = db
         self._tuning = tuning
+        # LevelDB is used by the indexer, by pulls and by GC at once; a use behind its close ends the process.
+        self._users = Users()
 
     @classmethod
     def open(cls, path: Path, tuning: Mapping[str, Any] | None = None) -> Index:
@@ -128,22 +135,35 @@ class Index:
         shutil.rmtree(dropped, ignore_errors=True)
 
     def reopen(self) -> None:
-        """Close and open after a failure: LevelDB refuses further writes once its log failed."""
+        """Close and open after a failure: LevelDB refuses further writes once its log failed. Raises IndexFailed.
+
+        Whoever reads finishes first; who begins meanwhile waits.
+        """
+        if not self._users.shut(_REOPEN_WITHIN_S):
+            raise IndexFailed(f"LevelDB in {self._path} is in use and is opened again later", path=str(self._path))
         try:
             self._db.close()
             self._db = _open(self._path, self._tuning)
-        except plyvel.Error as error:
+        except (plyvel.Error, OSError) as error:
             raise self._failed(error) from error
+        finally:
+            self._users.open()
 
     # -- timestamps ----------------------------------------------------------------------------------------------------
 
     def get(self, ts: int) -> Pointer | None:
         """Where the binlog with this storage ts lies. Raises IndexFailed."""
+        return self.get_all([ts])[0]
+
+    def get_all(self, timestamps: Sequence[int]) -> list[Pointer | None]:
+        """As `get`, of each."""
         try:
-            value = self._db.get(_TS.pack(_PREFIX, ts))
+            with self._users:
+                get = self._db.get
+                values = [get(_TS.pack(_PREFIX, ts)) for ts in timestamps]
         except (plyvel.Error, RuntimeError) as error:
             raise self._failed(error) from error
-        return None if value is None else Pointer(*_POINTER.unpack(value))
+        return [None if value is None else Pointer(*_POINTER.unpack(value)) for value in values]
 
     def batch(self) -> Batch:
         """A new batch."""
@@ -153,7 +173,8 @@ class Index:
         """Write a batch, and with it that everything up to ``head`` (inclusive) is indexed. Raises IndexFailed."""
         batch.raw.put(_HEAD, _POINTER.pack(*head))
         try:
-            batch.raw.write()
+            with self._users:
+                batch.raw.write()
         except (plyvel.Error, RuntimeError, OSError) as error:
             raise self._failed(error) from error
 
@@ -162,9 +183,12 @@ class Index:
         if upto <= after:
             return
         try:
-            with self._db.iterator(
-                start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True
-            ) as iterator:
+            with (
+                self._users,
+                self._db.iterator(
+                    start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True
+                ) as iterator,
+            ):
                 for key, value in iterator:
                     yield int.from_bytes(key[3:], "big"), Pointer(*_POINTER.unpack(value))
         except (plyvel.Error, RuntimeError) as error:
@@ -178,9 +202,12 @@ class Index:
         if upto > after:
             try:
                 # A range is read once; the cache is for single look-ups.
-                with self._db.iterator(
-                    start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True, fill_cache=False
-                ) as iterator:
+                with (
+                    self._users,
+                    self._db.iterator(
+                        start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True, fill_cache=False
+                    ) as iterator,
+                ):
                     joined = b"".join(chain.from_iterable(islice(iterator, most)))
             except (plyvel.Error, RuntimeError) as error:
                 raise self._failed(error) from error
@@ -198,14 +225,18 @@ class Index:
         return 0
 
     def snapshot(self) -> Snapshot:
-        """Keys as they are now; use as a context manager."""
-        return Snapshot(self._db.snapshot())
+        """Keys as they are now; use as a context manager. Raises IndexFailed."""
+        try:
+            with self._users:
+                return Snapshot(self._db.snapshot(), self._users)
+        except (plyvel.Error, RuntimeError) as error:
+            raise self._failed(error) from error
 
     def delete_unchanged(self, pairs: Sequence[tuple[bytes, bytes]]) -> int:
         """Delete keys that still have these values; returns how many did."""
         deleted = 0
         try:
-            with self._db.write_batch() as batch:
+            with self._users, self._db.write_batch() as batch:
                 for key, value in pairs:
                     if self._db.get(key) == value:
                         batch.delete(key)
@@ -234,7 +265,7 @@ class Index:
 
     def has_head(self) -> bool:
         """Whether anything was ever indexed."""
-        return self._db.get(_HEAD) is not None
+        return self._value(_HEAD) is not None
 
     def save_position(self, watermark: int, handle: Pointer) -> None:
         """Persist watermark and handle together. Raises IndexFailed."""
@@ -246,23 +277,35 @@ class Index:
 
     def _put(self, values: dict[bytes, bytes]) -> None:
         try:
-            with self._db.write_batch() as batch:
+            with self._users, self._db.write_batch() as batch:
                 for key, value in values.items():
                     batch.put(key, value)
         except (plyvel.Error, RuntimeError, OSError) as error:
             raise self._failed(error) from error
 
     def _pointer(self, key: bytes) -> Pointer:
-        value = self._db.get(key)
+        value = self._value(key)
         return ZERO_POINTER if value is None else Pointer(*_POINTER.unpack(value))
 
     def _number(self, key: bytes) -> int:
-        value = self._db.get(key)
+        value = self._value(key)
         return 0 if value is None else int(_I64.unpack(value)[0])
 
+    def _value(self, key: bytes) -> bytes | None:
+        try:
+            with self._users:
+                value: bytes | None = self._db.get(key)
+        except (plyvel.Error, RuntimeError) as error:
+            raise self._failed(error) from error
+        return value
+
     def close(self) -> None:
-        """Close LevelDB; a second call does nothing."""
+        """Close LevelDB; a second call does nothing. Where somebody reads for ever it stays open until the end."""
+        if not self._users.shut(_CLOSE_WITHIN_S):
+            log.error("index_left_open", path=str(self._path))
+            return
         self._db.close()
+        self._users.open()
 
     def close_durably(self) -> None:
         """Close LevelDB, with an empty log, and bring its files to the medium: they are written without sync.
@@ -271,8 +314,11 @@ class Index:
         batches that came into the log while it ran are below that, and goleveldb skips them silently. Raises OSError.
         """
         # Nothing lies in that range; what is in memory is flushed in any case.
-        self._db.compact_range(start=b"\xff", stop=b"\xff\xff")
-        self._db.close()
+        with self._users:
+            self._db.compact_range(start=b"\xff", stop=b"\xff\xff")
+        self.close()
+        if not self._db.closed:
+            raise IndexFailed(f"LevelDB in {self._path} is in use and could not be closed", path=str(self._path))
         for path in self._path.iterdir():
             _fsync(path)
         durable.fsync_dir(self._path)
@@ -281,8 +327,10 @@ class Index:
 class Snapshot:
     """Keys of one moment."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, users: Users) -> None:
         self._raw = raw
+        self._users = users
+        users.__enter__()
 
     def __enter__(self) -> Self:
         return self
@@ -290,7 +338,10 @@ class Snapshot:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._raw.close()
+        try:
+            self._raw.close()
+        finally:
+            self._users.__exit__(kind, error, trace)
 
     def below(self, ts: int) -> Iterator[tuple[bytes, bytes]]:
         """Raw (key, value) of every timestamp below ``ts``."""

@@ -213,8 +213,9 @@ class Reader:
             here = (ts[among[near]] == start) & (prewrites == _LOST)
             prewrites[here] = among[near[here]]
         # Sorted: neighbours of the index lie in one of LevelDB's blocks.
-        wanted = np.unique(start[prewrites == _LOST])
-        pointers = [(each, found) for each in wanted.tolist() if (found := self._index.get(each)) is not None]
+        wanted = np.unique(start[prewrites == _LOST]).tolist()
+        found_all = zip(wanted, self._index.get_all(wanted), strict=True)
+        pointers = [(each, found) for each, found in found_all if found is not None]
         if not pointers:
             return prewrites, records
         before = np.array([each for each, _ in pointers], np.int64)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from include.model.position import Pointer
-from pump_service.store.index import Index
+from pump_service.store.index import Index, IndexFailed
 
 
 @pytest.mark.row("P2")
@@ -28,3 +29,62 @@ def test_a_closed_index_has_nothing_left_in_its_log(tmp_path: Path) -> None:
         assert again.get(0) == Pointer(0, 0)
     finally:
         again.close()
+
+
+def _filled(directory: Path) -> Index:
+    index = Index.open(directory / "kv")
+    batch = index.batch()
+    for ts in range(1, 5000):
+        batch.put(ts, 0, ts)
+    index.write(batch, Pointer(0, 4999))
+    return index
+
+
+@pytest.mark.row("P2", "P7")
+def test_an_index_is_not_opened_again_under_somebody_who_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.index._REOPEN_WITHIN_S", 0.05)
+    index = _filled(tmp_path)
+    pointers = index.pointers(0, 4999)
+    assert next(pointers) == (1, Pointer(0, 1))
+    with pytest.raises(IndexFailed, match="in use"):
+        index.reopen()
+    assert len(list(pointers)) == 4998
+    with index.snapshot() as snapshot, pytest.raises(IndexFailed, match="in use"):
+        assert len(list(snapshot.below(5000))) == 4999
+        index.reopen()
+    index.reopen()
+    assert index.get_all([0, 7]) == [None, Pointer(0, 7)]
+    index.close()
+
+
+@pytest.mark.row("P2", "P7")
+def test_readers_go_on_while_the_index_is_opened_again_and_again(tmp_path: Path) -> None:
+    """A read of a closed LevelDB would end the process."""
+    index = _filled(tmp_path)
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                assert index.get(7) == Pointer(0, 7)
+                assert len(index.columns(0, 4999, 1 << 20)[0]) == 4999
+                with index.snapshot() as snapshot:
+                    assert len(list(snapshot.below(100))) == 99
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(30):
+        index.reopen()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    index.close()
+    with pytest.raises(IndexFailed):
+        index.get(7)
