@@ -45,6 +45,7 @@ class Call:
         self._bucket = 0
         self.done = False
         self._messages: list[bytes] = []
+        self._half_closed = False
         self._counted = 0  # bytes of `_assembler` and `_messages`, as the connection knows them
         if deadline is not None:
             self._bucket = connection.deadlines.add(deadline, self)
@@ -56,14 +57,32 @@ class Call:
         """Bytes of the request."""
         if self.done:
             return
-        messages = self._assembler.feed(data)
+        inflating = self._assembler.inflating
+        self._got(self._assembler.feed(data))
+        if self._assembler.inflating and not inflating and not self.done:
+            asyncio.get_running_loop().call_soon(self._inflate)
+
+    def _got(self, messages: list[bytes] | Refusal) -> None:
         if isinstance(messages, Refusal):
             self.refuse(messages)
             return
         if messages:
             self._take(messages)
-        if not self.done and not self._count(self._assembler.held + sum(map(len, self._messages))):
+        if not self.done and not self._count(self._holding()):
             self.refuse(Refusal(_Code.RESOURCE_EXHAUSTED, "the server holds too many incomplete requests"))
+
+    def _inflate(self) -> None:
+        """A step of a large message; others have their turn between two."""
+        if self.done:
+            return
+        self._got(self._assembler.inflate())
+        if self._assembler.inflating and not self.done:
+            asyncio.get_running_loop().call_soon(self._inflate)
+        elif self._half_closed:
+            self.half_close()
+
+    def _holding(self) -> int:
+        return self._assembler.size + sum(map(len, self._messages))
 
     def _count(self, held: int) -> bool:
         """Tell what an open request holds: parts of messages, and whole ones without the end of the request."""
@@ -77,12 +96,14 @@ class Call:
 
     def half_close(self) -> None:
         """The peer has sent everything."""
-        if self.done:
+        self._half_closed = True
+        if self.done or self._assembler.inflating:
             return
         if self._assembler.held:
             self.refuse(Refusal(_Code.INTERNAL, "the request ends within a message"))
         else:
-            self._count(0)  # whoever takes it counts it from here
+            if self._messages:
+                self._count(0)  # whoever takes it counts it from here
             self._complete()
 
     def _complete(self) -> None:
@@ -179,11 +200,17 @@ class HandlerCall(Call):
         parse = self._head.method.request_deserializer
         return message if parse is None else parse(message)
 
+    def _holding(self) -> int:
+        # What is inflated may be a thousand times as much as the windows let through.
+        waiting = self._stream.held if self._head.gzip and self._requests is not None else 0
+        return super()._holding() + waiting
+
     def taken(self, size: int) -> None:
         """The handler has taken a message: the peer may send as much again."""
         self._stream.held -= size
         self._connection.held(-size)
         self._connection.credit(self._stream)
+        self._count(self._holding())
 
     def _start(self, request: Any) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(request), name=self._head.path)

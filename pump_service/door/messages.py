@@ -11,21 +11,55 @@ from pump_service.door.group import Refusal
 
 PREFIX = struct.Struct(">BI")
 _Code = grpc.StatusCode
+_STEP = 1 << 20  # inflated bytes at once: a millisecond or two
+_SLICE = 64 << 10  # compressed bytes at once: what zlib has not used it copies
 
 
 class Assembler:
-    """Cuts messages from pieces; holds at most the one that is not complete yet."""
+    """Cuts messages from pieces; holds at most the one that is not complete yet.
 
-    __slots__ = ("_chunks", "_gzip", "_most", "held")
+    A compressed message that is large is inflated step by step: while `inflating`, `inflate` is to be called, and what
+    is fed meanwhile waits.
+    """
+
+    __slots__ = ("_chunks", "_gzip", "_inflation", "_most", "held")
 
     def __init__(self, most: int, *, gzip: bool) -> None:
         self._most = most
         self._gzip = gzip
         self._chunks: list[bytes] = []
-        self.held = 0
+        self._inflation: _Inflation | None = None
+        self.held = 0  # bytes that are no message yet
+
+    @property
+    def inflating(self) -> bool:
+        """Whether `inflate` has something to do."""
+        return self._inflation is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return self.held + (self._inflation.size if self._inflation is not None else 0)
+
+    def inflate(self) -> list[bytes] | Refusal:
+        """One step; complete messages or a Refusal as `feed` gives them."""
+        assert self._inflation is not None  # noqa: S101 - the caller has looked
+        done = self._inflation.step()
+        if isinstance(done, Refusal):
+            return done
+        if done is None:
+            return []
+        self._inflation = None
+        data, self._chunks, self.held = b"".join(self._chunks), [], 0
+        rest = self._cut(data)
+        return rest if isinstance(rest, Refusal) else [done, *rest]
 
     def feed(self, data: bytes) -> list[bytes] | Refusal:
         """Complete messages, in order; a Refusal ends the call."""
+        if self._inflation is not None:
+            self._chunks.append(data)
+            self.held += len(data)
+            return []
         if self.held:
             self._chunks.append(data)
             self.held += len(data)
@@ -47,6 +81,7 @@ class Assembler:
     def _cut(self, data: bytes) -> list[bytes] | Refusal:
         messages: list[bytes] = []
         at, size = 0, len(data)
+        inflated = 0
         while size - at >= PREFIX.size:
             refusal = self._check(data, at)
             if refusal is not None:
@@ -56,13 +91,18 @@ class Assembler:
             if end > size:
                 break
             message = data[at + PREFIX.size : end]
-            if compressed:
-                inflated = _inflate(message, self._most)
-                if isinstance(inflated, Refusal):
-                    return inflated
-                message = inflated
-            messages.append(message)
             at = end
+            if compressed:
+                inflation = _Inflation(message, self._most)
+                done = inflation.step() if inflated < _STEP else None
+                if isinstance(done, Refusal):
+                    return done
+                if done is None:
+                    self._inflation = inflation
+                    break
+                message = done
+                inflated += len(done)
+            messages.append(message)
         if at < size:
             self._chunks = [data[at:]]
             self.held = size - at
@@ -81,14 +121,45 @@ def _too_large(size: int, most: int) -> Refusal:
     return Refusal(_Code.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {most})")
 
 
-def _inflate(data: bytes, most: int) -> bytes | Refusal:
-    inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    try:
-        message = inflater.decompress(data, most + 1)
-    except zlib.error as error:
-        return Refusal(_Code.INTERNAL, f"gzip: {error}")
-    if len(message) > most:
-        return _too_large(len(message), most)
-    if not inflater.eof or inflater.unused_data:
-        return Refusal(_Code.INTERNAL, "gzip: a message that is cut short, or bytes behind it")
-    return message
+class _Inflation:
+    """A compressed message on its way to `most` bytes at most."""
+
+    def __init__(self, data: bytes, most: int) -> None:
+        self._data = data
+        self._most = most
+        self._inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        self._at = 0  # what of `data` zlib has been given
+        self._parts: list[bytes] = []
+        self._inflated = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return len(self._data) + self._inflated
+
+    def step(self) -> bytes | Refusal | None:
+        """Inflate up to `_STEP` bytes; the message when it is complete, None when there is more to do."""
+        inflater, left = self._inflater, min(_STEP, self._most + 1 - self._inflated)
+        while left > 0:
+            given = inflater.unconsumed_tail
+            if not given:
+                given = self._data[self._at : self._at + _SLICE]
+                self._at += len(given)
+            try:
+                part = inflater.decompress(given, left)
+            except zlib.error as error:
+                return Refusal(_Code.INTERNAL, f"gzip: {error}")
+            self._parts.append(part)
+            self._inflated += len(part)
+            left -= len(part)
+            if inflater.eof or (not part and not given):
+                break
+        if self._inflated > self._most:
+            return _too_large(self._inflated, self._most)
+        if inflater.eof:
+            if inflater.unused_data or self._at < len(self._data):
+                return Refusal(_Code.INTERNAL, "gzip: bytes behind a message")
+            return b"".join(self._parts)
+        if left > 0:  # nothing came and nothing is left
+            return Refusal(_Code.INTERNAL, "gzip: a message that is cut short")
+        return None

@@ -480,3 +480,51 @@ def test_whole_messages_without_the_end_of_their_request_count_as_held(path: str
         assert peer.server._assembling == peer.connection._assembling == 0
 
     asyncio.run(test())
+
+
+def packed(message: bytes) -> bytes:
+    data = gzip.compress(message)
+    return b"\x01" + struct.pack(">I", len(data)) + data
+
+
+@run
+async def test_large_gzip_messages_are_inflated_step_by_step_and_in_order() -> None:
+    peer = Peer(limits=Limits(message=8 << 20)).greet({f.INITIAL_WINDOW_SIZE: 1 << 30})
+    peer.send(frame(8, 0, 0, struct.pack(">I", 1 << 30)))
+    messages = [bytes([n]) * size for n, size in enumerate((10, 5 << 20, 7, 3 << 20, 5))]
+    for path, sent in ((UP, messages), (GROUP, messages[1:2]), (UNARY, messages[1:2])):
+        n, data = peer.call(path, None, ("grpc-encoding", "gzip"))
+        peer.send(data + frame(0, 1, n, b"".join(map(packed, sent))))
+        held = peer.server._assembling
+        assert 1 << 20 <= held < (1 << 20) + 20_000  # one step; the whole request is here
+        assert not answers(peer.frames())
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert answers(peer.frames())[n][0] == prefixed(b"|".join(sent))
+        assert peer.server._assembling == 0
+
+
+@run
+async def test_what_gzip_inflates_to_counts_as_held() -> None:
+    peer = Peer(limits=Limits(message=8 << 20, assembling=3 << 20)).greet()
+    n, data = peer.call(GROUP, None, ("grpc-encoding", "gzip"))
+    peer.send(data + frame(0, 1, n, packed(bytes(5 << 20))))
+    assert statuses(await peer.settle())[n][0] == code(Code.RESOURCE_EXHAUSTED)
+    n, data = peer.call(UP, None, ("grpc-encoding", "gzip"))
+    peer.send(data + frame(0, 0, n, packed(bytes(1 << 20)) * 15))  # no turn for the handler between two of them
+    for _ in range(3):
+        assert peer.server._assembling <= 5 << 20
+        await asyncio.sleep(0)
+    assert peer.server._assembling <= 3 << 20
+
+
+@run
+async def test_a_call_that_ends_while_its_message_is_inflated_leaves_nothing() -> None:
+    peer = Peer(limits=Limits(message=8 << 20)).greet()
+    n, data = peer.call(GROUP, None, ("grpc-encoding", "gzip"))
+    peer.send(data + frame(0, 1, n, packed(bytes(5 << 20))))
+    assert peer.server._assembling
+    peer.send(frame(3, 0, n, struct.pack(">I", 8)))
+    assert peer.server._assembling == 0 and peer.connection.idle
+    await peer.settle()
+    assert not peer.echo.groups
