@@ -145,6 +145,36 @@ def test_a_registry_that_does_not_answer_is_not_a_cluster_without_consumers(
         store.close()
 
 
+@pytest.mark.row("P13")
+def test_a_pump_that_closes_waits_for_every_consumer_that_is_not_offline(
+    tmp_path: Path, cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "_CONSUMERS_EVERY_S", 0.02)
+    store = Store.open(settings(tmp_path / "data"))
+    consumer(cluster, "gone", 0, NodeState.OFFLINE)
+    for name in ("archive", "drainer"):
+        consumer(cluster, name, 0)
+
+    async def run() -> None:
+        metrics = PumpMetrics()
+        fakes = FakeWriter(Timestamps(cluster, SYSTEM_CLOCK), store, Submitter(store, 1 << 20, metrics), metrics)
+        going = asyncio.create_task(drain.drained(cluster, store, fakes))
+        while not store.watermark:
+            await asyncio.sleep(0.01)
+        last = store.watermark
+        consumer(cluster, "archive", last)
+        consumer(cluster, "drainer", last - 1)
+        await asyncio.sleep(0.5)
+        assert not going.done()
+        consumer(cluster, "drainer", last)
+        assert await going == last
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 20))
+    finally:
+        store.close()
+
+
 class HeldStore:
     """A store whose GC run takes as long as the test wants."""
 
