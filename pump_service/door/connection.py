@@ -257,6 +257,7 @@ class Connection(asyncio.Protocol):
                     # Read already, and the table has moved: the frame must not be read again.
                     self._request(stream_id, found, timeout)
                     last = self.last_stream_id
+                    room = self.limits.streams - len(lean) - len(self.streams)
                     at = end
                     continue
             if taken:

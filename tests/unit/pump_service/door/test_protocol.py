@@ -423,6 +423,17 @@ async def test_calls_above_the_limit_of_streams_are_refused_until_others_end() -
 
 
 @run
+async def test_the_limit_of_streams_holds_within_one_read_of_calls_of_all_kinds() -> None:
+    peer = Peer(limits=Limits(streams=10)).greet()
+    peer.echo.answer_groups = False
+    peer.echo.hold = asyncio.Event()
+    sent = [peer.call(path, b"x") for path in [UNARY] * 6 + [GROUP] * 20]
+    peer.send(b"".join(data for _, data in sent))
+    assert resets(peer.frames()) == {n: f.REFUSED_STREAM for n, _ in sent[10:]}
+    assert len(peer.connection.streams) + len(peer.connection.lean) == 10
+
+
+@run
 async def test_a_header_list_above_the_limit_is_answered_with_431() -> None:
     peer = Peer(limits=Limits(header_list=4000)).greet()
     n, data = peer.call(UNARY, b"x", ("x-long", "y" * 4000))
