@@ -111,6 +111,8 @@ class ResolverServer:
                 else self._server.add_secure_port(addr, credentials)
             )
         except RuntimeError as error:
+            self._server.start()  # its threads run from its making on, and only one that was started stops
+            self._server.stop(0).wait()
             raise ConfigError(f"the resolver cannot listen on {addr}: {error}", addr=addr) from error
         self.host = f"{addr.rpartition(':')[0]}:{port}"
         self._record = ResolverRecord(
