@@ -25,4 +25,6 @@ def locked(path: Path) -> Iterator[int]:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield fd
     finally:
+        # Closing is not enough: a child that another thread forked meanwhile has the descriptor, and so the lock, too.
+        fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
