@@ -39,6 +39,7 @@ from include.proto import binlog_pb2
 from include.settings import PumpSettings
 from pump_service.intake.parse import Columns
 from pump_service.store import frame, gc, identity
+from pump_service.store.ahead import one_ahead
 from pump_service.store.batch import ORPHAN, PullBatch
 from pump_service.store.block import I64, U8
 from pump_service.store.chaser import Chaser
@@ -251,7 +252,7 @@ class Store:
 
     def _replay(self, start: Pointer) -> None:
         records = 0
-        for entries in self._valuelog.scan(start):
+        for entries in one_ahead(self._valuelog.scan(start)):
             self._indexer.process(entries)
             records += len(entries)
         self._indexer.persist()

@@ -13,10 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import grpc
+
+from include.proto.pumphouse_pb2 import StatusRequest
+from include.proto.pumphouse_pb2_grpc import PumpBatchStub
 from include.registry.open import open_cluster
 from tests.bench.fill import fill
 from tests.bench.harness import Result, Watch
-from tests.bench.pumps import pump
+from tests.bench.pumps import RunningPump, pump
 
 _GB = float(os.environ.get("PUMPHOUSE_BENCH_GB", "1"))
 _VALUE = int(os.environ.get("PUMPHOUSE_BENCH_VALUE", "1024"))
@@ -32,11 +36,19 @@ def _read_floor(data: Path) -> float:
     return size / 1e6 / (time.perf_counter() - began)
 
 
+def _until_passed(running: RunningPump, ts: int) -> None:
+    """The filler holds the watermark back, and with it the place from which a restart reads again."""
+    with grpc.insecure_channel(running.grpc) as channel:
+        stub = PumpBatchStub(channel)
+        while stub.Status(StatusRequest(cluster_id=running.cluster_id)).watermark < ts:
+            time.sleep(0.1)
+    time.sleep(2)  # it is persisted once a second
+
+
 def _bench(work: Path, runs: int, *, lose_index: bool) -> Result:
     with pump(work, kill=True) as running:
-        fill(running, int(open_cluster(running.cluster_url).tso()), int(_GB * 1e9 / (_VALUE + 100)), _VALUE)
-        # The filler held the watermark back, and with it the place from which a restart reads again.
-        time.sleep(3)
+        last = fill(running, int(open_cluster(running.cluster_url).tso()), int(_GB * 1e9 / (_VALUE + 100)), _VALUE)
+        _until_passed(running, last)
     size = sum(p.stat().st_size for p in (work / "pump" / "value").glob("*.vlog")) / 1e6
     samples = []
     for _ in range(runs):
