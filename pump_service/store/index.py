@@ -166,8 +166,11 @@ class Index:
         return [None if value is None else Pointer(*_POINTER.unpack(value)) for value in values]
 
     def batch(self) -> Batch:
-        """A new batch."""
-        return Batch(self._db.write_batch())
+        """A new batch. Raises IndexFailed."""
+        try:
+            return Batch(self._db.write_batch())
+        except (plyvel.Error, RuntimeError) as error:  # closed, and could not be opened again
+            raise self._failed(error) from error
 
     def write(self, batch: Batch, head: Pointer) -> None:
         """Write a batch, and with it that everything up to ``head`` (inclusive) is indexed. Raises IndexFailed."""

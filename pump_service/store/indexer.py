@@ -332,9 +332,14 @@ class Indexer:
     def _pointer_of(self, ts: int) -> Pointer | None:
         found = self._recent.recall(ts)
         if found is None and not self._recent.knows_all_at(ts):
-            found = self._index.get(ts)
+            found = self._look_up(ts)
         # A key whose deletion was lost with the machine may point into a file that GC had removed.
         return found if found is not None and found.fid >= self._valuelog.first_fid else None
+
+    def _look_up(self, ts: int) -> Pointer | None:
+        found: list[Pointer | None] = []
+        self._until_done(lambda: found.append(self._index.get(ts)))
+        return found[0]
 
     def _is_commit_of(self, pointer: Pointer, start_ts: int) -> bool:
         meta = frame.read_meta(self._valuelog.read(pointer))
