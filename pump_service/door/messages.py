@@ -125,26 +125,27 @@ class _Inflation:
     """A compressed message on its way to `most` bytes at most."""
 
     def __init__(self, data: bytes, most: int) -> None:
-        self._data = data
+        # What zlib has taken goes: of a message that hardly shrinks there is never more than one in memory.
+        self._left = [data[at : at + _SLICE] for at in range(0, len(data), _SLICE)][::-1]
+        self._left_bytes = len(data)
         self._most = most
         self._inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        self._at = 0  # what of `data` zlib has been given
         self._parts: list[bytes] = []
         self._inflated = 0
 
     @property
     def size(self) -> int:
         """Bytes in memory."""
-        return len(self._data) + self._inflated
+        return self._left_bytes + self._inflated
 
     def step(self) -> bytes | Refusal | None:
         """Inflate up to `_STEP` bytes; the message when it is complete, None when there is more to do."""
         inflater, left = self._inflater, min(_STEP, self._most + 1 - self._inflated)
         while left > 0:
             given = inflater.unconsumed_tail
-            if not given:
-                given = self._data[self._at : self._at + _SLICE]
-                self._at += len(given)
+            if not given and self._left:
+                given = self._left.pop()
+                self._left_bytes -= len(given)
             try:
                 part = inflater.decompress(given, left)
             except zlib.error as error:
@@ -157,7 +158,7 @@ class _Inflation:
         if self._inflated > self._most:
             return _too_large(self._inflated, self._most)
         if inflater.eof:
-            if inflater.unused_data or self._at < len(self._data):
+            if inflater.unused_data or self._left:
                 return Refusal(_Code.INTERNAL, "gzip: bytes behind a message")
             return b"".join(self._parts)
         if left > 0:  # nothing came and nothing is left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import random
 import struct
 from collections.abc import AsyncIterator
 from typing import Any
@@ -516,6 +517,24 @@ async def test_what_gzip_inflates_to_counts_as_held() -> None:
         assert peer.server._assembling <= 5 << 20
         await asyncio.sleep(0)
     assert peer.server._assembling <= 3 << 20
+
+
+@run
+async def test_a_gzip_message_that_hardly_shrinks_may_be_as_large_as_any() -> None:
+    peer = Peer(limits=Limits(message=4 << 20, connection_window=1 << 20, assembling=8 << 20)).greet()
+    message = random.Random(1).randbytes(4_000_000)
+    n, data = peer.call(GROUP, None, ("grpc-encoding", "gzip"))
+    body = packed(message)
+    pieces = [body[at : at + 16_000] for at in range(0, len(body), 16_000)]
+    most = 0
+    for at, piece in enumerate(pieces):
+        peer.send((b"" if at else data) + frame(0, at == len(pieces) - 1, n, piece))
+        most = max(most, peer.server._assembling)
+    while not peer.echo.groups:
+        await asyncio.sleep(0)
+        most = max(most, peer.server._assembling)
+    assert peer.echo.groups[0][0] == [message]
+    assert most < len(body) + 200_000
 
 
 @run
