@@ -61,6 +61,7 @@ class ModelClient:
         self.got: dict[int, bytes] = {}
         self.status: dict[int, str] = {}
         self.cancelled: set[int] = set()
+        self.settled = False  # our first SETTINGS are acknowledged
 
     def open(self) -> None:
         path = self.chance.choice(_PATHS)
@@ -132,6 +133,8 @@ class ModelClient:
                 self.status[event.stream_id] = fields["grpc-status"]
         elif isinstance(event, h2.events.StreamReset):
             assert event.stream_id in self.status or event.stream_id in self.cancelled, event
+        elif isinstance(event, h2.events.SettingsAcknowledged):
+            self.settled = True
         elif isinstance(event, h2.events.ConnectionTerminated):
             raise AssertionError(f"GOAWAY {event.error_code} {event.additional_data!r}")
 
@@ -150,6 +153,9 @@ class ModelClient:
                     self.h2.increment_flow_control_window(self.chance.randint(1, 30_000), stream_id)
 
     def resettle(self) -> None:
+        # `h2` would take the acknowledgement of our first SETTINGS, which it has not noted as a change, for that of these.
+        if not self.settled:
+            return
         self.h2.update_settings(
             {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: self.chance.choice([0, 3, 1000, 70_000])}
         )
