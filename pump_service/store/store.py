@@ -763,6 +763,8 @@ class Store:
         for pair in pairs:
             batch.append(pair)
             if len(batch) >= _DELETE_KEYS_AT_ONCE:
+                if self._closed:  # which waits for this; files go behind their keys, so the next run does the rest
+                    raise WriterFailed("the store is closing", hint="the next GC run goes on")
                 deleted += self._delete_batch(batch)
                 batch = []
         return deleted + self._delete_batch(batch)

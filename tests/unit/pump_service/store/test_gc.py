@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 import threading
 import time
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.errors import PositionCollected
+from include.errors import PositionCollected, WriterFailed
 from include.model.position import Pointer
 from include.model.tso import compose
 from pump_service.store import gc
@@ -290,6 +291,36 @@ def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
     assert not store.collect({}, 5).started
     store._gc_running.release()
     assert store.collect({}, 5).started
+    store.close()
+
+
+@pytest.mark.row("P11")
+def test_a_run_ends_when_the_store_closes_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LevelDB cannot be closed under a run; the end of the process would wait for all of its keys."""
+    monkeypatch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 1)
+    store = open_store(tmp_path)
+    for ts in range(10, 100, 10):
+        store_all(store, prewrite(ts), commit(ts, ts + 1))
+    store_all(store, fake(200))
+    closing = threading.Thread(target=store.close)
+    real = Store._delete_batch
+
+    def delete(one: Store, batch: list[tuple[bytes, bytes]]) -> int:
+        if batch and not one._closed:
+            closing.start()
+            until(lambda: one._closed)
+        return real(one, batch)
+
+    monkeypatch.setattr(Store, "_delete_batch", delete)
+    with pytest.raises(WriterFailed, match="closing"):
+        store.collect({}, 150)
+    closing.join()
+    monkeypatch.undo()
+    assert json.loads((tmp_path / "pumphouse" / "incarnation.json").read_bytes())["clean"]
+    store = open_store(tmp_path)
+    assert store.collect({}, 150).deleted_keys == 17
     store.close()
 
 
