@@ -47,8 +47,19 @@ class Batch:
 
     def hand_over(self) -> None:
         """Give the requests to the handler."""
+        if self.begin():
+            self.give()
+
+    def begin(self) -> bool:
+        """Watch its deadlines from now on; False when its connection is gone."""
+        if self._connection.closed:
+            return False
         if self.deadlines:
             self._bucket = self._connection.deadlines.add(min(self.deadlines.values()), self)
+        return True
+
+    def give(self) -> None:
+        """Give the requests to the handler, these alone."""
         try:
             self.group.handler(self.messages, self.answer)
         except Exception as error:

@@ -130,7 +130,10 @@ class Connection(asyncio.Protocol):
         if self._batches and not self.closed:
             batches, self._batches = self._batches, {}
             for batch in batches.values():
-                batch.hand_over()
+                if self.server.feeders > 1:
+                    self.server.turn.add(batch)
+                else:
+                    batch.hand_over()
         self._credit_connection()
         self.sender.in_turn = False
         self.sender.flush()
@@ -181,6 +184,7 @@ class Connection(asyncio.Protocol):
         """Requests in plenty come this way (groups, streaming requests): it is not read while they have no room."""
         if not self.feeds:
             self.feeds = True
+            self.server.feeders += 1
             if self.server.paused:
                 self.pause("server")
 

@@ -22,6 +22,7 @@ from pump_service.door.limits import DEFAULT_LIMITS, Limits
 from pump_service.door.routes import Routes
 from pump_service.door.sniff import Sniffer
 from pump_service.door.tls import AuthContext, auth_context, with_alpn
+from pump_service.door.turn import Turn
 
 log = structlog.get_logger()
 _LOOK_S = 1.0
@@ -55,6 +56,8 @@ class Server:
         self._connections: set[Connection] = set()
         self._sniffers: set[Sniffer] = set()
         self._servers: list[asyncio.Server] = []
+        self.turn = Turn(asyncio.get_running_loop())
+        self.feeders = 0  # connections that bring requests in plenty
         self.paused = False  # whoever takes the requests has no room
         self._stopping = False
         self._empty = asyncio.Event()
@@ -175,7 +178,9 @@ class Server:
 
     def lost(self, connection: Connection) -> None:
         """A connection has ended."""
-        self._connections.discard(connection)
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self.feeders -= connection.feeds
         if not self._connections:
             self._empty.set()
 
