@@ -129,6 +129,14 @@ class BatchWrites:
 
         Raises ClusterMismatch, and BadBinlog when it is no such message.
         """
+        # A stream waits for room by itself; but of many streams each holds a batch meanwhile.
+        held = self._ingest.hold(len(request), 1)
+        try:
+            return await self._hand_over(request)
+        finally:
+            self._ingest.release(held)
+
+    async def _hand_over(self, request: bytes) -> asyncio.Future[bytes]:
         found = read_batch(request)
         if found is not None:
             cluster_id, batch_id, intake = found

@@ -288,6 +288,32 @@ def test_groups_that_wait_for_the_disk_hold_readers_back_whichever_way_they_go(t
     run(tmp_path, test)
 
 
+@pytest.mark.row("P15")
+@pytest.mark.parametrize("tail", [b"", b"\xa8\x06\x01"], ids=["by columns", "one by one"])
+def test_batches_that_wait_for_room_hold_readers_back(tmp_path: Path, tail: bytes) -> None:
+    """Each stream waits by itself; all that are read meanwhile would be in memory with a batch each."""
+
+    async def test(bench: Bench) -> None:
+        calls: list[str] = []
+        bench.ingest.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
+        payload = prewrite(10, b"v" * 300_000).payload + tail
+        request = WriteBinlogsRequest(cluster_id=CLUSTER, payloads=[payload]).SerializeToString()
+        with bench.store._writer.lock:
+            writes: list[asyncio.Future[asyncio.Future[bytes]]] = []
+            while "pause" not in calls:
+                assert len(writes) < 8
+                writes.append(asyncio.ensure_future(bench.batches.write_batch(request)))
+                await asyncio.sleep(0)
+            assert bench.submitter._bytes <= 1 << 20
+        for write in writes:
+            assert await (await asyncio.wait_for(write, 20)) == b"\x12\x00"
+        await asyncio.sleep(0)
+        assert calls[-1] == "resume"
+        assert bench.submitter._bytes + bench.submitter._held == 0
+
+    run(tmp_path, test)
+
+
 @pytest.mark.row("W1", "P15")
 @pytest.mark.parametrize("tail", [b"", b"\xa8\x06\x01"], ids=["by columns", "one by one"])
 def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
