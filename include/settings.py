@@ -80,11 +80,11 @@ class PumpSettings(Section):
     node_id: str = Field("", description="node id; empty = content of <data_dir>/.node, else host:port")
     data_dir: Path = Field(Path("data.pump"), description="value log, index and identity")
     addr: str = Field("127.0.0.1:8250", description="host:port that gRPC listens on")
-    transport: Literal["grpcio", "builtin"] = Field(
-        "grpcio", description="gRPC server: the grpcio library, or builtin (quicker; gRPC and HTTP on one port)"
+    transport: Literal["builtin", "grpcio"] = Field(
+        "builtin", description="gRPC server: builtin (gRPC and HTTP on one port), or the grpcio library (slower)"
     )
     http_addr: str = Field(
-        "", description="host:port of the HTTP API; empty = a free port on the same host, or addr itself (builtin)"
+        "", description="host:port of the HTTP API; empty = addr itself, or a free port on the same host (grpcio)"
     )
     advertise_addr: str = Field("", description="host:port that others connect to; empty = addr")
     heartbeat_interval_s: float = Field(2.0, gt=0, description="seconds between heartbeats")

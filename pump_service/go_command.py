@@ -84,7 +84,7 @@ def go_options(function: F) -> F:
         click.option("--http-addr", help="host:port of the HTTP API; default: a free port on the same host."),
         click.option("--cluster", help="Cluster, as file:///dir, etcd://host:port or pd://host:port."),
         click.option("--labels", help="Labels for clients to choose by, as zone=a,rack=7."),
-        click.option("--transport", help="gRPC server: grpcio, or builtin (gRPC and HTTP on one port)."),
+        click.option("--transport", help="gRPC server: builtin (gRPC and HTTP on one port), or grpcio."),
         *(_click_option(flag, "Accepted and ignored.", hidden=True) for flag in ignored),
         click.option(
             "-V", is_flag=True, expose_value=False, is_eager=True, callback=say_version, help="Show the version."
