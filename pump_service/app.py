@@ -119,7 +119,8 @@ class PumpApp:
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known)
         undo.push_async_callback(asyncio.to_thread, store.close)
         await asyncio.to_thread(identity.keep_cluster, settings.data_dir, cluster_id)
-        check_clock(registrar.start_tso, store.watermark)
+        # A fresh one: the process before may have published until the store was ours.
+        check_clock(await asyncio.to_thread(self._cluster.tso), store.watermark)
         store.on_fault(self._store_died)
         stages = build_stages(
             settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from pump_service.app import PumpApp, Serving, check_clock
 from pump_service.lifecycle import Action
 from pump_service.store.store import Item, Store
 from tests.support.pumpserver import prewrite
+from tests.support.storekit import fake, store_all
 
 
 @pytest.mark.row("P13")
@@ -91,3 +93,31 @@ def test_a_pump_does_not_start_on_a_clock_that_went_back_below_what_it_has_publi
     check_clock(compose(1_699_999_999_900), published)  # as far as the horizon believes the future
     with pytest.raises(CorruptionError, match="went back"):
         check_clock(compose(1_699_999_990_000), published)
+
+
+@pytest.mark.row("P8", "P9")
+def test_a_pump_starts_behind_one_that_published_while_it_was_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    settings = PumpSettings(
+        node_id="p1", data_dir=tmp_path / "data", addr="127.0.0.1:0", stop_write_at_available_bytes=0, reserve_bytes=0
+    )
+
+    def warm() -> None:  # the process before ends while this one gets ready
+        time.sleep(0.3)
+        store = Store.open(settings)
+        store_all(store, fake(cluster.tso()))
+        store.close()
+
+    monkeypatch.setattr("pump_service.app.warm", warm)
+
+    async def run() -> int:
+        serving: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
+        app = PumpApp(settings, cluster, TlsSettings(), announce=serving.set_result)
+        running = asyncio.create_task(app.run())
+        await asyncio.wait([running, serving], return_when=asyncio.FIRST_COMPLETED)
+        app._stop.set()
+        return await running
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == 0
