@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
@@ -231,7 +231,7 @@ class Index:
         """Keys as they are now; use as a context manager. Raises IndexFailed."""
         try:
             with self._users:
-                return Snapshot(self._db.snapshot(), self._users)
+                return Snapshot(self._db.snapshot(), self._users, self._failed)
         except (plyvel.Error, RuntimeError) as error:
             raise self._failed(error) from error
 
@@ -330,9 +330,10 @@ class Index:
 class Snapshot:
     """Keys of one moment."""
 
-    def __init__(self, raw: Any, users: Users) -> None:
+    def __init__(self, raw: Any, users: Users, failed: Callable[[BaseException], IndexFailed]) -> None:
         self._raw = raw
         self._users = users
+        self._failed = failed
         users.__enter__()
 
     def __enter__(self) -> Self:
@@ -347,9 +348,12 @@ class Snapshot:
             self._users.__exit__(kind, error, trace)
 
     def below(self, ts: int) -> Iterator[tuple[bytes, bytes]]:
-        """Raw (key, value) of every timestamp below ``ts``."""
-        with self._raw.iterator(start=ts_key(0), stop=ts_key(ts)) as iterator:
-            yield from iterator
+        """Raw (key, value) of every timestamp below ``ts``. Raises IndexFailed."""
+        try:
+            with self._raw.iterator(start=ts_key(0), stop=ts_key(ts)) as iterator:
+                yield from iterator
+        except (plyvel.Error, RuntimeError) as error:
+            raise self._failed(error) from error
 
 
 def key_ts(key: bytes) -> int:

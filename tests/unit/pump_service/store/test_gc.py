@@ -18,6 +18,7 @@ from include.model.position import Pointer
 from include.model.tso import compose
 from pump_service.store import gc
 from pump_service.store.block import Entry
+from pump_service.store.index import IndexFailed
 from pump_service.store.store import Store
 from pump_service.store.summary import FileSummary
 from tests.support.crashfs import FaultyFs, failing
@@ -321,6 +322,24 @@ def test_a_run_ends_when_the_store_closes_and_the_next_one_goes_on(
     assert json.loads((tmp_path / "pumphouse" / "incarnation.json").read_bytes())["clean"]
     store = open_store(tmp_path)
     assert store.collect({}, 150).deleted_keys == 17
+    store.close()
+
+
+@pytest.mark.row("P11")
+def test_a_damaged_table_of_the_index_fails_a_run_by_name(tmp_path: Path) -> None:
+    """An error of LevelDB that nobody expects would end the Pump, at each run."""
+    store = open_store(tmp_path)
+    for ts in range(10, 20_000, 10):
+        write(store, prewrite(ts), commit(ts, ts + 5))
+    store_all(store, fake(50_000))
+    store.close()
+    (table,) = (tmp_path / "kv").glob("*.ldb")
+    with table.open("r+b") as file:
+        file.seek(40_000)
+        file.write(b"\xff" * 4000)
+    store = open_store(tmp_path)
+    with pytest.raises(IndexFailed, match="Corruption"):
+        store.collect({}, 30_000)
     store.close()
 
 
