@@ -204,7 +204,7 @@ class Writer:
 
     def _store(self, group: list[_Request], blocks: list[Block]) -> None:
         """Append what may be appended, to the log and to ``blocks``; sets all statuses that are known."""
-        left: _Left = [(request, np.arange(len(request.records))) for request in group]
+        left: _Left = [(request, np.arange(len(request.records))) for request in group if len(request.records)]
         if self.failed is not None:
             _set(left, self.failed)
             return

@@ -113,6 +113,20 @@ def test_below_the_limit_prewrites_are_refused_and_everything_else_is_taken(tmp_
     store.close()
 
 
+@pytest.mark.row("P3")
+def test_a_request_of_nothing_is_answered_and_harms_nobody(tmp_path: Path) -> None:
+    store = open_fast(tmp_path, FaultyFs())
+    assert write(store) == []
+    with store._writer.lock:
+        answered = threading.Event()
+        store.submit([], lambda _: None)
+        store.submit([prewrite(10)], lambda _: answered.set())
+    assert answered.wait(20)
+    store_all(store, commit(10, 20))
+    assert stream(store) == [(10, 20)]
+    store.close()
+
+
 @pytest.mark.row("P15")
 def test_on_a_full_disk_the_partial_append_is_cut_and_writing_resumes_when_space_is_back(tmp_path: Path) -> None:
     fs = FaultyFs()
