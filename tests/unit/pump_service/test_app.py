@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from include.errors import BinlogError, CorruptionError
+from include.errors import CorruptionError
 from include.model.node import NodeKind, NodeState
 from include.model.tso import compose
 from include.proto.pump_pb2 import WriteBinlogReq
@@ -20,7 +19,9 @@ from include.rpc.channel import open_aio_channel
 from include.settings import PumpSettings, TlsSettings
 from pump_service.app import PumpApp, Serving, check_clock
 from pump_service.lifecycle import Action
-from pump_service.store.store import Item, Store
+from pump_service.store.records import Records
+from pump_service.store.store import Store
+from pump_service.store.writer import BlockDone, Writer
 from tests.support.pumpserver import prewrite
 from tests.support.storekit import fake, store_all
 
@@ -32,27 +33,27 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
     cluster = FileCluster(tmp_path / "cluster")
     hold, held = threading.Event(), threading.Event()
     stored: list[NodeState] = []
-    real = Store.submit
+    real = Writer.submit_records
 
     def state() -> NodeState:
         node = cluster.node(NodeKind.PUMP, "p1")
         assert node is not None
         return node.state
 
-    def submit(store: Store, items: Sequence[Item], done: Callable[[list[BinlogError | None]], None]) -> None:
-        if any(item.tp == 0 for item in items):
+    def submit(writer: Writer, records: Records, done: BlockDone, *, own: bool = False) -> None:
+        if (records.columns.tp == 0).any():
             held.set()
 
             def later() -> None:
                 hold.wait(10)
                 stored.append(state())
-                real(store, items, done)
+                real(writer, records, done, own=own)
 
             threading.Thread(target=later).start()
         else:
-            real(store, items, done)
+            real(writer, records, done, own=own)
 
-    monkeypatch.setattr(Store, "submit", submit)  # a disk that takes its time
+    monkeypatch.setattr(Writer, "submit_records", submit)  # a disk that takes its time
 
     async def run() -> int:
         serving: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
