@@ -46,6 +46,7 @@ _HEAD = b"!binlog!headPointer"
 _REOPEN_WITHIN_S = 2.0
 _CLOSE_WITHIN_S = 30.0
 
+_IN_USE = "another process has it open: end that one first"
 DEFAULT_TUNING: dict[str, Any] = {"write_buffer_size": 16 << 20}
 
 
@@ -100,23 +101,23 @@ class Index:
 
     @classmethod
     def open(cls, path: Path, tuning: Mapping[str, Any] | None = None) -> Index:
-        """Open or create. A database that LevelDB cannot open is moved aside and begun anew.
+        """Open or create. A database that does not open, or whose positions do not read, is moved aside and begun anew.
 
         Args:
             path: its directory.
             tuning: options of ``plyvel.DB`` (`tuning_of`).
+
+        Raises:
+            IndexFailed: the disk is full, or somebody else has it open.
         """
         tuning = DEFAULT_TUNING | dict(tuning or {})
         shutil.rmtree(_dropped(path), ignore_errors=True)
         try:
-            return cls(path, _open(path, tuning), tuning)
+            return cls(path, _open_whole(path, tuning), tuning)
         except plyvel.Error as error:
-            if is_full(error):
-                raise IndexFailed(
-                    f"LevelDB in {path} cannot be opened: {error}",
-                    hint="free some space, then start again",
-                    path=str(path),
-                ) from error
+            hint = "free some space, then start again" if is_full(error) else _IN_USE if _is_locked(error) else ""
+            if hint:
+                raise IndexFailed(f"LevelDB in {path} cannot be opened: {error}", hint=hint, path=str(path)) from error
             aside = _aside(path)
             log.warning("index_unreadable", path=str(path), error=str(error), moved_to=str(aside))
             path.rename(aside)
@@ -374,6 +375,23 @@ def entry_pointer(entry: Entry) -> Pointer:
 def _open(path: Path, tuning: Mapping[str, Any]) -> Any:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return plyvel.DB(str(path), create_if_missing=True, bloom_filter_bits=10, compression=None, **tuning)
+
+
+def _open_whole(path: Path, tuning: Mapping[str, Any]) -> Any:
+    """Open; plyvel.Error also where a named position lies in a block that rotted."""
+    db = _open(path, tuning)
+    try:
+        for key in (_HEAD, _HANDLE, _MAX_COMMIT_TS, _GC_TS):
+            db.get(key)
+    except plyvel.Error:
+        db.close()
+        raise
+    return db
+
+
+def _is_locked(error: BaseException) -> bool:
+    """Whether LevelDB refused because the database is open already; it has no class of its own for that."""
+    return isinstance(error, plyvel.IOError) and f"{error}".startswith(("b'IO error: lock ", "IO error: lock "))
 
 
 def _fsync(path: Path) -> None:
