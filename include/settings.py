@@ -137,6 +137,9 @@ class PumpSettings(Section):
     index_block_bytes: int = Field(4096, ge=1024, description="LevelDB: size of an index block")
     index_block_restart_interval: int = Field(16, ge=1, description="LevelDB: keys between restart points of a block")
     index_table_bytes: int = Field(2 * MIB, ge=MIB, description="LevelDB: size of a table file")
+    index_open_tables: int = Field(
+        100, ge=74, description="LevelDB: table files kept open; filter and index of each are in memory (some 130 kB)"
+    )
     index_write_buffer_bytes: int = Field(
         16 * MIB, ge=64 << 10, description="LevelDB: bytes kept in memory before a table is written"
     )

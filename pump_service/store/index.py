@@ -57,6 +57,7 @@ def tuning_of(settings: PumpSettings) -> dict[str, Any]:
         "block_size": settings.index_block_bytes,
         "block_restart_interval": settings.index_block_restart_interval,
         "max_file_size": settings.index_table_bytes,
+        "max_open_files": settings.index_open_tables,
         "write_buffer_size": settings.index_write_buffer_bytes,
     }
 

@@ -120,7 +120,7 @@ def test_everything_answered_lies_once_in_the_archive_with_a_pump_killed_meanwhi
         back.start()
         made.snapshot(until)
         back.join()
-        for _ in range(20):
+        for _ in range(60):  # several frames of 4 KiB
             made.write(0), made.write(1, rows=2)
         # The transaction that was retried: P and C on both Pumps.
         start_ts = made.cluster.tso()
