@@ -141,7 +141,7 @@ class PumpSettings(Section):
         100, ge=74, description="LevelDB: table files kept open; filter and index of each are in memory (some 130 kB)"
     )
     index_write_buffer_bytes: int = Field(
-        16 * MIB, ge=64 << 10, description="LevelDB: bytes kept in memory before a table is written"
+        4 * MIB, ge=64 << 10, description="LevelDB: bytes kept in memory before a table is written"
     )
 
     @field_validator("advertise_addr")

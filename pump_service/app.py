@@ -31,6 +31,7 @@ from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
 from pump_service.api.services import add_services
 from pump_service.drain import drained
+from pump_service.footprint import give_back_compiler, share_heaps
 from pump_service.horizon import BELIEVED_S
 from pump_service.lifecycle import Action, must_notify
 from pump_service.push import push
@@ -103,6 +104,7 @@ class PumpApp:
 
     async def _start(self, undo: contextlib.AsyncExitStack) -> Stages:
         settings = self._settings
+        share_heaps()
         serving = front.bind(settings, self._tls)
         undo.push_async_callback(serving.close)
         addr, http_addr, server = serving.addr, serving.http_addr, serving.server
@@ -115,6 +117,7 @@ class PumpApp:
         identity.check_cluster(settings.data_dir, cluster_id)
         await asyncio.to_thread(warm)
         await asyncio.to_thread(warm_reads)
+        await asyncio.to_thread(give_back_compiler)
         known = registrar.found.extra if registrar.found is not None else None
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known)
         undo.push_async_callback(asyncio.to_thread, store.close)

@@ -47,7 +47,7 @@ _REOPEN_WITHIN_S = 2.0
 _CLOSE_WITHIN_S = 30.0
 
 _IN_USE = "another process has it open: end that one first"
-DEFAULT_TUNING: dict[str, Any] = {"write_buffer_size": 16 << 20}
+DEFAULT_TUNING: dict[str, Any] = {"write_buffer_size": 4 << 20}
 
 
 def tuning_of(settings: PumpSettings) -> dict[str, Any]:
