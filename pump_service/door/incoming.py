@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import grpc
@@ -195,6 +196,9 @@ class Incoming:
             connection.streams[stream_id] = stream
             connection.refuse(stream, refusal, begun=False)
             return
+        if connection.refusal_of_all is not None:
+            # As the HTTP API says it: what the peer sent matters less than that it may send nothing.
+            head = replace(head, http_status=403, text=f"{connection.refusal_of_all.details}\n")
         stream = connection.open_call(stream_id, head, timeout)
         if end_stream:
             self._half_close(stream)

@@ -9,8 +9,12 @@ AuthContext = dict[str, list[bytes]]
 
 
 def with_alpn(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The context, offering HTTP/2 and HTTP/1.1."""
-    context.set_alpn_protocols(["h2", "http/1.1"])
+    """The context, offering HTTP/1.1 and HTTP/2.
+
+    The first that a client offers too is taken. gRPC's clients offer h2 alone (it is all they speak), those of HTTP
+    (browsers, curl, Prometheus) offer both, and what they ask for is served over HTTP/1.1.
+    """
+    context.set_alpn_protocols(["http/1.1", "h2"])
     return context
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,36 @@ def get(pump: PumpServer, path: str, tls: TlsSettings, method: str = "GET") -> s
         Request(f"https://{pump.http}{path}", method=method), context=client_ssl_context(tls), timeout=5
     ) as page:
         return page.read().decode()
+
+
+def page_as_a_browser_gets_it(addr: str, path: str, tls: TlsSettings) -> tuple[str | None, bytes]:
+    """The protocol taken of the two that curl, Prometheus and browsers offer, and the answer over HTTP/1.1."""
+    context = client_ssl_context(tls)
+    assert context is not None
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    host, port = addr.rsplit(":", 1)
+    with (
+        socket.create_connection((host, int(port)), timeout=5) as raw,
+        context.wrap_socket(raw, server_hostname=host) as wrapped,
+    ):
+        wrapped.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        return wrapped.selected_alpn_protocol(), b"".join(iter(lambda: wrapped.recv(65536), b""))
+
+
+@pytest.mark.parametrize("allowed", [(), ("tidb",)], ids=["tls", "mutual tls"])
+def test_who_offers_http2_and_http1_gets_the_pages_of_the_pumps_one_port(
+    tmp_path: Path, authority: Authority, allowed: tuple[str, ...]
+) -> None:
+    client = authority.settings("tidb") if allowed else TlsSettings(ca=authority.ca)
+    server = authority.settings("pump", allowed=allowed)
+    cluster = FileCluster(tmp_path / "cluster")
+    with PumpServer(tmp_path, cluster, tls=server, client_tls=client, transport="builtin") as pump:
+        for path, says in (("/metrics", b"binlog_pump"), ("/status", b"pump-1")):
+            protocol, answer = page_as_a_browser_gets_it(pump.addr, path, client)
+            assert protocol == "http/1.1"
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert says in answer
+        pump.transaction(b"gRPC goes on")
 
 
 def test_with_tls_alone_a_client_needs_the_ca_and_no_certificate(tmp_path: Path, authority: Authority) -> None:

@@ -246,6 +246,17 @@ async def test_what_is_not_grpc_is_told_so_in_http() -> None:
 
 
 @run
+async def test_a_page_asked_for_over_http2_by_a_peer_that_is_not_allowed_is_forbidden() -> None:
+    refusal = Refusal(grpc.StatusCode.PERMISSION_DENIED, "the certificate carries 'stranger'")
+    peer = Peer(Server(authorize=lambda names, who: refusal)).greet()
+    block = peer.encoder.encode([(":method", "GET"), (":scheme", "https"), (":path", "/metrics"), (":authority", "x")])
+    peer.send(frame(1, 5, 1, block))
+    found = await peer.settle()
+    assert found[0].fields[0] == (":status", "403")
+    assert b"stranger" in found[1].data
+
+
+@run
 async def test_te_may_be_missing() -> None:
     peer = Peer().greet()
     peer.send(frame(1, 4, 1, peer.block(GROUP, without=["te"])) + frame(0, 1, 1, prefixed(b"x")))
