@@ -110,6 +110,18 @@ def accounted_for(fresh: Sequence[Replaced], before: PumpEntry) -> bool:
     return [(each.incarnation, each.start_count) for each in fresh] == [(before.incarnation, before.start_count)]
 
 
+def given_up(now: NodeStatus | None, before: PumpEntry, verdict: Verdict) -> bool:
+    """Whether the start that is registered is given up with the Pump: then it is the one that is lost from here on.
+
+    It, and whatever else had its node id since the last manifest, has not said anything after the declared range.
+    One that has stays another start than the lost one, and so holds the next window.
+    """
+    if verdict.action is not Action.LOST or verdict.declared is None or now is None or now.extra is None:
+        return False
+    upto = verdict.declared.to_ts
+    return now.update_ts <= upto and all(each.update_ts <= upto for each in replaced_since(replaced_by(now), before))
+
+
 def _why_another(
     now: NodeStatus, before: PumpEntry | None, fresh: Sequence[Replaced], declared: Sequence[Declaration]
 ) -> str:

@@ -12,7 +12,16 @@ from typing import Any
 from include.archive import consumer, layout
 from include.archive.archive import Archive
 from include.archive.commit import commit_window
-from include.archive.coverage import GONE, Action, Verdict, incarnation_of, judge_all, replaced_by, start_count_of
+from include.archive.coverage import (
+    GONE,
+    Action,
+    Verdict,
+    given_up,
+    incarnation_of,
+    judge_all,
+    replaced_by,
+    start_count_of,
+)
 from include.archive.declare import declarations
 from include.archive.manifest import PumpEntry
 from include.archive.node import pull_node
@@ -137,7 +146,7 @@ def _targets(verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[Pum
     for verdict in verdicts:
         status, entry = now.get(verdict.node_id), known.get(verdict.node_id)
         # A Pump that is pulled is the one of the registry; one that is not is the one that was drained or lost.
-        live = verdict.action is Action.PULL or entry is None
+        live = verdict.action is Action.PULL or entry is None or given_up(status, entry, verdict)
         same = entry is not None and (verdict.declared is None or verdict.action is not Action.PULL)
         targets[verdict.node_id] = Target(
             node_id=verdict.node_id,

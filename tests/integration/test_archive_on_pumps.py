@@ -217,6 +217,27 @@ def test_a_pump_with_an_emptied_data_directory_holds_the_window_until_its_loss_i
     assert chain.snapshot()[0]["declared"] == []
 
 
+@pytest.mark.row("A2")
+def test_a_pump_that_was_started_again_before_it_died_for_good_holds_no_window_once_it_is_declared_lost(chain):
+    chain.init()
+    chain.write(1)
+    chain.snapshot()
+    chain.pumps[1].kill()
+    chain.pumps[1].start()
+    lost = chain.write(1)
+    chain.pumps[1].kill()
+    shutil.rmtree(chain.pumps[1].data_dir)
+    admin.force_state(chain.cluster, "pump-2", NodeState.OFFLINE)
+    made = declare_lost(chain.archive, chain.cluster, "pump-2", "gone", who="ops")
+    kept = chain.write(0)
+    done = chain.snapshot()
+    assert (len(done), done[0]["end"]) == (2, made.to_ts)
+    chain.snapshot()
+    found = chain.archived()
+    assert lost not in found
+    assert kept in found
+
+
 @pytest.mark.row("P11", "A1")
 def test_gc_frees_what_the_archive_has_and_nothing_else(tmp_path):
     made = Chain(

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from include.archive.coverage import Action, judge
+from include.archive.coverage import Action, given_up, judge
 from include.archive.declare import accept, accepted_commits, declarations, declare_lost
 from include.archive.manifest import Declaration, PumpEntry
 from include.archive.snapshot import commit_window, plan_window, pull_node
@@ -197,6 +197,65 @@ def test_a_dead_pump_that_is_declared_lost_no_longer_holds_and_its_range_is_the_
     two.register(NodeState.OFFLINE)
     why, _ = held(world)
     assert "pump-2" in why
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_pump_that_was_started_again_before_it_died_for_good_is_declared_lost_once(world, emptied):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    world.snapshot()
+    if emptied:
+        two.empty("two")
+    else:
+        two.start_count += 1
+        two.register(NodeState.ONLINE)
+    two.stop()
+    force_state(world.cluster, "pump-2", NodeState.OFFLINE)
+    made = declare_lost(world.archive, world.cluster, "pump-2", "host burned", who="ops")
+    kept = one.transaction()
+    assert world.snapshot()[0]["end"] == made.to_ts
+    known = world.cluster.node(NodeKind.PUMP, "pump-2").extra
+    lost = next(each for each in world.archive.chain() if each.declared).pump("pump-2")
+    assert (lost.incarnation, lost.start_count, lost.replaced) == (
+        known.incarnation,
+        known.start_count,
+        known.replaced,
+    )
+    assert world.snapshot()
+    assert world.commits() == [(kept, "pump-1")]
+    two.start_count += 1
+    two.register(NodeState.OFFLINE)
+    why, _ = held(world)
+    assert "pump-2" in why
+
+
+@pytest.mark.row("A2")
+def test_a_pump_that_ran_after_it_was_declared_lost_holds_the_next_window(world):
+    _one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    world.snapshot()
+    made = declare_lost(world.archive, world.cluster, "pump-2", "we thought so", who="ops")
+    two.start_count += 1
+    two.register(NodeState.ONLINE)  # it takes something after the declared range
+    two.stop()
+    force_state(world.cluster, "pump-2", NodeState.OFFLINE)
+    why, _ = held(world)
+    assert "it has run since" in why["pump-2"]
+    assert world.archive.end() == made.to_ts
+    assert world.archive.last().pump("pump-2").start_count == 1
+    declare_lost(world.archive, world.cluster, "pump-2", "now it is", who="ops")
+    assert world.snapshot()
+    assert world.snapshot()
+
+
+@pytest.mark.row("A2")
+def test_what_replaced_another_after_the_declared_range_is_not_taken_for_the_lost_one():
+    now = status("offline", incarnation="two", replaced=[gone(update_ts=201)], update_ts=150)
+    verdict = judge(now, entry(), declared(), Tso(100))
+    assert verdict.action is Action.LOST
+    assert not given_up(now, entry(), verdict)
+    assert given_up(now, entry(replaced=[gone(update_ts=201)]), verdict)
 
 
 @pytest.mark.row("A2")
