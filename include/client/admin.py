@@ -53,6 +53,11 @@ def is_silent(status: NodeStatus, clock: Clock = SYSTEM_CLOCK) -> bool:
     return status.state in RUNNING and age_s(status, clock) > PUMP_SILENT_S
 
 
+def is_running(status: NodeStatus, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """Whether a Pump is registered as running, and says so."""
+    return status.state in RUNNING and age_s(status, clock) <= PUMP_SILENT_S
+
+
 def find_node(cluster: Cluster, node_id: str, kind: NodeKind = NodeKind.PUMP) -> NodeStatus:
     """Status of a Pump or Drainer; UsageError names the registered ones."""
     status = cluster.node(kind, node_id)

@@ -24,7 +24,7 @@ from include.archive.report import Progress as Pulled
 from include.archive.report import ProgressSink
 from include.archive.snapshot import run_snapshot
 from include.archive.verify import verify
-from include.client.admin import is_silent
+from include.client.admin import is_running
 from include.errors import UsageError
 from include.model.node import NodeKind
 from include.model.tso import Tso, parse_time, show
@@ -296,7 +296,8 @@ def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool,
     """
     opened, cluster = _open(context.settings)
     found = cluster.node(NodeKind.PUMP, node)
-    alive = "" if found is None or is_silent(found) else f" {node} is running, its last heartbeat is fresh!"
+    running = found is not None and is_running(found)
+    alive = f" {node} is running, its last heartbeat is fresh!" if running else ""
     confirm(f"everything that only {node} has after {show(opened.end())} will be missing for ever.{alive}", yes=yes)
     made = declare_lost(opened, cluster, node, reason)
     kept = made.reason != reason.strip()

@@ -1,0 +1,34 @@
+"""What ``pumphouse archive declare-lost`` asks before it gives data up."""
+
+import pytest
+from click.testing import CliRunner
+
+from include.model.node import NodeKind, NodeState
+from include.model.tso import Tso
+from pumphouse.cli import cli
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize(
+    ("state", "silent", "warned"),
+    [
+        ("online", False, True),
+        ("closing", False, True),
+        ("online", True, False),
+        ("paused", False, False),
+        ("offline", False, False),
+        ("offline", True, False),
+    ],
+)
+def test_it_warns_of_a_pump_that_is_running_and_of_no_other(world, monkeypatch, state, silent, warned):
+    world.pump("pump-1")
+    world.init()
+    now = world.cluster.tso()
+    said = Tso(now - (60_000 << 18)) if silent else now
+    world.cluster.update_node(
+        NodeKind.PUMP, "pump-1", lambda found: found.with_(state=NodeState(state), update_ts=said)
+    )
+    monkeypatch.setattr("pumphouse.commands.archive._open", lambda _: (world.archive, world.cluster))
+    asked = CliRunner().invoke(cli, ["archive", "declare-lost", "pump-1", "--reason", "gone"], input="n\n")
+    assert "will be missing for ever" in asked.output
+    assert ("is running, its last heartbeat is fresh" in asked.output) == warned
