@@ -81,7 +81,9 @@ def go_options(function: F) -> F:
         click.option("--config", type=click.Path(path_type=Path), help="A pump.toml in the Go Pump's layout."),
         *(_click_option(o.flag, o.help) for o in OPTIONS if o.flag and o.setting and o.flag != "L"),
         click.option("-L", "--log-level", "L", type=click.Choice(_LEVELS), help="Least level that is logged."),
-        click.option("--http-addr", help="host:port of the HTTP API; default: a free port on the same host."),
+        click.option(
+            "--http-addr", help="host:port of the HTTP API; default: that of --addr (grpcio: a free port of that host)."
+        ),
         click.option("--cluster", help="Cluster, as file:///dir, etcd://host:port or pd://host:port."),
         click.option("--labels", help="Labels for clients to choose by, as zone=a,rack=7."),
         click.option("--transport", help="gRPC server: builtin (gRPC and HTTP on one port), or grpcio."),

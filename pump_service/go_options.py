@@ -69,7 +69,10 @@ def pd_cluster(value: Any) -> str:
                 host = parts.netloc
         if host is None or "@" in host:
             shown = without_secrets(str(value), url)
-            raise ConfigError(f"pd-urls: {shown!r} is no URL of PD", hint="as in http://127.0.0.1:2379", url=shown)
+            hint = "as in http://127.0.0.1:2379"
+            if shown.startswith(("etcd://", "file://", "pd://")):
+                hint = f"that is --cluster {without_secrets(str(value))}; pd-urls are URLs of PD, {hint}"
+            raise ConfigError(f"pd-urls: {shown!r} is no URL of PD", hint=hint, url=shown)
         hosts.append(host)
     return "pd://" + ",".join(hosts)
 
@@ -115,7 +118,8 @@ OPTIONS: tuple[GoOption, ...] = (
     GoOption("addr", "addr", "pump.addr", help="host:port to listen on."),
     GoOption("advertise-addr", "advertise-addr", "pump.advertise_addr", help="host:port that others connect to."),
     GoOption("socket", "socket", "pump.socket", help="Unix socket that gRPC listens on too, as unix:///path."),
-    GoOption("pd-urls", "pd-urls", "cluster.url", pd_cluster, "URLs of PD, separated by commas; same as --cluster."),
+    GoOption("pd-urls", "pd-urls", "cluster.url", pd_cluster,
+             "URLs of PD, separated by commas: http://a:2379,http://b:2379 is --cluster pd://a:2379,b:2379."),
     GoOption("data-dir", "data-dir", "pump.data_dir", help="Value log, index and identity."),
     GoOption("heartbeat-interval", "heartbeat-interval", "pump.heartbeat_interval_s", _seconds,
              "Seconds between heartbeats."),

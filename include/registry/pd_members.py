@@ -35,6 +35,8 @@ R = TypeVar("R")
 S = TypeVar("S")
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 1.0
+# A server that speaks gRPC and is something else, as an etcd; one that becomes a PD has this service from the start.
+_NO_PD = "unknown service pdpb.PD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,7 @@ class Members:
         """Ask every configured address for its members until one answers; the cluster id, which all must share.
 
         Raises:
-            ConfigError: two addresses belong to different clusters.
+            ConfigError: two addresses belong to different clusters, or one is no PD and no other answered.
             ClusterUnavailable: nobody answered, ``init_tries`` times over.
         """
         failure = ""
@@ -145,6 +147,12 @@ class Members:
                 self._cluster_id = ids.pop()
                 self._learn(answers)
                 return self._cluster_id
+            if _NO_PD in failure:
+                raise ConfigError(
+                    f"{self.url} is no PD: {failure}",
+                    hint=f"if this is an etcd: --cluster etcd://{','.join(self._configured)} (the setting cluster.url)",
+                    url=self.url,
+                )
             if not tried:
                 log.warning("pd_does_not_answer", url=self.url, reason=failure, tries=self.options.init_tries)
             if tried + 1 < self.options.init_tries:
@@ -314,7 +322,7 @@ class Members:
             try:
                 answer = finished.result()
             except grpc.RpcError as error:
-                failure = f"{target}: {reason_of(error)}"
+                failure = failure if _NO_PD in failure else f"{target}: {reason_of(error)}"
                 continue
             except grpc.FutureCancelledError:
                 failure = f"{target}: closed"

@@ -64,6 +64,15 @@ def own(tmp_path):
 # What lies in etcd
 
 
+@pytest.mark.row("W4")
+def test_an_etcd_named_as_pd_is_told_its_url_at_once(etcd: EtcdServers) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="is no PD") as refused:
+        open_cluster(f"pd://{etcd.endpoints[0]}")
+    assert f"--cluster etcd://{etcd.endpoints[0]}" in refused.value.hint
+    assert time.monotonic() - began < 30  # of the 100 s for which a PD that is down is asked
+
+
 @pytest.mark.row("W3", "W4")
 def test_nodes_have_the_keys_and_bytes_of_tidb_binlog_and_our_own_keys_are_elsewhere(own):
     cluster = open_cluster(own.url)

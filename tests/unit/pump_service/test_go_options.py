@@ -192,6 +192,11 @@ def test_urls_of_pd_are_a_cluster() -> None:
             pd_cluster(wrong)
 
 
+def test_another_cluster_given_as_urls_of_pd_is_told_its_option() -> None:
+    with pytest.raises(ConfigError, match=r"--cluster etcd://127\.0\.0\.1:2379/app"):
+        pd_cluster("etcd://127.0.0.1:2379/app")
+
+
 def test_flags_beat_variables_beat_files_beat_defaults(started: Any, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "pumphouse.toml").write_text(
         '[pump]\nqueue_bytes = 2097152\nnode_id = "ours"\n[cluster]\nurl = "file://c"\n'
