@@ -20,7 +20,7 @@ from include.settings import Settings
 
 # command -> (module:attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "pump": ("pumphouse.commands.pump:pump", "Run a Pump; settle a prewrite."),
+    "pump": ("pumphouse.commands.pump:pump", "Run a Pump, show its status, settle a prewrite."),
     "pumps": ("pumphouse.commands.nodes:pumps", "List the Pumps."),
     "drainers": ("pumphouse.commands.nodes:drainers", "List the consumers of the Pumps."),
     "consumer": ("pumphouse.commands.nodes:consumer", "Register or remove a consumer."),

@@ -40,7 +40,8 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def _print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns with a line of headings."""
     table = Table(box=None, pad_edge=False)
     for heading in headings:
         table.add_column(heading, overflow="fold")
@@ -77,7 +78,16 @@ def pump_dict(status: NodeStatus) -> dict[str, Any]:
         "start_count": None if extra is None else extra.start_count,
         "http": status.host if extra is None else extra.http,
         "sync_log": None if extra is None else extra.sync_log,
+        "read_only": is_read_only(status),
     }
+
+
+def is_read_only(status: NodeStatus) -> bool | None:
+    """Whether a Pump refuses prewrites for want of space: ours says so by its score. None = a Go Pump, which does not.
+
+    `pump_service.stages.score` is 0 for nothing else.
+    """
+    return None if status.extra is None else status.score == 0
 
 
 def consumer_dict(status: NodeStatus, stale_s: float) -> dict[str, Any]:
@@ -106,8 +116,11 @@ def pumps(context: Context, *, show_offline: bool, as_json: bool) -> None:
     rows = []
     for pump in found:
         silent = f" (silent for {admin.age_s(pump):.0f} s)" if admin.is_silent(pump) else ""
-        rows.append((pump.node_id, pump.host, f"{pump.state}{silent}", show(pump.max_commit_ts), show(pump.update_ts)))
-    _print_table(("NODE", "ADDRESS", "STATE", "MAX COMMIT TS", "UPDATED"), rows)
+        full = ", read-only" if pump.state == NodeState.ONLINE and is_read_only(pump) else ""
+        rows.append(
+            (pump.node_id, pump.host, f"{pump.state}{full}{silent}", show(pump.max_commit_ts), show(pump.update_ts))
+        )
+    print_table(("NODE", "ADDRESS", "STATE", "MAX COMMIT TS", "UPDATED"), rows)
 
 
 def _list_consumers(settings: Settings, *, show_offline: bool, as_json: bool) -> None:
@@ -127,7 +140,7 @@ def _list_consumers(settings: Settings, *, show_offline: bool, as_json: bool) ->
         )
         for node in found
     ]
-    _print_table(("NODE", "ADDRESS", "STATE", "CHECKPOINT", "UPDATED"), rows)
+    print_table(("NODE", "ADDRESS", "STATE", "CHECKPOINT", "UPDATED"), rows)
     if any(node["kind"] == "reader" and node["state"] == NodeState.PAUSED and not node["stale"] for node in found):
         click.echo("paused is the normal state of a reader: it pulls now and then, and holds GC all the time")
 
@@ -233,7 +246,7 @@ def gc(context: Context, *, as_json: bool) -> None:
             )
             for report in reports
         ]
-        _print_table(("NODE", "FREED FILES", "KEPT", "GC POINT", "DELETION LIMIT", "HELD BY"), rows)
+        print_table(("NODE", "FREED FILES", "KEPT", "GC POINT", "DELETION LIMIT", "HELD BY"), rows)
     error = admin.failures(reports)
     if error is not None:
         raise error

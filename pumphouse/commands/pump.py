@@ -1,4 +1,4 @@
-"""``pumphouse pump``: run a Pump; settle a prewrite whose outcome nobody answers."""
+"""``pumphouse pump``: run a Pump; show its status; settle a prewrite whose outcome nobody answers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from include.rpc.status import from_rpc_error
 from include.settings import TlsSettings
 from pump_service.go_command import GoCommand, go_options, settings_of
 from pumphouse.cli import Context, pass_context
+from pumphouse.commands.pump_status import status_command
 from pumphouse.progress import bar
 
 _TIMEOUT_S = 30.0
@@ -30,7 +31,10 @@ _TIMEOUT_S = 30.0
 
 @click.group()
 def pump() -> None:
-    """Run a Pump; settle a prewrite."""
+    """Run a Pump, show its status, settle a prewrite."""
+
+
+pump.add_command(status_command)
 
 
 @pump.command(cls=GoCommand)

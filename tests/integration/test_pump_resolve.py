@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from click.testing import CliRunner, Result
 
 from include.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
 from include.errors import UsageError
-from include.model.tso import Tso, compose, physical_ms
+from include.model.tso import Tso, compose, physical_ms, show
 from include.registry.file import FileCluster
 from pumphouse.cli import Context
 from pumphouse.commands.pump import pump as pump_command
+from tests.support import formats
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
 
 pytestmark = pytest.mark.row("P6")
@@ -124,8 +126,18 @@ def test_without_an_answer_the_pump_holds_names_the_start_ts_and_raises_a_metric
     with urlopen(f"http://{pump.http}/metrics") as page:
         assert "binlog_pump_unanswered_prewrites 1.0" in page.read().decode()
 
+    context = Context(None, {"cluster.url": pump.cluster.url})
+    said = CliRunner().invoke(pump_command, ["status", "pump-1", "--json"], obj=context)
+    assert said.exit_code == 0, said.output
+    formats.check("pump-status-output", json.loads(said.stdout))
+    (waiting,) = json.loads(said.stdout)["oldest_unresolved"]
+    assert (waiting["start_ts"], bytes.fromhex(waiting["key"])) == (start_ts, b"nobody/1")
+    text = CliRunner().invoke(pump_command, ["status", "pump-1"], obj=context).stdout
+    assert re.search(r"^watermark +\d+ \(\d{4}-", text, re.MULTILINE)
+    assert re.search(r"^unresolved prewrites +1$", text, re.MULTILINE)
+    assert show(start_ts) in text
+
     def settle(*args: str) -> Result:
-        context = Context(None, {"cluster.url": pump.cluster.url})
         return CliRunner().invoke(pump_command, ["settle", str(start_ts), *args], obj=context)
 
     assert settle("--reason", "x").exit_code == 2  # neither committed nor rolled back

@@ -180,7 +180,7 @@ def error_tree() -> str:
         "# Errors\n",
         NOTE.format(source="include/errors.py and include/rpc/status.py"),
         """Every error that Pumphouse raises on purpose. A command prints `pumphouse: <class>: <message> (<what to do>)` and ends with
-exit code 1; ConfigError and UsageError end with 2. Airflow tries a task again where "again" says yes, and fails it at once
+exit code 1; ConfigError and UsageError end with 2 and are printed without the class. Airflow tries a task again where "again" says yes, and fails it at once
 otherwise. The gRPC code and the reason are what a Pump answers on `pumphouse.v1` ([formats](formats.md), "Refusals");
 a class without a row of its own there has that of its nearest ancestor.
 

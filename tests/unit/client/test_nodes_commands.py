@@ -122,6 +122,28 @@ def test_pumps_lists_state_position_and_silence(cluster, run, pump):
     assert [each["node_id"] for each in run("pumps", "--show-offline", as_json=True)] == ["gone", "old", "p:8250"]
 
 
+@pytest.mark.row("O3", "P15")
+def test_a_pump_without_space_is_listed_as_read_only_and_a_go_pump_never(cluster, run, pump):
+    pump.register(http="127.0.0.1:1")
+    ours = cluster.node(NodeKind.PUMP, "p:8250")
+    for name, status in {"full": ours, "good": ours.with_(score=50), "go": ours.with_(extra=None)}.items():
+        cluster.update_node(NodeKind.PUMP, name, lambda _, name=name, status=status: status.with_(node_id=name))
+    shown = {each["node_id"]: each["read_only"] for each in run("pumps", as_json=True)}
+    assert shown == {"full": True, "go": None, "good": False, "p:8250": True}
+    lines = {line.split()[0]: line for line in run("pumps").stdout.splitlines()[1:]}
+    assert "online, read-only" in lines["full"]
+    assert "read-only" not in lines["good"] + lines["go"]
+
+
+@pytest.mark.row("O3")
+def test_a_go_pump_has_no_status_of_our_kind(run, pump):
+    pump.register(http="127.0.0.1:1")
+    with pytest.raises(UsageError, match="is a Go Pump"):
+        run("pump", "status", "p:8250", code=None)
+    with pytest.raises(UsageError, match="registered are: p:8250"):
+        run("pump", "status", "q", code=None)
+
+
 @pytest.mark.row("O3")
 @pytest.mark.parametrize("command", [("drainers",), ("consumer", "list")])
 def test_consumers_are_listed_with_checkpoint_and_alarm(cluster, run, command):
