@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http
 import json
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +19,20 @@ _DONE = {"success", "failed"}
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+class Refused(StackError):
+    """Airflow refused a call; ``code`` is the HTTP status."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class AirflowApi:
     """Calls ``/api/v2``; takes a token on first use and a new one when it ran out."""
 
-    def __init__(self, url: str, user: str, password: str) -> None:
+    def __init__(self, url: str, user: str, password: str, *, timeout_s: float = 30.0) -> None:
         self.url = url
+        self.timeout_s = timeout_s
         self._login = {"username": user, "password": password}
         self._token = ""
 
@@ -56,8 +67,11 @@ class AirflowApi:
 
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
         """Start a run by hand; returns its id."""
-        body = {"logical_date": None, "conf": conf or {}}
-        return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
+        # An id of ours: whether a call that was not answered in time started the run shows when it is repeated.
+        run_id = f"manual__{uuid.uuid4()}"
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf or {}}
+        self._create(f"/dags/{dag_id}/dagRuns", body)
+        return run_id
 
     def runs(self, dag_id: str, *, limit: int = 100) -> list[dict[str, Any]]:
         """Runs of a DAG, the oldest first: ``dag_run_id, state, run_type, data_interval_end, …``."""
@@ -101,7 +115,11 @@ class AirflowApi:
             "max_active_runs": 1,
             "run_backwards": False,
         }
-        return int(self.call("POST", "/backfills", body)["id"])
+        made = self._create("/backfills", body)
+        if made is None:
+            found = self.call("GET", f"/backfills?dag_id={dag_id}&limit=100")["backfills"]
+            return max(int(each["id"]) for each in found)
+        return int(made["id"])
 
     def wait_for_run(self, dag_id: str, run_id: str, *, timeout_s: float) -> dict[str, Any]:
         """Wait until a run has ended; returns it."""
@@ -115,26 +133,53 @@ class AirflowApi:
             time.sleep(0.5)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """One call under ``/api/v2``; StackError with Airflow's own words when it refuses."""
-        for attempt in range(4):
-            if not self._token:
-                self._token = self._request("POST", "/auth/token", self._login, token=False)["access_token"]
+        """One call under ``/api/v2``; StackError with Airflow's own words when it refuses.
+
+        What may be done twice (GET, PATCH) is repeated when there was no answer: on SQLite a writer waits for the
+        others, on a busy machine longer than a call does, or gets "database is locked".
+        """
+        attempts = 4 if method in ("GET", "PATCH") else 1
+        for left in reversed(range(attempts)):
             try:
+                return self._logged_in(method, path, body)
+            except Refused as error:
+                if error.code < 500 or not left:
+                    raise
+            except OSError as error:
+                if not left:
+                    raise StackError(f"Airflow does not answer {method} {path}: {error}") from error
+            time.sleep(0.5)
+        raise AssertionError
+
+    def _create(self, path: str, body: Any) -> Any:
+        """POST what is told by itself from any other; None when an earlier try that was not answered had made it."""
+        asked = False
+        for left in reversed(range(4)):
+            try:
+                return self._logged_in("POST", path, body)
+            except Refused as error:
+                if asked and error.code == http.HTTPStatus.CONFLICT:
+                    return None
+                if error.code < 500 or not left:
+                    raise
+            except OSError as error:
+                if not left:
+                    raise StackError(f"Airflow does not answer POST {path}: {error}") from error
+            asked = True
+            time.sleep(0.5)
+        raise AssertionError
+
+    def _logged_in(self, method: str, path: str, body: Any) -> Any:
+        for fresh in (False, True):
+            try:
+                if fresh or not self._token:
+                    self._token = self._request("POST", "/auth/token", self._login, token=False)["access_token"]
                 return self._request(method, f"/api/v2{path}", body)
             except urllib.error.HTTPError as error:
-                text = error.read().decode(errors="replace")[:600]
-                if error.code == 401 and attempt == 0:
-                    self._token = ""
-                elif error.code >= 500 and method == "GET" and attempt < 3:
-                    # SQLite answers "database is locked" now and then.
-                    time.sleep(0.5)
-                else:
-                    raise StackError(f"Airflow refused {method} {path}: {error.code} {text}") from error
-            except OSError as error:
-                if method != "GET" or attempt == 3:
-                    raise StackError(f"Airflow does not answer {method} {path}: {error}") from error
-                time.sleep(0.5)
-        raise StackError(f"Airflow refused the login for {method} {path}")
+                if error.code != http.HTTPStatus.UNAUTHORIZED or fresh:
+                    text = error.read().decode(errors="replace")[:600]
+                    raise Refused(f"Airflow refused {method} {path}: {error.code} {text}", error.code) from error
+        raise AssertionError
 
     def _request(self, method: str, path: str, body: Any = None, *, token: bool = True) -> Any:
         headers = {"Accept": "application/json"}
@@ -144,7 +189,7 @@ class AirflowApi:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)  # noqa: S310
-        with _OPENER.open(request, timeout=30) as answer:
+        with _OPENER.open(request, timeout=self.timeout_s) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
