@@ -119,7 +119,8 @@ class PumpApp:
         await asyncio.to_thread(warm_reads)
         await asyncio.to_thread(give_back_compiler)
         known = registrar.found.extra if registrar.found is not None else None
-        store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known)
+        elsewhere = await asyncio.to_thread(registrar.elsewhere)
+        store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known, elsewhere=elsewhere)
         undo.push_async_callback(asyncio.to_thread, store.close)
         await asyncio.to_thread(identity.keep_cluster, settings.data_dir, cluster_id)
         # A fresh one: the process before may have published until the store was ours.

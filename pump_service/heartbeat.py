@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import structlog
 
+from include.client.admin import PUMP_SILENT_S, RUNNING
 from include.clock import Clock
 from include.errors import BinlogError, PumpError
 from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
@@ -25,6 +27,7 @@ log = structlog.get_logger()
 _MAX_REPLACED = 8
 _WRITES_AT_ONCE = 3
 _PUT_BACK_S = 5.0
+_CONNECT_S = 2.0
 
 
 class Superseded(PumpError):
@@ -64,6 +67,26 @@ class Registrar:
         """Start TSO + elapsed time: fresh enough for ``updateTS``, without asking the cluster each time."""
         elapsed_ms = int((self._clock.monotonic() - self._start_at) * 1000)
         return Tso(max(compose(physical_ms(self.start_tso) + elapsed_ms), self.start_tso))
+
+    def elsewhere(self) -> str:
+        """Address where a process runs under our node id, '' when none does; blocks.
+
+        Its heartbeat is fresh, and something answers at its address or that cannot be told. A port that refuses is
+        nobody's: that process is dead, whatever its last heartbeat says.
+        """
+        found = self.found
+        if found is None or found.host in ("", self.host) or found.state not in RUNNING:
+            return ""
+        if physical_ms(self.start_tso) - physical_ms(found.update_ts) > PUMP_SILENT_S * 1000:
+            return ""
+        host, _, port = found.host.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        except ConnectionRefusedError:
+            return ""
+        except (OSError, ValueError):
+            pass
+        return found.host
 
     async def register(self, state: NodeState, report: Report) -> None:
         """`write` on a thread of ours. Whoever stops waiting leaves a write that gives up when a newer one begins."""

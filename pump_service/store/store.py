@@ -124,38 +124,47 @@ class Store:
         fs: FileSystem = REAL_FS,
         clock: Clock = SYSTEM_CLOCK,
         registered: PumpExtra | None = None,
+        elsewhere: str = "",
     ) -> Store:
         """Open a data directory: recovery is done and threads run on return.
 
         ``registered`` is what the registry holds of this node: a value log that ends before the registered synced end
-        of the same incarnation has lost answered binlogs, and the store takes a new incarnation.
+        of the same incarnation has lost answered binlogs, and the store takes a new incarnation. ``elsewhere`` is the
+        address where what is registered runs at this moment, '' = it does not: then such a directory is an old copy.
 
-        Raises ConfigError when another process has it, BadRecord when bytes that may have been answered are damaged.
+        Raises ConfigError when another process has it, or has what this one is an old copy of; BadRecord when bytes
+        that may have been answered are damaged.
         """
         fs.make_dirs(settings.data_dir)
         lock = _lock(settings.data_dir / ".lock")
         try:
             try:
-                return cls._opened(settings, fs, clock, lock, registered)
+                return cls._opened(settings, fs, clock, lock, registered, elsewhere)
             except (OSError, IndexFailed) as error:
                 if not is_full(error) or not give_back_at_start(fs, settings.data_dir / "pumphouse"):
                     raise
                 log.warning("started_on_a_full_disk", error=str(error))
-            return cls._opened(settings, fs, clock, lock, registered)
+            return cls._opened(settings, fs, clock, lock, registered, elsewhere)
         except BaseException:
             os.close(lock)
             raise
 
     @classmethod
     def _opened(
-        cls, settings: PumpSettings, fs: FileSystem, clock: Clock, lock: int, registered: PumpExtra | None
+        cls,
+        settings: PumpSettings,
+        fs: FileSystem,
+        clock: Clock,
+        lock: int,
+        registered: PumpExtra | None,
+        elsewhere: str,
     ) -> Store:
         store = cls(settings, fs, clock)
         store._lock_fd = lock
-        store._recover(registered)
+        store._recover(registered, elsewhere)
         return store
 
-    def _recover(self, registered: PumpExtra | None) -> None:
+    def _recover(self, registered: PumpExtra | None, elsewhere: str) -> None:
         settings, fs = self._settings, self._fs
         begun = self._clock.monotonic()
         fs.make_dirs(self._own)
@@ -172,7 +181,7 @@ class Store:
                 fs, settings.data_dir / "value", self._own / "files",
                 limit=settings.value_log_file_bytes, sync=settings.sync_log, skipped=load_skipped(fs, self._own),
             )  # fmt: skip
-            self._open_value_log(previous, registered)
+            self._open_value_log(previous, registered, elsewhere)
         except BaseException:
             self._index.close()
             raise
@@ -184,7 +193,7 @@ class Store:
             value_log_end=self.synced_end, seconds=round(self._clock.monotonic() - begun, 3),
         )  # fmt: skip
 
-    def _open_value_log(self, previous: identity.Identity | None, registered: PumpExtra | None) -> None:
+    def _open_value_log(self, previous: identity.Identity | None, registered: PumpExtra | None, elsewhere: str) -> None:
         if previous is None:
             # A data directory of the Go Pump brings its own floor. Before the identity, which says that it was taken.
             floor = Tso(self._index.gc_ts())
@@ -196,6 +205,8 @@ class Store:
             clean=previous is not None and previous.clean,
         )
         end = self._valuelog.end
+        if elsewhere and previous is not None and registered is not None:
+            self._refuse_old_copy(previous, registered, elsewhere)
         # Pointers into what is no longer there, or into other records at the same place.
         ahead = self._index.has_head() and head >= end
         # LevelDB's log is not synced: of a machine that went down it may have a hole, behind which it reads on.
@@ -224,6 +235,23 @@ class Store:
             self._replay(ZERO_POINTER)
         # Before anything is accepted: a start that did not get here has answered nothing.
         identity.save(self._fs, self._own, self._identity)
+
+    def _refuse_old_copy(self, previous: identity.Identity, registered: PumpExtra, elsewhere: str) -> None:
+        """ConfigError when this directory is behind the one of the same incarnation that runs elsewhere."""
+        synced = Pointer(registered.synced_fid, registered.synced_offset)
+        if registered.incarnation != previous.incarnation or (
+            registered.start_count <= previous.start_count and synced <= self._valuelog.end
+        ):
+            return
+        data_dir = self._settings.data_dir
+        raise ConfigError(
+            f"{data_dir} is an older copy of the data directory of the Pump that runs at {elsewhere} under the same "
+            f"node id: this one is of start {previous.start_count} and ends at {self._valuelog.end}, that one is in "
+            f"start {registered.start_count} and is at {synced}",
+            hint="leave that one running; for a further Pump take an empty data directory and a node id of its own. "
+            "Is that one dead: start its own directory, or start this one again when its heartbeat is 10 s old",
+            found=elsewhere,
+        )
 
     def _what_was_lost(self, previous: identity.Identity | None, registered: PumpExtra | None, *, ahead: bool) -> str:
         """Why answered binlogs may be missing in the value log; '' = they are not."""

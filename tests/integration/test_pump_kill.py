@@ -117,6 +117,65 @@ def test_a_data_directory_put_back_from_an_older_copy_is_another_incarnation(tmp
         eventually(lambda: "incarnation_renewed" in pump.log())
 
 
+@pytest.mark.row("W3", "A2")
+@pytest.mark.parametrize("newer", ["start", "log"])
+def test_an_older_copy_of_a_data_directory_does_not_take_the_node_id_of_the_pump_that_runs(
+    tmp_path: Path, newer: str
+) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    pump = PumpServer(tmp_path, cluster)
+    copy = PumpServer(tmp_path / "elsewhere", cluster)
+    copy.directory.mkdir()
+    with pump.start():
+        pump.transaction()
+        if newer == "start":
+            pump.kill()
+            shutil.copytree(pump.data_dir, copy.data_dir)
+            pump.start()
+            pump.kill()
+            pump.start()
+        else:
+            shutil.copytree(pump.data_dir, copy.data_dir, ignore=shutil.ignore_patterns(".lock"))
+            for _ in range(20):
+                pump.transaction(b"x" * 1000)
+            said = pump.status().value_log_bytes
+            eventually(lambda: pump.registered().extra.synced_offset >= said - 2000)  # type: ignore[union-attr]
+        before = pump.registered().extra
+        code, log = copy.refuse_to_start()
+        assert code != 0
+        assert f"the Pump that runs at {pump.addr}" in log
+        assert "incarnation_renewed" not in log
+        pump.transaction()
+        now = pump.registered()
+        assert before is not None
+        assert now.extra is not None
+        assert (now.host, now.extra.incarnation, now.extra.start_count) == (
+            pump.addr,
+            before.incarnation,
+            before.start_count,
+        )
+        pump.kill()
+    # What was registered is dead now, its heartbeat still fresh: the copy may go on, as another incarnation.
+    with copy.start():
+        copy.transaction()
+
+
+def test_a_pump_that_was_killed_starts_on_its_directory_at_another_address_at_once(tmp_path: Path) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    pump = PumpServer(tmp_path, cluster, heartbeat_interval_s=0.05)
+    pump.start()
+    pump.transaction()
+    before = pump.registered()
+    pump.kill()
+    pump.addr = "127.0.0.1:0"
+    with pump.start():
+        now = pump.registered()
+        assert before.extra is not None
+        assert now.extra is not None
+        assert now.host != before.host
+        assert (now.extra.incarnation, now.extra.start_count) == (before.extra.incarnation, 2)
+
+
 def test_a_second_process_on_the_same_data_is_refused_and_the_registry_stays_as_it_was(tmp_path: Path) -> None:
     cluster = FileCluster(tmp_path / "cluster")
     with PumpServer(tmp_path, cluster) as pump:
