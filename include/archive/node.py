@@ -379,9 +379,9 @@ class _NodePull:
     def _away(self, why: str) -> None:
         status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
         self._waiting_for = f"it does not answer, the registry says {self._state_now()}: {why}"
-        self._show()
         if (status is None or status.state is NodeState.OFFLINE) and not self._rows and self._is_drained(status):
             raise _DrainedError
+        self._show(silent_at="" if status is None else status.host)
         self._check_time()
         self._clock.sleep(self._settings.archive.poll_interval_s)
 
@@ -480,7 +480,7 @@ class _NodePull:
             "reached": int(self._position),
         }
 
-    def _show(self) -> None:
+    def _show(self, silent_at: str = "") -> None:
         self._progress(
             Progress(
                 node_id=self._target.node_id,
@@ -490,6 +490,7 @@ class _NodePull:
                 rows=self._rows,
                 payload_bytes=self._bytes,
                 waiting_for=self._waiting_for,
+                silent_at=silent_at,
             )
         )
 

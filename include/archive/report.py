@@ -14,7 +14,10 @@ from include.model.tso import Tso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where one Pump's pull stands. ``waiting_for`` says in words what holds it, '' = it moves."""
+    """Where one Pump's pull stands. ``waiting_for`` says in words what holds it, '' = it moves.
+
+    ``silent_at``: the address of a Pump that does not answer now, '' = it does.
+    """
 
     node_id: str
     start: Tso
@@ -23,6 +26,7 @@ class Progress:
     rows: int
     payload_bytes: int
     waiting_for: str = ""
+    silent_at: str = ""
 
     @property
     def part(self) -> float:

@@ -25,6 +25,7 @@ from include.archive.report import ProgressSink
 from include.archive.snapshot import run_snapshot
 from include.archive.verify import verify
 from include.client.admin import is_running
+from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import UsageError
 from include.model.node import NodeKind
 from include.model.tso import Tso, parse_time, show
@@ -98,6 +99,27 @@ def _pull_bars(shown: Progress | None) -> tuple[ProgressSink, Callable[[str], No
     return pulled, waiting
 
 
+_SAY_AGAIN_S = 30.0
+
+
+def naming_silent_pumps(sink: ProgressSink, clock: Clock = SYSTEM_CLOCK) -> ProgressSink:
+    """The sink, and a line on stderr for a Pump that does not answer: at once, then every 30 s while it does not."""
+    said: dict[str, float] = {}
+
+    def pulled(each: Pulled) -> None:
+        sink(each)
+        now = clock.monotonic()
+        if each.silent_at and now - said.get(each.node_id, float("-inf")) >= _SAY_AGAIN_S:
+            said[each.node_id] = now
+            click.echo(
+                f"pumphouse: waiting for Pump {each.node_id} at {each.silent_at}: {each.waiting_for} (start it, and the"
+                " snapshot goes on; if it will never return: docs/operations.md, 'When a window is held')",
+                err=True,
+            )
+
+    return pulled
+
+
 @click.command()
 @click.option("--until", default="now", show_default=True, metavar="TIME", help="TSO, ISO time or now.")
 @json_option
@@ -110,7 +132,7 @@ def snapshot(context: Context, *, until: str, as_json: bool) -> None:
     with _bars() as shown:
         pulled, waiting = _pull_bars(shown)
         history = open_history(settings.history, settings.tls)
-        done = run_snapshot(archive, cluster, to, settings, history, pulled, waiting=waiting)
+        done = run_snapshot(archive, cluster, to, settings, history, naming_silent_pumps(pulled), waiting=waiting)
     if as_json:
         _print_json({"end": int(archive.end()), "windows": done})
         return

@@ -1,0 +1,70 @@
+"""What ``pumphouse snapshot`` says on stderr while it waits."""
+
+import json
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from include.archive.report import Progress
+from include.model.tso import Tso
+from pumphouse.cli import cli
+from pumphouse.commands.archive import naming_silent_pumps
+
+
+@pytest.fixture
+def run(world, monkeypatch):
+    monkeypatch.setattr("pumphouse.commands.archive._open", lambda _: (world.archive, world.cluster))
+
+    def run_command(*args, **waits):
+        sets = {"archive.poll_interval_s": 0.05, "archive.pull_timeout_s": 20.0} | waits
+        options = [part for name, value in sets.items() for part in ("--set", f"{name}={value}")]
+        return CliRunner().invoke(cli, [*options, "--log-level", "error", "snapshot", *args])
+
+    return run_command
+
+
+@pytest.mark.row("A2")
+def test_a_pump_that_is_down_is_named_with_address_and_what_to_do_and_json_is_left_alone(world, run):
+    world.pump("pump-1")
+    two = world.pump("pump-2")
+    world.init()
+    two.transaction()
+    two.stop()
+    starter = threading.Timer(0.5, two.start)
+    starter.start()
+    done = run("--json")
+    starter.join()
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)["windows"]) == 1
+    (line,) = done.stderr.splitlines()  # asked again many times, said once
+    assert f"waiting for Pump pump-2 at {two.addr}" in line
+    assert "start it" in line
+    assert "When a window is held" in line
+
+
+@pytest.mark.row("A2")
+def test_it_is_said_at_once_and_every_30_s(capsys):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock, seen = Clock(), []
+    sink = naming_silent_pumps(seen.append, clock)
+    lines = {}
+    for second in range(95):
+        clock.now = float(second)
+        for node in ("a", "b"):
+            away = "h:1" if node == "a" else ""
+            sink(
+                Progress(
+                    node_id=node, start=Tso(0), end=Tso(9), reached=Tso(0), rows=0, payload_bytes=0, silent_at=away
+                )
+            )
+        if said := capsys.readouterr().err:
+            lines[second] = said
+    assert list(lines) == [0, 30, 60, 90]
+    assert not any("Pump b" in said for said in lines.values())
+    assert len(seen) == 190
