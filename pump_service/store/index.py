@@ -174,9 +174,14 @@ class Index:
         except (plyvel.Error, RuntimeError) as error:  # closed, and could not be opened again
             raise self._failed(error) from error
 
-    def write(self, batch: Batch, head: Pointer) -> None:
-        """Write a batch, and with it that everything up to ``head`` (inclusive) is indexed. Raises IndexFailed."""
-        batch.raw.put(_HEAD, _POINTER.pack(*head))
+    def write(self, batch: Batch, head: Pointer | None) -> None:
+        """Write a batch, and with it that everything up to ``head`` (inclusive) is indexed. Raises IndexFailed.
+
+        None leaves the head as it is. The head's key is below all timestamps: each table that has it overlaps with all
+        others, and LevelDB merges them again and again, where tables of ascending timestamps alone are only moved.
+        """
+        if head is not None:
+            batch.raw.put(_HEAD, _POINTER.pack(*head))
         try:
             with self._users:
                 batch.raw.write()

@@ -158,6 +158,12 @@ class Indexer:
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
+    def replayed(self, last: Pointer) -> None:
+        """Everything that the value log has was processed: remember so. Raises IndexFailed."""
+        with self.lock:
+            self._index.write(self._index.batch(), last)
+        self.persist()
+
     def start(self) -> None:
         """Recovery is over: index what the writer hands over."""
         self._replaying = False
@@ -349,7 +355,8 @@ class Indexer:
         with self.lock:
             batch = self._index.batch()
             batch.put_all(puts)
-            self._index.write(batch, head)
+            # A replay begins at the handle, which it moves at its end only: the head need not come along.
+            self._index.write(batch, None if self._replaying else head)
 
     def _until_done(self, action: Callable[[], None]) -> None:
         """Bookkeeping must not be left out: try again until it works, publish nothing meanwhile."""

@@ -279,12 +279,13 @@ class Store:
         )  # fmt: skip
 
     def _replay(self, start: Pointer) -> None:
-        records = 0
+        records, last = 0, start
         for entries in one_ahead(self._valuelog.scan(start)):
             self._indexer.process(entries)
             records += len(entries)
-        self._indexer.persist()
+            last = entries.last if len(entries) else last
         if records:
+            self._indexer.replayed(last)
             log.info("value_log_replayed", start=start, records=records)
 
     def _start_threads(self) -> None:
