@@ -14,12 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
+from include.errors import CorruptionError
 from include.model.tso import Tso
 from pump_service.door.group import Messages
 from pump_service.metrics import PumpMetrics
 from pump_service.pullroom import PullRoom
 from pump_service.store.batch import LargeBinlog, PullBatch
 from pump_service.store.store import Store
+
+log = structlog.get_logger()
 
 # On the tail a moment is waited after the watermark moved, so that a busy Pump sends batches and not single binlogs.
 _GATHER_S = 0.01
@@ -126,6 +131,7 @@ class Pulls:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[asyncio.Future[None]] = []
         self._pinged = False
+        self._damaged: set[tuple[str, int]] = set()  # places that the log has named
         self.room = PullRoom(memory_bytes)
         store.on_watermark(self._moved)
 
@@ -150,6 +156,7 @@ class Pulls:
         Raises:
             PositionCollected: ``after`` is, or has fallen, below the GC point.
             OrphanCommit, LateCommit: with ``strict``, naming the ts.
+            CorruptionError: what comes next is damaged; the log names each place once, however often it is pulled.
         """
         ahead = _Ahead(self, render, max_bytes, strict=strict)
         silent_since = float("-inf")
@@ -166,9 +173,18 @@ class Pulls:
                     del read  # a stream that waits for the tail holds nothing
                 if after >= self._store.watermark:
                     await self._tail()
+        except CorruptionError as error:
+            self._name_damage(error)
+            raise
         finally:
             self._metrics.pull_streams.dec()
             ahead.drop()
+
+    def _name_damage(self, error: CorruptionError) -> None:
+        path, offset = os.path.abspath(error.path or ""), int(error.offset or 0)  # noqa: PTH100 - no look at the disk
+        if (path, offset) not in self._damaged:
+            self._damaged.add((path, offset))
+            log.error("pull_met_damage", path=path, offset=offset, reason=error.reason, hint=error.hint)
 
     async def read(self, want: _Want, held: contextlib.AsyncExitStack) -> _Read:
         """One batch; ``held`` gives its memory back."""

@@ -17,7 +17,7 @@ import grpc
 import pyarrow as pa
 
 from include.archive.manifest import LastBinlog
-from include.errors import BadBinlog, PumpUnavailable
+from include.errors import BadBinlog, BinlogError, CorruptionError, PumpUnavailable
 from include.model.node import NodeStatus
 from include.model.tso import Tso
 from include.proto.binlog_pb2 import Binlog
@@ -99,6 +99,14 @@ def open_puller(status: NodeStatus, cluster_id: int, tls: TlsSettings | None = N
     return GoPuller(status, cluster_id, tls)
 
 
+def _refusal(error: grpc.RpcError, node_id: str) -> BinlogError:
+    """What the Pump refused with; damage is named with the Pump, whose path alone says nothing elsewhere."""
+    found = from_rpc_error(error, peer=node_id)
+    if not isinstance(found, CorruptionError):
+        return found
+    return found.rebuild(f"Pump {node_id}: {found.message}", found.hint, {**found.facts, "node_id": node_id})
+
+
 class BatchPuller:
     """Our Pump."""
 
@@ -115,7 +123,7 @@ class BatchPuller:
             for answer in call:
                 yield self._frame(answer)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, peer=self._node_id) from error
+            raise _refusal(error, self._node_id) from error
         finally:
             call.cancel()
         # OK is how a Pump that stops ends its streams; it says nothing about the data.
@@ -132,7 +140,7 @@ class BatchPuller:
                 if batch is not None and batch.num_rows:
                     return Tso(batch.column("commit_ts")[0].as_py()), batch.column("payload")[0].as_py()
         except grpc.RpcError as error:
-            found = from_rpc_error(error, peer=self._node_id)
+            found = _refusal(error, self._node_id)
             if not isinstance(found, PumpUnavailable):
                 raise found from error
         finally:
@@ -146,7 +154,7 @@ class BatchPuller:
                 StatusRequest(cluster_id=self._cluster_id), timeout=CALL_TIMEOUT_S
             )
         except grpc.RpcError as error:
-            raise from_rpc_error(error, peer=self._node_id) from error
+            raise _refusal(error, self._node_id) from error
         return answer
 
     def accept(self, start_ts: Tso, commit_ts: Tso, reason: str) -> None:
@@ -155,7 +163,7 @@ class BatchPuller:
         try:
             self._stub.Accept(request, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise from_rpc_error(error, peer=self._node_id) from error
+            raise _refusal(error, self._node_id) from error
 
     def close(self) -> None:
         """Hang up."""

@@ -10,15 +10,15 @@ from click.testing import CliRunner
 
 from include.archive import consumer
 from include.archive.archive import Archive
-from include.archive.declare import declare_lost
+from include.archive.declare import accept, declare_lost
 from include.archive.init import init_archive
 from include.archive.snapshot import plan_window, pull_node, run_snapshot
 from include.archive.verify import verify
 from include.client import admin
 from include.codec.payload import PrewriteValueBuilder
-from include.errors import GapError, PositionCollected, WindowHeld
+from include.errors import CorruptionError, GapError, PositionCollected, WindowHeld
 from include.model.node import NodeKind, NodeState
-from include.model.tso import parse_time
+from include.model.tso import Tso, parse_time
 from include.objectstore.open import open_store
 from include.registry.file import FileCluster
 from include.settings import ArchiveSettings, ClusterSettings, Settings, TlsSettings
@@ -215,6 +215,49 @@ def test_a_pump_with_an_emptied_data_directory_holds_the_window_until_its_loss_i
     assert (replaced.incarnation, replaced.start_count) == (made.incarnation, 1)
     assert verify(chain.archive).sound
     assert chain.snapshot()[0]["declared"] == []
+
+
+@pytest.mark.row("A2", "P5")
+def test_damage_found_while_serving_is_named_and_only_what_it_hit_is_given_up(chain):
+    chain.init()
+    before = chain.write(0)
+    hit = chain.write(0, fill=0xAB)
+    after, other = chain.write(0), chain.write(1)
+    pump = chain.pumps[0]
+    (path,) = (pump.data_dir / "value").glob("*.vlog")
+    at = path.read_bytes().index(b"\xab" * 50)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xaa")
+    begin = chain.archive.end()
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=r"^Pump pump-1: .*000000\.vlog at \d+") as met:
+            chain.snapshot()
+    assert met.value.node_id == "pump-1"
+    said = [json.loads(line) for line in pump.log().splitlines() if "pull_met_damage" in line]
+    assert [(each["path"], each["offset"]) for each in said] == [(str(path), met.value.offset)]
+    assert chain.archive.end() == begin
+    chain.snapshot(before)
+    assert chain.archived() == [before]
+
+    pump.stop()
+    report = CliRunner().invoke(cli, ["pump", "verify", str(pump.data_dir), "--json"])
+    (stretch,) = json.loads(report.stdout)["damages"]
+    name = f"{stretch['file']}:{stretch['start']}-{stretch['stop']}"
+    accepted = CliRunner().invoke(cli, ["pump", "accept-damage", str(pump.data_dir), name, "--reason", "a bad sector"])
+    assert accepted.exit_code == 0, accepted.output
+    pump.start()
+    with pytest.raises(WindowHeld, match="another incarnation"):
+        chain.snapshot()
+    declare_lost(chain.archive, chain.cluster, "pump-1", "a bad sector", who="ops")
+    with pytest.raises(WindowHeld, match="orphan commit") as held:  # its prewrite was in the damage
+        chain.snapshot()
+    (orphan,) = held.value.holders
+    assert orphan["commit_ts"] == hit
+    accept(chain.archive, chain.cluster, "pump-1", Tso(orphan["start_ts"]), Tso(hit), "a bad sector", who="ops")
+    chain.snapshot()
+    assert chain.archived() == sorted([before, after, other])
+    assert verify(chain.archive).sound
 
 
 @pytest.mark.row("A2")

@@ -33,6 +33,7 @@ class PullPump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
         self.watermark = 0
         self.follow_clock = True  # the watermark is a fresh timestamp with each frame, as an idle Pump's is
         self.gc_point = 0
+        self.refuse_with: BinlogError | None = None  # instead of any frame
         self.blocker = 0
         self.replaced: tuple[Replaced, ...] = ()
         self.pending: dict[tuple[int, int], str] = {}
@@ -135,6 +136,8 @@ class PullPump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
             self._refuse(context, ClusterMismatch("wrong cluster", got=request.cluster_id, want=1))
         position = request.start_from
         self.pulls.append(position)
+        if self.refuse_with is not None:
+            self._refuse(context, self.refuse_with)
         if position < self.gc_point:
             error = PositionCollected("collected", start_from=position, gc_point=self.gc_point)
             self._refuse(context, error)

@@ -8,6 +8,7 @@ from include.archive import consumer
 from include.archive.snapshot import commit_window, plan_window, pull_node
 from include.errors import (
     BadManifest,
+    BadRecord,
     ConfigError,
     CorruptionError,
     ManifestConflict,
@@ -185,6 +186,21 @@ def test_a_pump_that_does_not_answer_holds_the_window_until_it_is_back(world):
     assert len(world.snapshot(until, pull_timeout_s=20)) == 1
     starter.join()
     assert len(world.commits()) == 2
+
+
+@pytest.mark.row("A2")
+def test_damage_that_a_pump_met_while_it_served_is_named_with_the_pump(world):
+    world.pump("pump-1")
+    two = world.pump("pump-2")
+    world.init()
+    two.refuse_with = BadRecord("/data/value/000003.vlog at 77: rot", hint="put it back", path="/data/v", offset=77)
+    with pytest.raises(
+        CorruptionError, match=r"^Pump pump-2: /data/value/000003.vlog at 77: rot \(put it back\)$"
+    ) as met:
+        world.snapshot()
+    assert (met.value.node_id, met.value.path, met.value.offset) == ("pump-2", "/data/v", 77)
+    two.refuse_with = None
+    assert len(world.snapshot()) == 1
 
 
 @pytest.mark.row("A1")

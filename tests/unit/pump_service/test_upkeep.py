@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from include.clock import SYSTEM_CLOCK
-from include.errors import ConfigError, PumpUnavailable
+from include.errors import BadRecord, ConfigError, PumpUnavailable
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso
 from include.registry.file import FileCluster
@@ -29,6 +30,7 @@ from pump_service.store.batch import PullBatch
 from pump_service.store.store import GcReport, Store
 from pump_service.submit import Submitter
 from tests.support.crashfs import FaultyFs, failing
+from tests.support.pumpserver import eventually
 from tests.support.storekit import commit, prewrite, settings, write
 
 
@@ -278,6 +280,40 @@ def test_streams_wake_when_the_watermark_moves_say_so_when_it_does_not_and_end_o
         asyncio.run(asyncio.wait_for(run(), 20))
     finally:
         store.close()
+
+
+@pytest.mark.row("P7", "P5")
+def test_damage_met_by_pulls_is_logged_once_for_each_place_with_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store.open(settings(Path("data")))
+    write(store, prewrite(100, b"first"), commit(100, 110), prewrite(120, b"second"), commit(120, 130))
+    eventually(lambda: store.watermark >= 130)
+    path = tmp_path / "data" / "value" / "000000.vlog"
+    with path.open("r+b") as file:
+        at = path.read_bytes().index(b"second")
+        file.seek(at)
+        file.write(b"S")
+
+    async def pull_twice() -> None:
+        pulls = Pulls(store, PumpMetrics(), memory_bytes=1 << 20)
+        for _ in range(2):
+            stream = pulls.follow(Tso(0), lambda batch: Messages(b"", len(batch)), max_bytes=1 << 20, strict=False)
+            assert (await anext(stream)).complete_to < 130  # what lies before it is served
+            with pytest.raises(BadRecord):
+                await anext(stream)
+        pulls.close()
+
+    try:
+        with capture_logs() as logged:
+            asyncio.run(asyncio.wait_for(pull_twice(), 20))
+    finally:
+        store.close()
+    (line,) = [each for each in logged if each["event"] == "pull_met_damage"]
+    assert line["path"] == str(path)
+    assert 0 < line["offset"] < at
+    assert line["reason"]
 
 
 @pytest.mark.row("P10")
