@@ -95,6 +95,9 @@ class PumpApp:
             stages = await self._start(undo)
             await self._stop.wait()
             await self._finish(stages)
+        if isinstance(self._failure, heartbeat.Superseded):
+            log.error("pump_superseded", error=self._failure.message, hint=self._failure.hint)
+            return 1
         if self._failure is not None:
             log.error("pump_failed", error=str(self._failure), exc_info=self._failure)
             return 1

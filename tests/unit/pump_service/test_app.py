@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from include.errors import CorruptionError
-from include.model.node import NodeKind, NodeState
+from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import compose
 from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pump_pb2_grpc import PumpStub
@@ -85,6 +87,39 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
     assert asyncio.run(asyncio.wait_for(run(), 30)) == 0
     assert stored == [NodeState.ONLINE]
     assert state() is NodeState.PAUSED
+
+
+@pytest.mark.row("P9")
+def test_a_pump_whose_node_id_was_taken_ends_with_1_and_one_line_without_a_traceback(tmp_path: Path) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    settings = PumpSettings(
+        node_id="p1", data_dir=tmp_path / "data", addr="127.0.0.1:0", stop_write_at_available_bytes=0, reserve_bytes=0,
+        heartbeat_interval_s=0.05,
+    )  # fmt: skip
+
+    def taken(found: NodeStatus | None) -> NodeStatus:
+        assert found is not None
+        assert found.extra is not None
+        return found.with_(extra=replace(found.extra, incarnation="another"))
+
+    async def run() -> int:
+        serving: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
+        app = PumpApp(settings, cluster, TlsSettings(), announce=serving.set_result)
+        running = asyncio.create_task(app.run())
+        await serving
+        cluster.update_node(NodeKind.PUMP, "p1", taken)
+        return await running
+
+    with capture_logs() as logged:
+        assert asyncio.run(asyncio.wait_for(run(), 30)) == 1
+    (line,) = [each for each in logged if each["log_level"] == "error"]
+    assert line["event"] == "pump_superseded"
+    assert "another process has registered as p1" in line["error"]
+    assert "one node id belongs to one data directory" in line["hint"]
+    assert not line.get("exc_info")
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    assert node.state is NodeState.ONLINE  # what the other one says of itself stays
 
 
 @pytest.mark.row("P8")
