@@ -1,17 +1,22 @@
 """How kernels are compiled: lazily, cached on disk, without the GIL.
 
-The disk cache lies beside the source and notices only changes of the kernel's own file, not of kernels that it calls
-from other files; so primitives that several files call live in :mod:`include.codec.wire`, and who changes those
-touches the callers too.
+Numba's disk cache lies beside the source and looks at the time of the kernel's own file alone. What a kernel calls, and
+the constants that it takes, come from other files too: after an update it would go on with their old meaning, in
+silence. So each entry of the cache is named by a digest of all that went into it (`stamp_of`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import enum
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.caching import IndexDataCacheFile
 from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,14 +32,59 @@ UInts = NDArray[np.uint64]
 _OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
 
 
+_CONSTANTS = (bool, int, float, str, bytes, tuple, np.generic)
+_STAMPS: dict[str, str] = {}  # source file -> digest
+
+
 def kernel(function: F) -> F:
     """Compile with numba at the first call; Python integers in kernels are 64 bits wide."""
-    return cast("F", numba.njit(**_OPTIONS)(function))
+    return cast("F", _named_by_stamp(numba.njit(**_OPTIONS)(function)))
 
 
 def primitive(function: F) -> F:
     """Compile a small function into each kernel that calls it: passing arrays to one that is not inlined costs more."""
-    return cast("F", numba.njit(**_OPTIONS, forceinline=True)(function))
+    return cast("F", _named_by_stamp(numba.njit(**_OPTIONS, forceinline=True)(function)))
+
+
+def _named_by_stamp(compiled: Any) -> Any:
+    cache = compiled._cache  # noqa: SLF001
+    stamp = stamp_of(compiled.py_func)
+    base = f"{cache._impl.filename_base}.{stamp[:16]}"  # noqa: SLF001
+    cache._cache_file = IndexDataCacheFile(cache._cache_path, base, stamp)  # noqa: SLF001
+    return compiled
+
+
+def stamp_of(function: Callable[..., Any]) -> str:
+    """Digest of a kernel's file and of what that had at hand: kernels and constants of other files, and modules."""
+    path = function.__code__.co_filename
+    found = _STAMPS.get(path)
+    if found is None:
+        # One for all kernels of a file, taken at the first: what comes further down in it is in its text.
+        package = function.__module__.partition(".")[0]
+        digest = hashlib.sha256(Path(path).read_bytes())
+        for name, value in _named(function.__globals__):
+            digest.update(f"{name}={_meaning(value, package)}\n".encode())
+        found = _STAMPS[path] = digest.hexdigest()
+    return found
+
+
+def _meaning(value: Any, package: str) -> str:
+    """What a kernel may take from a global name; '' where it cannot take anything."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, type) and issubclass(value, enum.Enum):
+        return repr([(name, member.value) for name, member in value.__members__.items()])
+    if isinstance(value, ModuleType):
+        ours = value.__name__.partition(".")[0] in (package, __name__.partition(".")[0])
+        held = [(name, each) for name, each in _named(vars(value)) if not isinstance(each, ModuleType)] if ours else []
+        return repr([(name, _meaning(each, package)) for name, each in held])
+    if hasattr(value, "py_func"):
+        return stamp_of(value.py_func)
+    return repr(value) if isinstance(value, _CONSTANTS) else ""
+
+
+def _named(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, names[name]) for name in sorted(names) if not name.startswith("__")]
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,0 +1,57 @@
+"""The disk cache of kernels: what was compiled from other text, or with other constants, is not used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+FILES = {
+    "__init__.py": "",
+    "limits.py": "MOST = 10\n",
+    "sizes.py": "MOST = 100\n",
+    "parts.py": (
+        "from include.codec.jit import primitive\n"
+        "from pk.limits import MOST\n"
+        "@primitive\n"
+        "def small(n):\n"
+        "    return n <= MOST\n"
+    ),
+    "whole.py": (
+        "import sys\n"
+        "from include.codec.jit import kernel\n"
+        "from pk import sizes\n"
+        "from pk.parts import small\n"
+        "@kernel\n"
+        "def judge(n):\n"
+        "    return (1 if small(n) else 2) + (10 if n <= sizes.MOST else 20)\n"
+        "print(judge(50), sum(judge.stats.cache_hits.values()))\n"
+    ),
+}
+
+
+def run(directory: Path) -> list[int]:
+    """What the kernel says of 50, and whether it came from the cache."""
+    code = f"import sys; sys.path.insert(0, {str(directory)!r}); import pk.whole"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_a_kernel_is_compiled_again_when_what_it_takes_from_other_files_has_changed(tmp_path: Path) -> None:
+    package = tmp_path / "pk"
+    package.mkdir()
+    for name, text in FILES.items():
+        (package / name).write_text(text)
+    assert run(tmp_path) == [12, 0]
+    assert run(tmp_path) == [12, 1]
+    # A constant two files away, one that is named by its module, and the text of what it calls.
+    (package / "limits.py").write_text("MOST = 70\n")
+    assert run(tmp_path) == [11, 0]
+    (package / "sizes.py").write_text("MOST = 7\n")
+    assert run(tmp_path) == [21, 0]
+    (package / "parts.py").write_text(FILES["parts.py"].replace("<=", ">"))
+    assert run(tmp_path) == [22, 0]
+    # As it was once: that is still there.
+    (package / "parts.py").write_text(FILES["parts.py"])
+    assert run(tmp_path) == [21, 1]
