@@ -278,7 +278,7 @@ class _NodePull:
                 status = puller.status()
                 found = [] if status is None else [*_pending(puller, status, self._genesis, self._plan.start)]
             except PumpUnavailable as error:
-                self._away(str(error.message))
+                self._away(str(error))
                 continue
             finally:
                 puller.close()
@@ -360,7 +360,7 @@ class _NodePull:
                         return
                     self._check_time()
             except PumpUnavailable as error:
-                self._away(str(error.message))
+                self._away(str(error))
             except PositionCollected as error:
                 if self._hole() is None or error.gc_point is None:
                     error.hint = (

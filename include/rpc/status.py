@@ -131,8 +131,8 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str = "") -> BinlogError:
 
     Returns:
         The error that the other side refused with, if it says so in details or in Go's words. Else PumpUnavailable
-        where no answer came, BadBinlog where the message was too large, PumpError for the rest. To see whether a
-        call is known at all, look at ``error.code()`` for UNIMPLEMENTED first.
+        where no answer came (with a hint where TLS may be why), BadBinlog where the message was too large, PumpError
+        for the rest. To see whether a call is known at all, look at ``error.code()`` for UNIMPLEMENTED first.
     """
     code, text, metadata = _parts(error)
     ours = _from_details(metadata)
@@ -144,11 +144,19 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str = "") -> BinlogError:
         if known is not None:
             return known
     if code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED):
-        return errors.PumpUnavailable(f"{where}{text or code.name}", node_id=peer, code=code.name)
+        hint = _TLS_HINT if _NO_HANDSHAKE.search(text) else ""
+        return errors.PumpUnavailable(f"{where}{text or code.name}", hint=hint, node_id=peer, code=code.name)
     if code is Code.RESOURCE_EXHAUSTED:
         return errors.BadBinlog(f"{where}the message is too large: {text}", node_id=peer, code=code.name)
     return errors.PumpError(f"{where}{text}", node_id=peer, code=code.name)
 
+
+# What a connection dies of when one side speaks TLS and the other does not, or asks for another certificate. A peer
+# that goes down in the middle of a call does not fail to connect, and a dead one refuses.
+_NO_HANDSHAKE = re.compile(
+    r"failed to connect.*(Socket closed|Connection reset)|[Hh]andshake (read )?failed", re.DOTALL
+)
+_TLS_HINT = "do both sides speak TLS? Check the settings tls.ca, tls.cert and tls.key"
 
 _GO_MISMATCH = re.compile(r"cluster ID are mismatch, (\d+) vs (\d+)")
 _GO_STATE = re.compile(r"no online: (\w+)")

@@ -7,7 +7,8 @@ the Go tools do: then one is required, signed by the CA, and its common name mus
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def server_credentials(tls: TlsSettings) -> grpc.ServerCredentials | None:
     """Credentials of a gRPC server's port; None = plain text."""
     if not tls.enabled:
         return None
+    _check_files(tls, pair=True)
     return grpc.ssl_server_credentials(
         [(_read(tls.key, "key"), _read(tls.cert, "cert"))],
         root_certificates=_read(tls.ca, "ca"),
@@ -32,7 +34,9 @@ def channel_credentials(tls: TlsSettings) -> grpc.ChannelCredentials | None:
     """Credentials of a gRPC client; None = plain text."""
     if not tls.enabled:
         return None
-    if tls.cert is None and tls.key is None:
+    pair = tls.cert is not None or tls.key is not None
+    _check_files(tls, pair=pair)
+    if not pair:
         return grpc.ssl_channel_credentials(_read(tls.ca, "ca"))
     return grpc.ssl_channel_credentials(_read(tls.ca, "ca"), _read(tls.key, "key"), _read(tls.cert, "cert"))
 
@@ -41,8 +45,10 @@ def server_ssl_context(tls: TlsSettings) -> ssl.SSLContext | None:
     """Context of an HTTP server; None = plain text."""
     if not tls.enabled:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=_path(tls.ca, "ca"))
-    context.load_cert_chain(_path(tls.cert, "cert"), _path(tls.key, "key"))
+    with _usable(tls, "ca"):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=_path(tls.ca, "ca"))
+    with _usable(tls, "cert", "key"):
+        context.load_cert_chain(_path(tls.cert, "cert"), _path(tls.key, "key"))
     context.verify_mode = ssl.CERT_REQUIRED if tls.cert_allowed_cn else ssl.CERT_NONE
     return context
 
@@ -51,9 +57,11 @@ def client_ssl_context(tls: TlsSettings) -> ssl.SSLContext | None:
     """Context of an HTTP client; None = plain text."""
     if not tls.enabled:
         return None
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=_path(tls.ca, "ca"))
+    with _usable(tls, "ca"):
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=_path(tls.ca, "ca"))
     if tls.cert is not None or tls.key is not None:
-        context.load_cert_chain(_path(tls.cert, "cert"), _path(tls.key, "key"))
+        with _usable(tls, "cert", "key"):
+            context.load_cert_chain(_path(tls.cert, "cert"), _path(tls.key, "key"))
     return context
 
 
@@ -79,6 +87,33 @@ def _check(names: Iterable[str], tls: TlsSettings, peer: str) -> None:
             hint="use a certificate with an allowed common name",
             peer=peer,
         )
+
+
+@contextmanager
+def _usable(tls: TlsSettings, *names: str) -> Iterator[None]:
+    """An error of what is loaded inside is a ConfigError that names the settings."""
+    try:
+        yield
+    except OSError as error:  # an SSLError is one
+        files = " and ".join(f"tls.{name} ({getattr(tls, name)})" for name in names)
+        one = len(names) == 1
+        raise ConfigError(
+            f"{files} cannot be used{'' if one else ' together'}: {error}",
+            hint="a readable PEM file" if one else "readable PEM files: a certificate, and the key that belongs to it",
+            path=str(getattr(tls, names[0])),
+        ) from error
+
+
+def _check_files(tls: TlsSettings, *, pair: bool) -> None:
+    """ConfigError for files that gRPC would take in silence, and then connect to nobody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # which keys are strong enough is for gRPC to say
+    with _usable(tls, "ca"):
+        context.load_verify_locations(_path(tls.ca, "ca"))
+    if pair:
+        with _usable(tls, "cert", "key"):
+            # gRPC asks nobody for a password.
+            context.load_cert_chain(_path(tls.cert, "cert"), _path(tls.key, "key"), password="")
 
 
 def _path(path: Path | None, name: str) -> Path:

@@ -112,8 +112,8 @@ def naming_silent_pumps(sink: ProgressSink, clock: Clock = SYSTEM_CLOCK) -> Prog
         if each.silent_at and now - said.get(each.node_id, float("-inf")) >= _SAY_AGAIN_S:
             said[each.node_id] = now
             click.echo(
-                f"pumphouse: waiting for Pump {each.node_id} at {each.silent_at}: {each.waiting_for} (start it, and the"
-                " snapshot goes on; if it will never return: docs/operations.md, 'When a window is held')",
+                f"pumphouse: waiting for Pump {each.node_id} at {each.silent_at}: {each.waiting_for}. Start it, and the"
+                " snapshot goes on; if it will never return: docs/operations.md, 'When a window is held'",
                 err=True,
             )
 

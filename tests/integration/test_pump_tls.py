@@ -118,6 +118,18 @@ def test_with_tls_alone_a_client_needs_the_ca_and_no_certificate(tmp_path: Path,
             urlopen(f"http://{pump.http}/status", timeout=5)
 
 
+def test_a_pump_with_the_key_of_another_certificate_ends_with_2_and_names_the_settings(
+    tmp_path: Path, authority: Authority, transport: str
+) -> None:
+    mixed = authority.settings("pump").model_copy(update={"key": authority.settings("other").key})
+    pump = PumpServer(tmp_path, FileCluster(tmp_path / "cluster"), tls=mixed, transport=transport)
+    code, said = pump.refuse_to_start()
+    assert code == 2
+    (line,) = said.splitlines()
+    assert line.startswith("pumphouse: tls.cert (")
+    assert "and tls.key (" in line
+
+
 def test_mutual_tls_lets_allowed_names_in_on_both_ports(mutual: PumpServer, authority: Authority) -> None:
     start_ts, commit_ts = mutual.transaction(b"secret")
     assert mutual.pull_until(commit_ts, after=start_ts)[0].prewrite_value == b"secret"

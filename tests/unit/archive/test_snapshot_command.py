@@ -39,7 +39,7 @@ def test_a_pump_that_is_down_is_named_with_address_and_what_to_do_and_json_is_le
     assert len(json.loads(done.stdout)["windows"]) == 1
     (line,) = done.stderr.splitlines()  # asked again many times, said once
     assert f"waiting for Pump pump-2 at {two.addr}" in line
-    assert "start it" in line
+    assert "Start it" in line
     assert "When a window is held" in line
 
 

@@ -82,10 +82,22 @@ def test_grpc_is_encrypted_for_clients_that_trust_the_ca(authority):
 
 @pytest.mark.row("W6")
 def test_grpc_refuses_who_does_not_speak_tls_or_trusts_another_ca(authority, other_authority):
-    with pytest.raises(PumpUnavailable):
+    # Each time the settings to look at are named.
+    asked = r"do both sides speak TLS\? Check the settings tls\.ca, tls\.cert and tls\.key"
+    with pytest.raises(PumpUnavailable, match=asked):
         ask(settings(authority, "pump"), TlsSettings())
-    with pytest.raises(PumpUnavailable):
+    with pytest.raises(PumpUnavailable, match=asked):
         ask(settings(authority, "pump"), settings(other_authority, None))
+    with pytest.raises(PumpUnavailable, match=asked):
+        ask(TlsSettings(), settings(authority, None))
+
+
+def test_a_pump_that_is_down_is_no_question_of_tls():
+    with pytest.raises(grpc.RpcError) as down, open_channel("127.0.0.1:1") as channel:
+        pump_pb2_grpc.PumpStub(channel).WriteBinlog(pump_pb2.WriteBinlogReq(), timeout=3)
+    found = from_rpc_error(down.value)
+    assert isinstance(found, PumpUnavailable)
+    assert found.hint == ""
 
 
 @pytest.mark.row("W6")
@@ -170,3 +182,21 @@ def test_half_of_the_settings_is_an_error_that_names_the_rest(authority, tmp_pat
         server_credentials(TlsSettings(ca=authority.ca))
     with pytest.raises(ConfigError, match="there is no file"):
         channel_credentials(TlsSettings(ca=tmp_path / "nothing.pem"))
+
+
+@pytest.mark.row("W6")
+@pytest.mark.parametrize("make", [server_credentials, channel_credentials, server_ssl_context, client_ssl_context])
+def test_files_that_cannot_be_used_name_their_settings(authority, tmp_path, make):
+    certificate, key = authority.leaf("x")
+    _, other = authority.leaf("y")
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("nothing")
+    pair = r"tls\.cert \(.*x\.pem\) and tls\.key \(.*\) cannot be used together"
+    for wrong in (other, garbage):
+        with pytest.raises(ConfigError, match=pair):
+            make(TlsSettings(ca=authority.ca, cert=certificate, key=wrong))
+    with pytest.raises(ConfigError, match=r"tls\.ca \(.*garbage.pem\) cannot be used"):
+        make(TlsSettings(ca=garbage, cert=certificate, key=key))
+    with pytest.raises(ConfigError, match=r"tls\.key: there is no file"):
+        make(TlsSettings(ca=authority.ca, cert=certificate, key=tmp_path / "gone.key"))
+    assert make(TlsSettings(ca=authority.ca, cert=certificate, key=key)) is not None
