@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 
 from include.errors import UsageError
+from include.registry.base import ResolverRecord
 from include.registry.resolvers import is_live
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
-from pumphouse.commands.nodes import open_registry, yes_option
+from pumphouse.commands.nodes import json_option, open_registry, print_json, print_table, yes_option
 
 
 @click.group()
@@ -19,13 +21,29 @@ def resolver() -> None:
 
 
 @resolver.command("list")
+@json_option
 @pass_context
-def list_command(context: Context) -> None:
-    """List every registered resolver, one a line: id, address, live or not, prefixes in hex."""
-    for each in open_registry(context.settings).resolvers():
-        prefixes = " ".join(prefix.hex() or "(all keys)" for prefix in each.prefixes)
-        state = "live" if is_live(each, time.time()) else "down"
-        click.echo(f"{each.resolver_id} {each.host or '-'} {state} {prefixes}")
+def list_command(context: Context, *, as_json: bool) -> None:
+    """List every registered resolver: id, address, live or not, prefixes in hex."""
+    found = [_shown(each) for each in open_registry(context.settings).resolvers()]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (each["id"], each["host"] or "-", each["state"], " ".join(p or "(all keys)" for p in each["prefixes"]))
+        for each in found
+    ]
+    print_table(("RESOLVER", "ADDRESS", "STATE", "PREFIXES"), rows)
+
+
+def _shown(record: ResolverRecord) -> dict[str, Any]:
+    """A resolver as the command shows it; formats.md, "Command output"."""
+    return {
+        "id": record.resolver_id,
+        "host": record.host,
+        "state": "live" if is_live(record, time.time()) else "down",
+        "prefixes": [prefix.hex() for prefix in record.prefixes],
+    }
 
 
 @resolver.command("unregister")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import grpc
@@ -28,6 +29,7 @@ from include.rpc.channel import open_channel
 from include.rpc.status import from_rpc_error
 from pumphouse.cli import Context
 from pumphouse.commands.resolvers import resolver as resolver_command
+from tests.support import formats
 from tests.support.certs import Authority
 
 
@@ -182,7 +184,12 @@ def test_an_operator_lists_resolvers_and_forgets_one_that_is_down(cluster):
         return CliRunner().invoke(resolver_command, list(args), obj=Context(None, {"cluster.url": cluster.url}))
 
     with ResolverServer(cluster, "bank", [b"bank/"], lambda *_: PENDING) as server:
-        assert run("list").output == f"bank {server.host} live 62616e6b2f\n"
+        head, line = run("list").output.splitlines()
+        assert head.split() == ["RESOLVER", "ADDRESS", "STATE", "PREFIXES"]
+        assert line.split() == ["bank", server.host, "live", "62616e6b2f"]
+        listed = json.loads(run("list", "--json").stdout)
+        assert listed == [{"id": "bank", "host": server.host, "state": "live", "prefixes": ["62616e6b2f"]}]
+        formats.check("resolvers-output", listed)
         assert isinstance(run("unregister", "bank", "--yes").exception, UsageError)
     assert " down " in run("list").output
     assert isinstance(run("unregister", "shop", "--yes").exception, UsageError)
