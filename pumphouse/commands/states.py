@@ -64,7 +64,8 @@ def _change(
         click.echo(f"{node_id}: {message} It is {status.state} now.")
     else:
         held = _held_by(cluster, action, status, kind) if status.state == NodeState.CLOSING else ""
-        click.echo(f"{node_id}: {message} {_AFTER[kind, action]}{held}")
+        after = _AFTER[kind, action]
+        click.echo(f"{node_id}: {message} {after.removesuffix('.') + held if held else after}")
     if wait_s and not reached:
         raise admin.not_reached(status, wanted, wait_s, _held_by(cluster, action, status, kind), kind)
 

@@ -246,7 +246,7 @@ def test_what_happens_next_is_said_when_nobody_waits(cluster, run, pump, http_pu
     assert "every consumer has read it to its end" in text and "--wait" in text
     assert "online" not in text
     pump.register(NodeState.CLOSING, http=http_pump.host)
-    assert "behind it: pumphouse-main" in run("offline-pump", "p:8250").stdout
+    assert "lets the archive catch up; behind it: pumphouse-main" in run("offline-pump", "p:8250").stdout
     # A Pump that died while it closed is asked, and said to be dead.
     dead = NodeStatus(node_id="dead", host="127.0.0.1:1", state=NodeState.CLOSING, update_ts=compose(1_700_000_000_000))
     cluster.update_node(NodeKind.PUMP, "dead", lambda _: dead)
