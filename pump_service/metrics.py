@@ -9,7 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,6 +24,9 @@ from prometheus_client.registry import Collector
 _SIZE_BUCKETS = tuple(float(1 << bits) for bits in range(8, 32, 2))
 # An fsync takes 0.1 ms on NVMe and 10-30 ms on a busy disk; the write time-out of TiDB's client is 15 s.
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
+
+# A gauge beside each counter and histogram that says when it was made: the text format has no use for them.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Sample = tuple[str, str, dict[str, str], float]  # name, help, labels, value
 

@@ -339,6 +339,14 @@ def test_every_gauge_of_the_store_is_scraped(tmp_path: Path) -> None:
         assert f"\n{name}" in text
 
 
+@pytest.mark.row("P14")
+def test_no_counter_has_a_gauge_of_when_it_was_made_beside_it() -> None:
+    metrics = PumpMetrics()
+    metrics.fakes.labels("published").inc()
+    metrics.rpc_seconds.labels("WriteBinlog", "succ").observe(1.0)
+    assert "_created" not in metrics.text().decode()
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [("127.0.0.1:8250", ("127.0.0.1", 8250)), ("[::1]:0", ("::1", 0)), (":8250", ("0.0.0.0", 8250))],
