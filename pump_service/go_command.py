@@ -48,12 +48,16 @@ class ReadSettings(Protocol):
 
 
 class GoCommand(click.Command):
-    """Takes long options with one dash too, as Go's flag package does: ``-node-id=x`` and ``-L info``."""
+    """Takes long options with one dash too, as Go's flag package does: ``-node-id=x``, ``-L info``, ``-help``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Write them as click reads them."""
-        known = {name for each in self.params for name in each.opts}
+        known = {name for each in self.params for name in each.opts} | set(self.get_help_option_names(ctx))
         return super().parse_args(ctx, [_two_dashes(arg, known) for arg in args])
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Go's ``-h`` too."""
+        return ["-h", *super().get_help_option_names(ctx)]
 
 
 def _two_dashes(arg: str, known: set[str]) -> str:

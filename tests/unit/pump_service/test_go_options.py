@@ -278,6 +278,13 @@ def test_two_flags_for_one_thing_are_refused_and_a_wrong_level_of_a_variable_too
         started()
 
 
+@pytest.mark.parametrize("flag", ["-h", "-help", "--help"])
+def test_help_is_printed_for_every_flag_that_go_takes_for_it(flag: str) -> None:
+    for result in (CliRunner().invoke(cli, ["pump", "run", flag]), CliRunner().invoke(pump_cli.main, [flag])):
+        assert result.exit_code == 0
+        assert "--pd-urls" in result.output
+
+
 def test_the_version_is_shown_for_the_short_flag() -> None:
     result = CliRunner().invoke(cli, ["pump", "run", "-V"])
     assert result.exit_code == 0
