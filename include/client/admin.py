@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from include.proto.pumphouse_pb2 import TriggerGcRequest
 from include.proto.pumphouse_pb2_grpc import PumpBatchStub
 from include.registry.base import Cluster
 from include.rpc.channel import open_channel
-from include.rpc.status import from_rpc_error
+from include.rpc.status import TLS_HINT, from_rpc_error
 from include.rpc.tls import client_ssl_context
 from include.settings import TlsSettings
 
@@ -246,9 +247,11 @@ def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dic
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
+        # One that takes the connection and ends it without an answer runs.
+        cut = isinstance(error, (ssl.SSLError, ConnectionResetError, http.client.BadStatusLine))
         raise PumpUnavailable(
             f"{name} {node_id} does not answer on {host}: {error}",
-            hint=f"only a running {name} can pause or drain: start it, then ask again",
+            hint=TLS_HINT if cut else f"only a running {name} can pause or drain: start it, then ask again",
             node_id=node_id,
         ) from error
     finally:

@@ -144,7 +144,7 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str = "") -> BinlogError:
         if known is not None:
             return known
     if code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED):
-        hint = _TLS_HINT if _NO_HANDSHAKE.search(text) else ""
+        hint = TLS_HINT if _NO_HANDSHAKE.search(text) else ""
         return errors.PumpUnavailable(f"{where}{text or code.name}", hint=hint, node_id=peer, code=code.name)
     if code is Code.RESOURCE_EXHAUSTED:
         return errors.BadBinlog(f"{where}the message is too large: {text}", node_id=peer, code=code.name)
@@ -156,7 +156,7 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str = "") -> BinlogError:
 _NO_HANDSHAKE = re.compile(
     r"failed to connect.*(Socket closed|Connection reset)|[Hh]andshake (read )?failed", re.DOTALL
 )
-_TLS_HINT = "do both sides speak TLS? Check the settings tls.ca, tls.cert and tls.key"
+TLS_HINT = "do both sides speak TLS? Check the settings tls.ca, tls.cert and tls.key"
 
 _GO_MISMATCH = re.compile(r"cluster ID are mismatch, (\d+) vs (\d+)")
 _GO_STATE = re.compile(r"no online: (\w+)")

@@ -15,7 +15,7 @@ import pytest
 from include.client.admin import ask_state, trigger_gc
 from include.client.cluster import PumpClient
 from include.client.resolver import PENDING, Outcome, ResolverServer, committed
-from include.errors import PumpError
+from include.errors import PumpError, PumpUnavailable
 from include.model.node import NodeState
 from include.model.tso import Tso
 from include.proto import pumphouse_pb2 as v1
@@ -145,6 +145,16 @@ def test_mutual_tls_refuses_a_client_without_certificate_on_both_ports(
         probe(mutual, bare)
     with pytest.raises((URLError, ssl.SSLError, ConnectionError)):
         get(mutual, "/metrics", bare)
+
+
+@pytest.mark.parametrize("trusted", [False, True], ids=["plain text", "another CA"])
+def test_a_state_asked_for_without_the_right_tls_names_the_settings(
+    tmp_path: Path, mutual: PumpServer, cluster: FileCluster, trusted: bool
+) -> None:
+    tls = Authority(tmp_path / "other").settings("tidb") if trusted else TlsSettings()
+    with pytest.raises(PumpUnavailable, match=r"do both sides speak TLS\? Check the settings tls\.ca"):
+        ask_state(cluster, "pump-1", "pause", tls=tls)
+    assert mutual.registered().state is NodeState.ONLINE
 
 
 def test_mutual_tls_refuses_another_ca_on_both_ports(tmp_path: Path, mutual: PumpServer, authority: Authority) -> None:
