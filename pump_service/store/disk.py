@@ -78,11 +78,17 @@ class DiskGuard:
         if lacking and not self._full:
             self._preallocate()
         read_only = self._full or self._available <= self._stop_at
-        if read_only != self._read_only:
-            self._read_only = read_only
-            log.warning(
-                "read_only" if read_only else "writable_again", available=self._available, stop_at=self._stop_at
-            )
+        self._now(read_only)
+
+    def _now(self, read_only: bool) -> None:
+        if read_only == self._read_only:
+            return
+        self._read_only = read_only
+        log.warning(
+            "read_only" if read_only else "writable_again",
+            available=self._available, stop_at=self._stop_at, setting="pump.stop_write_at_available_bytes",
+            met_full_disk=self._full,
+        )  # fmt: skip
 
     def _preallocate(self) -> None:
         for name, size in self._wanted.items():
@@ -105,7 +111,7 @@ class DiskGuard:
     def _give_back(self, name: str) -> bool:
         with self._lock:
             self._full = True
-            self._read_only = True
+            self._now(read_only=True)
             self._checked = self._clock.monotonic()
             if name not in self._reserved:
                 return False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from include import durable
 from include.clock import SystemClock
@@ -136,8 +137,12 @@ def test_on_a_full_disk_the_partial_append_is_cut_and_writing_resumes_when_space
     fs.faults["write"] = failing(errno.ENOSPC)
     fs.short_write = 30
     fs.free = 0
-    statuses = write(store, prewrite(30), commit(10, 40))
+    with capture_logs() as logged:
+        statuses = write(store, prewrite(30), commit(10, 40))
     assert [type(s) for s in statuses] == [PumpReadOnly, PumpReadOnly]
+    assert [each["setting"] for each in logged if each["event"] == "read_only"] == [
+        "pump.stop_write_at_available_bytes"
+    ]
     assert value_files(tmp_path)[0].stat().st_size == size
     assert store.read_only
     assert not store.writer_failed
