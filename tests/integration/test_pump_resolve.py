@@ -115,6 +115,8 @@ def test_no_question_is_asked_about_a_prewrite_whose_commit_comes_at_once(
 
 
 def test_without_an_answer_the_pump_holds_names_the_start_ts_and_raises_a_metric(pump: PumpServer) -> None:
+    _, before = pump.transaction()
+    eventually(lambda: pump.status().watermark >= before)
     start_ts = pump.cluster.tso()
     pump.write(prewrite(start_ts, b"rows", key=b"nobody/1"))
     fence = pump.cluster.tso()

