@@ -13,6 +13,8 @@ from pathlib import Path
 
 _MAPS = Path("/proc/self/smaps")  # proc(5)
 _HEADER = 6  # words of a mapping's first line, with a file
+_CHANGED = ("Anonymous:", "Swap:")  # where a page of a file is that the linker or anybody has written to
+_LAST = "0-0 ---p 0 0:0 0"
 _COMPILER = "libllvmlite"
 _MADV_DONTNEED = 4  # linux/mman.h
 _M_ARENA_MAX = -8  # glibc, malloc.h
@@ -38,12 +40,14 @@ def give_back_compiler() -> None:
 
 def _unchanged(smaps: str, library: str) -> Iterator[tuple[int, int]]:
     """Begin and end of each mapping of a library that nobody can write to and whose pages are all as in the file."""
-    place, wanted = (0, 0), False
-    for line in smaps.splitlines():
+    place, wanted, changed = (0, 0), False, 0
+    for line in [*smaps.splitlines(), _LAST]:
         field, *rest = line.split(maxsplit=5)
         if not field.endswith(":"):
+            if wanted and not changed:
+                yield place
             begin, _, end = field.partition("-")
-            place = int(begin, 16), int(end, 16)
+            place, changed = (int(begin, 16), int(end, 16)), 0
             wanted = "w" not in rest[0] and len(rest) == _HEADER - 1 and library in Path(rest[-1]).name
-        elif wanted and field == "Anonymous:" and rest[0] == "0":
-            yield place
+        elif field in _CHANGED:
+            changed += int(rest[0])

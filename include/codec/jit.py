@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 from numba.core.caching import IndexDataCacheFile
+from numba.core.extending import _Intrinsic
 from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,7 +49,9 @@ def primitive(function: F) -> F:
 
 
 def _named_by_stamp(compiled: Any) -> Any:
-    cache = compiled._cache  # noqa: SLF001
+    cache = getattr(compiled, "_cache", None)
+    if cache is None:  # NUMBA_DISABLE_JIT
+        return compiled
     stamp = stamp_of(compiled.py_func)
     base = f"{cache._impl.filename_base}.{stamp[:16]}"  # noqa: SLF001
     cache._cache_file = IndexDataCacheFile(cache._cache_path, base, stamp)  # noqa: SLF001
@@ -80,6 +84,8 @@ def _meaning(value: Any, package: str) -> str:
         return repr([(name, _meaning(each, package)) for name, each in held])
     if hasattr(value, "py_func"):
         return stamp_of(value.py_func)
+    if isinstance(value, _Intrinsic):
+        return hashlib.sha256(Path(str(sys.modules[value.__module__].__file__)).read_bytes()).hexdigest()
     return repr(value) if isinstance(value, _CONSTANTS) else ""
 
 

@@ -11,8 +11,9 @@ AuthContext = dict[str, list[bytes]]
 def with_alpn(context: ssl.SSLContext) -> ssl.SSLContext:
     """The context, offering HTTP/1.1 and HTTP/2.
 
-    The first that a client offers too is taken. gRPC's clients offer h2 alone (it is all they speak), those of HTTP
-    (browsers, curl, Prometheus) offer both, and what they ask for is served over HTTP/1.1.
+    The first that a client offers too is taken. Clients of HTTP (browsers, curl, Prometheus) offer both, and what they
+    ask for is served over HTTP/1.1. gRPC's clients offer h2 alone, but for those of Go programs whose TLS settings name
+    both: these speak HTTP/2 whatever was taken, and `sniff` goes by what is spoken.
     """
     context.set_alpn_protocols(["http/1.1", "h2"])
     return context

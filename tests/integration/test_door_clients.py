@@ -23,6 +23,7 @@ from include.rpc.channel import open_channel
 from include.rpc.status import abort_details
 from include.rpc.tls import check_grpc_peer, client_ssl_context, server_ssl_context
 from include.settings import TlsSettings
+from pump_service.door import frames
 from pump_service.door.group import Refusal
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
@@ -282,6 +283,14 @@ def test_tls_carries_both_protocols_by_alpn(tmp_path: Path) -> None:
             context.wrap_socket(raw, server_hostname=host) as wrapped,
         ):
             assert wrapped.selected_alpn_protocol() == "h2"  # gRPC's clients offer no other
+        # But for those of programs whose TLS settings name both, as TiDB's do: they speak HTTP/2 all the same.
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        with (
+            socket.create_connection((host, int(port)), timeout=5) as raw,
+            context.wrap_socket(raw, server_hostname=host) as wrapped,
+        ):
+            wrapped.sendall(frames.PREFACE + frames.settings({}))
+            assert wrapped.recv(9)[3] == 4  # SETTINGS
         with channel(made) as c, pytest.raises(grpc.RpcError):
             c.unary_unary(UNARY)(b"plain text", timeout=2)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,14 +18,24 @@ FILES = {
         "def small(n):\n"
         "    return n <= MOST\n"
     ),
+    "raw.py": (
+        "from numba.core import types\n"
+        "from numba.extending import intrinsic\n"
+        "@intrinsic\n"
+        "def more(typing, n):\n"
+        "    def code(context, builder, signature, args):\n"
+        "        return builder.add(args[0], context.get_constant(types.int64, 100))\n"
+        "    return n(n), code\n"
+    ),
     "whole.py": (
         "import sys\n"
         "from include.codec.jit import kernel\n"
         "from pk import sizes\n"
         "from pk.parts import small\n"
+        "from pk.raw import more\n"
         "@kernel\n"
         "def judge(n):\n"
-        "    return (1 if small(n) else 2) + (10 if n <= sizes.MOST else 20)\n"
+        "    return more((1 if small(n) else 2) + (10 if n <= sizes.MOST else 20))\n"
         "print(judge(50), sum(judge.stats.cache_hits.values()))\n"
     ),
 }
@@ -43,15 +54,25 @@ def test_a_kernel_is_compiled_again_when_what_it_takes_from_other_files_has_chan
     package.mkdir()
     for name, text in FILES.items():
         (package / name).write_text(text)
-    assert run(tmp_path) == [12, 0]
-    assert run(tmp_path) == [12, 1]
+    assert run(tmp_path) == [112, 0]
+    assert run(tmp_path) == [112, 1]
     # A constant two files away, one that is named by its module, and the text of what it calls.
     (package / "limits.py").write_text("MOST = 70\n")
-    assert run(tmp_path) == [11, 0]
+    assert run(tmp_path) == [111, 0]
     (package / "sizes.py").write_text("MOST = 7\n")
-    assert run(tmp_path) == [21, 0]
+    assert run(tmp_path) == [121, 0]
     (package / "parts.py").write_text(FILES["parts.py"].replace("<=", ">"))
-    assert run(tmp_path) == [22, 0]
+    assert run(tmp_path) == [122, 0]
     # As it was once: that is still there.
     (package / "parts.py").write_text(FILES["parts.py"])
-    assert run(tmp_path) == [21, 1]
+    assert run(tmp_path) == [121, 1]
+    (package / "raw.py").write_text(FILES["raw.py"].replace("100", "200"))
+    assert run(tmp_path) == [221, 0]
+
+
+def test_kernels_are_plain_functions_where_the_compiler_is_off() -> None:
+    code = "import numpy as np; from include.codec import wire; print(wire.read_uvarint(np.array([5], np.uint8), 0, 1))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -14,8 +14,12 @@ _SMAPS = """\
 7f00-7f10 r-xp 00001000 fe:00 12    /lib/libllvmlite.so
 Rss:   64 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 7f10-7f20 r--p 00002000 fe:00 12    /lib/libllvmlite.so
 Anonymous:             4 kB
+7f18-7f20 r--p 00002000 fe:00 12    /lib/libllvmlite.so
+Anonymous:             0 kB
+Swap:                  4 kB
 7f20-7f30 rw-p 00003000 fe:00 12    /lib/libllvmlite.so
 Anonymous:             0 kB
 7f30-7f40 r-xp 00001000 fe:00 13    /lib/libother.so
