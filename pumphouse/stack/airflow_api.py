@@ -118,7 +118,10 @@ class AirflowApi:
         made = self._create("/backfills", body)
         if made is None:
             found = self.call("GET", f"/backfills?dag_id={dag_id}&limit=100")["backfills"]
-            return max(int(each["id"]) for each in found)
+            mine = [int(each["id"]) for each in found if each["dag_run_conf"] == conf]
+            if not mine:
+                raise StackError(f"another backfill of {dag_id} is running: wait for it, or end it in Airflow")
+            return max(mine)
         return int(made["id"])
 
     def wait_for_run(self, dag_id: str, run_id: str, *, timeout_s: float) -> dict[str, Any]:

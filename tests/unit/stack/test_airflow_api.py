@@ -39,7 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: SlowAirflow
 
     def do_GET(self) -> None:
-        self._answer(200, {"backfills": [{"id": 3}, {"id": 7}]})
+        self._answer(200, {"backfills": [{"id": 7, "dag_run_conf": {"stop": "1"}}, {"id": 9, "dag_run_conf": {}}]})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -95,8 +95,15 @@ def test_a_run_whose_start_is_not_answered_in_time_is_started_once(airflow: Slow
 
 def test_a_backfill_that_is_not_answered_in_time_is_made_once(airflow: SlowAirflow) -> None:
     airflow.mute = 1
-    assert AirflowApi(airflow.url, "admin", "x", timeout_s=0.5).backfill("binlog_apply", "a", "b", {}) == 7
+    assert AirflowApi(airflow.url, "admin", "x", timeout_s=0.5).backfill("binlog_apply", "a", "b", {"stop": "1"}) == 7
     assert airflow.made == ["binlog_apply"]
+
+
+def test_a_backfill_of_somebody_else_is_not_taken_for_ours(airflow: SlowAirflow) -> None:
+    airflow.broken = 1
+    airflow.made.append("binlog_apply")
+    with pytest.raises(StackError, match="another backfill"):
+        AirflowApi(airflow.url, "admin", "x").backfill("binlog_apply", "a", "b", {"stop": "2"})
 
 
 def test_a_locked_database_is_asked_again(airflow: SlowAirflow) -> None:
