@@ -63,7 +63,7 @@ class ValueLog:
         self._active: LogFile | None = None
         self._next_fid = 0
         self.first_fid = 0  # of the oldest file that is left
-        self._summaries: dict[int, FileSummary] = {}
+        self._summaries: dict[int, FileSummary] = {}  # of the writer thread: the active file's, and unsaved ones
         self._framer = Framer()
         self._skipped = skipped or {}
 
@@ -119,8 +119,7 @@ class ValueLog:
             file.max_ts = max(max_ts, cached.max_ts if cached is not None and cached.end == file.end else 0)
         else:
             # Not the last file, so all of it was synced before the next one was begun.
-            summary = self._summarise(file)
-            file.max_ts = summary.max_ts
+            file.max_ts = self._summarise(file).max_ts
         file.sealed = True
 
     def _open_last(self, file: LogFile, synced_floor: Pointer, *, clean: bool) -> recovery.Tail:
@@ -175,7 +174,8 @@ class ValueLog:
             result.error = error
         # Apart from the writing: an error of a log line or of a summary is none of the value log's.
         for file in result.sealed:
-            self._save_summary(file.fid)
+            if self._saved(self._summaries[file.fid]):
+                del self._summaries[file.fid]
             log.info("value_log_sealed", file_id=file.fid, max_ts=file.max_ts, bytes=file.end)
         return result
 
@@ -220,7 +220,7 @@ class ValueLog:
             if active is not None and footer and active.end >= frame.FOOTER_AT_CLOSE_FROM:
                 active.append([], active.end, active.max_ts, seal=True, sync=self._sync)
             if active is not None and footer:
-                self._save_summary(active.fid)
+                self.save_active_summary()
         finally:
             self._active = None
             with self._lock:
@@ -279,11 +279,8 @@ class ValueLog:
             return found
         cached = self._cached_summary(file.fid)
         if cached is not None and cached.end == file.end:
-            self._summaries[file.fid] = cached
             return cached
-        summary = self._summarise(file)
-        self._save_summary(file.fid)
-        return summary
+        return self._summarise(file)
 
     def between(self, file: LogFile, start: int, stop: int) -> Iterator[Block]:
         """Records of one file between two record boundaries. Raises BadRecord."""
@@ -304,14 +301,17 @@ class ValueLog:
 
     def save_active_summary(self) -> None:
         """Remember how far the active file was summed up (writer thread)."""
-        if self._active is not None:
-            self._save_summary(self._active.fid)
+        summary = self._summaries.get(self._active.fid) if self._active is not None else None
+        if summary is not None:  # there is none before the file's first record
+            self._saved(summary)
 
     def _summarise(self, file: LogFile) -> FileSummary:
+        """By reading; any thread. It is kept on disk, not in memory: there may be thousands of files."""
         summary = FileSummary(file.fid)
         for entries in self.between(file, 0, file.end):
             summary.add(entries)
-        self._summaries[file.fid] = summary
+        if file is not self._active:
+            self._saved(summary)
         return summary
 
     def _summary_path(self, fid: int) -> Path:
@@ -324,12 +324,11 @@ class ValueLog:
         summary = FileSummary.from_bytes(self._fs.read(path))
         return summary if summary is not None and summary.fid == fid else None
 
-    def _save_summary(self, fid: int) -> None:
-        summary = self._summaries.get(fid)
-        if summary is None:
-            return  # the disk was full before the file's first record
+    def _saved(self, summary: FileSummary) -> bool:
         try:
-            self._fs.write_cache(self._summary_path(fid), summary.to_bytes())
+            self._fs.write_cache(self._summary_path(summary.fid), summary.to_bytes())
         except OSError as error:
             # It only saves a scan; without it the file is read again.
-            log.warning("summary_not_saved", file_id=fid, error=str(error))
+            log.warning("summary_not_saved", file_id=summary.fid, error=str(error))
+            return False
+        return True

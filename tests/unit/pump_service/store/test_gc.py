@@ -254,6 +254,26 @@ def test_the_newest_file_and_files_that_pairing_has_not_passed_stay(tmp_path: Pa
 
 
 @pytest.mark.row("P11")
+def test_summaries_of_sealed_files_are_on_disk_and_not_in_memory(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **SMALL)
+    transactions(store, 10, 39)
+    valuelog = store._valuelog
+    files = valuelog.files()
+    assert len(files) > 3
+    assert [summary.fid for summary in valuelog._summaries.values()] in ([], [files[-1].fid])
+    known = [valuelog.summary(file).records for file in files]
+    assert sum(known) >= 78
+    assert len(valuelog._summaries) <= 1
+    store.close()
+    # A directory without the footers and the summaries: they are made by reading, and not kept either.
+    for path in (tmp_path / "pumphouse" / "files").iterdir():
+        path.unlink()
+    store = open_store(tmp_path, **SMALL)
+    assert [store._valuelog.summary(file).records for file in store._valuelog.files()][: len(files)] == known
+    assert len(store._valuelog._summaries) <= 1
+    store.close()
+
+
 def test_a_summary_of_which_any_bit_flipped_is_made_again() -> None:
     summary = FileSummary(3)
     summary.add([Entry(0, 10, 0, 3, 0, 20, b""), Entry(1, 10, 15, 3, 36, 20, b"")])
