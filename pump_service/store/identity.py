@@ -33,13 +33,13 @@ class Identity:
     boot_id: str
     clean: bool  # the last process closed the store
     sync_log: bool  # the last process synced before it answered
-    end_fid: int = 0  # end of the value log at the last clean close
+    end_fid: int = 0  # end of the value log at the last clean close, or when a start that was not finished read it
     end_offset: int = 0
     taken_over_fid: int = -1  # last value-log file of a Go Pump: up to it, its GC may have left gaps
 
     @property
     def end(self) -> Pointer:
-        """End of the value log at the last clean close."""
+        """What the value log reached at least: at the last clean close, or in a start that was not finished."""
         return Pointer(self.end_fid, self.end_offset)
 
 

@@ -207,8 +207,11 @@ class Store:
         end = self._valuelog.end
         if elsewhere and previous is not None and registered is not None:
             self._refuse_old_copy(previous, registered, elsewhere)
-        # Pointers into what is no longer there, or into other records at the same place.
-        ahead = self._index.has_head() and head >= end
+        # Pointers into what is no longer there, or into other records at the same place. A replay brings no head until
+        # its end: of one that was killed the identity tells, and that the index has timestamps without a head.
+        went_back = previous is not None and end < previous.end
+        ahead = went_back or (self._index.has_head() and head >= end)
+        unfinished = not self._index.has_head() and self._index.last_ts() > 0
         # LevelDB's log is not synced: of a machine that went down it may have a hole, behind which it reads on.
         holes = identity.machine_went_down(previous)
         self._identity = identity.begin(
@@ -218,11 +221,15 @@ class Store:
             last_fid=end.fid if self._valuelog.files() else -1,
         )
         # Before the reset, which takes away what tells of a loss. Until the index is whole again the boot id stays as
-        # it was found: a start that is killed in between is followed by another that mistrusts the index.
+        # it was found: a start that is killed in between is followed by another that mistrusts the index. So long the
+        # largest end of the value log stands there too: whatever is in the index points below it.
         boot = previous.boot_id if holes and previous is not None else self._identity.boot_id
-        identity.save(self._fs, self._own, replace(self._identity, boot_id=boot))
-        if ahead or holes:
-            self._reset_index("it points behind the value log" if ahead else "the machine went down")
+        upto = previous.end if went_back and previous is not None else end
+        replaying = replace(self._identity, boot_id=boot, end_fid=upto.fid, end_offset=upto.offset)
+        identity.save(self._fs, self._own, replaying)
+        if ahead or holes or unfinished:
+            reason = "the machine went down" if holes else "building it was not finished"
+            self._reset_index("it points behind the value log" if ahead else reason)
         self._make_indexer()
         try:
             self._replay(min(self._index.head(), self._index.handle()))
@@ -257,7 +264,7 @@ class Store:
         """Why answered binlogs may be missing in the value log; '' = they are not."""
         end = self._valuelog.end
         if previous is not None and end < previous.end:
-            return f"the value log ends at {end}, it was closed at {previous.end}"
+            return f"the value log ends at {end}, it was {'closed' if previous.clean else 'read'} at {previous.end}"
         if (
             previous is not None
             and registered is not None

@@ -322,6 +322,59 @@ def test_a_loss_is_known_though_the_start_that_saw_it_was_killed(
     store.close()
 
 
+@pytest.mark.row("P5", "P2")
+@pytest.mark.parametrize("index", ["lost", "older"])
+@pytest.mark.parametrize("log_goes_back", [False, True])
+def test_an_index_whose_building_was_killed_is_not_trusted_with_another_value_log(
+    index: str, log_goes_back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay writes the head at its end only: what it left points into places that other records take."""
+    data, own = tmp_path / "data", tmp_path / "killed"
+    store = open_store(data)
+    fill(store, count=3)
+    store.close()
+    if index == "older":
+        shutil.copytree(data / "kv", tmp_path / "kv")
+    store = open_store(data)
+    store_all(store, prewrite(500), commit(500, 505))
+    before = store.incarnation
+    value = tmp_path / "value"
+    shutil.copytree(data / "value", value)
+    fill(store, first=1000, count=3)
+    whole = stream(store)
+    shutil.copytree(data, own, ignore=shutil.ignore_patterns("kv"))
+    store.close()
+    if index == "older":
+        shutil.copytree(tmp_path / "kv", own / "kv")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pump_service.store.store.Indexer.replayed", killed)
+        for _start in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                open_store(own)
+    if log_goes_back:
+        shutil.rmtree(own / "value")
+        shutil.copytree(value, own / "value")
+        with monkeypatch.context() as patch:
+            patch.setattr(Index, "reset", killed)
+            with pytest.raises(KeyboardInterrupt):
+                open_store(own)
+    store = open_store(own)
+    assert (store.incarnation != before) is log_goes_back
+    assert stream(store) == (whole[:4] if log_goes_back else whole)
+    assert (store.find(1000) is None) is log_goes_back
+    # Other records come to where those of before lay.
+    store_all(store, prewrite(2000, b"w" * 400), commit(2000, 2005), fake(2010))
+    assert stream(store) == [*(whole[:4] if log_goes_back else whole), (2000, 2005)]
+    store.close()
+    store = open_store(own)
+    assert (store.incarnation != before) is log_goes_back
+    store.close()
+
+
 @pytest.mark.row("P5")
 def test_a_damaged_sealed_file_stops_a_rebuild_by_name(tmp_path: Path) -> None:
     store = open_store(tmp_path, **SMALL)
