@@ -70,6 +70,8 @@ def commit_window(
             f"the archive ends at {show(archive.end())} by now, the window begins at {show(planned.start)}",
             hint="run again from the new end",
         )
+    last = archive.last()
+    before = {each.node_id: each for each in (archive.genesis() if last is None else last).pumps}
     attempt = layout.attempt_id()
     segments = _trimmed(archive, planned, found, end, attempt, settings)
     accepted, holders = settle_pending(archive, found, segments, planned.start, end)
@@ -100,7 +102,7 @@ def commit_window(
             end=end,
             fence=planned.fence,
             previous=planned.previous,
-            pumps=tuple(_pump_entry(each, end) for each in found),
+            pumps=tuple(_pump_entry(each, before.get(each.node_id), end) for each in found),
             segments=tuple(segments),
             duplicates=duplicates,
             ddl=ddl,
@@ -170,9 +172,15 @@ def _trimmed(
     return sorted(kept, key=lambda each: (each.node_id, each.min_commit_ts, each.key))
 
 
-def _pump_entry(report: NodeReport, end: Tso) -> PumpEntry:
-    """What the manifest says of a Pump. Drained: nothing real lies in (the window's end, F3]."""
+def _pump_entry(report: NodeReport, before: PumpEntry | None, end: Tso) -> PumpEntry:
+    """What the manifest says of a Pump. Drained: nothing real lies in (the window's end, F3].
+
+    One that was given up stays lost, not drained, until it is pulled again: nobody has seen that nothing comes from it.
+    """
     drained = report.action is Action.DRAINED
+    lost = report.action is Action.LOST
+    if drained and before is not None and before.lost and not before.drained:
+        drained, lost = False, True
     if report.action is Action.PULL and not report.tail_from:
         proved = report.drained_to and all(each.max_commit_ts <= end for each in report.segments)
         # Once drained stays drained for the same start, as a closing Pump takes no prewrites: nothing came since.
@@ -184,7 +192,7 @@ def _pump_entry(report: NodeReport, end: Tso) -> PumpEntry:
         state=report.state,
         reached=end,
         drained=drained,
-        lost=report.action is Action.LOST,
+        lost=lost,
         sync_log=report.sync_log,
         batch=report.batch,
         registry=report.registry,

@@ -90,6 +90,12 @@ def judge(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[D
         return Verdict(node_id=node_id, action=Action.HELD, why=_why_gone(now, before), hint=_way_out(node_id))
     fresh = replaced_since(replaced_by(now), before)
     why = _why_another(now, before, fresh, declared)
+    hint = _way_out(node_id)
+    if not why:
+        why = _why_back_too_late(now, before, declared, start)
+        hint = (
+            f"that can only be given up: pumphouse archive declare-lost {node_id} --reason …; then it is pulled again"
+        )
     if not why:
         return Verdict(node_id=node_id, action=Action.PULL, declared=hole)
     if hole is not None:
@@ -97,7 +103,7 @@ def judge(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[D
         if not alive:
             return Verdict(node_id=node_id, action=Action.PULL, declared=hole, needed=True)
         why = f"its loss is declared up to {show(hole.to_ts)}, and {_named(alive[-1])} ran after that"
-    return Verdict(node_id=node_id, action=Action.HELD, why=why, hint=_way_out(node_id))
+    return Verdict(node_id=node_id, action=Action.HELD, why=why, hint=hint)
 
 
 def replaced_since(replaced: Sequence[Replaced], before: PumpEntry | None) -> list[Replaced]:
@@ -138,6 +144,25 @@ def _why_another(
     return (
         f"it came back as another incarnation ({incarnation_of(now) or 'a Go Pump'}, the archive knows "
         f"{before.incarnation or 'a Go Pump'}): was its data directory emptied or put back?"
+    )
+
+
+def _why_back_too_late(now: NodeStatus, before: PumpEntry | None, declared: Sequence[Declaration], start: Tso) -> str:
+    """Why a lost Pump whose own directory is there again cannot simply go on; '' = it can.
+
+    Windows went on without it, also above the declared range. It may have answered all that time, cut off from the
+    registry alone: what lies between is in no window, and a pull from the archive's end does not bring it.
+    """
+    if before is None or not before.lost or before.drained or before.incarnation != incarnation_of(now):
+        return ""
+    # One that begins here fills no window before this one: it is the way out.
+    earlier = (each.to_ts for each in declared if each.node_id == before.node_id and each.from_ts < start)
+    upto = Tso(max(earlier, default=0))
+    if start <= upto:
+        return ""
+    return (
+        f"it was declared lost up to {show(upto)} and is back; the archive ends at {show(start)}: what it answered in "
+        "between is in no window"
     )
 
 

@@ -104,6 +104,12 @@ def declared(incarnation="one", start=100, node_id="pump-1"):
         (status("offline", incarnation="two"), entry(drained=True), [], Action.HELD),
         (status("offline"), entry(), declared(), Action.LOST),
         (status("offline"), entry(lost=True), [], Action.DRAINED),
+        # Back with its own directory: nothing is missing only while the archive has not gone past the declared range.
+        (status(), entry(lost=True), [], Action.HELD),
+        (status(start_count=2), entry(lost=True), [], Action.HELD),
+        (status(), entry(lost=True), declared(start=90), Action.PULL),
+        (status(), entry(lost=True), declared(), Action.PULL),
+        (status(), entry(lost=True, drained=True), [], Action.PULL),
         (status("offline", start_count=2), entry(lost=True), [], Action.HELD),
         (status("offline", update_ts=101), entry(lost=True), [], Action.HELD),
         (status("offline", update_ts=101), entry(lost=True), declared(start=90), Action.DRAINED),
@@ -247,6 +253,61 @@ def test_a_pump_that_ran_after_it_was_declared_lost_holds_the_next_window(world)
     declare_lost(world.archive, world.cluster, "pump-2", "now it is", who="ops")
     assert world.snapshot()
     assert world.snapshot()
+
+
+def lost_while_it_serves(world, *, restarted=True):
+    """pump-2 cannot reach the registry, is taken for dead, and windows go on; the declaration."""
+    _one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    world.snapshot()
+    if restarted:
+        two.start_count += 1
+        two.register(NodeState.ONLINE)
+    force_state(world.cluster, "pump-2", NodeState.OFFLINE)
+    made = declare_lost(world.archive, world.cluster, "pump-2", "taken for dead", who="ops")
+    for _ in range(3):
+        world.snapshot()
+    assert world.archive.end() > made.to_ts
+    return two, made
+
+
+@pytest.mark.row("A2")
+def test_a_lost_pump_stays_lost_in_later_windows_and_holds_the_next_once_it_has_run(world):
+    two, _made = lost_while_it_serves(world)
+    entries = [each.pump("pump-2") for each in world.archive.chain()][-3:]
+    assert [(each.start_count, each.lost, each.drained) for each in entries] == [(2, True, False)] * 3
+    two.register(NodeState.ONLINE)  # the registry can be reached again, and then it dies: all between two windows
+    two.stop()
+    force_state(world.cluster, "pump-2", NodeState.OFFLINE)
+    why, _ = held(world)
+    assert "it has run since" in why["pump-2"]
+    declare_lost(world.archive, world.cluster, "pump-2", "now it is", who="ops")
+    for _ in range(3):
+        assert world.snapshot()
+    assert world.archive.last().pump("pump-2").lost
+    assert verify(world.archive).sound
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_lost_pump_that_comes_back_behind_later_windows_is_pulled_only_when_what_it_had_is_given_up(world, restarted):
+    two, made = lost_while_it_serves(world, restarted=restarted)
+    missed = two.transaction()
+    world.snapshot()
+    assert made.to_ts < missed < world.archive.end()
+    two.register(NodeState.ONLINE)
+    kept = two.transaction()
+    why, text = held(world)
+    assert "what it answered in between is in no window" in why["pump-2"]
+    assert "declare-lost pump-2" in text
+    declare_lost(world.archive, world.cluster, "pump-2", "an hour without the registry", who="ops")
+    done = world.snapshot()
+    assert [each["node_id"] for each in done[0]["declared"]] == ["pump-2"]
+    assert world.commits() == [(kept, "pump-2")]
+    entry = world.archive.last().pump("pump-2")
+    assert (entry.lost, entry.drained) == (False, False)
+    assert world.snapshot()[0]["declared"] == []
+    assert verify(world.archive).sound
 
 
 @pytest.mark.row("A2")
