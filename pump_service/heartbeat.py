@@ -21,6 +21,7 @@ from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Repla
 from include.model.tso import Tso, compose, physical_ms
 from include.registry.base import Cluster
 from pump_service.metrics import PumpMetrics
+from pump_service.store.store import Elsewhere
 
 log = structlog.get_logger()
 
@@ -68,25 +69,29 @@ class Registrar:
         elapsed_ms = int((self._clock.monotonic() - self._start_at) * 1000)
         return Tso(max(compose(physical_ms(self.start_tso) + elapsed_ms), self.start_tso))
 
-    def elsewhere(self) -> str:
-        """Address where a process runs under our node id, '' when none does; blocks.
+    def elsewhere(self) -> Elsewhere | None:
+        """Where a process runs under our node id, None when none does; blocks.
 
         Its heartbeat is fresh, and something answers at its address or that cannot be told. A port that refuses is
         nobody's: that process is dead, whatever its last heartbeat says.
         """
         found = self.found
         if found is None or found.host in ("", self.host) or found.state not in RUNNING:
-            return ""
+            return None
         if physical_ms(self.start_tso) - physical_ms(found.update_ts) > PUMP_SILENT_S * 1000:
-            return ""
+            return None
         host, _, port = found.host.rpartition(":")
+        answers = False
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+            with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
+                # This process listens already: the registered address may be another name of its own.
+                own = port == self.host.rpartition(":")[2]
+                answers = not (own and connection.getsockname()[0] == connection.getpeername()[0])
         except ConnectionRefusedError:
-            return ""
+            return None
         except (OSError, ValueError):
             pass
-        return found.host
+        return Elsewhere(addr=found.host, answers=answers)
 
     async def register(self, state: NodeState, report: Report) -> None:
         """`write` on a thread of ours. Whoever stops waiting leaves a write that gives up when a newer one begins."""

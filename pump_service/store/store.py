@@ -59,7 +59,17 @@ from pump_service.store.summary import NEVER, lowest_open_start
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writer import BlockDone, Done, Status, Writer
 
-__all__ = ["GcReport", "Item", "PendingCommit", "PullBatch", "Status", "Store", "StoreStatus", "Unresolved"]
+__all__ = [
+    "Elsewhere",
+    "GcReport",
+    "Item",
+    "PendingCommit",
+    "PullBatch",
+    "Status",
+    "Store",
+    "StoreStatus",
+    "Unresolved",
+]
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -67,6 +77,14 @@ T = TypeVar("T")
 _DELETE_KEYS_AT_ONCE = 1024
 _PERSIST_WITHIN_S = 5.0
 _KEYS_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """Where what is registered under our node id runs at this moment."""
+
+    addr: str
+    answers: bool  # somebody took a connection there; else it cannot be told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +142,16 @@ class Store:
         fs: FileSystem = REAL_FS,
         clock: Clock = SYSTEM_CLOCK,
         registered: PumpExtra | None = None,
-        elsewhere: str = "",
+        elsewhere: Elsewhere | None = None,
     ) -> Store:
         """Open a data directory: recovery is done and threads run on return.
 
         ``registered`` is what the registry holds of this node: a value log that ends before the registered synced end
-        of the same incarnation has lost answered binlogs, and the store takes a new incarnation. ``elsewhere`` is the
-        address where what is registered runs at this moment, '' = it does not: then such a directory is an old copy.
+        of the same incarnation has lost answered binlogs, and the store takes a new incarnation. ``elsewhere`` is
+        where what is registered runs at this moment, None = it does not. Where it does, such a directory is a copy;
+        where it answers there, so is any of its incarnation.
 
-        Raises ConfigError when another process has it, or has what this one is an old copy of; BadRecord when bytes
+        Raises ConfigError when another process has it, or has what this one is a copy of; BadRecord when bytes
         that may have been answered are damaged.
         """
         fs.make_dirs(settings.data_dir)
@@ -157,14 +176,14 @@ class Store:
         clock: Clock,
         lock: int,
         registered: PumpExtra | None,
-        elsewhere: str,
+        elsewhere: Elsewhere | None,
     ) -> Store:
         store = cls(settings, fs, clock)
         store._lock_fd = lock
         store._recover(registered, elsewhere)
         return store
 
-    def _recover(self, registered: PumpExtra | None, elsewhere: str) -> None:
+    def _recover(self, registered: PumpExtra | None, elsewhere: Elsewhere | None) -> None:
         settings, fs = self._settings, self._fs
         begun = self._clock.monotonic()
         fs.make_dirs(self._own)
@@ -193,7 +212,9 @@ class Store:
             value_log_end=self.synced_end, seconds=round(self._clock.monotonic() - begun, 3),
         )  # fmt: skip
 
-    def _open_value_log(self, previous: identity.Identity | None, registered: PumpExtra | None, elsewhere: str) -> None:
+    def _open_value_log(
+        self, previous: identity.Identity | None, registered: PumpExtra | None, elsewhere: Elsewhere | None
+    ) -> None:
         if previous is None:
             # A data directory of the Go Pump brings its own floor. Before the identity, which says that it was taken.
             floor = Tso(self._index.gc_ts())
@@ -205,8 +226,8 @@ class Store:
             clean=previous is not None and previous.clean,
         )
         end = self._valuelog.end
-        if elsewhere and previous is not None and registered is not None:
-            self._refuse_old_copy(previous, registered, elsewhere)
+        if elsewhere is not None and previous is not None and registered is not None:
+            self._refuse_copy(previous, registered, elsewhere)
         # Pointers into what is no longer there, or into other records at the same place. A replay brings no head until
         # its end: of one that was killed the identity tells, and that the index has timestamps without a head.
         went_back = previous is not None and end < previous.end
@@ -243,21 +264,25 @@ class Store:
         # Before anything is accepted: a start that did not get here has answered nothing.
         identity.save(self._fs, self._own, self._identity)
 
-    def _refuse_old_copy(self, previous: identity.Identity, registered: PumpExtra, elsewhere: str) -> None:
-        """ConfigError when this directory is behind the one of the same incarnation that runs elsewhere."""
+    def _refuse_copy(self, previous: identity.Identity, registered: PumpExtra, elsewhere: Elsewhere) -> None:
+        """ConfigError when this directory is a copy of the one that runs elsewhere.
+
+        The registry is up to a heartbeat behind that one, so a copy may be as new as the registry or newer. Only where
+        it cannot be told whether that one still runs, this one has to be behind the registry.
+        """
         synced = Pointer(registered.synced_fid, registered.synced_offset)
-        if registered.incarnation != previous.incarnation or (
-            registered.start_count <= previous.start_count and synced <= self._valuelog.end
+        if registered.incarnation != previous.incarnation or not (
+            elsewhere.answers or registered.start_count > previous.start_count or synced > self._valuelog.end
         ):
             return
         data_dir = self._settings.data_dir
         raise ConfigError(
-            f"{data_dir} is an older copy of the data directory of the Pump that runs at {elsewhere} under the same "
+            f"{data_dir} is a copy of the data directory of the Pump that runs at {elsewhere.addr} under the same "
             f"node id: this one is of start {previous.start_count} and ends at {self._valuelog.end}, that one is in "
             f"start {registered.start_count} and is at {synced}",
             hint="leave that one running; for a further Pump take an empty data directory and a node id of its own. "
             "Is that one dead: start its own directory, or start this one again when its heartbeat is 10 s old",
-            found=elsewhere,
+            found=elsewhere.addr,
         )
 
     def _what_was_lost(self, previous: identity.Identity | None, registered: PumpExtra | None, *, ahead: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from include.registry.file import FileCluster
 from pump_service import heartbeat
 from pump_service.heartbeat import Registrar, Report, Superseded, beat
 from pump_service.metrics import PumpMetrics
+from pump_service.store.store import Elsewhere
 
 pytestmark = pytest.mark.row("W3", "P10")
 
@@ -88,6 +90,19 @@ def test_a_process_whose_node_id_was_taken_stops_instead_of_overwriting(
     assert node is not None
     assert node.extra is not None
     assert (node.extra.incarnation, node.extra.start_count) == other
+
+
+@pytest.mark.parametrize("port", ["its own", "ours"])
+def test_a_process_elsewhere_answers_unless_it_may_be_this_one(cluster: FileCluster, port: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        addr = f"127.0.0.1:{listening.getsockname()[1]}"
+        Registrar(cluster, "p1", addr, SYSTEM_CLOCK).write(NodeState.ONLINE, report())
+        # Its address has another name now, as after a change of advertise_addr.
+        mine = f"localhost:{listening.getsockname()[1]}" if port == "ours" else "127.0.0.1:1"
+        again = Registrar(cluster, "p1", mine, SYSTEM_CLOCK)
+        assert again.elsewhere() == Elsewhere(addr=addr, answers=port == "its own")
+        assert Registrar(cluster, "p1", addr, SYSTEM_CLOCK).elsewhere() is None
+    assert again.elsewhere() is None  # nobody listens there any more
 
 
 def test_a_new_start_takes_over_the_registry_value_of_the_last_one(cluster: FileCluster) -> None:

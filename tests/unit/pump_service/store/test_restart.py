@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import plyvel
@@ -15,7 +16,7 @@ from include.model.node import PumpExtra
 from include.model.position import Pointer
 from pump_service.store import damage, frame, identity
 from pump_service.store.index import Index, IndexFailed
-from pump_service.store.store import Item, Store
+from pump_service.store.store import Elsewhere, Item, Store
 from tests.support.storekit import (
     commit,
     fake,
@@ -125,6 +126,26 @@ def test_a_log_that_ends_before_what_the_registry_knows_is_another_incarnation(t
     assert reopen(stranger) == incarnation
     ahead = PumpExtra(incarnation=incarnation, start_count=1, synced_fid=end.fid, synced_offset=end.offset + 1)
     assert reopen(ahead) != incarnation
+
+
+@pytest.mark.row("W3", "A2")
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_directory_as_new_as_the_registry_is_a_copy_only_where_the_registered_pump_answers(
+    answers: bool, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path)
+    fill(store, count=3)
+    incarnation, end = store.incarnation, store.synced_end
+    store.close()
+    known = PumpExtra(incarnation=incarnation, start_count=1, synced_fid=end.fid, synced_offset=end.offset)
+    elsewhere = Elsewhere(addr="other:8250", answers=answers)
+    if answers:
+        with pytest.raises(ConfigError, match="is a copy of the data directory of the Pump that runs at other:8250"):
+            Store.open(settings(tmp_path), registered=known, elsewhere=elsewhere)
+        known = replace(known, incarnation="another")
+    store = Store.open(settings(tmp_path), registered=known, elsewhere=elsewhere)
+    assert (store.incarnation, store.start_count) == (incarnation, 2)
+    store.close()
 
 
 @pytest.mark.row("P3")
