@@ -39,7 +39,7 @@ class DiskGuard:
         self._wanted = {name: size for name, size in ((RESERVE_NAME, reserve), (BOOKKEEPING_NAME, bookkeeping)) if size}
         self._bookkeeping = bookkeeping
         self._reserved: set[str] = set()
-        self._given_back = False  # the bookkeeping's reserve: what is free is for bookkeeping alone
+        self._tried = False
         self._full = False
         self._lock = threading.Lock()
         self._checked = float("-inf")
@@ -71,14 +71,15 @@ class DiskGuard:
         except OSError as error:
             log.warning("free_space_unknown", error=str(error))
             return
-        lacking = sum(size for name, size in self._wanted.items() if name not in self._reserved)
-        if self._full and self._available > max(self._stop_at, RESUME_BYTES) + lacking:
+        if self._full and self._available > max(self._stop_at, RESUME_BYTES) + self._lacking():
             self._full = False
-            self._given_back = False
-        if lacking and not self._full:
+        if self._lacking() and not self._full:
             self._preallocate()
-        read_only = self._full or self._available <= self._stop_at
-        self._now(read_only)
+        # After a start on a full disk what is free was the reserves: it is for them again, not for prewrites.
+        self._now(self._full or self._available <= self._stop_at + self._lacking())
+
+    def _lacking(self) -> int:
+        return sum(size for name, size in self._wanted.items() if name not in self._reserved)
 
     def _now(self, read_only: bool) -> None:
         if read_only == self._read_only:
@@ -91,12 +92,15 @@ class DiskGuard:
         )  # fmt: skip
 
     def _preallocate(self) -> None:
+        first, self._tried = not self._tried, True
         for name, size in self._wanted.items():
-            if name in self._reserved:
+            # A try that fails takes all that is free for a moment. At first the files of the last process may be there.
+            if name in self._reserved or (size > self._available and not first):
                 continue
             try:
                 self._fs.preallocate(self._directory / name, size)
                 self._reserved.add(name)
+                self._available = self._fs.free_bytes(self._directory)
             except OSError as error:
                 log.warning("reserve_not_made", name=name, bytes=size, error=str(error))
 
@@ -116,7 +120,6 @@ class DiskGuard:
             if name not in self._reserved:
                 return False
             self._reserved.discard(name)
-            self._given_back = self._given_back or name == BOOKKEEPING_NAME
             try:
                 self._fs.remove(self._directory / name)
             except OSError as error:
@@ -126,8 +129,9 @@ class DiskGuard:
             return True
 
     def left_to_bookkeeping(self) -> bool:
-        """Whether what is free is the bookkeeping's: the value log takes nothing then."""
-        if not self._given_back:
+        """Whether what is free is the bookkeeping's, which has no reserve now: the value log takes nothing then."""
+        self.read_only()  # the first look takes the reserves that lie there
+        if not self._bookkeeping or BOOKKEEPING_NAME in self._reserved:
             return False
         try:
             return self._fs.free_bytes(self._directory) <= self._bookkeeping

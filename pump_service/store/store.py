@@ -77,6 +77,7 @@ T = TypeVar("T")
 _DELETE_KEYS_AT_ONCE = 1024
 _PERSIST_WITHIN_S = 5.0
 _KEYS_KEPT = 1024
+_LEAST_FOR_INDEX = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,8 +326,8 @@ class Store:
         self._guard = DiskGuard(
             self._fs, self._own, self._clock,
             stop_at=settings.stop_write_at_available_bytes, reserve=settings.reserve_bytes,
-            # LevelDB writes its buffer to a table while the next one is filled.
-            bookkeeping=2 * settings.index_write_buffer_bytes if settings.reserve_bytes else 0,
+            # LevelDB writes its buffer to a table while the next one is filled; tables are merged, then deleted.
+            bookkeeping=max(_LEAST_FOR_INDEX, 2 * settings.index_write_buffer_bytes) if settings.reserve_bytes else 0,
         )  # fmt: skip
         self._indexer.make_room = self._guard.make_room
         self._chaser = Chaser(

@@ -116,7 +116,7 @@ def value(size: int) -> bytes:
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Full]:
-    with small_disk(tmp_path / "disk", 24 * MIB) as disk:
+    with small_disk(tmp_path / "disk", 56 * MIB) as disk:
         made = Full(tmp_path, disk)
         with made.pump.start():
             init_archive(made.archive, made.cluster, NoJobs(), settings=made.settings)

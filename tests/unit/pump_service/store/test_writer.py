@@ -220,6 +220,17 @@ def test_the_reserve_takes_commits_when_the_disk_is_full(tmp_path: Path) -> None
 
 
 @pytest.mark.row("P15")
+@pytest.mark.parametrize(("buffer_mib", "mib"), [(1, 32), (4, 32), (32, 64)])
+def test_the_indexs_own_reserve_is_enough_to_merge_tables_however_small_its_buffer(
+    buffer_mib: int, mib: int, tmp_path: Path
+) -> None:
+    store = open_fast(tmp_path, FaultyFs(), reserve_bytes=1 << 16, index_write_buffer_bytes=buffer_mib << 20)
+    store_all(store, prewrite(10))
+    assert (tmp_path / "pumphouse" / "reserve.own").stat().st_size == mib << 20
+    store.close()
+
+
+@pytest.mark.row("P15")
 @pytest.mark.parametrize(
     ("operation", "number"),
     [("write", errno.EIO), ("sync", errno.EIO), ("sync", errno.ENOSPC), ("create", errno.EIO)],
