@@ -376,12 +376,13 @@ class _NodePull:
                 if puller is not None:
                     puller.close()
 
-    def _away(self, why: str) -> None:
+    def _away(self, why: str, *, answers: bool = False) -> None:
+        """Wait a little for a Pump that does not answer, or that answers without what is needed."""
         status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
-        self._waiting_for = f"it does not answer, the registry says {self._state_now()}: {why}"
+        self._waiting_for = why if answers else f"it does not answer, the registry says {self._state_now()}: {why}"
         if (status is None or status.state is NodeState.OFFLINE) and not self._rows and self._is_drained(status):
             raise _DrainedError
-        self._show(silent_at="" if status is None else status.host)
+        self._show(silent_at="" if status is None or answers else status.host)
         self._check_time()
         self._clock.sleep(self._settings.archive.poll_interval_s)
 
@@ -428,19 +429,28 @@ class _NodePull:
             return
         while True:
             puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+            why, answers = "it answers and does not bring the last binlog pulled from it again", True
             try:
                 found = puller.first_after(Tso(last.commit_ts - 1), _FIRST_BINLOG_S)
+            except PumpUnavailable as error:
+                found, why, answers = None, str(error), False
             finally:
                 puller.close()
             if found is not None:
                 break
             try:
-                self._away("it did not bring the last binlog pulled again")
+                self._away(why, answers=answers)
             except _TimeUpError:
                 if self._hole() is not None:
                     self._hole_used = True
                     return
-                raise WindowHeld(f"Go Pump {self._target.node_id} does not answer", holders=[self._holder()]) from None
+                raise WindowHeld(
+                    f"Go Pump {self._target.node_id} holds the window after {show(self._plan.start)}: "
+                    f"{self._waiting_for}",
+                    hint=_way_out(self._holder()),
+                    holders=[self._holder()],
+                    node_id=self._target.node_id,
+                ) from None
         if LastBinlog(commit_ts=found[0], sha256=hashlib.sha256(found[1]).hexdigest()) == last:
             return
         if self._hole() is not None:

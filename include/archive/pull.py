@@ -40,6 +40,7 @@ CALL_TIMEOUT_S = 10.0
 _GO_FRAME_BYTES = 4 << 20
 _GO_QUEUE = 4096
 _IDLE_S = 1.0
+_READY_S = 1.0
 
 SCHEMA = pa.schema(
     [
@@ -76,7 +77,10 @@ class Puller(Protocol):
         ...
 
     def first_after(self, after: Tso, timeout_s: float) -> tuple[Tso, bytes] | None:
-        """The first binlog above a ts (fakes too) and its commit ts; None when none came in time."""
+        """The first binlog above a ts (fakes too) and its commit ts; None when none came in time.
+
+        PumpUnavailable when the Pump does not answer at all.
+        """
         ...
 
     def status(self) -> StatusResponse | None:
@@ -97,6 +101,17 @@ def open_puller(status: NodeStatus, cluster_id: int, tls: TlsSettings | None = N
     if status.extra is not None and status.extra.batch:
         return BatchPuller(status, cluster_id, tls)
     return GoPuller(status, cluster_id, tls)
+
+
+def _nothing_came(error: Any, channel: grpc.Channel) -> bool:
+    """Whether the other side is there and had nothing to send in time: a call to one that hangs ends like that too."""
+    if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+        return False
+    try:
+        grpc.channel_ready_future(channel).result(timeout=_READY_S)
+    except grpc.FutureTimeoutError:
+        return False
+    return True
 
 
 def _refusal(error: grpc.RpcError, node_id: str) -> BinlogError:
@@ -140,9 +155,8 @@ class BatchPuller:
                 if batch is not None and batch.num_rows:
                     return Tso(batch.column("commit_ts")[0].as_py()), batch.column("payload")[0].as_py()
         except grpc.RpcError as error:
-            found = _refusal(error, self._node_id)
-            if not isinstance(found, PumpUnavailable):
-                raise found from error
+            if not _nothing_came(error, self._channel):
+                raise _refusal(error, self._node_id) from error
         finally:
             call.cancel()
         return None
@@ -240,9 +254,8 @@ class GoPuller:
             for answer in call:
                 return _go_batch([answer.entity.payload])[1].commit_ts, answer.entity.payload
         except grpc.RpcError as error:
-            found = from_rpc_error(error, peer=self._node_id)
-            if not isinstance(found, PumpUnavailable):
-                raise found from error
+            if not _nothing_came(error, self._channel):
+                raise from_rpc_error(error, peer=self._node_id) from error
         finally:
             call.cancel()
         return None

@@ -1,9 +1,12 @@
 """Nobody is left out in silence: Pumps that go, come back, are emptied, forced or declared (row A2)."""
 
+import contextlib
+import socket
 import threading
 
 import pytest
 
+from include.archive import node
 from include.archive.coverage import Action, given_up, judge
 from include.archive.declare import accept, accepted_commits, declarations, declare_lost
 from include.archive.manifest import Declaration, PumpEntry
@@ -637,6 +640,34 @@ def test_a_go_pump_that_no_longer_has_the_last_binlog_pulled_holds_the_window(wo
     done, rest = world.snapshot()
     assert (len(done["declared"]), rest["declared"]) == (1, [])
     assert world.commits()[-1] == (kept, "pump-1")
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize("how", ["answers", "down", "hangs"])
+def test_a_go_pump_that_answers_without_its_last_binlog_is_not_called_silent(world, monkeypatch, how):
+    monkeypatch.setattr(node, "_FIRST_BINLOG_S", 0.3)
+    pump = world.pump(go=True)
+    world.init()
+    pump.transaction()
+    world.snapshot()
+    pump.binlogs, pump.follow_clock = [], False
+    down = how != "answers"
+    if down:
+        pump.stop()
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    settings = world.settings.model_copy(
+        update={"archive": world.settings.archive.model_copy(update={"pull_timeout_s": 0.4})}
+    )
+    shown = []
+    with contextlib.ExitStack() as hung:
+        if how == "hangs":
+            host, port = pump.addr.split(":")
+            hung.enter_context(socket.create_server((host, int(port))))
+        with pytest.raises(WindowHeld) as caught:
+            pull_node(world.archive, world.cluster, plan, "pump-1", settings, shown.append)
+    assert {each.silent_at for each in shown} == {pump.addr if down else ""}
+    assert ("does not answer" in str(caught.value)) is down
+    assert ("does not bring the last binlog pulled from it again" in str(caught.value)) is not down
 
 
 @pytest.mark.row("A2")
