@@ -131,7 +131,7 @@ class Members:
         """Ask every configured address for its members until one answers; the cluster id, which all must share.
 
         Raises:
-            ConfigError: two addresses belong to different clusters, or one is no PD and no other answered.
+            ConfigError: two addresses belong to different clusters, or none of them is a PD.
             ClusterUnavailable: nobody answered, ``init_tries`` times over.
         """
         failure = ""
@@ -322,7 +322,9 @@ class Members:
             try:
                 answer = finished.result()
             except grpc.RpcError as error:
-                failure = failure if _NO_PD in failure else f"{target}: {reason_of(error)}"
+                found = f"{target}: {reason_of(error)}"
+                # What may pass outweighs what does not: only where all say so there is no PD.
+                failure = failure if failure and _NO_PD in found else found
                 continue
             except grpc.FutureCancelledError:
                 failure = f"{target}: closed"

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from include.errors import ClusterMismatch, ClusterUnavailable, ConfigError
 from include.model.tso import compose, physical_ms
 from include.proto import metapb_pb2 as metapb
 from include.proto import pdpb_pb2 as pdpb
+from include.proto.pdpb_pb2_grpc import PDServicer, add_PDServicer_to_server
 from include.registry.pd_client import PdClient
 from include.registry.pd_members import PdOptions, parse_endpoints
 from include.registry.pd_tso import timestamps_of
@@ -70,6 +72,37 @@ def test_one_answering_address_is_enough_and_none_is_an_error_after_the_tries(pd
     pd.stop(2)
     with pytest.raises(ClusterUnavailable, match="does not answer"):
         PdClient(",".join(pd.addresses), options=QUICK)
+
+
+class _Etcd(PDServicer):
+    """What a server of gRPC that is no PD says."""
+
+    def GetMembers(self, request: pdpb.GetMembersRequest, context: grpc.ServicerContext) -> pdpb.GetMembersResponse:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown service pdpb.PD")
+        raise AssertionError("aborted")
+
+
+@pytest.mark.parametrize("etcd_first", [True, False])
+def test_an_address_that_is_no_pd_ends_a_start_only_when_no_other_is_merely_down(
+    pd: StandInPd, etcd_first: bool
+) -> None:
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_PDServicer_to_server(_Etcd(), server)
+    etcd = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        pd.stop(0)
+        both = [etcd, pd.addresses[0]]
+        with pytest.raises(ClusterUnavailable, match="does not answer"):
+            PdClient(",".join(both if etcd_first else both[::-1]), options=QUICK)
+        pd.start(0)
+        client = PdClient(",".join(both), options=QUICK)
+        assert client.cluster_id == pd.state.cluster_id
+        client.close()
+        with pytest.raises(ConfigError, match="is no PD"):
+            PdClient(etcd, options=QUICK)
+    finally:
+        server.stop(0).wait()
 
 
 def test_timestamps_are_fresh_and_rise(pd: StandInPd, client: PdClient) -> None:
