@@ -376,12 +376,19 @@ class Indexer:
                 return
 
     def reopen(self) -> None:
-        """Any thread: LevelDB takes nothing more after a failed write until it is opened again."""
-        try:
-            with self.lock:
-                self._index.reopen()
-        except IndexFailed as error:
-            log.warning("index_not_reopened", error=str(error))
+        """Any thread: LevelDB takes nothing more after a failed write until it is opened again.
+
+        Opening writes too. While it is closed its errors do not say any more that the disk is full: room is made here.
+        """
+        while True:
+            try:
+                with self.lock:
+                    self._index.reopen()
+            except IndexFailed as error:
+                log.warning("index_not_reopened", error=str(error))
+                if is_full(error) and self.make_room():
+                    continue
+            return
 
     # -- outcomes that cannot be written -------------------------------------------------------------------------------
 
@@ -434,6 +441,8 @@ class Indexer:
         except IndexFailed as error:
             self.failures += 1
             log.warning("position_not_saved", error=str(error))
+            if is_full(error):
+                self.make_room()
             self.reopen()
 
     def handle(self) -> Pointer:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import plyvel
 import pytest
 from structlog.testing import capture_logs
 
@@ -18,7 +19,9 @@ from include import durable
 from include.clock import SystemClock
 from include.errors import PumpReadOnly, WriterFailed
 from include.model.position import Pointer
+from pump_service.store import index as index_module
 from pump_service.store.fs import REAL_FS
+from pump_service.store.index import IndexFailed
 from pump_service.store.records import Records
 from pump_service.store.store import Item, Store
 from tests.support.crashfs import FaultyFs, failing
@@ -227,6 +230,41 @@ def test_the_indexs_own_reserve_is_enough_to_merge_tables_however_small_its_buff
     store = open_fast(tmp_path, FaultyFs(), reserve_bytes=1 << 16, index_write_buffer_bytes=buffer_mib << 20)
     store_all(store, prewrite(10))
     assert (tmp_path / "pumphouse" / "reserve.own").stat().st_size == mib << 20
+    store.close()
+
+
+@pytest.mark.row("P15", "P2")
+@pytest.mark.parametrize("full", ["position", "opening"])
+def test_the_indexs_reserve_is_given_back_also_where_its_position_is_the_first_to_meet_the_full_disk(
+    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = FaultyFs()
+    store = open_fast(tmp_path, fs, reserve_bytes=1 << 16)
+    reserve = tmp_path / "pumphouse" / "reserve.own"
+    store_all(store, prewrite(10), commit(10, 11))
+    until(reserve.exists)
+    fs.free = 0
+    real_save, real_open = store._index.save_position, index_module._open
+    failed: list[int] = []
+
+    def save(watermark: int, handle: Pointer) -> None:
+        if reserve.exists() and not (full == "opening" and failed):
+            failed.append(watermark)
+            raise IndexFailed("No space left on device" if full == "position" else "injected")
+        real_save(watermark, handle)
+
+    def open_database(*args: Any) -> Any:
+        if full == "opening" and reserve.exists():
+            raise plyvel.IOError("IO error: MANIFEST: No space left on device")
+        return real_open(*args)
+
+    monkeypatch.setattr(store._index, "save_position", save)
+    monkeypatch.setattr(index_module, "_open", open_database)
+    assert write(store, fake(20)) == [None]
+    until(lambda: not reserve.exists(), "the reserve was not given back")
+    until(lambda: store._indexer.handle() == store._indexer.pairing.position()[1])
+    assert failed
+    assert stream(store) == [(10, 11)]
     store.close()
 
 
