@@ -47,6 +47,7 @@ _REOPEN_WITHIN_S = 2.0
 _CLOSE_WITHIN_S = 30.0
 
 _IN_USE = "another process has it open: end that one first"
+_BUILD_ANEW = "stop the Pump and remove its kv directory: the index is rebuilt from the value log"
 DEFAULT_TUNING: dict[str, Any] = {"write_buffer_size": 4 << 20}
 
 
@@ -225,14 +226,21 @@ class Index:
         return rows["ts"].astype(np.int64), rows["fid"].astype(np.uint32), rows["offset"].astype(np.int64)
 
     def _failed(self, error: BaseException) -> IndexFailed:
-        return IndexFailed(f"LevelDB in {self._path}: {error}", path=str(self._path))
+        hint = _BUILD_ANEW if isinstance(error, plyvel.CorruptionError) else ""
+        return IndexFailed(f"LevelDB in {self._path}: {error}", hint=hint, path=str(self._path))
 
     def last_ts(self) -> int:
-        """Largest timestamp in the index, 0 when it is empty."""
-        with self._db.iterator(start=ts_key(0), stop=_PREFIX + b"\xff" * 9, reverse=True) as iterator:
-            for key, _value in iterator:
-                return int.from_bytes(key[3:], "big")
-        return 0
+        """Largest timestamp in the index, 0 when it is empty. Raises IndexFailed."""
+        stop = _PREFIX + b"\xff" * 9
+        try:
+            with self._users:
+                with self._db.iterator(start=ts_key(0), stop=stop, reverse=True) as iterator:
+                    last = next((key_ts(key) for key, _value in iterator), 0)
+                # A block that does not read is passed over; it is told of where an iteration comes to its end.
+                with self._db.iterator(start=ts_key(last), stop=stop, include_value=False) as iterator:
+                    return max((key_ts(key) for key in iterator), default=0)
+        except (plyvel.Error, RuntimeError) as error:
+            raise self._failed(error) from error
 
     def snapshot(self) -> Snapshot:
         """Keys as they are now; use as a context manager. Raises IndexFailed."""

@@ -233,7 +233,7 @@ class Store:
         # its end: of one that was killed the identity tells, and that the index has timestamps without a head.
         went_back = previous is not None and end < previous.end
         ahead = went_back or (self._index.has_head() and head >= end)
-        unfinished = not self._index.has_head() and self._index.last_ts() > 0
+        unfinished = self._is_index_unfinished()
         # LevelDB's log is not synced: of a machine that went down it may have a hole, behind which it reads on.
         holes = identity.machine_went_down(previous)
         self._identity = identity.begin(
@@ -252,13 +252,14 @@ class Store:
         if ahead or holes or unfinished:
             reason = "the machine went down" if holes else "building it was not finished"
             self._reset_index("it points behind the value log" if ahead else reason)
-        self._make_indexer()
         try:
+            self._make_indexer()
             self._replay(min(self._index.head(), self._index.handle()))
-        except BadRecord as error:
-            if self._index.head() == ZERO_POINTER:
+        except (BadRecord, IndexFailed) as error:
+            if is_full(error) or not self._index.has_head():
                 raise
-            # The index does not fit this value log. If the log itself is damaged, the second reading says so.
+            # The index does not fit this value log, or does not read. If the log itself is damaged, the second reading
+            # says so.
             self._reset_index(str(error))
             self._make_indexer()
             self._replay(ZERO_POINTER)
@@ -299,6 +300,17 @@ class Store:
         ):
             return f"the value log ends at {end}, the registry knows {registered.synced_fid}:{registered.synced_offset}"
         return f"the index points at {self._index.head()}, the value log ends at {end}" if ahead else ""
+
+    def _is_index_unfinished(self) -> bool:
+        """Whether building it was not finished: it has no head, and timestamps, or what does not read."""
+        if self._index.has_head():
+            return False
+        try:
+            return self._index.last_ts() > 0
+        except IndexFailed as error:
+            if is_full(error):
+                raise
+            return True
 
     def _reset_index(self, reason: str) -> None:
         log.warning("index_rebuilt", reason=reason)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import plyvel
 import pytest
 
+from include.codec.number import read_uvarint
 from include.model.position import Pointer
 from pump_service.store.index import Index, IndexFailed
-from tests.support.storekit import commit, fake, open_store, prewrite, store_all, stream, write
+from tests.support.storekit import commit, fake, open_store, prewrite, rollback, settle, store_all, stream, write
 
 pytestmark = pytest.mark.row("P2", "P4")
 
@@ -32,6 +35,45 @@ def test_an_index_whose_positions_rotted_is_built_anew_from_the_value_log(tmp_pa
     finally:
         store.close()
     assert len(list(tmp_path.glob("kv?*"))) == 1  # kept aside
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_an_index_of_which_a_block_without_positions_rotted_is_built_anew_from_the_value_log(
+    head: bool, tmp_path: Path
+) -> None:
+    store = open_store(tmp_path)
+    # The first transaction stays open: a start reads everything behind it again.
+    items = [each for ts in range(20, 40_000, 10) for each in (prewrite(ts), commit(ts, ts + 5))]
+    write(store, prewrite(10), *items)
+    settle(store)
+    before = store.incarnation
+    store.close()
+    # Written anew without filters: a table's footer begins with the end of its timestamps then.
+    with plyvel.DB(str(tmp_path / "kv")) as database:
+        pairs = [pair for pair in database if head or pair[0] != b"!binlog!headPointer"]
+    shutil.rmtree(tmp_path / "kv")
+    with plyvel.DB(str(tmp_path / "kv"), create_if_missing=True, compression=None) as database:
+        for pair in pairs:
+            database.put(*pair)
+        database.compact_range()
+    (table,) = (tmp_path / "kv").glob("*.ldb")
+    data = bytearray(table.read_bytes())
+    end, _ = read_uvarint(bytes(data), len(data) - 48)
+    data[end - 1000 : end] = b"\xff" * 1000
+    table.write_bytes(data)
+    index = Index.open(tmp_path / "kv")
+    with pytest.raises(IndexFailed, match="Corruption") as rotted:
+        index.last_ts()
+    assert "kv directory" in str(rotted.value.hint)
+    assert index.has_head() is head
+    index.close()
+    store = open_store(tmp_path)
+    try:
+        assert store.incarnation == before
+        store_all(store, rollback(10), fake(50_000))
+        assert stream(store) == [(ts, ts + 5) for ts in range(20, 40_000, 10)]
+    finally:
+        store.close()
 
 
 def test_an_index_that_is_open_elsewhere_is_not_taken_for_a_broken_one(tmp_path: Path) -> None:
