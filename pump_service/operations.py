@@ -163,6 +163,8 @@ class Operations:
         if not reason.strip():
             raise UsageError("settling a prewrite needs a reason", hint="--reason")
         if not self._store.is_unresolved(start_ts):
+            await asyncio.to_thread(self._store.wait_for_index)
+        if not self._store.is_unresolved(start_ts):
             raise UsageError(
                 f"no unresolved prewrite has start ts {show(start_ts)}", hint="see `pumphouse pumps`", start_ts=start_ts
             )

@@ -570,8 +570,16 @@ class Store:
         return max(behind, 0) + len(self._indexer.pairing)
 
     def is_unresolved(self, start_ts: int) -> bool:
-        """Whether a prewrite waits for its outcome."""
+        """Whether a prewrite waits for its outcome, among those that are indexed."""
         return self._indexer.pairing.is_waiting(start_ts)
+
+    def wait_for_index(self) -> None:
+        """Wait until what was answered before this call is indexed, some seconds at most; not what the chaser has."""
+        with self._writer.lock:  # behind it the records of every answer are in the queue
+            pass
+        indexed = threading.Event()
+        self._indexer.queue.call(indexed.set)
+        indexed.wait(_PERSIST_WITHIN_S)
 
     def unresolved(self, limit: int = 100, *, keys: bool = True) -> list[Unresolved]:
         """Prewrites without an outcome, in order of arrival: the first holds the watermark.

@@ -107,25 +107,47 @@ class World:
 
     def backfill(self, first: int, last: int, conf: dict[str, Any]) -> list[dict[str, Any]]:
         """Intervals that begin from the minute `first` to `last`; returns the runs that are new or ran again."""
-        before = {r["dag_run_id"]: r.get("end_date") for r in self.api.runs("binlog_apply")}
+        before = self.runs()
+        # Nothing of it runs before all of it is there.
+        self.api.unpause("binlog_apply", paused=True)
         done = self._create(
+            before,
             "backfill", "create", "--dag-id", "binlog_apply", "--from-date", _iso(first), "--to-date", _iso(last),
             "--dag-run-conf", json.dumps(conf), "--max-active-runs", "1",
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
+        self.api.unpause("binlog_apply")
         return self.ended(before)
 
-    def _create(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Airflow allows one backfill a DAG, and takes a moment to notice that the one before has ended."""
-        limit = time.monotonic() + 60
+    def runs(self) -> dict[str, Any]:
+        """When each run of the DAG ended, by its id."""
+        return {r["dag_run_id"]: r.get("end_date") for r in self.api.runs("binlog_apply")}
+
+    def _create(self, before: dict[str, Any], *args: str) -> subprocess.CompletedProcess[str]:
+        """Airflow allows one backfill a DAG, and takes a moment to notice that the one before has ended.
+
+        On SQLite its command ends with a locked database when the scheduler writes at the same time, and leaves the half
+        of a backfill: that is taken back.
+        """
+        limit = time.monotonic() + 120
         while True:
             done = self.command(*args)
-            if "AlreadyRunningBackfill" not in done.stderr or time.monotonic() > limit:
+            locked = "database is locked" in done.stderr + done.stdout
+            if not (locked or "AlreadyRunningBackfill" in done.stderr) or time.monotonic() > limit:
                 return done
+            if locked:
+                self._take_back(before)
+
+    def _take_back(self, before: dict[str, Any]) -> None:
+        for each in self.api.call("GET", "/backfills?dag_id=binlog_apply&limit=100")["backfills"]:
+            if each["completed_at"] is None:
+                self.api.call("PUT", f"/backfills/{each['id']}/cancel")
+        for run_id in self.runs().keys() - before.keys():
+            self.api.call("DELETE", f"/dags/binlog_apply/dagRuns/{quote(run_id)}")
 
     def again(self, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Run them once more. (Reprocessing by the backfill command locks itself out on Airflow's SQLite.)"""
-        before = {r["dag_run_id"]: r.get("end_date") for r in self.api.runs("binlog_apply")}
+        before = self.runs()
         for run in sorted(runs, key=lambda r: str(r["logical_date"])):
             self.api.call("POST", f"/dags/binlog_apply/dagRuns/{quote(run['dag_run_id'])}/clear", {"dry_run": False})
         return self.ended(before)

@@ -611,3 +611,26 @@ def test_a_thread_that_ends_is_reported_though_the_log_fails(
     until(lambda: isinstance(store.fault, ZeroDivisionError))
     store._chaser._next = None
     store.close()
+
+
+@pytest.mark.row("P6")
+def test_who_waits_for_the_index_finds_a_prewrite_that_was_answered_before(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        go_on.wait(20)
+
+    store._indexer.queue.call(hold)
+    assert busy.wait(20)
+    assert write(store, prewrite(10)) == [None]
+    assert not store.is_unresolved(10)
+    waiting = threading.Thread(target=store.wait_for_index)
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    go_on.set()
+    waiting.join(20)
+    assert store.is_unresolved(10)
+    store.close()
