@@ -135,13 +135,13 @@ class AirflowApi:
                 raise StackError(f"run {run_id} of {dag_id} is still {found['state']} after {timeout_s:.0f} s")
             time.sleep(0.5)
 
-    def call(self, method: str, path: str, body: Any = None) -> Any:
+    def call(self, method: str, path: str, body: Any = None, *, again: bool = False) -> Any:
         """One call under ``/api/v2``; StackError with Airflow's own words when it refuses.
 
-        What may be done twice (GET, PATCH) is repeated when there was no answer: on SQLite a writer waits for the
-        others, on a busy machine longer than a call does, or gets "database is locked".
+        What may be done twice (all but POST, and that with ``again``) is repeated when there was no answer: on SQLite a
+        writer waits for the others, on a busy machine longer than a call does, or gets "database is locked".
         """
-        attempts = 4 if method in ("GET", "PATCH") else 1
+        attempts = 4 if again or method != "POST" else 1
         for left in reversed(range(attempts)):
             try:
                 return self._logged_in(method, path, body)

@@ -149,7 +149,9 @@ class World:
         """Run them once more. (Reprocessing by the backfill command locks itself out on Airflow's SQLite.)"""
         before = self.runs()
         for run in sorted(runs, key=lambda r: str(r["logical_date"])):
-            self.api.call("POST", f"/dags/binlog_apply/dagRuns/{quote(run['dag_run_id'])}/clear", {"dry_run": False})
+            self.api.call(
+                "POST", f"/dags/binlog_apply/dagRuns/{quote(run['dag_run_id'])}/clear", {"dry_run": False}, again=True
+            )
         return self.ended(before)
 
     def ended(self, before: dict[str, Any]) -> list[dict[str, Any]]:
