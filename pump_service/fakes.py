@@ -40,6 +40,7 @@ class FakeWriter:
             return ts
         # Without it a full disk would stay full: the archive could not advance, so nothing could be freed.
         if self._store.publish_unpersisted(ts):
+            self._last = ts
             self._metrics.fakes.labels("unpersisted").inc()
             return ts
         self._metrics.fakes.labels("failed").inc()
@@ -47,13 +48,13 @@ class FakeWriter:
         return None
 
     async def run(self, interval_s: float) -> None:
-        """A fake whenever the watermark has not moved for an interval, for ever."""
+        """A fake whenever nothing but a fake has moved the watermark for an interval, for ever."""
         before = self._store.watermark
         while True:
             await asyncio.sleep(interval_s)
             now = self._store.watermark
             # One of ours that waits behind an unresolved P is enough: it moves the watermark when the P is settled.
-            if now == before and self._last <= now:
+            if now in (before, self._last) and self._last <= now:
                 try:
                     await self.write()
                 except (BinlogError, OSError) as error:

@@ -7,6 +7,7 @@ import errno
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,21 +46,42 @@ def consumer(cluster: FileCluster, name: str, checkpoint: int, state: NodeState 
 
 
 @pytest.mark.row("P8")
-def test_a_fake_is_written_only_while_the_watermark_stands_still(tmp_path: Path, cluster: FileCluster) -> None:
+def test_a_fake_is_written_in_each_interval_in_which_nothing_else_moves_the_watermark(
+    tmp_path: Path, cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store.open(settings(tmp_path / "data"))
 
     async def run() -> None:
         metrics = PumpMetrics()
         fakes = FakeWriter(Timestamps(cluster, SYSTEM_CLOCK), store, Submitter(store, 1 << 20, metrics), metrics)
-        task = asyncio.create_task(fakes.run(0.2))
-        for _ in range(20):  # always moving
-            start_ts = cluster.tso()
-            await asyncio.to_thread(write, store, prewrite(start_ts), commit(start_ts, cluster.tso()))
-            await asyncio.sleep(0.03)
+        began, interval = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+        async def sleep(_seconds: float) -> None:
+            began.release()
+            await interval.acquire()
+
+        monkeypatch.setattr("pump_service.fakes.asyncio", SimpleNamespace(sleep=sleep))
+        task = asyncio.create_task(fakes.run(3.0))
+        await began.acquire()
+
+        async def pass_interval() -> None:
+            interval.release()
+            await began.acquire()
+
+        async def until_passed(ts: int) -> None:
+            while store.watermark < ts:
+                await asyncio.sleep(0.005)
+
+        for _ in range(5):  # always moving
+            start_ts, commit_ts = cluster.tso(), cluster.tso()
+            await asyncio.to_thread(write, store, prewrite(start_ts), commit(start_ts, commit_ts))
+            await until_passed(commit_ts)
+            await pass_interval()
         assert b'fake_binlogs_total{how="written"}' not in metrics.text()
-        before = store.watermark
-        while store.watermark == before:
-            await asyncio.sleep(0.01)
+        for n in range(1, 5):  # one in each interval in which nothing else moves it
+            await pass_interval()
+            assert b'fake_binlogs_total{how="written"} %d.0' % n in metrics.text()
+            await until_passed(fakes._last)
         task.cancel()
 
     try:
