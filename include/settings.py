@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from include.errors import ConfigError
 
@@ -54,6 +54,14 @@ class TlsSettings(Section):
         if not all(isinstance(name, str) and name.strip() for name in names):
             raise ValueError('names are written as a,b or ["a", "b"], none as []')
         return tuple(name.strip() for name in names)
+
+    @model_validator(mode="after")
+    def _is_on(self) -> Self:
+        """What only has a meaning with TLS must not be served in clear."""
+        left = [name for name in ("cert", "key", "cert_allowed_cn") if getattr(self, name)]
+        if left and self.ca is None:
+            raise ValueError(f"tls.{left[0]} is set and tls.ca is not: without tls.ca nothing would be encrypted")
+        return self
 
     @property
     def enabled(self) -> bool:
@@ -271,7 +279,9 @@ class Settings(Section):
         file_values: Mapping[str, Any] | None = None,
         environment: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Load settings. ``path`` None = ./pumphouse.toml, if any; overrides are ``section.name`` -> value.
+        """Load settings; overrides are ``section.name`` -> value.
+
+        ``path`` None = the file that ``PUMPHOUSE_CONFIG`` names, else ./pumphouse.toml, if any.
 
         Args:
             path: the file.
@@ -280,14 +290,16 @@ class Settings(Section):
             environment: of other variables than ours; they beat them.
         """
         data: dict[str, Any] = {}
-        source = path or Path(os.environ.get(ENV_PREFIX + "CONFIG", "pumphouse.toml"))
+        named = os.environ.get(ENV_PREFIX + "CONFIG")
+        source = path or Path(named or "pumphouse.toml")
         if source.exists():
             try:
                 data = tomllib.loads(source.read_text())
             except tomllib.TOMLDecodeError as error:
                 raise ConfigError(f"{source} is no TOML: {error}", path=str(source)) from error
-        elif path is not None:
-            raise ConfigError(f"there is no settings file {path}", path=str(path))
+        elif path is not None or named:
+            hint = "" if path is not None else f"the variable {ENV_PREFIX}CONFIG names it"
+            raise ConfigError(f"there is no settings file {source}", hint=hint, path=str(source))
         ours: dict[str, Any] = {}
         for name, value in os.environ.items():
             if not name.startswith(ENV_PREFIX):

@@ -20,7 +20,7 @@ from pymysql.constants import COMMAND, ER
 from pymysql.err import MySQLError, OperationalError
 from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
 
-from include.errors import LoadError, TargetUnavailable
+from include.errors import ConfigError, LoadError, TargetUnavailable
 from include.model.tso import Tso
 from include.schema.ident import qualified, quote
 from include.settings import TargetSettings
@@ -120,6 +120,10 @@ class TargetConnection:
         ``owner``: the connection that will hold the GET_LOCK; it may idle for as long as a load takes.
         """
         where = address(settings)
+        if settings.tls_ca is not None and not settings.tls_ca.is_file():
+            raise ConfigError(
+                f"tls_ca of the target {where}: there is no file {settings.tls_ca}", path=str(settings.tls_ca)
+            )
         try:
             connection: Connection[Any] = pymysql.connect(
                 host=settings.host,

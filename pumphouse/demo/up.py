@@ -49,7 +49,9 @@ def running(stack: LocalStack, up_file: Path) -> dict[str, Any] | None:
 
 def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
     """Start everything; what an earlier ``up`` left in the directory is used again."""
-    stack.stop()
+    ran = stack.stop()
+    if ran:
+        say(f"some of it did not run any more: {', '.join(ran)} ended, everything starts again")
     stack.start_stores()
     workload = Workload(stack, processes=1, threads=2, rate=RATE)
     if not (workload.directory / "catalog.json").exists():
@@ -73,6 +75,7 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
         api.unpause(dag_id)
     write_up(stack, up_file, {"workload": {"rate": RATE, "processes": [RESOLVER, *workload.writer_names]}})
     say(f"Airflow is up: {stack.airflow.url} (user admin, password in {up_file})")
+    say(f"on the command line: pumphouse --config {stack.config} pumps")
     found: dict[str, Any] = json.loads(up_file.read_bytes())
     return found
 

@@ -139,11 +139,12 @@ class Supervisor:
             self._stop([record], timeout_s)
 
     def stop_all(self, *, timeout_s: float = 15.0) -> list[str]:
-        """End everything at once, then whatever still carries the tag. Returns the names ended."""
+        """End everything at once, then whatever still carries the tag. Returns the names of those that ran."""
         records = self.records()
+        ran = [record.name for record in records if self.alive(record.name)]
         self._stop(records, timeout_s)
         self.sweep()
-        return [record.name for record in records]
+        return ran
 
     def _stop(self, records: list[ProcessRecord], timeout_s: float) -> None:
         # Leaders first: a scheduler or a server ends its children in order. Then what they left behind.

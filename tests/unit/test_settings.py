@@ -114,7 +114,8 @@ def test_labels_are_a_table_or_one_line_of_text(monkeypatch: pytest.MonkeyPatch,
 def test_names_of_clients_are_a_list_or_one_line_of_text(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, names: tuple[str, ...]
 ) -> None:
-    (tmp_path / "pumphouse.toml").write_text('[tls]\ncert_allowed_cn = ["of the file"]\n')
+    (tmp_path / "pumphouse.toml").write_text('[tls]\nca = "ca.pem"\ncert_allowed_cn = ["of the file"]\n')
+    monkeypatch.chdir(tmp_path)
     assert Settings.read(overrides={"tls.cert_allowed_cn": text}).tls.cert_allowed_cn == names
     monkeypatch.setenv("PUMPHOUSE_TLS__CERT_ALLOWED_CN", text)
     assert Settings.read().tls.cert_allowed_cn == names
@@ -124,3 +125,19 @@ def test_names_of_clients_are_a_list_or_one_line_of_text(
 def test_names_of_clients_that_came_out_empty_do_not_let_everybody_in(text: str) -> None:
     with pytest.raises(ConfigError, match=r"tls\.cert_allowed_cn.*none as \[\]"):
         Settings.read(overrides={"tls.cert_allowed_cn": text})
+
+
+def test_a_settings_file_that_the_environment_names_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUMPHOUSE_CONFIG", str(tmp_path / "nope.toml"))
+    with pytest.raises(ConfigError, match=r"there is no settings file .*nope\.toml") as refused:
+        Settings.read()
+    assert "PUMPHOUSE_CONFIG" in refused.value.hint
+
+
+@pytest.mark.parametrize("name", ["cert", "key", "cert_allowed_cn"])
+def test_a_part_of_tls_without_its_ca_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f"tls.{name} is set and tls.ca is not"):
+        Settings.read(overrides={f"tls.{name}": "x"})
