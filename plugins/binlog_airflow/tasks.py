@@ -54,13 +54,15 @@ def _history(settings: Settings) -> JobSource:
     return source
 
 
-def plan_window(until: datetime) -> dict[str, Any] | None:
-    """The next window towards the interval's end; None when the archive is there already."""
+def plan_window(until: datetime | None) -> dict[str, Any] | None:
+    """The next window towards the interval's end, None = now; None when the archive is there already."""
     from include.archive.snapshot import plan_window as plan
 
     settings = settings_from()
     with _cluster(settings) as cluster:
-        return plan(_archive(settings, cluster.cluster_id()), cluster, tso.from_datetime(until))
+        # Now is the cluster's, as for `pumphouse snapshot`: the clock of this machine may run ahead of it.
+        moment = cluster.tso() if until is None else tso.from_datetime(until)
+        return plan(_archive(settings, cluster.cluster_id()), cluster, moment)
 
 
 def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
@@ -72,8 +74,8 @@ def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
         return pull(_archive(settings, cluster.cluster_id()), cluster, plan, node_id, settings)
 
 
-def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]], until: datetime) -> dict[str, Any]:
-    """Make the window visible, then go on in this task while the byte budget left something before ``until``."""
+def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make the window visible, then go on in this task while the byte budget left something before the plan's end."""
     from include.archive.snapshot import commit_window as commit
     from include.archive.snapshot import run_snapshot
 
@@ -87,7 +89,7 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]], until: da
             # This window is there already: a try of this task was killed after its manifest, or another run won.
             done = {"end": int(archive.end()), "manifest": "", "more": True}
         if done["more"]:
-            later = run_snapshot(archive, cluster, tso.from_datetime(until), settings, history)
+            later = run_snapshot(archive, cluster, tso.Tso(int(plan["until"])), settings, history)
             done = later[-1] if later else done
     return done
 

@@ -1,0 +1,102 @@
+"""Runs that are triggered by hand, without a logical date, on a Pump, an archive and Airflow's own runner."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.archive.archive import Archive
+from include.archive.init import init_archive
+from include.codec.payload import PrewriteValueBuilder
+from include.objectstore.open import open_store
+from include.registry.file import FileCluster
+from include.schema.history import TidbStatusSource
+from include.settings import ArchiveSettings, ClusterSettings, Settings
+from pumphouse.stack.airflow import connection_variables
+from tests.support.pumpserver import PumpServer
+
+ROOT = Path(__file__).resolve().parents[2]
+# What `airflow dags trigger` and the API with "logical_date": null make of a run, in this process.
+_RUN = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+run = DagBag(%r).dags[%r].test(logical_date=None, run_conf=%r)
+assert run.logical_date is None and run.data_interval_end is None
+print(json.dumps([run.state] + [{t.task_id: t.state for t in run.get_task_instances()}]))
+"""
+
+
+class NoJobs(BaseHTTPRequestHandler):
+    """The status API of a cluster without DDL jobs."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"null")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class World:
+    """One Pump, an archive at its genesis, and a way to run a DAG on them."""
+
+    def __init__(self, folder: Path, history: str, in_airflow: Callable[..., Any]) -> None:
+        self.cluster = FileCluster(folder / "cluster")
+        self.pump = PumpServer(folder, self.cluster)
+        root = f"file://{folder / 'archive'}"
+        self.settings = Settings(
+            cluster=ClusterSettings(url=self.cluster.url), archive=ArchiveSettings(root=root, poll_interval_s=0.05)
+        )
+        self.archive = Archive(open_store(self.settings.archive), self.cluster.cluster_id())
+        self._history = history
+        self._in_airflow = in_airflow
+        self._connections = connection_variables(
+            {
+                "pumphouse_archive": {"conn_type": "pumphouse_archive", "extra": {"root": root}},
+                "pumphouse_cluster": {
+                    "conn_type": "pumphouse_cluster",
+                    "extra": {"url": self.cluster.url, "history": history},
+                },
+                "pumphouse_restore": {"conn_type": "pumphouse_downstream", "host": "127.0.0.1", "port": 1},
+            }
+        )
+
+    def init(self) -> None:
+        init_archive(self.archive, self.cluster, TidbStatusSource(self._history), settings=self.settings)
+
+    def run(self, dag: str, conf: dict[str, Any] | None = None) -> tuple[str, dict[str, str]]:
+        """State of the run, and of each task."""
+        state, tasks = self._in_airflow(_RUN % (str(ROOT / "dags"), dag, conf or {}), **self._connections)
+        return state, tasks
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, in_airflow: Callable[..., Any]) -> Iterator[World]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), NoJobs)
+    threading.Thread(target=partial(server.serve_forever, 0.01), daemon=True).start()
+    made = World(tmp_path_factory.mktemp("by_hand"), f"http://127.0.0.1:{server.server_port}", in_airflow)
+    with made.pump:
+        made.init()
+        yield made
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.row("A1", "O1")
+def test_a_snapshot_that_is_triggered_by_hand_extends_the_archive_up_to_now(world: World) -> None:
+    builder = PrewriteValueBuilder(1)
+    builder.insert(7, b"row")
+    _, committed = world.pump.transaction(builder.build())
+    before = world.cluster.tso()
+    assert before > committed
+    state, tasks = world.run("binlog_snapshot")
+    assert (state, tasks) == ("success", dict.fromkeys(("plan", "nodes", "pull", "commit"), "success"))
+    assert before < world.archive.end() < world.cluster.tso()
+    assert sum(segment.rows for window in world.archive.chain() for segment in window.segments) == 1
