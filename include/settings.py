@@ -78,7 +78,10 @@ class ClusterSettings(Section):
     user: str = Field("", description="user of etcd, where it asks for one")
     password: SecretStr = Field(SecretStr(""), description="password of that user")
     init_tries: int = Field(
-        100, ge=1, description="how often a Pump that starts asks PD or etcd, a second apart, before it gives up"
+        100,
+        ge=1,
+        description="how often a Pump that starts asks PD or etcd before it gives up; a second passes between two tries, "
+        "and each takes some seconds where nothing answers",
     )
 
 
