@@ -80,7 +80,7 @@ class ClusterSettings(Section):
     init_tries: int = Field(
         100,
         ge=1,
-        description="how often a Pump that starts asks PD or etcd before it gives up; a second passes between two tries, "
+        description="how often a Pump that starts asks PD or etcd before it gives up; a second passes between two, "
         "and each takes some seconds where nothing answers",
     )
 
