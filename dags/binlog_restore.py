@@ -24,7 +24,13 @@ from binlog_airflow.retry import default_args
     max_active_runs=1,
     default_args=default_args(),
     params={
-        "to": Param("now", type="string", minLength=3, title="Moment", description="A TSO, an ISO time, or now"),
+        "to": Param(
+            "latest",
+            type="string",
+            minLength=3,
+            title="Moment",
+            description="latest (the archive's end), a TSO or an ISO time",
+        ),
         "target": Param(RESTORE_TARGET, type="string", minLength=1, title="Target", description="Connection id"),
         "dry_run": Param(True, type="boolean", title="Dry run", description="Only show the plan"),
         "accept_losses": Param(

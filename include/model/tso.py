@@ -58,8 +58,11 @@ def name20(ts: int) -> str:
     return f"{ts:020d}"
 
 
-def parse_time(text: str, now: Callable[[], Tso]) -> Tso:
-    """Read TIME as the commands take it: a TSO, an ISO time, or ``now`` (asks the cluster's clock)."""
+def parse_time(text: str, now: Callable[[], Tso], *, word: str = "now") -> Tso:
+    """Read TIME as the commands take it: a TSO, an ISO time, or ``now`` (asks the cluster's clock).
+
+    ``word``: what the error names beside TSO and ISO time, where a caller takes another word.
+    """
     text = text.strip()
     if text == "now":
         return now()
@@ -72,5 +75,5 @@ def parse_time(text: str, now: Callable[[], Tso]) -> Tso:
         return from_datetime(datetime.fromisoformat(text))
     except ValueError:
         raise UsageError(
-            f"{text!r} is no time", hint="give a TSO, an ISO time as 2026-11-21T07:30:00Z, or now"
+            f"{text!r} is no time", hint=f"give a TSO, an ISO time as 2026-11-21T07:30:00Z, or {word}"
         ) from None

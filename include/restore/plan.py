@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,9 +11,18 @@ from include.archive.manifest import Declaration, Manifest
 from include.errors import RestoreError, TargetUnreachable
 from include.loader.begin import lacks_dump
 from include.loader.losses import Losses, Range, losses_of
-from include.model.tso import Tso, show
+from include.model.tso import Tso, parse_time, physical_ms, show
 from include.schema.actions import is_system
 from include.schema.timeline import Timeline
+
+LATEST = "latest"
+# The clock of this machine may lag behind that of the cluster by this much.
+_AHEAD_MS = 10_000
+
+
+def parse_moment(text: str, now: Callable[[], Tso]) -> Tso | None:
+    """Read the moment of a restore: None for ``latest``, the archive's end, else a TIME; UsageError."""
+    return None if text.strip() == LATEST else parse_time(text, now, word=LATEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,32 +103,32 @@ class RestorePlan:
         return asdict(self)
 
 
-def plan_restore(genesis: Genesis, manifests: Sequence[Manifest], target_ts: Tso, timeline: Timeline) -> RestorePlan:
+def plan_restore(
+    genesis: Genesis,
+    manifests: Sequence[Manifest],
+    target_ts: Tso | None,
+    timeline: Timeline,
+    *,
+    wall: Tso | None = None,
+) -> RestorePlan:
     """Plan a restore.
 
     Args:
         genesis: where the archive begins.
         manifests: the chain, in order, as far as it goes.
-        target_ts: the moment, inclusive.
+        target_ts: the moment, inclusive; None = the archive's end.
         timeline: schema up to the archive's end.
+        wall: this machine's time, to say of a moment that it lies in the future.
 
     Raises:
         TargetUnreachable: the moment lies before genesis or behind the archive; it is never moved to fit.
         RestoreError: the archive holds no dump of the tables that there were at genesis.
     """
     end = manifests[-1].end if manifests else genesis.ts
+    if target_ts is None:
+        target_ts = end
     if not genesis.ts <= target_ts <= end:
-        raise TargetUnreachable(
-            f"{show(target_ts)} cannot be restored: the archive covers {show(genesis.ts)} to {show(end)}",
-            hint=(
-                "`pumphouse snapshot` extends it up to now"
-                if target_ts > end
-                else "nothing from before its beginning can be restored; see `pumphouse archive ls`"
-            ),
-            target=target_ts,
-            have_from=genesis.ts,
-            have_to=end,
-        )
+        raise _unreachable(target_ts, genesis.ts, end, wall)
     if lacks_dump(genesis, timeline):
         raise RestoreError(
             "the archive was begun without a dump of the tables that there were: there is nothing to restore from",
@@ -149,6 +158,28 @@ def plan_restore(genesis: Genesis, manifests: Sequence[Manifest], target_ts: Tso
         declared=losses.declared,
         unsynced=losses.unsynced,
         binlog_skipped=losses.binlog_skipped,
+    )
+
+
+def _unreachable(target_ts: Tso, start: Tso, end: Tso, wall: Tso | None) -> TargetUnreachable:
+    why = ""
+    if target_ts < start:
+        hint = "nothing from before its beginning can be restored; see `pumphouse archive ls`"
+    elif wall is not None and physical_ms(target_ts) > physical_ms(wall) + _AHEAD_MS:
+        why = "it lies in the future, and "
+        hint = "`--to latest` (in the form: latest) restores to the archive's end"
+    else:
+        # Not "up to now, then try again": now is always behind the end.
+        hint = (
+            "`--to latest` (in the form: latest) restores to the archive's end, which always lies before now; "
+            "`pumphouse snapshot` first takes in what was written since"
+        )
+    return TargetUnreachable(
+        f"{show(target_ts)} cannot be restored: {why}the archive covers {show(start)} to {show(end)}",
+        hint=hint,
+        target=target_ts,
+        have_from=start,
+        have_to=end,
     )
 
 

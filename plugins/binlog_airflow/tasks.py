@@ -126,13 +126,15 @@ def collect_pumps() -> dict[str, Any]:
 
 
 def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
-    """What a restore to that moment would read and do."""
+    """What a restore to that moment would read and do; ``to`` in it is the moment, also of ``latest``."""
+    from include.restore.plan import parse_moment
     from spark_tasks.jobs import restore
 
     settings = settings_from(downstream=conn_id)
     with _cluster(settings) as cluster:
-        moment = tso.parse_time(to, cluster.tso)
+        moment = parse_moment(to, cluster.tso)
     report = restore.run(settings, target=settings.target, to=moment, dry_run=True)
+    log.info("restore_moment", asked=to, moment=tso.show(report.plan.to), archive_end=moment is None)
     return report.to_dict()
 
 

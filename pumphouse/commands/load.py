@@ -84,14 +84,13 @@ def print_losses(losses: Losses) -> None:
 
 def moment(settings: Settings, text: str | None) -> Tso | None:
     """A TIME option; None when it was not given. ``now`` asks the cluster's clock."""
-    if text is None:
-        return None
+    return None if text is None else parse_time(text, lambda: cluster_now(settings))
 
-    def now() -> Tso:
-        cluster = open_cluster(settings.cluster, settings.tls)
-        try:
-            return cluster.tso()
-        finally:
-            cluster.close()
 
-    return parse_time(text, now)
+def cluster_now(settings: Settings) -> Tso:
+    """The cluster's clock."""
+    cluster = open_cluster(settings.cluster, settings.tls)
+    try:
+        return cluster.tso()
+    finally:
+        cluster.close()

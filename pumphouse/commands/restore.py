@@ -6,18 +6,23 @@ import json
 
 import click
 
-from include.errors import UsageError
 from include.loader.target import address
 from include.model.tso import show
+from include.restore.plan import parse_moment
 from include.restore.run import RestoreReport
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
-from pumphouse.commands.load import moment, print_losses
+from pumphouse.commands.load import cluster_now, print_losses
 from pumphouse.progress import bar
 
 
 @click.command()
-@click.option("--to", metavar="TIME", required=True, help="The moment, inclusive: a TSO, an ISO time, or now.")
+@click.option(
+    "--to",
+    metavar="TIME",
+    required=True,
+    help="The moment, inclusive: latest (the archive's end), a TSO or an ISO time.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan, change nothing.")
 @click.option("--task", help="Load that goes on from there (default: setting load.task).")
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
@@ -41,16 +46,16 @@ def restore(
     from spark_tasks.jobs import restore as job
 
     settings = context.settings
-    at = moment(settings, to)
-    if at is None:
-        raise UsageError("--to names no moment")
-    planned = job.run(settings, to=at, dry_run=True, task=task)
+    asked = parse_moment(to, lambda: cluster_now(settings))
+    planned = job.run(settings, to=asked, dry_run=True, task=task)
+    # The end that was planned, also when a snapshot moves it while somebody reads the question.
+    at, latest = planned.plan.to, asked is None
     if not dry_run:
         if not as_json:
-            _print_plan(planned)
+            _print_plan(planned, latest=latest)
         planned.plan.require_accepted(accept_losses)
         names = ", ".join(planned.plan.databases) or "no databases"
-        confirm(f"{names} on {address(settings.restore_target)} will be dropped and built again", yes=yes)
+        confirm(f"{names} on {address(settings.restore_target)} will be dropped and built as of {show(at)}", yes=yes)
         with bar(enabled=not as_json) as progress:
             done = job.run(
                 settings,
@@ -67,17 +72,17 @@ def restore(
     if as_json:
         click.echo(json.dumps(done.to_dict(), indent=2))
     elif dry_run:
-        _print_plan(done)
+        _print_plan(done, latest=latest)
     elif done.load is not None:
         load = done.load
         click.echo(f"restored to {show(at)}: {load.inserted} rows put, {load.ddls} DDLs, {load.seconds} s")
         print_losses(load.losses)
 
 
-def _print_plan(report: RestoreReport) -> None:
+def _print_plan(report: RestoreReport, *, latest: bool) -> None:
     plan = report.plan
     click.echo(f"target    {report.target}")
-    click.echo(f"moment    {show(plan.to)}")
+    click.echo(f"moment    {show(plan.to)}{', the end of the archive' if latest else ''}")
     click.echo(f"replaces  {', '.join(plan.databases) or '(no databases)'}")
     click.echo(
         f"base      {show(plan.base)}: {plan.base_tables} tables, {plan.base_rows} rows, {plan.base_bytes} bytes"

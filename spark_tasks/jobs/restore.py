@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import structlog
 
+from include.clock import SYSTEM_CLOCK
 from include.errors import UsageError
 from include.loader.report import Progress, silent
 from include.loader.run import Loader
 from include.loader.target import TargetConnection, address
-from include.model.tso import Tso
-from include.restore.plan import plan_restore
+from include.model.tso import Tso, compose
+from include.restore.plan import LATEST, plan_restore
 from include.restore.run import RestoreReport, restore
 from include.settings import Settings, TargetSettings
 from spark_tasks.engine import SparkEngine
@@ -27,7 +28,7 @@ def run(
     settings: Settings,
     *,
     target: TargetSettings | None = None,
-    to: Tso,
+    to: Tso | None,
     dry_run: bool,
     task: str | None = None,
     run_id: str = "",
@@ -43,7 +44,7 @@ def run(
     Args:
         settings: all settings.
         target: the database server; ``settings.restore_target`` unless given.
-        to: last commit ts, inclusive.
+        to: last commit ts, inclusive; None = the archive's end, which the plan in the report then names.
         dry_run: only plan; the target is not even connected to.
         task: whose checkpoint the target gets; ``settings.load.task`` unless given.
         run_id: the same id may take over from itself.
@@ -58,9 +59,10 @@ def run(
     check_mode(settings)
     archive = open_archive(settings)
     timeline = timeline_of(archive)
-    plan = plan_restore(archive.genesis(), archive.chain(), to, timeline)
+    wall = compose(int(SYSTEM_CLOCK.now() * 1000))
+    plan = plan_restore(archive.genesis(), archive.chain(), to, timeline, wall=wall)
     if plan.losses:
-        log.warning("restore_has_losses", to=int(to), losses=plan.losses.lines())
+        log.warning("restore_has_losses", to=int(plan.to), losses=plan.losses.lines())
     if dry_run:
         return RestoreReport(plan=plan, target=address(target), dry_run=True)
     plan.require_accepted(accept_losses)
@@ -86,16 +88,17 @@ def run(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m spark_tasks.jobs.restore TSO [--accept-losses]``; settings from the file and the environment."""
+    """``python -m spark_tasks.jobs.restore TSO|latest [--accept-losses]``; settings from file and environment."""
     from include.log import configure_logging
 
     args = list(sys.argv[1:] if argv is None else argv)
     accept_losses = "--accept-losses" in args
     moments = [each for each in args if each != "--accept-losses"]
     if len(moments) != 1:
-        raise UsageError("usage: python -m spark_tasks.jobs.restore TSO [--accept-losses]")
+        raise UsageError("usage: python -m spark_tasks.jobs.restore TSO|latest [--accept-losses]")
     configure_logging()
-    report = run(Settings.read(), to=Tso(int(moments[0])), dry_run=False, accept_losses=accept_losses)
+    to = None if moments[0] == LATEST else Tso(int(moments[0]))
+    report = run(Settings.read(), to=to, dry_run=False, accept_losses=accept_losses)
     sys.stdout.write(json.dumps(report.to_dict()) + "\n")
     return 0
 

@@ -81,7 +81,7 @@ def test_schema_load_and_gc_follow_assets(parsed: Any) -> None:
 def test_restore_asks_for_a_moment_a_target_and_a_confirmation(parsed: Any) -> None:
     params = parsed["dags"]["binlog_restore"]["params"]
     assert params == {
-        "to": "now", "target": "pumphouse_restore", "dry_run": True, "accept_losses": False, "confirm": "",
+        "to": "latest", "target": "pumphouse_restore", "dry_run": True, "accept_losses": False, "confirm": "",
     }  # fmt: skip
 
 

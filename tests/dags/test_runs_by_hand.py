@@ -14,6 +14,7 @@ import pytest
 from include.archive.archive import Archive
 from include.archive.init import init_archive
 from include.codec.payload import PrewriteValueBuilder
+from include.model.tso import show
 from include.objectstore.open import open_store
 from include.registry.file import FileCluster
 from include.schema.history import TidbStatusSource
@@ -25,10 +26,14 @@ ROOT = Path(__file__).resolve().parents[2]
 # What `airflow dags trigger` and the API with "logical_date": null make of a run, in this process.
 _RUN = """
 import json
+from types import SimpleNamespace
 from airflow.dag_processing.dagbag import DagBag
-run = DagBag(%r).dags[%r].test(logical_date=None, run_conf=%r)
+from binlog_airflow import tasks
+said = []
+tasks.log = SimpleNamespace(info=lambda event, **facts: said.append([event, facts]))
+run = DagBag(%r).dags[%r].test(logical_date=None)
 assert run.logical_date is None and run.data_interval_end is None
-print(json.dumps([run.state] + [{t.task_id: t.state for t in run.get_task_instances()}]))
+print(json.dumps([run.state, {t.task_id: t.state for t in run.get_task_instances()}, said]))
 """
 
 
@@ -71,10 +76,10 @@ class World:
     def init(self) -> None:
         init_archive(self.archive, self.cluster, TidbStatusSource(self._history), settings=self.settings)
 
-    def run(self, dag: str, conf: dict[str, Any] | None = None) -> tuple[str, dict[str, str]]:
-        """State of the run, and of each task."""
-        state, tasks = self._in_airflow(_RUN % (str(ROOT / "dags"), dag, conf or {}), **self._connections)
-        return state, tasks
+    def run(self, dag: str) -> tuple[str, dict[str, str], list[Any]]:
+        """State of the run, and of each task, and what the tasks logged."""
+        state, tasks, said = self._in_airflow(_RUN % (str(ROOT / "dags"), dag), **self._connections)
+        return state, tasks, said
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +101,14 @@ def test_a_snapshot_that_is_triggered_by_hand_extends_the_archive_up_to_now(worl
     _, committed = world.pump.transaction(builder.build())
     before = world.cluster.tso()
     assert before > committed
-    state, tasks = world.run("binlog_snapshot")
+    state, tasks, _ = world.run("binlog_snapshot")
     assert (state, tasks) == ("success", dict.fromkeys(("plan", "nodes", "pull", "commit"), "success"))
     assert before < world.archive.end() < world.cluster.tso()
     assert sum(segment.rows for window in world.archive.chain() for segment in window.segments) == 1
+
+
+@pytest.mark.row("R1", "R2")
+def test_the_form_of_a_restore_as_it_is_plans_one_to_the_end_of_the_archive_and_logs_the_moment(world: World) -> None:
+    state, tasks, said = world.run("binlog_restore")
+    assert (state, tasks) == ("success", {"plan": "success", "restore": "skipped"})
+    assert ["restore_moment", {"asked": "latest", "moment": show(world.archive.end()), "archive_end": True}] in said

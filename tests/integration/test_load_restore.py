@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from include.archive.manifest import Declaration
 from include.errors import LoadError, RestoreError, TargetIncomplete, TargetUnreachable
 from include.loader.target import TargetConnection, read_checkpoint
-from include.model.tso import Tso
+from include.model.tso import Tso, show
 from include.restore import run as restore_run
 from include.settings import Settings
 from pumphouse.cli import cli
@@ -153,6 +153,43 @@ def test_a_restore_over_a_declared_loss_names_it_and_must_be_told_to_accept_it(
     accepted = command("--yes", "--accept-losses")
     assert accepted.exit_code == 0
     assert "pump-7" in accepted.output.split("restored to")[1]
+
+
+@pytest.mark.row("R1", "R2")
+def test_latest_says_which_moment_it_is_before_anything_is_dropped_and_now_is_refused(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+    end = source.cut()
+    config = tmp_path / "pumphouse.toml"
+    config.write_text(
+        f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
+        f'[restore_target]\nhost = "127.0.0.1"\nport = {settings.restore_target.port}\nuser = "root"\n'
+        f'password = "{settings.restore_target.password.get_secret_value()}"\n[load]\nengine = "local"\n'
+    )
+
+    def command(*more: str) -> Result:
+        return CliRunner().invoke(cli, ["--config", str(config), "restore", *more])
+
+    moment = f"moment    {show(end)}, the end of the archive"
+    assert moment in command("--to", "latest", "--dry-run").output
+    unasked = command("--to", "latest")
+    assert moment in unasked.output
+    assert f"as of {show(end)}" in unasked.stderr, "also with --json, which prints no plan before"
+    assert ("d",) not in target.query("SHOW DATABASES")
+    for refused in (command("--to", "now", "--yes"), command("--to", "2999-01-01T00:00:00Z", "--yes")):
+        assert isinstance(refused.exception, TargetUnreachable)
+        assert "--to latest" in refused.exception.hint
+        assert ("in the future" in str(refused.exception)) is ("2999" in str(refused.exception))
+    assert ("d",) not in target.query("SHOW DATABASES")
+    done = command("--to", "latest", "--yes")
+    assert done.exit_code == 0, done.output
+    assert f"restored to {show(end)}" in done.output
+    assert target_rows(target) == source.snapshot()
+    assert read_checkpoint(settings.restore_target, "main") == end
 
 
 @pytest.mark.row("R1")

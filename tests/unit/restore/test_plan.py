@@ -8,10 +8,10 @@ import pytest
 
 from include.archive.genesis import Genesis
 from include.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry
-from include.errors import RestoreError, TargetUnreachable
+from include.errors import RestoreError, TargetUnreachable, UsageError
 from include.model.table import Job
-from include.model.tso import Tso
-from include.restore.plan import plan_restore
+from include.model.tso import Tso, compose
+from include.restore.plan import parse_moment, plan_restore
 from include.schema.timeline import TimedJob, Timeline
 from tests.support.madearchive import column, table_info
 
@@ -62,6 +62,29 @@ def test_a_moment_that_is_not_covered_is_refused(to: int) -> None:
         plan_restore(genesis(), CHAIN, Tso(to), Timeline.empty())
     assert (unreachable.value.have_from, unreachable.value.have_to) == (1000, 4000)
     assert ("pumphouse snapshot" if to > 4000 else "archive ls") in unreachable.value.hint
+
+
+@pytest.mark.row("R1")
+def test_latest_is_the_end_of_the_archive() -> None:
+    assert plan_restore(genesis(), CHAIN, None, Timeline.empty()).to == 4000
+    assert plan_restore(genesis(), [], None, Timeline.empty()).to == G
+    assert parse_moment(" latest ", lambda: Tso(77)) is None
+    assert parse_moment("now", lambda: Tso(77)) == 77
+    with pytest.raises(UsageError, match="or latest"):
+        parse_moment("newest", lambda: Tso(77))
+
+
+@pytest.mark.row("R1")
+@pytest.mark.parametrize(("ahead_ms", "future"), [(0, False), (-60_000, False), (60_000, True)])
+def test_a_moment_behind_the_end_is_refused_with_a_way_out_that_works(ahead_ms: int, future: bool) -> None:
+    wall_ms = 1_700_000_000_000
+    with pytest.raises(TargetUnreachable) as unreachable:
+        plan_restore(
+            genesis(), CHAIN, compose(wall_ms + ahead_ms), Timeline.empty(), wall=compose(wall_ms)
+        )  # fmt: skip
+    assert "--to latest" in unreachable.value.hint
+    assert ("lies in the future" in unreachable.value.message) is future
+    assert ("pumphouse snapshot" in unreachable.value.hint) is not future, "a snapshot cannot reach the future"
 
 
 def with_table(commit_ts: int) -> Timeline:
