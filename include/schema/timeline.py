@@ -19,6 +19,10 @@ from include.model.tso import Tso, show
 from include.schema.actions import Action
 
 FORMAT_VERSION = 1
+_UNKNOWN = (
+    "its DDL job is not in the archive, or it belongs to another cluster; docs/operations.md, "
+    "'When a load meets an unknown table'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +172,7 @@ class Timeline:
             return first
         raise UnknownTable(
             f"no table has the id {table_id} at schema version {schema_version}",
-            hint="its DDL job is not in the archive, or belongs to another cluster",
+            hint=_UNKNOWN,
             table_id=table_id,
             schema_version=schema_version,
         )
@@ -183,7 +187,7 @@ class Timeline:
             return found
         raise UnknownTable(
             f"no table has the id {table_id} at {show(commit_ts)}",
-            hint="its DDL job is not in the archive, or belongs to another cluster",
+            hint=_UNKNOWN,
             table_id=table_id,
             commit_ts=commit_ts,
         )

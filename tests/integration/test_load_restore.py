@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from include.archive.manifest import Declaration
-from include.errors import LoadError, RestoreError, TargetIncomplete, TargetUnreachable
+from include.errors import LoadError, RestoreError, TargetAhead, TargetIncomplete, TargetUnreachable, UnknownTable
 from include.loader.target import TargetConnection, read_checkpoint
 from include.model.tso import Tso, show
 from include.restore import run as restore_run
@@ -190,6 +190,42 @@ def test_latest_says_which_moment_it_is_before_anything_is_dropped_and_now_is_re
     assert f"restored to {show(end)}" in done.output
     assert target_rows(target) == source.snapshot()
     assert read_checkpoint(settings.restore_target, "main") == end
+
+
+@pytest.mark.row("R1", "S1")
+def test_of_a_row_of_an_unknown_table_only_what_lies_before_it_can_be_had(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    unknown = source.create_table("t", [column(1, "id", flag=3)]) + 1
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+    source.cut()
+    load.run(settings)
+    loaded = target_rows(target)
+    with source.txn() as t:
+        t.insert("t", id=2)
+    before, rows = Tso(source.tick()), source.snapshot()
+    with source.txn() as t:
+        t.builder.insert(unknown, b"\x08\x02\x00")
+    source.cut()
+    with pytest.raises(UnknownTable) as refused:
+        load.run(settings)
+    assert before < refused.value.commit_ts <= source.ts
+    assert target_rows(target) == loaded, "nothing of the plan was done"
+    with pytest.raises(TargetAhead, match="open plan"):
+        load.run(settings, to=before)
+    # The table's DDL comes too late for rows that were written before it.
+    assert source.create_table("late", [column(1, "id", flag=3)]) == unknown
+    end = source.cut()
+    with pytest.raises(UnknownTable):
+        load.run(settings)
+    with pytest.raises(UnknownTable):
+        restore.run(settings, to=end, dry_run=False)
+    restore.run(settings, to=before, dry_run=False)
+    assert target_rows(target) == rows
+    with pytest.raises(UnknownTable):
+        load.run(settings)
 
 
 @pytest.mark.row("R1")

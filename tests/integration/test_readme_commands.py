@@ -17,7 +17,7 @@ from include.loader.target import TargetConnection
 from include.model.node import NodeKind, NodeState
 from include.model.tso import to_datetime
 from include.registry.file import FileCluster
-from include.settings import TargetSettings
+from include.settings import Settings, TargetSettings
 from pumphouse.stack.ports import free_port
 from tests.support import mariadb
 from tests.support.madearchive import column, table_info
@@ -69,7 +69,7 @@ def test_the_commands_of_the_readme_do_what_it_says(server: TargetSettings, tmp_
         "8250": str(free_port()),
         "8251": str(free_port()),
         "http://127.0.0.1:10080": f"mysql://root:{password}@127.0.0.1:{server.port}/history.jobs",
-        "3306": str(server.port),
+        "3306": f'{server.port}\nuser = "root"\npassword = "{password}"',
     }
 
     def mine(text: str) -> str:
@@ -77,8 +77,10 @@ def test_the_commands_of_the_readme_do_what_it_says(server: TargetSettings, tmp_
             text = text.replace(old, new)
         return text
 
-    toml = f'{mine(block("toml"))}user = "root"\npassword = "{password}"\n[pump]\nstop_write_at_available_bytes = 0\n'
+    toml = f"{mine(block('toml'))}[pump]\nstop_write_at_available_bytes = 0\n"
     (tmp_path / "pumphouse.toml").write_text(toml)
+    told_apart = Settings.read(tmp_path / "pumphouse.toml")
+    assert told_apart.restore_target.port != told_apart.target.port, "a restore of the sample leaves the target alone"
     lines = [line.split(" #")[0].strip() for line in block("sh").splitlines()]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     # Spark is shown elsewhere; here each command would start a session of its own.
