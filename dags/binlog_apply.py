@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, task
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from binlog_airflow import tasks
 from binlog_airflow.retry import default_args
@@ -37,7 +37,11 @@ def binlog_apply() -> None:
         conf = dict(context["dag_run"].conf or {})
         if not conf.get("target"):
             raise AirflowSkipException("no target in this run's conf: nothing to apply")
-        start, end = context["data_interval_start"], context["data_interval_end"]
+        start, end = context.get("data_interval_start"), context.get("data_interval_end")
+        if start is None or end is None:
+            raise AirflowFailException(
+                "this run has no interval: start it by `airflow backfill create --dag-id binlog_apply --from-date …`"
+            )
         return tasks.apply_interval(start, end, conf, context["run_id"])
 
     apply()

@@ -141,7 +141,8 @@ class Loader:
         start, end = self.archive.genesis().ts, self.archive.end()
         if to is not None and to > end:
             raise UsageError(
-                f"the archive ends at {show(end)}, asked for {show(to)}", hint="extend it with `pumphouse snapshot`"
+                f"the archive ends at {show(end)}, asked for {show(to)}",
+                hint="without an end (`--to`) it loads all of the archive; `pumphouse snapshot` extends that",
             )
         if to is not None and to < start:
             raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}")

@@ -31,7 +31,7 @@ from airflow.dag_processing.dagbag import DagBag
 from binlog_airflow import tasks
 said = []
 tasks.log = SimpleNamespace(info=lambda event, **facts: said.append([event, facts]))
-run = DagBag(%r).dags[%r].test(logical_date=None)
+run = DagBag(%r).dags[%r].test(logical_date=None, run_conf=%r)
 assert run.logical_date is None and run.data_interval_end is None
 print(json.dumps([run.state, {t.task_id: t.state for t in run.get_task_instances()}, said]))
 """
@@ -76,9 +76,9 @@ class World:
     def init(self) -> None:
         init_archive(self.archive, self.cluster, TidbStatusSource(self._history), settings=self.settings)
 
-    def run(self, dag: str) -> tuple[str, dict[str, str], list[Any]]:
+    def run(self, dag: str, conf: dict[str, str] | None = None) -> tuple[str, dict[str, str], list[Any]]:
         """State of the run, and of each task, and what the tasks logged."""
-        state, tasks, said = self._in_airflow(_RUN % (str(ROOT / "dags"), dag), **self._connections)
+        state, tasks, said = self._in_airflow(_RUN % (str(ROOT / "dags"), dag, conf or {}), **self._connections)
         return state, tasks, said
 
 
@@ -112,3 +112,11 @@ def test_the_form_of_a_restore_as_it_is_plans_one_to_the_end_of_the_archive_and_
     state, tasks, said = world.run("binlog_restore")
     assert (state, tasks) == ("success", {"plan": "success", "restore": "skipped"})
     assert ["restore_moment", {"asked": "latest", "moment": show(world.archive.end()), "archive_end": True}] in said
+
+
+@pytest.mark.row("O1")
+def test_an_apply_without_an_interval_fails_and_one_without_a_target_is_skipped(world: World) -> None:
+    state, tasks, _ = world.run("binlog_apply", {"target": "pumphouse_restore"})
+    assert (state, tasks) == ("failed", {"apply": "failed"})
+    state, tasks, _ = world.run("binlog_apply")
+    assert (state, tasks) == ("success", {"apply": "skipped"})
