@@ -141,34 +141,24 @@ class AirflowApi:
         What may be done twice (all but POST, and that with ``again``) is repeated when there was no answer: on SQLite a
         writer waits for the others, on a busy machine longer than a call does, or gets "database is locked".
         """
-        attempts = 4 if again or method != "POST" else 1
-        for left in reversed(range(attempts)):
-            try:
-                return self._logged_in(method, path, body)
-            except Refused as error:
-                if error.code < 500 or not left:
-                    raise
-            except OSError as error:
-                if not left:
-                    raise StackError(f"Airflow does not answer {method} {path}: {error}") from error
-            time.sleep(0.5)
-        raise AssertionError
+        return self._tried(method, path, body, 4 if again or method != "POST" else 1)
 
     def _create(self, path: str, body: Any) -> Any:
         """POST what is told by itself from any other; None when an earlier try that was not answered had made it."""
-        asked = False
-        for left in reversed(range(4)):
+        return self._tried("POST", path, body, 4, creates=True)
+
+    def _tried(self, method: str, path: str, body: Any, tries: int, *, creates: bool = False) -> Any:
+        for left in reversed(range(tries)):
             try:
-                return self._logged_in("POST", path, body)
+                return self._logged_in(method, path, body)
             except Refused as error:
-                if asked and error.code == http.HTTPStatus.CONFLICT:
+                if creates and left < tries - 1 and error.code == http.HTTPStatus.CONFLICT:
                     return None
                 if error.code < 500 or not left:
                     raise
             except OSError as error:
                 if not left:
-                    raise StackError(f"Airflow does not answer POST {path}: {error}") from error
-            asked = True
+                    raise StackError(f"Airflow does not answer {method} {path}: {error}") from error
             time.sleep(0.5)
         raise AssertionError
 
