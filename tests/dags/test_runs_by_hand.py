@@ -33,7 +33,8 @@ said = []
 tasks.log = SimpleNamespace(info=lambda event, **facts: said.append([event, facts]))
 run = DagBag(%r).dags[%r].test(logical_date=None, run_conf=%r)
 assert run.logical_date is None and run.data_interval_end is None
-print(json.dumps([run.state, {t.task_id: t.state for t in run.get_task_instances()}, said]))
+found = run.get_task_instances()
+print(json.dumps([run.state, {t.task_id: t.state for t in found}, said, {t.task_id: t.try_number for t in found}]))
 """
 
 
@@ -78,7 +79,9 @@ class World:
 
     def run(self, dag: str, conf: dict[str, str] | None = None) -> tuple[str, dict[str, str], list[Any]]:
         """State of the run, and of each task, and what the tasks logged."""
-        state, tasks, said = self._in_airflow(_RUN % (str(ROOT / "dags"), dag, conf or {}), **self._connections)
+        state, tasks, said, self.tries = self._in_airflow(
+            _RUN % (str(ROOT / "dags"), dag, conf or {}), **self._connections
+        )
         return state, tasks, said
 
 
@@ -118,5 +121,6 @@ def test_the_form_of_a_restore_as_it_is_plans_one_to_the_end_of_the_archive_and_
 def test_an_apply_without_an_interval_fails_and_one_without_a_target_is_skipped(world: World) -> None:
     state, tasks, _ = world.run("binlog_apply", {"target": "pumphouse_restore"})
     assert (state, tasks) == ("failed", {"apply": "failed"})
+    assert world.tries == {"apply": 1}  # trying again gives it no interval
     state, tasks, _ = world.run("binlog_apply")
     assert (state, tasks) == ("success", {"apply": "skipped"})

@@ -98,6 +98,17 @@ def test_a_killed_restore_leaves_the_target_incomplete_and_runs_again(
     assert load.run(settings).plans == 0
 
 
+def settings_file(directory: Path, settings: Settings) -> Path:
+    """What a restore from the command line needs of these settings."""
+    path = directory / "pumphouse.toml"
+    path.write_text(
+        f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
+        f'[restore_target]\nhost = "127.0.0.1"\nport = {settings.restore_target.port}\nuser = "root"\n'
+        f'password = "{settings.restore_target.password.get_secret_value()}"\n[load]\nengine = "local"\n'
+    )
+    return path
+
+
 @pytest.mark.row("R1")
 def test_a_moment_outside_the_archive_is_refused_with_what_there_is(source: MadeSource, settings: Settings) -> None:
     at = source.genesis()
@@ -136,12 +147,7 @@ def test_a_restore_over_a_declared_loss_names_it_and_must_be_told_to_accept_it(
     assert done.load is not None
     assert done.load.declared == [lost]
 
-    config = tmp_path / "pumphouse.toml"
-    config.write_text(
-        f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
-        f'[restore_target]\nhost = "127.0.0.1"\nport = {settings.restore_target.port}\nuser = "root"\n'
-        f'password = "{settings.restore_target.password.get_secret_value()}"\n[load]\nengine = "local"\n'
-    )
+    config = settings_file(tmp_path, settings)
 
     def command(*more: str) -> Result:
         return CliRunner().invoke(cli, ["--config", str(config), "restore", "--to", str(end), *more])
@@ -164,12 +170,7 @@ def test_latest_says_which_moment_it_is_before_anything_is_dropped_and_now_is_re
     with source.txn() as t:
         t.insert("t", id=1)
     end = source.cut()
-    config = tmp_path / "pumphouse.toml"
-    config.write_text(
-        f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
-        f'[restore_target]\nhost = "127.0.0.1"\nport = {settings.restore_target.port}\nuser = "root"\n'
-        f'password = "{settings.restore_target.password.get_secret_value()}"\n[load]\nengine = "local"\n'
-    )
+    config = settings_file(tmp_path, settings)
 
     def command(*more: str) -> Result:
         return CliRunner().invoke(cli, ["--config", str(config), "restore", *more])
