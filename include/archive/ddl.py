@@ -108,7 +108,9 @@ def read_jobs(store: ObjectStore, entry: DdlEntry) -> list[ArchivedJob]:
             reason="sha256",
         )
     try:
-        rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+        # Neither read_table nor threads: what is left of a read in Arrow's threads when Python ends wants the
+        # interpreter back to let go of ``data``, and aborts the process (apache/arrow#33975, #34314).
+        rows = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
     return [ArchivedJob(**row) for row in rows]

@@ -249,7 +249,7 @@ def read_segment(
             for number in range(file.metadata.num_row_groups):
                 if _outside(file.metadata.row_group(number), after, upto):
                     continue
-                group = file.read_row_group(number, columns=needed)
+                group = file.read_row_group(number, columns=needed, use_threads=False)  # as in ddl.py
                 keep = _keep(group, after, upto, drop)
                 if keep is not None:
                     group = group.filter(pa.array(keep))
@@ -265,7 +265,8 @@ def read_segment(
 def read_columns(store: ObjectStore, entry: SegmentEntry, columns: Sequence[str]) -> pa.Table:
     """A few columns of a whole segment by ranged reads, for the one who has just written it: no digest is checked."""
     try:
-        return pq.ParquetFile(pa.PythonFile(_RangeFile(store, entry), mode="r")).read(columns=list(columns))
+        file = pq.ParquetFile(pa.PythonFile(_RangeFile(store, entry), mode="r"))
+        return file.read(columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
 
