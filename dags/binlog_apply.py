@@ -20,6 +20,7 @@ from include.settings import Settings
 
 @dag(
     schedule=CronDataIntervalTimetable(Settings.read().airflow.apply_cron, timezone="UTC"),
+    description="Loads the archive into a restore target, interval by interval; driven by `airflow backfill create`.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,

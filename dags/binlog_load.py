@@ -13,6 +13,7 @@ from binlog_airflow.retry import default_args
 
 @dag(
     schedule=[assets.SCHEMA],
+    description="Loads the archive's newest windows into the target.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,

@@ -19,6 +19,7 @@ from binlog_airflow.retry import default_args
 
 @dag(
     schedule=None,
+    description="Restores a target to a moment; started by hand, with a form.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,

@@ -13,6 +13,7 @@ from binlog_airflow.retry import default_args
 
 @dag(
     schedule=[assets.ARCHIVE],
+    description="Rebuilds the schema timeline from DDL history.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,

@@ -14,6 +14,7 @@ from include.settings import Settings
 
 @dag(
     schedule=[assets.TARGET if Settings.read().airflow.gc_follows == "load" else assets.ARCHIVE],
+    description="Tells every Pump how far the archive reaches, and reports what its GC freed.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,

@@ -37,6 +37,9 @@ class Unfailing:
         self._stream.close()
 
 
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
 def configure_logging(level: str = "info", path: str = "") -> None:
     """Set up structlog for a process. Libraries only call ``structlog.get_logger()``.
 

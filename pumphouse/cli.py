@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from include.errors import BinlogError, ConfigError, UsageError
-from include.log import configure_logging
+from include.log import LEVELS, configure_logging
 from include.settings import Settings
 
 # command -> (module:attribute, one line of help)
@@ -108,7 +108,13 @@ pass_context = click.make_pass_decorator(Context)
     metavar="URL",
     help="Cluster, as pd://host:port, or as binlogctl takes it: URLs or host:port of PD, separated by commas.",
 )
-@click.option("--log-level", default="info", show_default=True, help="Least level that is logged.")
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Least level that is logged.",
+)
 @click.version_option(package_name="pumphouse")
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, sets: tuple[str, ...], cluster: str | None, log_level: str) -> None:
@@ -126,8 +132,8 @@ def cli(ctx: click.Context, config: Path | None, sets: tuple[str, ...], cluster:
 
 
 def _cluster_url(text: str) -> str:
-    if text.startswith(("file://", "etcd://", "pd://")):
-        return text
+    if "://" in text and not text.startswith(("http://", "https://")):
+        return text  # of an unknown kind says the one who opens it
     from pump_service.go_options import pd_cluster
 
     return pd_cluster(text)

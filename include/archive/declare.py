@@ -10,11 +10,11 @@ from include.archive import layout
 from include.archive.archive import Archive
 from include.archive.coverage import incarnation_of, replaced_by
 from include.archive.document import dump, parse
-from include.archive.manifest import AcceptedCommit, Declaration
+from include.archive.manifest import AcceptedCommit, Declaration, PumpEntry
 from include.archive.publish import put_once
 from include.archive.pull import open_puller
 from include.errors import BinlogError, UsageError
-from include.model.node import NodeKind
+from include.model.node import NodeKind, NodeStatus
 from include.model.tso import Tso, show
 from include.registry.base import Cluster
 from include.settings import TlsSettings
@@ -42,6 +42,17 @@ def accepted_commits(archive: Archive) -> list[AcceptedCommit]:
     return found
 
 
+def known_pump(archive: Archive, cluster: Cluster, node_id: str) -> tuple[PumpEntry | None, NodeStatus | None]:
+    """A Pump as the archive's end and the registry know it; UsageError names the known ones where neither does."""
+    last = archive.last()
+    archived = {each.node_id: each for each in (archive.genesis().pumps if last is None else last.pumps)}
+    registered = {each.node_id: each for each in cluster.nodes(NodeKind.PUMP)}
+    if node_id not in archived and node_id not in registered:
+        known = sorted({*archived, *registered})
+        raise UsageError(f"no Pump {node_id!r} is known", hint=f"known are: {', '.join(known) or 'none'}")
+    return archived.get(node_id), registered.get(node_id)
+
+
 def declare_lost(archive: Archive, cluster: Cluster, node_id: str, reason: str, *, who: str = "") -> Declaration:
     """Give up what one Pump had after the archive's end: the next window goes on without it.
 
@@ -55,16 +66,7 @@ def declare_lost(archive: Archive, cluster: Cluster, node_id: str, reason: str, 
     """
     if not reason.strip():
         raise UsageError("a loss is declared with a reason", hint="--reason 'disk of pump-1 died, 2026-11-21'")
-    last = archive.last()
-    genesis = archive.genesis()
-    before = next((each for each in (genesis.pumps if last is None else last.pumps) if each.node_id == node_id), None)
-    now = cluster.node(NodeKind.PUMP, node_id)
-    if before is None and now is None:
-        known = sorted(
-            {each.node_id for each in cluster.nodes(NodeKind.PUMP)}
-            | {each.node_id for each in (genesis.pumps if last is None else last.pumps)}
-        )
-        raise UsageError(f"no Pump {node_id!r} is known", hint=f"known are: {', '.join(known) or 'none'}")
+    before, now = known_pump(archive, cluster, node_id)
     incarnation = before.incarnation if before is not None else incarnation_of(now) if now is not None else ""
     declaration = Declaration(
         node_id=node_id,

@@ -16,7 +16,7 @@ from rich.table import Table
 from include.archive import consumer
 from include.archive.archive import Archive
 from include.archive.declare import accept as accept_commit
-from include.archive.declare import declarations, declare_lost
+from include.archive.declare import declarations, declare_lost, known_pump
 from include.archive.init import describe, init_archive
 from include.archive.layout import GENESIS, window_key
 from include.archive.manifest import Manifest
@@ -317,6 +317,7 @@ def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool,
     Transactions that only this Pump had are then in no archive, no target and no restore.
     """
     opened, cluster = _open(context.settings)
+    known_pump(opened, cluster, node)  # before the question
     found = cluster.node(NodeKind.PUMP, node)
     running = found is not None and is_running(found)
     alive = f" {node} is running, its last heartbeat is fresh!" if running else ""

@@ -99,7 +99,8 @@ def _holders(cluster: Cluster, tls: TlsSettings, start_ts: int, node: str | None
     """The Pumps on which the prewrite is unresolved; a retried one may be on several."""
     pumps = [n for n in cluster.nodes(NodeKind.PUMP) if n.state is not NodeState.OFFLINE and node in (None, n.node_id)]
     if not pumps:
-        raise UsageError("no such Pump" if node else "no Pump is registered", hint="see `pumphouse pumps`")
+        what = "no Pump is registered" if node is None else f"no Pump {node!r} is registered, or it is offline"
+        raise UsageError(what, hint="`pumphouse pumps` lists them")
     holders, silent = [], []
     for each in pumps:
         if node is not None:

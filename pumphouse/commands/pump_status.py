@@ -9,7 +9,8 @@ import click
 import grpc
 
 from include.client import admin
-from include.errors import UsageError
+from include.errors import PumpUnavailable, UsageError
+from include.model.node import NodeStatus
 from include.model.tso import show
 from include.proto.pumphouse_pb2 import PendingCommit, StatusRequest, StatusResponse
 from include.proto.pumphouse_pb2_grpc import PumpBatchStub
@@ -40,11 +41,18 @@ def status_command(context: Context, node_id: str, *, as_json: bool) -> None:
                     hint=f"GET http://{node.host}/status and /metrics",
                     node_id=node_id,
                 ) from error
-            raise from_rpc_error(error, peer=node_id) from error
+            failed = from_rpc_error(error, peer=node_id)
+            if isinstance(failed, PumpUnavailable) and not failed.hint:
+                failed.hint = f"it is {_last_seen(node)}; start it, or see `pumphouse pumps`"
+            raise failed from error
     if as_json:
         print_json(status_dict(status))
     else:
         _print(status)
+
+
+def _last_seen(node: NodeStatus) -> str:
+    return f"registered as {node.state.value} at {node.host}, its last heartbeat is {admin.age_s(node):,.0f} s old"
 
 
 def status_dict(status: StatusResponse) -> dict[str, Any]:

@@ -32,3 +32,13 @@ def test_it_warns_of_a_pump_that_is_running_and_of_no_other(world, monkeypatch, 
     asked = CliRunner().invoke(cli, ["archive", "declare-lost", "pump-1", "--reason", "gone"], input="n\n")
     assert "will be missing for ever" in asked.output
     assert ("is running, its last heartbeat is fresh" in asked.output) == warned
+
+
+@pytest.mark.row("A2")
+def test_an_unknown_pump_is_refused_before_anything_is_asked(world, monkeypatch):
+    world.pump("pump-1")
+    world.init()
+    monkeypatch.setattr("pumphouse.commands.archive._open", lambda _: (world.archive, world.cluster))
+    refused = CliRunner().invoke(cli, ["archive", "declare-lost", "nope", "--reason", "gone"], input="n\n")
+    assert "known are: pump-1" in str(refused.exception)
+    assert "missing for ever" not in refused.output

@@ -457,3 +457,21 @@ def test_the_cluster_is_named_for_any_command_also_as_binlogctl_does(given, url,
         result = CliRunner().invoke(cli, [option, given, "pumps", "--json"])
         assert result.exit_code == 0, result.output
     assert seen == [url] * 2
+
+
+@pytest.mark.row("O3")
+def test_a_cluster_of_no_known_kind_and_a_log_level_that_is_none_are_refused(run):
+    with pytest.raises(ConfigError, match="file://"):
+        run("--cluster", "foo://x", "pumps", code=None)
+    refused = run("--log-level", "loud", "pumps", code=2)
+    assert "'loud' is not one of" in refused.output
+
+
+@pytest.mark.row("O3")
+def test_the_status_of_a_pump_that_does_not_answer_says_when_it_was_last_seen(cluster, run, pump):
+    pump.register(http="127.0.0.1:1")
+    pump.stop()
+    with pytest.raises(PumpUnavailable, match=r"registered as online at .*, its last heartbeat is \d+ s old"):
+        run("pump", "status", "p:8250", code=None)
+    with pytest.raises(UsageError, match="no Pump 'q' is registered"):
+        run("pump", "settle", "7", "--rolled-back", "--reason", "gone", "--node", "q", code=None)
