@@ -34,13 +34,12 @@ class _Part:
     size: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sent:
     done: Done
     began: float
     bytes: int
     size: int
-    settled: asyncio.Future[Statuses]
 
 
 class Submitter:
@@ -49,7 +48,7 @@ class Submitter:
     def __init__(self, store: Store, queue_bytes: int, metrics: PumpMetrics) -> None:
         self._store = store
         self._limit = queue_bytes
-        self._metrics = metrics
+        metrics.queued_bytes.set_function(lambda: self._bytes)
         self._write_seconds = metrics.write_seconds.labels("batch")
         self._write_bytes = metrics.write_bytes.labels("batch")
         self._loop = asyncio.get_running_loop()
@@ -58,6 +57,8 @@ class Submitter:
         self._bytes = 0
         self._held = 0  # of requests that are on their way to `submit`, one by one
         self._in_flight: set[asyncio.Future[Statuses]] = set()
+        self._sent: set[_Sent] = set()  # has no answer yet
+        self._settled: list[asyncio.Future[None]] = []  # of those who wait until all have theirs
         self._waiters: deque[asyncio.Future[None]] = deque()
         # What crosses over from the writer thread, and whether the loop was told.
         self._answers: deque[tuple[_Sent, Statuses | None]] = deque()
@@ -110,7 +111,6 @@ class Submitter:
         self._bytes += size
         self._in_flight.add(future)
         future.add_done_callback(self._in_flight.discard)
-        self._metrics.queued_bytes.set(self._bytes)
         return future
 
     def send(self, intake: Intake, done: Done) -> None:
@@ -120,18 +120,18 @@ class Submitter:
         """
         size = len(intake.data)
         queued = size + _ROW_OVERHEAD * len(intake)
-        sent = _Sent(done, self._loop.time(), size, queued, self._loop.create_future())
-        self._bytes += sent.size
-        self._in_flight.add(sent.settled)
+        sent = _Sent(done, self._loop.time(), size, queued)
+        self._bytes += queued
+        self._sent.add(sent)
         self._pause_when_full()
         self._flush()  # what one stream sends must not overtake what it has sent: a C before its P is an orphan
         try:
             self._store.submit_block(
-                intake.data, intake.starts, intake.sizes, intake.columns, partial(self._cross_over, sent)
+                intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes, partial(self._cross_over, sent)
             )
         except BaseException:  # whoever called answers; nothing of it is queued
-            self._bytes -= sent.size
-            self._in_flight.discard(sent.settled)
+            self._bytes -= queued
+            self._sent.discard(sent)
             self._after_answers()
             raise
 
@@ -149,8 +149,7 @@ class Submitter:
             self._bytes -= sent.size
             self._write_seconds.observe(self._loop.time() - sent.began)
             self._write_bytes.observe(sent.bytes)
-            self._in_flight.discard(sent.settled)
-            sent.settled.set_result([])
+            self._sent.discard(sent)
             try:
                 sent.done(statuses)
             except Exception:  # of one group: the others have their answers and their room all the same
@@ -158,18 +157,27 @@ class Submitter:
         self._after_answers()
 
     def _after_answers(self) -> None:
-        self._metrics.queued_bytes.set(self._bytes)
         self._resume_when_free()
+        if self._settled and not self._sent:
+            waiting, self._settled = self._settled, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
 
     async def settled(self) -> None:
-        """Wait until everything that was submitted before this call has its answer."""
-        while pending := set(self._in_flight):
-            await asyncio.wait(pending)
-            self._in_flight -= pending
+        """Wait until everything that was submitted has its answer."""
+        while self._sent or self._in_flight:
+            if self._sent:
+                all_sent: asyncio.Future[None] = self._loop.create_future()
+                self._settled.append(all_sent)
+                await all_sent
+            if pending := set(self._in_flight):
+                await asyncio.wait(pending)
+                self._in_flight -= pending
 
     def _flush(self) -> None:
         if not self._items:

@@ -25,7 +25,7 @@ def warm() -> None:
     payload = Binlog(tp=BinlogType.Prewrite, start_ts=1, prewrite_value=b"v").SerializeToString()
     intake = read_group([WriteBinlogReq(clusterID=1, payload=payload).SerializeToString()], 1)
     read_batch(WriteBinlogsRequest(cluster_id=1, batch_id=1, payloads=[payload]).SerializeToString())
-    records = Records(intake.data, intake.starts, intake.sizes, intake.columns)
+    records = Records(intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes)
     Framer().write([records], Place(), fid=0, begin=0, limit=1 << 20, most=1 << 20)
     crc32c_of(records.data, 0, 1, 0)
     block = Block.zeros(3)

@@ -95,6 +95,8 @@ def _named(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """A read-only view: Arrow's buffers are read-only, and a second flavour of input would compile a second kernel."""
+    if not array.flags.writeable:
+        return array
     view = array.view()
     view.flags.writeable = False
     return view

@@ -43,6 +43,9 @@ class Sender:
         self._template: tuple[bytes, np.ndarray[tuple[int], np.dtype[np.uint8]], struct.Struct, list[bytes]] | None = (
             None
         )
+        self._rows = np.empty((0, 0), np.uint8)  # of many equal answers, but for their stream ids
+        self._id_columns: list[int] = []
+        self._last_block = b""
 
     # ---- frames ------------------------------------------------------------------------------------------------
 
@@ -92,8 +95,9 @@ class Sender:
             for n in stream_ids:
                 self.add(packer.pack(first, n, second, n, third, n, self._last_block))
             return
-        rows = np.empty((count, len(row)), np.uint8)
-        rows[:] = row
+        if len(self._rows) < count:
+            self._rows = np.tile(row, (1 << (count - 1).bit_length(), 1))
+        rows = self._rows[:count]
         ids = np.array(stream_ids, ">u4").view(np.uint8).reshape(count, 4)
         for at in self._id_columns:
             rows[:, at : at + 4] = ids
@@ -127,6 +131,7 @@ class Sender:
             data + len(trailers).to_bytes(3, "big") + parts[2],
         ]
         self._last_block = trailers
+        self._rows = np.empty((0, 0), np.uint8)
         zero = b"\0\0\0\0"
         row = np.frombuffer(zero.join((*parts, trailers)), np.uint8)
         self._id_columns = [

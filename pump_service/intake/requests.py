@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from include.codec.jit import Bytes, Ints, UInts, frozen, kernel, primitive
+from include.codec.jit import Bytes, Ints, UInts, kernel, primitive
 from pump_service.intake.parse import OTHER, Columns, minimal_uvarint, parse_one
 
 # What a kernel says of all payloads together.
-OTHERS, LATEST, PREWRITES, PROBES, _FACTS = range(5)
+OTHERS, LATEST, PREWRITES, PROBES, BYTES, _FACTS = range(6)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Intake:
     """Payloads inside of requests: payload i is ``data[starts[i] : starts[i] + sizes[i]]``."""
 
@@ -32,6 +32,7 @@ class Intake:
     latest: int  # largest timestamp
     prewrites: int
     probes: int  # both times 0: nothing is to be stored
+    bytes: int  # of all payloads
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -47,6 +48,7 @@ def _one(
     if verdict == OTHER:
         facts[OTHERS] += 1
         return
+    facts[BYTES] += end - begin
     facts[LATEST] = max(facts[LATEST], wide[0, row], wide[1, row])
     if narrow[1, row] == 0:
         facts[PREWRITES] += 1
@@ -56,12 +58,12 @@ def _one(
 
 @kernel
 def walk_group(
-    data: Bytes, ends: Ints, cluster: np.uint64, starts: Ints, sizes: Ints, narrow: Bytes, wide: Ints, facts: Ints
+    data: Bytes, lengths: Ints, cluster: np.uint64, starts: Ints, sizes: Ints, narrow: Bytes, wide: Ints, facts: Ints
 ) -> None:
     """``binlog.WriteBinlogReq`` messages, one behind the other."""
     begin = np.int64(0)
-    for row in range(len(ends)):
-        end = ends[row]
+    for row in range(len(lengths)):
+        end = begin + lengths[row]
         pos = begin
         begin = end
         narrow[0, row] = OTHER
@@ -123,16 +125,16 @@ def _room(n: int) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int6
 
 def read_group(requests: list[bytes], cluster_id: int) -> Intake:
     """Serialized ``WriteBinlogReq`` messages, one payload each."""
-    data = frozen(np.frombuffer(requests[0] if len(requests) == 1 else b"".join(requests), np.uint8))
-    ends = np.fromiter(map(len, requests), np.int64, len(requests)).cumsum()
+    data = np.frombuffer(requests[0] if len(requests) == 1 else b"".join(requests), np.uint8)
+    lengths = np.fromiter(map(len, requests), np.int64, len(requests))
     places, narrow, wide, facts = _room(len(requests))
-    walk_group(data, ends, np.uint64(cluster_id), places[0], places[1], narrow, wide, facts)
+    walk_group(data, lengths, np.uint64(cluster_id), places[0], places[1], narrow, wide, facts)
     return _made(data, places, narrow, wide, facts)
 
 
 def read_batch(request: bytes) -> tuple[int, int, Intake] | None:
     """Cluster id, batch id and payloads of a serialized ``WriteBinlogsRequest``; None = it is left to protobuf."""
-    data = frozen(np.frombuffer(request, np.uint8))
+    data = np.frombuffer(request, np.uint8)
     head = np.zeros(2, np.uint64)
     begin = int(batch_head(data, head))
     if begin < 0:

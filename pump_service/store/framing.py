@@ -25,7 +25,7 @@ _LONGEST_TAIL = max(TAILS)
 WRITE_BYTES = 8 << 20
 
 # what a kernel says beside the row that it stopped at
-USED, MAX_TS, _FACTS = range(3)
+USED, MAX_TS, PREWRITES, _FACTS = range(4)
 
 
 @primitive
@@ -64,6 +64,7 @@ def frame_rows(
         _put(out, at + 4, np.uint64(end - payload), 8)
         _put(out, at + 12, np.uint64(crc_more(out, payload, end, 0)), 4)
         offsets[row], stored[row] = begin + at, end - payload
+        facts[PREWRITES] += tp[row] == 0
         facts[MAX_TS] = max(facts[MAX_TS], start_ts[row] if tp[row] == 0 else commit_ts[row])
         at = end
     facts[USED] = at
@@ -86,6 +87,7 @@ class Write:
     blocks: list[Block] = field(default_factory=list)
     size: int = 0
     max_ts: int = 0
+    prewrites: int = 0
 
 
 class Framer:
@@ -129,7 +131,7 @@ class Framer:
                 place.row = stop
                 break
             place.part, place.row = place.part + 1, 0
-        write.size, write.max_ts = int(facts[USED]), int(facts[MAX_TS])
+        write.size, write.max_ts, write.prewrites, *_ = facts.tolist()
         write.chunks = [memoryview(out)[: write.size]]
         return write
 
@@ -151,12 +153,17 @@ class Framer:
         done = row + 1 == len(records)
         place.part, place.row = place.part + done, 0 if done else row + 1
         chunks = [header, memoryview(records.data)[start:stop], tail]
-        return Write(chunks, [block], frame.HEADER_BYTES + size, ts)
+        return Write(chunks, [block], frame.HEADER_BYTES + size, ts, int(columns.tp[row] == 0))
 
 
 def _block(records: Records, first: int, stop: int, fid: int, offsets: I64, stored: I64) -> Block:
-    rows = slice(first, stop)
     columns = records.columns
+    if stop - first == len(records):
+        return Block(
+            np.full(stop, fid, np.int32), offsets, stored, columns.tp, columns.start_ts, columns.commit_ts,
+            columns.ddl_job_id, columns.key_at, columns.key_size,
+        )  # fmt: skip
+    rows = slice(first, stop)
     return Block(
         np.full(stop - first, fid, np.int32), offsets[rows], stored[rows], columns.tp[rows], columns.start_ts[rows],
         columns.commit_ts[rows], columns.ddl_job_id[rows], columns.key_at[rows], columns.key_size[rows],

@@ -8,7 +8,6 @@ from typing import Self
 
 import numpy as np
 
-from include.codec.jit import frozen
 from pump_service.intake.parse import GOOD, Columns, parse
 from pump_service.store import frame
 from pump_service.store.block import I64, U8
@@ -25,7 +24,7 @@ class Item:
     prewrite_key: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Records:
     """n payloads in order. Row i is ``data[starts[i] : starts[i] + sizes[i]]`` and the tail that ``columns`` says."""
 
@@ -33,6 +32,7 @@ class Records:
     starts: I64
     sizes: I64
     columns: Columns
+    bytes: int  # of all payloads, without their tails
 
     @classmethod
     def of(cls, items: Sequence[Item]) -> Self:
@@ -40,7 +40,7 @@ class Records:
         sizes = np.fromiter((len(item.payload) for item in items), np.int64, len(items))
         starts = np.cumsum(sizes) - sizes
         payloads = items[0].payload if len(items) == 1 else b"".join(item.payload for item in items)
-        data = frozen(np.frombuffer(payloads, np.uint8))
+        data = np.frombuffer(payloads, np.uint8)
         columns = parse(data, starts, sizes)
         for row in np.flatnonzero(columns.verdict != GOOD).tolist():
             # Fields that the kernel does not know: the item has what matters.
@@ -49,16 +49,12 @@ class Records:
             key_at = item.payload.find(item.prewrite_key) if item.prewrite_key else 0
             columns.key_at[row], columns.key_size[row] = key_at, len(item.prewrite_key)
             columns.ddl_job_id[row] = frame.ddl_job_id(item.payload)
-        return cls(data, starts, sizes, columns)
+        return cls(data, starts, sizes, columns, len(payloads))
 
     def take(self, rows: I64) -> Self:
         """Some of them; the buffer is the same."""
-        return type(self)(self.data, self.starts[rows], self.sizes[rows], self.columns.take(rows))
+        sizes = self.sizes[rows]
+        return type(self)(self.data, self.starts[rows], sizes, self.columns.take(rows), int(sizes.sum()))
 
     def __len__(self) -> int:
         return len(self.starts)
-
-    @property
-    def bytes(self) -> int:
-        """Payload bytes of all of them."""
-        return int(self.sizes.sum())

@@ -396,13 +396,16 @@ class Store:
         """
         self._writer.submit(items, done)
 
-    def submit_block(self, data: U8, starts: I64, sizes: I64, columns: Columns, done: BlockDone) -> None:
+    def submit_block(
+        self, data: U8, starts: I64, sizes: I64, columns: Columns, payload_bytes: int, done: BlockDone
+    ) -> None:
         """Store payloads that lie in a buffer, as `pump_service.intake.parse` describes them; never blocks.
 
-        Every row must be `GOOD`. The arrays belong to the store from here on, also the buffer, until ``done`` is
-        called, once, from the writer thread: None = all are durable, else one status a row, as `submit` has them.
+        Every row must be `GOOD`; ``payload_bytes`` is the sum of their sizes. The arrays belong to the store from here
+        on, also the buffer, until ``done`` is called, once, from the writer thread: None = all are durable, else one
+        status a row, as `submit` has them.
         """
-        self._writer.submit_records(Records(frozen(data), starts, sizes, columns), done)
+        self._writer.submit_records(Records(frozen(data), starts, sizes, columns, payload_bytes), done)
 
     @property
     def backlog_bytes(self) -> int:

@@ -23,6 +23,7 @@ from pump_service.store.block import Block, Entry
 
 BUCKET_RECORDS = 256
 NEVER = (1 << 63) - 1
+_AT_ONCE = 1024
 
 # columns of the bucket array
 END, MIN_COMMIT, MAX_COMMIT, MIN_COMMIT_START, MIN_PREWRITE_START = range(5)
@@ -56,17 +57,22 @@ def sum_up(
 
 
 class FileSummary:
-    """Growing summary of one file. Written by the writer thread, read by GC, which gets a copy."""
+    """Growing summary of one file. Written by the writer thread, read by GC, which gets a copy.
+
+    What is added is summed up some hundred records at a time: a group of writes must not wait for it.
+    """
 
     def __init__(self, fid: int) -> None:
         self.fid = fid
-        self.end = 0
-        self.records = 0
-        self.max_ts = 0
+        self._end = 0
+        self._records = 0
+        self._max_ts = 0
         self._lock = threading.Lock()
         self._rows = np.zeros((64, _COLUMNS), np.int64)
         self._used = 0
         self._in_last = 0  # records in the last bucket
+        self._added: list[Block] = []  # and not summed up yet
+        self._added_records = 0
 
     def add(self, records: Block | Sequence[Entry]) -> None:
         """Add records in file order."""
@@ -74,35 +80,70 @@ class FileSummary:
         if not len(block):
             return
         with self._lock:
-            need = self._used + len(block) // BUCKET_RECORDS + 2
-            if need > len(self._rows):
-                grown = np.zeros((max(need, 2 * len(self._rows)), _COLUMNS), np.int64)
-                grown[: self._used] = self._rows[: self._used]
-                self._rows = grown
-            ends = block.offset + (block.size + frame.HEADER_BYTES)
-            self._used, self._in_last, highest = sum_up(
-                block.tp, block.start_ts, block.commit_ts, ends, self._rows, self._used, self._in_last
-            )
-            self.records += len(block)
-            self.end = int(ends[-1])
-            self.max_ts = max(self.max_ts, highest)
+            self._added.append(block)
+            self._added_records += len(block)
+            if self._added_records >= _AT_ONCE:
+                self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Under the lock: bring what was added into the buckets."""
+        if not self._added:
+            return
+        block = Block.concat(self._added)
+        self._added, self._added_records = [], 0
+        need = self._used + len(block) // BUCKET_RECORDS + 2
+        if need > len(self._rows):
+            grown = np.zeros((max(need, 2 * len(self._rows)), _COLUMNS), np.int64)
+            grown[: self._used] = self._rows[: self._used]
+            self._rows = grown
+        ends = block.offset + (block.size + frame.HEADER_BYTES)
+        self._used, self._in_last, highest = sum_up(
+            block.tp, block.start_ts, block.commit_ts, ends, self._rows, self._used, self._in_last
+        )
+        self._records += len(block)
+        self._end = int(ends[-1])
+        self._max_ts = max(self._max_ts, highest)
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last record."""
+        with self._lock:
+            self._sum_up()
+            return self._end
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        with self._lock:
+            self._sum_up()
+            return self._records
+
+    @property
+    def max_ts(self) -> int:
+        """Largest storage ts."""
+        with self._lock:
+            self._sum_up()
+            return self._max_ts
 
     def buckets(self) -> npt.NDArray[np.int64]:
         """(n, 5) array of END, MIN_COMMIT, MAX_COMMIT, MIN_COMMIT_START, MIN_PREWRITE_START."""
         with self._lock:
+            self._sum_up()
             return self._rows[: self._used].copy()
 
     def to_bytes(self) -> bytes:
         """One JSON line and the bucket array."""
-        body = self.buckets().tobytes()
-        head = {
-            "format_version": 2,
-            "fid": self.fid,
-            "end": self.end,
-            "records": self.records,
-            "max_ts": self.max_ts,
-            "in_last": self._in_last,
-        }
+        with self._lock:
+            self._sum_up()
+            body = self._rows[: self._used].tobytes()
+            head = {
+                "format_version": 2,
+                "fid": self.fid,
+                "end": self._end,
+                "records": self._records,
+                "max_ts": self._max_ts,
+                "in_last": self._in_last,
+            }
         return _line(head | {"crc32c": _checksum(head, body)}) + b"\n" + body
 
     @classmethod
@@ -115,9 +156,9 @@ class FileSummary:
             if head["format_version"] != 2 or checksum != _checksum(head, body) or len(body) % (8 * _COLUMNS):
                 return None
             summary = cls(int(head["fid"]))
-            summary.end = int(head["end"])
-            summary.records = int(head["records"])
-            summary.max_ts = int(head["max_ts"])
+            summary._end = int(head["end"])
+            summary._records = int(head["records"])
+            summary._max_ts = int(head["max_ts"])
             summary._in_last = int(head["in_last"])
             summary._rows = np.frombuffer(body, dtype=np.int64).reshape(-1, _COLUMNS).copy()
             summary._used = len(summary._rows)

@@ -36,8 +36,17 @@ class Appended:
 
     blocks: list[Block] = field(default_factory=list)
     records: int = 0
+    prewrites: int = 0
+    bytes: int = 0  # of the records, with their headers
     error: OSError | None = None
     sealed: list[LogFile] = field(default_factory=list)
+
+    def add(self, more: Appended) -> None:
+        """Count what another append wrote."""
+        self.blocks += more.blocks
+        self.records += more.records
+        self.prewrites += more.prewrites
+        self.bytes += more.bytes
 
 
 class ValueLog:
@@ -194,6 +203,8 @@ class ValueLog:
             summary.add(block)
             result.records += len(block)
         result.blocks += write.blocks
+        result.prewrites += write.prewrites
+        result.bytes += write.size
         if seal:
             self._active = None
             result.sealed.append(file)

@@ -24,7 +24,7 @@ from pump_service.store.block import I64, Block
 from pump_service.store.disk import DiskGuard
 from pump_service.store.logfile import SyncFailed
 from pump_service.store.records import Item, Records
-from pump_service.store.valuelog import ValueLog
+from pump_service.store.valuelog import Appended, ValueLog
 
 log = structlog.get_logger(__name__)
 
@@ -178,32 +178,31 @@ class Writer:
 
     def _write_group(self, group: list[_Request]) -> None:
         with self.lock:
-            blocks: list[Block] = []
+            stored = Appended()
             try:
-                self._store(group, blocks)
+                self._store(group, stored)
             except BaseException as error:
                 self._fail(error)
                 raise
             finally:
                 # Counted before the answer: who has it must find the prewrite among the unresolved.
-                self.prewrites += sum(int(np.count_nonzero(block.tp == 0)) for block in blocks)
+                self.prewrites += stored.prewrites
                 _answer(group)
-            for block in blocks:
+            for block in stored.blocks:
                 self._next.hand_over(block)
-        if not blocks:
+        if not stored.blocks:
             self.groups += 1
             return
         self.on_written()
         self.groups += 1
-        for block in blocks:
-            self.records += len(block)
-            self._unsaved += block.bytes
+        self.records += stored.records
+        self._unsaved += stored.bytes
         if self._unsaved >= SAVE_SUMMARY_EVERY:
             self._unsaved = 0
             self._valuelog.save_active_summary()
 
-    def _store(self, group: list[_Request], blocks: list[Block]) -> None:
-        """Append what may be appended, to the log and to ``blocks``; sets all statuses that are known."""
+    def _store(self, group: list[_Request], stored: Appended) -> None:
+        """Append what may be appended, and say so in ``stored``; sets all statuses that are known."""
         left: _Left = [(request, np.arange(len(request.records))) for request in group if len(request.records)]
         if self.failed is not None:
             _set(left, self.failed)
@@ -216,7 +215,7 @@ class Writer:
             if not left:
                 return
             appended = self._valuelog.append([_take(request.records, rows) for request, rows in left])
-            blocks += appended.blocks
+            stored.add(appended)
             left = _written(left, appended.records)
             if appended.error is None:
                 return

@@ -61,7 +61,7 @@ def run_here(work: Path, size: int, group: int, seconds: float) -> dict[str, flo
     while time.perf_counter() - began < seconds and records < len(groups) * group:
         slots.acquire()
         intake = read_group(groups[records // group], 7)
-        store.submit_block(intake.data, intake.starts, intake.sizes, intake.columns, done)
+        store.submit_block(intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes, done)
         records += group
     while len(store._indexer.queue) or store.synced_end != store._indexer.indexed_end:
         time.sleep(0.001)

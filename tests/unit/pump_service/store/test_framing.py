@@ -30,7 +30,7 @@ def _records(chance: random.Random) -> Records:
     columns = parse(data, starts, sizes)
     assert (columns.verdict == GOOD).all()
     assert set(columns.tail.tolist()) == {0, 2, 4}
-    return Records(data, starts, sizes, columns)
+    return Records(data, starts, sizes, columns, int(sizes.sum()))
 
 
 def _plain(parts: list[Records]) -> list[bytes]:
