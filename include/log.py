@@ -9,6 +9,8 @@ from typing import TextIO, cast
 
 import structlog
 
+LEVELS = ("debug", "info", "warn", "warning", "error", "fatal")
+
 
 class Unfailing:
     """A stream for log lines that never raises: what is logged about must go on, also on a full disk."""
@@ -35,9 +37,6 @@ class Unfailing:
     def close(self) -> None:
         """Close the stream; what is written from then on is lost."""
         self._stream.close()
-
-
-LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def configure_logging(level: str = "info", path: str = "") -> None:

@@ -12,7 +12,7 @@ import click
 import structlog
 
 from include.errors import ConfigError, UsageError
-from include.log import configure_logging
+from include.log import LEVELS, configure_logging
 from include.settings import Settings
 from pump_service.go_options import (
     BOOLEAN_FLAGS,
@@ -34,7 +34,6 @@ _OURS = {
     "labels": "pump.labels",
     "transport": "pump.transport",
 }
-_LEVELS = ("debug", "info", "warn", "warning", "error", "fatal")
 
 
 class ReadSettings(Protocol):
@@ -84,7 +83,7 @@ def go_options(function: F) -> F:
     adds = [
         click.option("--config", type=click.Path(path_type=Path), help="A pump.toml in the Go Pump's layout."),
         *(_click_option(o.flag, o.help) for o in OPTIONS if o.flag and o.setting and o.flag != "L"),
-        click.option("-L", "--log-level", "L", type=click.Choice(_LEVELS), help="Least level that is logged."),
+        click.option("-L", "--log-level", "L", type=click.Choice(LEVELS), help="Least level that is logged."),
         click.option(
             "--http-addr", help="host:port of the HTTP API; default: that of --addr (grpcio: a free port of that host)."
         ),
@@ -122,8 +121,8 @@ def settings_of(read: ReadSettings, config: Path | None, options: Mapping[str, s
     ours = {setting: options[name] for name, setting in _OURS.items() if options.get(name) is not None}
     layers = (file.settings, environment.settings, {**flags.settings, **ours})
     level = next((str(layer[LOG_LEVEL]) for layer in reversed(layers) if LOG_LEVEL in layer), None)
-    if level is not None and level not in _LEVELS:
-        raise ConfigError(f"there is no log level {level!r}", hint=f"one of {', '.join(_LEVELS)}", level=level)
+    if level is not None and level not in LEVELS:
+        raise ConfigError(f"there is no log level {level!r}", hint=f"one of {', '.join(LEVELS)}", level=level)
     merged = [{k: v for k, v in layer.items() if k != LOG_LEVEL} for layer in layers]
     if config is not None and not any("cluster.url" in layer for layer in merged):
         # A pump.toml says nothing of our clusters: without pd-urls it means the PD of this machine.

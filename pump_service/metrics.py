@@ -32,7 +32,7 @@ Sample = tuple[str, str, dict[str, str], float]  # name, help, labels, value
 
 
 class _Plain:
-    """A value that one thread changes: the library's own takes a lock for it."""
+    """What a histogram reads when it is scraped. One thread may change it: a second one would lose counts."""
 
     __slots__ = ("value",)
 
@@ -42,13 +42,6 @@ class _Plain:
     def get(self) -> float:
         return self.value
 
-    def set(self, value: float, timestamp: float | None = None) -> None:
-        del timestamp
-        self.value = value
-
-    def inc(self, amount: float) -> None:
-        self.value += amount
-
     def get_exemplar(self) -> None:
         return None
 
@@ -56,7 +49,8 @@ class _Plain:
 class GroupHistogram(Histogram):
     """A histogram that takes many equal observations at once: what came and was answered together.
 
-    One thread observes, the event loop's: of it each group of writes has three.
+    Only the event loop's thread may observe: each group of writes is observed three times, and the library's own values
+    take a lock each time. Its mode for several processes is not served (private parts of the library are replaced).
     """
 
     def _metric_init(self) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -38,8 +39,8 @@ class _Part:
 class _Sent:
     done: Done
     began: float
-    bytes: int
-    size: int
+    bytes: int  # of payloads
+    size: int  # what it takes of the queue
 
 
 class Submitter:
@@ -58,7 +59,7 @@ class Submitter:
         self._held = 0  # of requests that are on their way to `submit`, one by one
         self._in_flight: set[asyncio.Future[Statuses]] = set()
         self._sent: set[_Sent] = set()  # has no answer yet
-        self._settled: list[asyncio.Future[None]] = []  # of those who wait until all have theirs
+        self._settled: list[tuple[set[_Sent], asyncio.Future[None]]] = []  # who waits until these have theirs
         self._waiters: deque[asyncio.Future[None]] = deque()
         # What crosses over from the writer thread, and whether the loop was told.
         self._answers: deque[tuple[_Sent, Statuses | None]] = deque()
@@ -118,9 +119,8 @@ class Submitter:
 
         Never waits: callers that are many ask `room` before, or stop reading when they are held back.
         """
-        size = len(intake.data)
-        queued = size + _ROW_OVERHEAD * len(intake)
-        sent = _Sent(done, self._loop.time(), size, queued)
+        queued = len(intake.data) + _ROW_OVERHEAD * len(intake)
+        sent = _Sent(done, self._loop.time(), intake.bytes, queued)
         self._bytes += queued
         self._sent.add(sent)
         self._pause_when_full()
@@ -158,26 +158,31 @@ class Submitter:
 
     def _after_answers(self) -> None:
         self._resume_when_free()
-        if self._settled and not self._sent:
-            waiting, self._settled = self._settled, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+        if self._settled:
+            self._wake_settled()
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
 
     async def settled(self) -> None:
-        """Wait until everything that was submitted has its answer."""
-        while self._sent or self._in_flight:
-            if self._sent:
-                all_sent: asyncio.Future[None] = self._loop.create_future()
-                self._settled.append(all_sent)
-                await all_sent
-            if pending := set(self._in_flight):
-                await asyncio.wait(pending)
-                self._in_flight -= pending
+        """Wait until everything that was submitted before this call has its answer."""
+        pending: set[asyncio.Future[Any]] = set(self._in_flight)
+        if self._sent:
+            answered = self._loop.create_future()
+            self._settled.append((set(self._sent), answered))
+            pending.add(answered)
+        if pending:
+            await asyncio.wait(pending)
+
+    def _wake_settled(self) -> None:
+        waiting, self._settled = self._settled, []
+        for sent, answered in waiting:
+            left = sent & self._sent
+            if left:
+                self._settled.append((left, answered))
+            elif not answered.done():
+                answered.set_result(None)
 
     def _flush(self) -> None:
         if not self._items:

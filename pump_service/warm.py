@@ -34,7 +34,9 @@ def warm() -> None:
     block.commit_ts[:] = 0, 2, 3
     block.size[:] = 10
     block.offset[:] = np.arange(3) * 26
-    FileSummary(0).add(block)
+    summary = FileSummary(0)
+    summary.add(block)
+    summary.buckets()  # sums up
     waiting, recent, puts = Waiting(), Recent(0), Puts(len(block) + 1)
     waiting.advance(block, 0, recent, puts, floor=0, careful=False, now=0.0)
     waiting.prewrite(5, block.end, 0.0)

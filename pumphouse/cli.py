@@ -132,8 +132,9 @@ def cli(ctx: click.Context, config: Path | None, sets: tuple[str, ...], cluster:
 
 
 def _cluster_url(text: str) -> str:
-    if "://" in text and not text.startswith(("http://", "https://")):
-        return text  # of an unknown kind says the one who opens it
+    scheme, sep, _ = text.strip().partition("://")
+    if sep and scheme.isalnum() and scheme.lower() not in ("http", "https", "unix", "unixs"):
+        return text  # who opens it says what is wrong with it
     from pump_service.go_options import pd_cluster
 
     return pd_cluster(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from include.archive import layout
 from include.archive.archive import Archive
@@ -42,15 +42,25 @@ def accepted_commits(archive: Archive) -> list[AcceptedCommit]:
     return found
 
 
-def known_pump(archive: Archive, cluster: Cluster, node_id: str) -> tuple[PumpEntry | None, NodeStatus | None]:
-    """A Pump as the archive's end and the registry know it; UsageError names the known ones where neither does."""
+class KnownPump(NamedTuple):
+    """A Pump as the archive's end and the registry know it; at least one of them does."""
+
+    archived: PumpEntry | None
+    registered: NodeStatus | None
+
+
+def known_pump(archive: Archive, cluster: Cluster, node_id: str) -> KnownPump:
+    """UsageError names the known ones where neither archive nor registry knows this one.
+
+    Of the registry only its own entry has to be readable: a Pump is given up when things are broken.
+    """
     last = archive.last()
     archived = {each.node_id: each for each in (archive.genesis().pumps if last is None else last.pumps)}
-    registered = {each.node_id: each for each in cluster.nodes(NodeKind.PUMP)}
-    if node_id not in archived and node_id not in registered:
-        known = sorted({*archived, *registered})
+    found = KnownPump(archived.get(node_id), cluster.node(NodeKind.PUMP, node_id))
+    if found == (None, None):
+        known = sorted({*archived, *(each.node_id for each in cluster.readable_nodes(NodeKind.PUMP))})
         raise UsageError(f"no Pump {node_id!r} is known", hint=f"known are: {', '.join(known) or 'none'}")
-    return archived.get(node_id), registered.get(node_id)
+    return found
 
 
 def declare_lost(archive: Archive, cluster: Cluster, node_id: str, reason: str, *, who: str = "") -> Declaration:

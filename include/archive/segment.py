@@ -249,7 +249,7 @@ def read_segment(
             for number in range(file.metadata.num_row_groups):
                 if _outside(file.metadata.row_group(number), after, upto):
                     continue
-                group = file.read_row_group(number, columns=needed, use_threads=False)  # as in ddl.py
+                group = file.read_row_group(number, columns=needed, use_threads=False)  # ddl.py says why
                 keep = _keep(group, after, upto, drop)
                 if keep is not None:
                     group = group.filter(pa.array(keep))
@@ -266,7 +266,9 @@ def read_columns(store: ObjectStore, entry: SegmentEntry, columns: Sequence[str]
     """A few columns of a whole segment by ranged reads, for the one who has just written it: no digest is checked."""
     try:
         file = pq.ParquetFile(pa.PythonFile(_RangeFile(store, entry), mode="r"))
-        return file.read(columns=list(columns), use_threads=False)
+        return file.read(
+            columns=list(columns), use_threads=False
+        )  # ddl.py says why; ranges are fetched by threads still
     except (pa.ArrowException, OSError) as error:
         raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
 

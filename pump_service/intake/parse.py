@@ -23,7 +23,7 @@ GOOD, OTHER = 0, 1
 TAILS = {0: b"", 2: b"\x40\x00", 4: b"\x38\x00\x40\x00"}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that sets each field by a call, and there is one of these a group
 class Columns:
     """What n payloads say, in their order. Of a row whose verdict is not `GOOD` the others mean nothing."""
 

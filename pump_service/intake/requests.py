@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from include.codec.jit import Bytes, Ints, UInts, kernel, primitive
 from pump_service.intake.parse import OTHER, Columns, minimal_uvarint, parse_one
 
-# What a kernel says of all payloads together.
+# What a kernel says of all payloads together, in the order of the last fields of `Intake`.
 OTHERS, LATEST, PREWRITES, PROBES, BYTES, _FACTS = range(6)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that sets each field by a call, and there is one of these a group
 class Intake:
     """Payloads inside of requests: payload i is ``data[starts[i] : starts[i] + sizes[i]]``."""
 

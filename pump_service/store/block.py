@@ -37,7 +37,7 @@ class Entry(NamedTuple):
         return self.offset + frame.HEADER_BYTES + self.size
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that sets each field by a call, and there is one of these a group
 class Block:
     """n records, one after the other in the value log. All columns have length n and are not changed any more.
 

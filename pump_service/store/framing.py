@@ -24,7 +24,7 @@ _LONGEST_TAIL = max(TAILS)
 # Most bytes of one write of many records, which are put together in a buffer; a larger record is written as it is.
 WRITE_BYTES = 8 << 20
 
-# what a kernel says beside the row that it stopped at
+# what a kernel says beside the row that it stopped at; `Framer.write` takes it in this order
 USED, MAX_TS, PREWRITES, _FACTS = range(4)
 
 
@@ -123,7 +123,7 @@ class Framer:
             wide = np.empty((2, len(records)), np.int64)
             stop = frame_rows(
                 records.data, records.starts, records.sizes, columns.tail, columns.tp, columns.start_ts,
-                columns.commit_ts, row, out, begin, limit, min(most, WRITE_BYTES), wide[0], wide[1], facts,
+                columns.commit_ts, row, out, begin, limit, min(most, WRITE_BYTES, len(out)), wide[0], wide[1], facts,
             )  # fmt: skip
             if stop > row:
                 write.blocks.append(_block(records, row, stop, fid, wide[0], wide[1]))
@@ -131,7 +131,7 @@ class Framer:
                 place.row = stop
                 break
             place.part, place.row = place.part + 1, 0
-        write.size, write.max_ts, write.prewrites, *_ = facts.tolist()
+        write.size, write.max_ts, write.prewrites = facts.tolist()
         write.chunks = [memoryview(out)[: write.size]]
         return write
 

@@ -24,7 +24,7 @@ class Item:
     prewrite_key: bytes = b""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that sets each field by a call, and there is one of these a group
 class Records:
     """n payloads in order. Row i is ``data[starts[i] : starts[i] + sizes[i]]`` and the tail that ``columns`` says."""
 

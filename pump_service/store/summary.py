@@ -23,7 +23,7 @@ from pump_service.store.block import Block, Entry
 
 BUCKET_RECORDS = 256
 NEVER = (1 << 63) - 1
-_AT_ONCE = 1024
+_AT_ONCE = 1024  # few enough not to be felt by the group that has to wait, and to be kept
 
 # columns of the bucket array
 END, MIN_COMMIT, MAX_COMMIT, MIN_COMMIT_START, MIN_PREWRITE_START = range(5)
@@ -57,9 +57,10 @@ def sum_up(
 
 
 class FileSummary:
-    """Growing summary of one file. Written by the writer thread, read by GC, which gets a copy.
+    """Growing summary of one file. The writer thread adds, GC reads, which gets a copy.
 
-    What is added is summed up some hundred records at a time: a group of writes must not wait for it.
+    What is added is summed up a thousand records at a time, or by the next who reads: most groups of writes need not
+    wait for it.
     """
 
     def __init__(self, fid: int) -> None:
@@ -90,7 +91,6 @@ class FileSummary:
         if not self._added:
             return
         block = Block.concat(self._added)
-        self._added, self._added_records = [], 0
         need = self._used + len(block) // BUCKET_RECORDS + 2
         if need > len(self._rows):
             grown = np.zeros((max(need, 2 * len(self._rows)), _COLUMNS), np.int64)
@@ -103,6 +103,8 @@ class FileSummary:
         self._records += len(block)
         self._end = int(ends[-1])
         self._max_ts = max(self._max_ts, highest)
+        # Last: what an error (no memory) keeps from being summed up is summed up the next time.
+        self._added, self._added_records = [], 0
 
     @property
     def end(self) -> int:

@@ -42,7 +42,7 @@ class Appended:
     sealed: list[LogFile] = field(default_factory=list)
 
     def add(self, more: Appended) -> None:
-        """Count what another append wrote."""
+        """Take over what another append wrote: records and figures. What failed or was sealed is the caller's."""
         self.blocks += more.blocks
         self.records += more.records
         self.prewrites += more.prewrites
@@ -140,7 +140,7 @@ class ValueLog:
         tail = recovery.examine(file.handle, file.fid, known, synced_floor=floor, sink=summary.add, skipped=skipped)
         if tail.kind == recovery.TailKind.DAMAGED and summary is cached:
             # The remembered boundary may belong to another life of the file: read all of it before refusing.
-            summary = FileSummary(file.fid)
+            summary, known = FileSummary(file.fid), 0
             tail = recovery.examine(file.handle, file.fid, 0, synced_floor=floor, sink=summary.add, skipped=skipped)
         if tail.kind == recovery.TailKind.DAMAGED:
             raise file.bad(tail.end, tail.reason)
@@ -154,7 +154,7 @@ class ValueLog:
             self._active = file
         if self._sync and not clean:
             end = tail.size if file.sealed else file.end
-            self._write_again(file, max(floor, cached.end if cached is not None else 0), end)
+            self._write_again(file, max(floor, known), end)
         return tail
 
     def _write_again(self, file: LogFile, start: int, end: int) -> None:

@@ -27,7 +27,6 @@ from include.archive.verify import verify
 from include.client.admin import is_running
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import UsageError
-from include.model.node import NodeKind
 from include.model.tso import Tso, parse_time, show
 from include.objectstore.open import open_store
 from include.registry.base import Cluster
@@ -317,8 +316,7 @@ def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool,
     Transactions that only this Pump had are then in no archive, no target and no restore.
     """
     opened, cluster = _open(context.settings)
-    known_pump(opened, cluster, node)  # before the question
-    found = cluster.node(NodeKind.PUMP, node)
+    found = known_pump(opened, cluster, node).registered  # refused before the question
     running = found is not None and is_running(found)
     alive = f" {node} is running, its last heartbeat is fresh!" if running else ""
     confirm(f"everything that only {node} has after {show(opened.end())} will be missing for ever.{alive}", yes=yes)
