@@ -14,7 +14,7 @@ from pump_service.intake.requests import read_batch, read_group
 from pump_service.store.block import Block
 from pump_service.store.crc import crc32c_of
 from pump_service.store.framing import Framer, Place
-from pump_service.store.order import Recent, Waiting
+from pump_service.store.order import SMALLEST, Recent, Waiting
 from pump_service.store.records import Records
 from pump_service.store.rows import Puts
 from pump_service.store.summary import FileSummary
@@ -42,6 +42,8 @@ def warm() -> None:
     waiting.prewrite(5, block.end, 0.0)
     waiting.resolve(5)
     waiting.passed(6, None)
+    for start_ts in range(10, 10 + SMALLEST):  # one more than there is room for at first
+        waiting.prewrite(start_ts, block.end, 0.0)
     waiting.is_waiting(5)
     waiting.min_start()
     recent.remember(7, block.end)

@@ -35,7 +35,7 @@ TAIL, FREE, USED, WAITING, PUTS, _STATES = range(6)
 # state of `Recent`
 CURRENT, FILLED, HIGHEST, HIGHEST_BEFORE, FLOOR, _RECENT_STATES = range(6)
 
-_SMALLEST = 1 << 10
+SMALLEST = 1 << 10
 RECENT_BITS = 17
 _NOTHING = -1
 _NANOSECONDS = 1_000_000_000
@@ -370,9 +370,9 @@ class Waiting:
 
     def __init__(self, watermark: int = 0, handle: Pointer = ZERO_POINTER) -> None:
         self._lock = threading.Lock()
-        self._nodes = np.zeros((_SMALLEST, _COLUMNS), np.int64)
+        self._nodes = np.zeros((SMALLEST, _COLUMNS), np.int64)
         self._nodes[0, MAX_COMMIT], self._nodes[0, LAST] = watermark, packed(handle)
-        self._slots = np.zeros(2 * _SMALLEST, np.int32)
+        self._slots = np.zeros(2 * SMALLEST, np.int32)
         self._state = np.zeros(_STATES, np.int64)
         self._state[USED] = 1
 

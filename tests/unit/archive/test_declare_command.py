@@ -3,6 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
+from include.archive.declare import declare_lost
+from include.errors import CorruptionError, UsageError
 from include.model.node import NodeKind, NodeState
 from include.model.tso import Tso
 from pumphouse.cli import cli
@@ -42,3 +44,17 @@ def test_an_unknown_pump_is_refused_before_anything_is_asked(world, monkeypatch)
     refused = CliRunner().invoke(cli, ["archive", "declare-lost", "nope", "--reason", "gone"], input="n\n")
     assert "known are: pump-1" in str(refused.exception)
     assert "missing for ever" not in refused.output
+
+
+@pytest.mark.row("A2")
+def test_a_pump_is_declared_lost_though_the_entry_of_another_cannot_be_read(world):
+    world.pump("pump-1")
+    world.pump("pump-2")
+    world.init()
+    (entry,) = (world.cluster._folder(NodeKind.PUMP)).glob("*pump-2*")
+    entry.write_bytes(b"{")
+    with pytest.raises(CorruptionError):
+        world.cluster.nodes(NodeKind.PUMP)
+    assert declare_lost(world.archive, world.cluster, "pump-1", "disk died").node_id == "pump-1"
+    with pytest.raises(UsageError, match="known are: pump-1"):
+        declare_lost(world.archive, world.cluster, "nope", "disk died")

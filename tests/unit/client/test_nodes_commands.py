@@ -444,6 +444,9 @@ def test_a_pump_whose_gc_fails_fails_the_command_after_the_others_were_asked(clu
         ("etcd://a:1,b:2", "etcd://a:1,b:2"),
         ("http://a:1,http://b:2", "pd://a:1,b:2"),
         ("a:1", "pd://a:1"),
+        ("a:1,http://b:2", "pd://a:1,b:2"),
+        ("unix://localhost:2379", "pd://localhost:2379"),
+        ("HTTP://a:1", "pd://a:1"),
     ],
 )
 def test_the_cluster_is_named_for_any_command_also_as_binlogctl_does(given, url, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -340,5 +341,40 @@ def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
         assert all("surrogates not allowed" in _code_and_text(answer)[1] for answer in answers)
         bench.store._writer.failed = None
         assert await asyncio.wait_for(bench.write(*payloads), 5) == [DURABLE, DURABLE]
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("P13")
+def test_settled_waits_for_the_groups_that_were_sent_before_it_and_for_no_later_one(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        held: list[Callable[[], None]] = []
+        real = bench.store.submit_block
+
+        def submit_block(*args: Any) -> None:
+            held.append(lambda: real(*args))
+
+        await bench.write(prewrite(9).payload)  # the cluster's clock was asked
+        bench.store.submit_block = submit_block  # type: ignore[method-assign]
+        writes = [asyncio.create_task(bench.write(prewrite(ts).payload)) for ts in (1, 2)]
+        await asyncio.sleep(0)
+        assert len(held) == 2
+        settled = asyncio.create_task(bench.submitter.settled())
+        await asyncio.sleep(0)
+        later = asyncio.create_task(bench.write(prewrite(3).payload))
+        await asyncio.sleep(0.05)
+        assert len(held) == 3
+        assert f"binlog_pump_queued_bytes {float(bench.submitter._bytes)}".encode() in bench.metrics.text()
+        assert bench.submitter._bytes > 0
+        held[0]()
+        await writes[0]
+        assert not settled.done()
+        held[1]()
+        await asyncio.wait_for(settled, 5)
+        assert writes[1].done()
+        assert not later.done()
+        held[2]()
+        await later
+        assert b"binlog_pump_queued_bytes 0.0" in bench.metrics.text()
 
     run(tmp_path, test)

@@ -558,3 +558,13 @@ async def test_a_call_that_ends_while_its_message_is_inflated_leaves_nothing() -
     assert peer.server._assembling == 0 and peer.connection.idle
     await peer.settle()
     assert not peer.echo.groups
+
+
+@run
+async def test_many_equal_answers_are_those_of_their_own_group_and_not_of_the_one_before() -> None:
+    peer = Peer().greet()
+    for message, count in ((b"one", 20), (b"three", 12), (b"one", 40), (b"none", 40)):
+        sent = [peer.call(GROUP, message) for _ in range(count)]
+        peer.send(b"".join(data for _, data in sent))
+        want = {stream_id: (prefixed(message), {"grpc-status": "0"}) for stream_id, _ in sent}
+        assert answers(await peer.settle()) == want

@@ -68,6 +68,7 @@ def test_a_group_of_requests_holds_what_protobuf_finds_in_each(seed: int) -> Non
         prewrites += item.tp == 0
         probes += item.start_ts == item.commit_ts == 0
     assert good > 20
+    assert intake.bytes == int(intake.sizes[intake.columns.verdict == GOOD].sum())
     assert (intake.others, intake.latest, intake.prewrites, intake.probes) == (
         len(requests) - good, latest, prewrites, probes,
     )  # fmt: skip
@@ -88,6 +89,7 @@ def test_a_batch_holds_what_protobuf_finds_in_it(seed: int) -> None:
             continue
         message = WriteBinlogsRequest.FromString(request)
         cluster_id, batch_id, intake = found
+        assert intake.bytes == int(intake.sizes[intake.columns.verdict == GOOD].sum())
         assert (cluster_id, batch_id, len(intake)) == (message.cluster_id, message.batch_id, len(message.payloads))
         for row, payload in enumerate(message.payloads):
             if intake.columns.verdict[row] == GOOD:

@@ -72,6 +72,7 @@ def test_records_of_several_buffers_are_those_of_the_plain_encoder(
         assert len(data) <= min(most, large) or len(rows) == 1
         assert write.max_ts == max(frame.storage_ts(row.tp, row.start_ts, row.commit_ts) for row in rows)
         assert {row.fid for row in rows} == {3}
+        assert write.prewrites == sum(row.tp == 0 for row in rows)
         begin = rows[-1].end if rows[-1].end <= limit else 0
 
 
@@ -80,3 +81,12 @@ def test_nothing_is_framed_behind_the_limit() -> None:
     parts = [_records(random.Random(3))]
     assert Framer().write(parts, place, fid=0, begin=11, limit=10, most=1 << 20).size == 0
     assert (place.part, place.row) == (0, 0)
+
+
+def test_a_sum_of_bytes_that_is_too_small_makes_more_writes_and_harms_nothing() -> None:
+    records = _records(random.Random(5))
+    want = _plain([records] * 40)
+    records.bytes = 0
+    found = _written([records] * 40, most=1 << 20, limit=1 << 30)
+    assert b"".join(data for data, _ in found) == b"".join(want)
+    assert len(found) > 1

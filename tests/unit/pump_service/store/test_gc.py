@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import random
 import shutil
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +18,8 @@ from hypothesis import strategies as st
 from include.errors import PositionCollected, WriterFailed
 from include.model.position import Pointer
 from include.model.tso import compose
-from pump_service.store import gc
-from pump_service.store.block import Entry
+from pump_service.store import frame, gc
+from pump_service.store.block import Block, Entry
 from pump_service.store.index import IndexFailed
 from pump_service.store.store import Store
 from pump_service.store.summary import FileSummary
@@ -272,6 +274,46 @@ def test_summaries_of_sealed_files_are_on_disk_and_not_in_memory(tmp_path: Path)
     assert [store._valuelog.summary(file).records for file in store._valuelog.files()][: len(files)] == known
     assert len(store._valuelog._summaries) <= 1
     store.close()
+
+
+def test_a_summary_is_the_same_whenever_it_is_read() -> None:
+    chance = random.Random(7)
+    at = 0
+    blocks = []
+    for _ in range(400):
+        entries = []
+        for _ in range(chance.choice([1, 2, 30, 700])):
+            start = chance.randrange(1, 10_000)
+            tp, commit = chance.choice([(0, 0), (1, start + chance.randrange(1, 99)), (2, 0), (2, start)])
+            entries.append(Entry(tp, start, commit, 3, at, 20, b""))
+            at += 36
+        blocks.append(Block.of(entries))
+    late, read = FileSummary(3), FileSummary(3)
+    seen: list[int] = []
+    for block in blocks:
+        late.add(block)
+        read.add(block)
+        assert read.end == int(block.offset[-1]) + 36
+        seen.append(read.records)
+        assert read.max_ts == max(int(block.start_ts[block.tp == 0].max(initial=0)), read.max_ts)
+    assert seen == list(np.cumsum([len(block) for block in blocks]))
+    assert late.to_bytes() == read.to_bytes()
+    assert late.max_ts == max(frame.storage_ts(*entry[:3]) for block in blocks for entry in block)
+
+
+def test_what_could_not_be_summed_up_for_want_of_memory_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = FileSummary(3)
+    summary.add([Entry(0, 10, 0, 3, 0, 20, b"")])
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pump_service.store.summary.sum_up", no_memory)
+        with pytest.raises(MemoryError):
+            summary.buckets()
+    summary.add([Entry(0, 11, 0, 3, 36, 20, b"")])
+    assert (summary.records, summary.end, summary.max_ts) == (2, 72, 11)
 
 
 def test_a_summary_of_which_any_bit_flipped_is_made_again() -> None:

@@ -24,6 +24,7 @@ from pump_service.store.fs import REAL_FS
 from pump_service.store.index import IndexFailed
 from pump_service.store.records import Records
 from pump_service.store.store import Item, Store
+from pump_service.store.summary import FileSummary
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
     commit,
@@ -78,6 +79,23 @@ def test_everything_that_waits_goes_into_one_write_and_one_sync(tmp_path: Path) 
     until(lambda: len(answers) == 101)
     assert answers == list(range(101))
     assert fs.syncs - before == 2
+    store.close()
+
+
+@pytest.mark.row("P2")
+def test_the_newest_files_summary_is_saved_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.store.writer.SAVE_SUMMARY_EVERY", 10_000)
+    store = open_store(tmp_path)
+    saved = tmp_path / "pumphouse" / "files" / "000000.summary"
+    store_all(store, prewrite(1, b"v" * 9_000))
+    assert not saved.exists()
+    store_all(store, prewrite(2, b"v" * 9_000))
+    until(saved.exists)
+    end = store.synced_end
+    store_all(store, prewrite(3))
+    summary = FileSummary.from_bytes(saved.read_bytes())
+    assert summary is not None
+    assert (summary.end, summary.records) == (end.offset, 2)
     store.close()
 
 
