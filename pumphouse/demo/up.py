@@ -68,6 +68,7 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
     with closing(SourceDump(workload.directory, stack.dsn("source"))) as dump:
         genesis = init_archive(archive, stack.cluster, open_history(settings.history), dump=dump, settings=settings)
     say(f"the archive at {archive.url} begins at {show(genesis.ts)}")
+    say("Airflow starts: half a minute, on a busy machine two")
     stack.start_airflow()
     api = stack.airflow.api()
     api.wait_for_dags({*watch.SCHEDULED, watch.RESTORE, watch.APPLY})
