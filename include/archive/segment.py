@@ -266,9 +266,8 @@ def read_columns(store: ObjectStore, entry: SegmentEntry, columns: Sequence[str]
     """A few columns of a whole segment by ranged reads, for the one who has just written it: no digest is checked."""
     try:
         file = pq.ParquetFile(pa.PythonFile(_RangeFile(store, entry), mode="r"))
-        return file.read(
-            columns=list(columns), use_threads=False
-        )  # ddl.py says why; ranges are fetched by threads still
+        # Ranges are fetched by Arrow's threads all the same; much is done after this, before Python ends.
+        return file.read(columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
 
