@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from pumphouse.stack.ports import free_port
 from pumphouse.stack.supervisor import Supervisor
 
 CLI = (sys.executable, "-c", "from pumphouse.cli import main; main()")
@@ -32,7 +33,7 @@ class PumpProcess:
         self.cluster_url = cluster_url
         self.settings = dict(settings or {})
         self.config = config
-        self.addr = "127.0.0.1:0"
+        self.addr = f"127.0.0.1:{free_port()}"  # it comes back there after a kill
         self.http_addr = "127.0.0.1:0"
 
     @property

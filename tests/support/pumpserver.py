@@ -26,6 +26,7 @@ from include.proto.pumphouse_pb2_grpc import PumpBatchStub
 from include.registry.file import FileCluster
 from include.rpc.channel import open_channel
 from include.settings import TlsSettings
+from pumphouse.stack.ports import free_port
 
 T = TypeVar("T")
 _CLI = (sys.executable, "-c", "from pumphouse.cli import main; main()")
@@ -85,7 +86,7 @@ class PumpServer:
         self.data_dir = directory / f"{node_id}.data"
         self.cluster = cluster
         self.node_id = node_id
-        self.addr = "127.0.0.1:0"
+        self.addr = f"127.0.0.1:{free_port()}"  # it comes back there after a kill
         self.http = "127.0.0.1:0"
         self._client_tls = client_tls or tls
         self._channel: grpc.Channel | None = None
