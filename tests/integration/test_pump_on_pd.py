@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from include.client.resolver import ResolverServer, committed
+from include.client.resolver import PENDING, ResolverServer, committed
 from include.model.node import NodeKind, NodeState
 from include.model.tso import compose, physical_ms
 from include.registry.base import Cluster
@@ -96,8 +96,8 @@ def test_what_gc_may_have_taken_is_held_and_named(
 ) -> None:
     start_ts = compose(physical_ms(cluster.tso()) - 10_000)
     pd.state.gc_safe_point = start_ts + 5
-    commit_ts = cluster.tso()
     pump.write(prewrite(start_ts, b"rows", key=key(3)))
+    commit_ts = cluster.tso()
     eventually(lambda: f'"start_ts": {start_ts}' in pump.log(), what="the log names the start ts", within_s=40)
     assert pump.status().unresolved == 1
     pd.state.gc_safe_point = 0
@@ -201,12 +201,13 @@ def test_it_serves_on_through_a_change_of_pds_leader(
 def test_the_transactions_of_an_application_that_was_stopped_wait_for_it_whatever_their_keys_look_like(
     pump: PumpServer, tikv: StandInTikv, cluster: Cluster
 ) -> None:
-    start_ts, commit_ts = cluster.tso(), cluster.tso()
+    start_ts = cluster.tso()
     shaped = key(99)
-    with ResolverServer(cluster, "app", [shaped[:5]], lambda *_: committed(commit_ts)):
+    with ResolverServer(cluster, "app", [shaped[:5]], lambda *_: PENDING):
         pass
     tikv.asked.clear()
     pump.write(prewrite(start_ts, b"rows", key=shaped))
+    commit_ts = cluster.tso()  # not before the prewrite is there: a fake in between would make it late
     time.sleep(3.5)  # past max-txn-timeout
     assert pump.status().unresolved == 1
     assert tikv.asked == []
