@@ -34,7 +34,7 @@ def put_all(out: Bytes, at: int, text: Bytes, begin: int, end: int) -> int:
 
 @primitive
 def put_escape(out: Bytes, at: int, code: int) -> int:
-    r"""Write ``\uXXXX``."""
+    """Write a character as backslash, u and four hexadecimal digits."""
     out[at] = 92
     out[at + 1] = 117
     for k in range(4):

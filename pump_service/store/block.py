@@ -122,11 +122,6 @@ class Block:
         """Behind the last record; there must be one."""
         return Pointer(int(self.fid[-1]), int(self.offset[-1]) + frame.HEADER_BYTES + int(self.size[-1]))
 
-    @property
-    def bytes(self) -> int:
-        """Payload bytes of all records."""
-        return int(self.size.sum())
-
 
 def _column(name: str) -> Any:
     def get(block: Block) -> Any:
