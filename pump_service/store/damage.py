@@ -122,18 +122,23 @@ def _behind(
     *, last: bool,
 ) -> int:  # fmt: skip
     """Note what does not read at the end of a scan; where reading goes on."""
-    size = handle.size()
+    size = whole = handle.size()
+    if last:
+        size = recovery.written_end(handle, scan.end, size)
+        if size == scan.end:
+            report.notes.append(f"{name}: {whole - size} bytes of zeros laid ahead, which the next start gives back")
+            return whole
     if size - scan.end == frame.FOOTER_BYTES:
         max_ts = frame.decode_footer(handle.read_at(scan.end, frame.FOOTER_BYTES))
         if max_ts is not None:
             if max_ts < summary.max_ts:
                 report.problems.append(f"{name}: its footer says {max_ts}, it holds {summary.max_ts}")
-            return size
-    follower = recovery.next_good_record(handle, scan.end + 1, size)
-    stop = size if follower is None else follower
+            return whole
+    follower = recovery.next_good_record(handle, scan.end + 1, whole)
+    stop = whole if follower is None else follower
     if follower is None and last and recovery.is_torn(handle, scan.end, size):
         report.notes.append(f"{name}: a torn tail of {size - scan.end} bytes at {scan.end}, which the next start cuts")
-        return size
+        return whole
     accepted = Stretch(scan.end, stop) in skipped
     report.damages.append(Damage(file=name, start=scan.end, stop=stop, reason=scan.problem, accepted=accepted))
     return stop

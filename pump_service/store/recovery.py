@@ -3,7 +3,8 @@
 A *torn tail* is what a crash leaves of a write that was never answered: the last record is incomplete, or sectors of
 it are still zero because the medium had not written them. Anything else that does not read is *damage*: bytes that
 may have been answered and are no longer what was written. A torn tail is cut after a copy was kept beside the file;
-damage is refused by name, never skipped.
+damage is refused by name, never skipped. Zeros at the end that the writer had laid ahead (`logfile.AHEAD_BYTES`) are
+neither, they are given back; what else there is behind the last good record is judged as if the file ended with it.
 
 Assumptions about the medium: a sector (512 bytes) is written whole or not at all; unwritten sectors of a grown file
 read as zeros; fdatasync makes everything written before it durable.
@@ -16,16 +17,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import numpy as np
 import structlog
 
+from include.codec.jit import frozen
 from pump_service.store import frame
 from pump_service.store.block import Block
+from pump_service.store.crc import crc32c_of
 from pump_service.store.fs import FileSystem, LogHandle
+from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR
 from pump_service.store.skips import SkippingScan, Stretch
 
 log = structlog.get_logger(__name__)
 
 SECTOR = 512
+_ZERO = frozen(np.zeros(1, np.uint8))
 _SEARCH_BLOCK = 1 << 20
 # One write that was not synced is not longer than this when it holds several records.
 UNSYNCED_BYTES = 64 << 20
@@ -46,7 +52,7 @@ class Tail:
 
     kind: TailKind
     end: int  # behind the last good record
-    size: int
+    size: int  # of the file; less where all behind it are zeros that were laid ahead
     reason: str = ""
     max_ts: int | None = None  # from the footer
 
@@ -66,43 +72,75 @@ def examine(
     below it is rot. A file that simply ends below it is torn all the same: the caller sees that answered binlogs are
     gone by comparing ends, and takes a new incarnation. ``skipped``: stretches that were accepted as damaged.
     """
-    size = handle.size()
-    scan = SkippingScan(handle, fid, start, size, skipped)
+    whole = handle.size()
+    scan = SkippingScan(handle, fid, start, whole, skipped)
     for entries in scan:
         if sink is not None:
             sink(entries)
     if not scan.problem:
-        return Tail(kind=TailKind.CLEAN, end=scan.end, size=size)
+        return Tail(kind=TailKind.CLEAN, end=scan.end, size=whole)
+    size = written_end(handle, scan.end, whole)
     left = size - scan.end
+    if not left:
+        return Tail(kind=TailKind.CLEAN, end=scan.end, size=size)
     if left == frame.FOOTER_BYTES:
         max_ts = frame.decode_footer(handle.read_at(scan.end, left))
         if max_ts is not None:
             return Tail(kind=TailKind.FOOTER, end=scan.end, size=size, max_ts=max_ts)
-    follower = next_good_record(handle, scan.end + 1, size)
+    follower = next_good_record(handle, scan.end + 1, whole)
     if follower is None:
         torn = is_torn(handle, scan.end, size)
     else:
         # Good behind bad: the sectors of one unanswered write came out of order, or bytes rotted.
         torn = scan.end >= synced_floor and left <= UNSYNCED_BYTES and _has_zero_sector(handle, scan.end, follower)
-    return Tail(kind=TailKind.TORN if torn else TailKind.DAMAGED, end=scan.end, size=size, reason=scan.problem)
+    return Tail(kind=TailKind.TORN if torn else TailKind.DAMAGED, end=scan.end, size=whole, reason=scan.problem)
+
+
+def written_end(handle: LogHandle, end: int, size: int) -> int:
+    """Where what was written behind the last good record ends; zeros behind that were laid ahead by the writer.
+
+    A record that begins there has its zeros, as many as its length says. More zeros than the writer ever lays are the
+    medium's: a write that grew the file and did not arrive.
+    """
+    first = max(end, size - AHEAD_BYTES - AHEAD_FOR)
+    used = first + len(handle.read_at(first, size - first).rstrip(b"\0"))
+    if used == first:
+        return end if first == end else size
+    if used - end >= frame.HEADER_BYTES:
+        magic, length, _ = frame.decode_header(handle.read_at(end, frame.HEADER_BYTES))
+        if magic == frame.RECORD_MAGIC:
+            return max(used, min(end + frame.HEADER_BYTES + length, size))
+    return used
 
 
 def is_torn(handle: LogHandle, end: int, size: int) -> bool:
-    """Whether what lies behind the last record, with no good record in it, is what a crash leaves."""
-    return _is_cut(handle, end, size) or _has_zero_sector(handle, end, size)
+    """Whether what lies behind the last record, with no good record in it, is what a crash leaves.
 
-
-def _is_cut(handle: LogHandle, end: int, size: int) -> bool:
-    """Whether the last record, or a footer, simply ends too early."""
-    head = handle.read_at(end, frame.HEADER_BYTES)
-    if len(head) < frame.HEADER_BYTES:
-        return True
-    header = frame.decode_header(head)
+    ``size``: as `written_end` has it.
+    """
     begin = end + frame.HEADER_BYTES
-    if header.magic != frame.RECORD_MAGIC or begin + header.length <= size:
-        return False
-    # Whole, and only its length says otherwise: the checksum does not cover that.
-    return bool(frame.crc32c(handle.read_at(begin, size - begin)) != header.checksum)
+    if begin > size:
+        return True  # a record or a footer that simply ends too early
+    magic, length, checksum = frame.decode_header(handle.read_at(end, frame.HEADER_BYTES))
+    if magic == frame.RECORD_MAGIC and begin + length >= size:
+        # Whole, and only its length says otherwise: the checksum does not cover that.
+        if _has_sum(handle, begin, size, checksum):
+            return False
+        if begin + length > size:
+            return True
+    return _has_zero_sector(handle, end, size)
+
+
+def _has_sum(handle: LogHandle, begin: int, size: int, checksum: int) -> bool:
+    """Whether a payload with this checksum ends at ``size``, or before it among zeros."""
+    data = handle.read_at(begin, size - begin)
+    used = len(data.rstrip(b"\0"))
+    found = crc32c_of(frozen(np.frombuffer(data, np.uint8)), 0, used, 0)
+    for _ in range(used, len(data)):
+        if found == checksum:
+            return True
+        found = crc32c_of(_ZERO, 0, 1, found)
+    return bool(found == checksum)
 
 
 def _has_zero_sector(handle: LogHandle, start: int, stop: int) -> bool:

@@ -138,12 +138,17 @@ class ValueLog:
         floor = synced_floor.offset if synced_floor.fid == file.fid else 0
         known, skipped = summary.end, file.skipped
         tail = recovery.examine(file.handle, file.fid, known, synced_floor=floor, sink=summary.add, skipped=skipped)
-        if tail.kind == recovery.TailKind.DAMAGED and summary is cached:
-            # The remembered boundary may belong to another life of the file: read all of it before refusing.
-            summary, known = FileSummary(file.fid), 0
+        odd = tail.kind == recovery.TailKind.TORN or tail.size < size
+        if summary is cached and (tail.kind == recovery.TailKind.DAMAGED or (odd and tail.end == known)):
+            # The remembered boundary may belong to another life of the file, and no record behind it says otherwise:
+            # read all of it before anything is cut or refused.
+            summary = FileSummary(file.fid)
             tail = recovery.examine(file.handle, file.fid, 0, synced_floor=floor, sink=summary.add, skipped=skipped)
+            known = known if tail.end == known else 0
         if tail.kind == recovery.TailKind.DAMAGED:
             raise file.bad(tail.end, tail.reason)
+        if tail.size < size:
+            file.handle.truncate(tail.size)  # zeros that were laid ahead
         if tail.kind == recovery.TailKind.TORN:
             recovery.cut_torn_tail(self._fs, file.path, file.handle, tail)
         file.end = file.synced_end = tail.end
@@ -195,7 +200,7 @@ class ValueLog:
         write = self._framer.write(parts, place, fid=file.fid, begin=file.end, limit=self._limit, most=most)
         end = file.end + write.size
         seal = end > self._limit
-        file.append(write.chunks, end, write.max_ts, seal=seal, sync=self._sync)
+        file.append(write.chunks, end, write.max_ts, seal=seal, sync=self._sync, limit=self._limit)
         summary = self._summaries.get(file.fid)
         if summary is None:
             summary = self._summaries[file.fid] = FileSummary(file.fid)
@@ -230,6 +235,8 @@ class ValueLog:
         try:
             if active is not None and footer and active.end >= frame.FOOTER_AT_CLOSE_FROM:
                 active.append([], active.end, active.max_ts, seal=True, sync=self._sync)
+            elif active is not None and footer and active.trim() and self._sync:
+                active.handle.sync()
             if active is not None and footer:
                 self.save_active_summary()
         finally:

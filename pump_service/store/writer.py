@@ -7,7 +7,6 @@ this process for good, because what the medium holds is unknown from then on (ro
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,13 +21,12 @@ from include.errors import BinlogError, PumpReadOnly, WriterFailed
 from include.model.position import Pointer
 from pump_service.store.block import I64, Block
 from pump_service.store.disk import DiskGuard
-from pump_service.store.logfile import SyncFailed
+from pump_service.store.logfile import NO_SPACE, SyncFailed
 from pump_service.store.records import Item, Records
 from pump_service.store.valuelog import Appended, ValueLog
 
 log = structlog.get_logger(__name__)
 
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 SAVE_SUMMARY_EVERY = 64 << 20
 
 Status = BinlogError | None
@@ -227,7 +225,7 @@ class Writer:
 
     def _survives(self, error: OSError) -> bool:
         """Whether a failed append leaves the log as it was: only a full disk does, and only when the cut works."""
-        if error.errno in _NO_SPACE and not isinstance(error, SyncFailed):
+        if error.errno in NO_SPACE and not isinstance(error, SyncFailed):
             try:
                 self._valuelog.cut_partial()
             except OSError as second:

@@ -133,7 +133,8 @@ def test_a_log_cut_at_any_length_gives_the_durable_prefix_and_keeps_a_copy_of_th
         assert log.check(target, name, f"{state}, cut at {size}", upto=size) in ("fewer", "whole")
         left = (target / "value" / name).stat().st_size
         copies = [path.read_bytes() for path in target.glob("value/*.broken*")]
-        assert left == size or data[left:size] in copies, f"cut at {size}: what was taken away is nowhere"
+        gone = data[left:size]
+        assert gone in copies or not any(gone), f"cut at {size}: what was taken away is nowhere"
 
 
 @pytest.mark.row("P5", "P1", "P7")

@@ -43,7 +43,10 @@ class Image:
         """
         names = set(self.durable) | (set(self.written) if tail != "nothing" else set())
         for name in names:
-            data = _tail(self.durable.get(name, b""), self.written.get(name), tail, random.Random(f"{seed}{name}"))
+            data = _tail(
+                self.durable.get(name, b""), self.written.get(name), tail, random.Random(f"{seed}{self.number}{name}"),
+                overwrites=name.endswith(".vlog"),
+            )  # fmt: skip
             if data is None:
                 continue
             path = directory / name
@@ -76,23 +79,33 @@ def machine_went_down(directory: Path) -> None:
         path.write_text(json.dumps(json.loads(path.read_bytes()) | {"boot_id": "the boot before"}))
 
 
-def _tail(durable: bytes, written: bytes | None, tail: str, chance: random.Random) -> bytes | None:
-    if written is None or tail == "nothing" or not written.startswith(durable):
+def _tail(durable: bytes, written: bytes | None, tail: str, chance: random.Random, *, overwrites: bool) -> bytes | None:
+    if written is None or tail == "nothing":
+        return durable
+    if not overwrites and not written.startswith(durable):
         # Renamed, removed or replaced since: such steps are synced one by one, so the durable side is what is found.
         return durable
-    fresh = written[len(durable) :]
-    if tail == "all" or not fresh:
+    if tail == "all" or written == durable:
         return written
+    # What lay there before, and zeros where the file grew.
+    before = durable[: len(written)].ljust(len(written), b"\0")
+    pairs = enumerate(zip(before, written, strict=True))
+    same = next((at for at, (old, new) in pairs if old != new), len(written))
     if tail == "half":
-        return durable + fresh[: len(fresh) // 2]
+        middle = same + (len(written) - same) // 2
+        if middle < len(durable):
+            middle = max(middle // SECTOR * SECTOR, same)  # what lay there before is replaced by whole sectors
+        found = written[:middle] + before[middle : len(durable)]
+        # A cut may have arrived or not: the size is written apart from the data.
+        return found + durable[len(found) :] if chance.random() < 0.5 else found
     holes = bytearray(written)
-    at = len(durable)
+    at = same
     while at < len(holes):
         upto = min((at // SECTOR + 1) * SECTOR, len(holes))
         if chance.random() < 0.5:
-            holes[at:upto] = bytes(upto - at)
+            holes[at:upto] = before[at:upto]
         at = upto
-    return bytes(holes)
+    return bytes(holes) + (durable[len(holes) :] if chance.random() < 0.5 else b"")
 
 
 class CrashFs(RealFileSystem):

@@ -11,6 +11,7 @@ import pytest
 
 from include.errors import BadRecord, WriterFailed
 from pump_service.store import frame
+from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR
 from tests.support.crashfs import CrashFs, FaultyFs, failing
 from tests.support.storekit import (
     commit,
@@ -63,19 +64,24 @@ def unwritten_sectors_before_a_good_record(data: bytes) -> bytes:
 TORN = {
     "half a header": add(BIG[:7]),
     "half a payload": add(BIG[:900]),
-    "only zeros": add(bytes(2000)),
+    "more zeros than are laid ahead": add(bytes(AHEAD_BYTES + AHEAD_FOR + 1)),
     "a last sector that was never written": lambda data: zero_last_sector(data + BIG),
     "unwritten sectors in the middle": unwritten_sectors_before_a_good_record,
     "half a footer": add(frame.encode_footer(7)[:5]),
 }
 
 
+# Whether the writer had laid zeros ahead when it was killed: the tail is judged alike.
+AHEAD = {"nothing ahead": 0, "a little ahead": 300, "zeros ahead": AHEAD_BYTES}
+
+
 @pytest.mark.row("P5", "P1")
+@pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize("how", TORN)
-def test_a_torn_tail_is_cut_and_the_log_takes_new_records(how: str, tmp_path: Path) -> None:
+def test_a_torn_tail_is_cut_and_the_log_takes_new_records(how: str, ahead: str, tmp_path: Path) -> None:
     path = filled(tmp_path)
     before = path.read_bytes()
-    path.write_bytes(TORN[how](before))
+    path.write_bytes(TORN[how](before) + bytes(AHEAD[ahead]))
     after_crash = path.read_bytes()
     store = open_store(tmp_path)
     assert len(stream(store)) == 20
@@ -98,20 +104,28 @@ def flip(offset_from_end: int) -> Callable[[bytes], bytes]:
     return change
 
 
+LAST = len(frame.encode_record(commit(290, 295).payload))
 DAMAGE = {
     "a bit of the last payload": flip(5),
     "a bit in the middle": flip(8000),
     "a length in the middle": lambda data: data[:4] + b"\xff" + data[5:],
     "a magic in the middle": lambda data: b"\0" + data[1:],
     "zeros in the middle of what was synced": lambda data: data[:1024] + bytes(1024) + data[2048:],
+    "the last magic": lambda data: data[:-LAST] + b"\0" + data[1 - LAST :],
+    "the last length, a little longer": lambda data: data[: 4 - LAST] + bytes([data[4 - LAST] + 3]) + data[5 - LAST :],
+    "the last length, sectors longer": lambda data: data[: 5 - LAST] + b"\x07" + data[6 - LAST :],
+    "the last length, beyond the end": lambda data: data[: 7 - LAST] + b"\x01" + data[8 - LAST :],
+    "the last length, shorter": lambda data: data[: 4 - LAST] + bytes([data[4 - LAST] - 3]) + data[5 - LAST :],
+    "the last checksum": lambda data: data[: 12 - LAST] + bytes([data[12 - LAST] ^ 1]) + data[13 - LAST :],
 }
 
 
 @pytest.mark.row("P5")
+@pytest.mark.parametrize("ahead", AHEAD)
 @pytest.mark.parametrize("how", DAMAGE)
-def test_damage_of_what_may_have_been_answered_is_refused_by_name(how: str, tmp_path: Path) -> None:
+def test_damage_of_what_may_have_been_answered_is_refused_by_name(how: str, ahead: str, tmp_path: Path) -> None:
     path = filled(tmp_path)
-    damaged = DAMAGE[how](path.read_bytes())
+    damaged = DAMAGE[how](path.read_bytes()) + bytes(AHEAD[ahead])
     path.write_bytes(damaged)
     with pytest.raises(BadRecord) as raised:
         open_store(tmp_path)
