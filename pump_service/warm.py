@@ -10,6 +10,8 @@ import numpy as np
 from include.proto.binlog_pb2 import Binlog, BinlogType
 from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pumphouse_pb2 import WriteBinlogsRequest
+from pump_service.door import lean
+from pump_service.door.group import Requests
 from pump_service.intake.requests import read_batch, read_group
 from pump_service.store.block import Block
 from pump_service.store.crc import crc32c_of
@@ -23,7 +25,9 @@ from pump_service.store.summary import FileSummary
 def warm() -> None:
     """Run each of them once."""
     payload = Binlog(tp=BinlogType.Prewrite, start_ts=1, prewrite_value=b"v").SerializeToString()
-    intake = read_group([WriteBinlogReq(clusterID=1, payload=payload).SerializeToString()], 1)
+    requests = Requests.of([WriteBinlogReq(clusterID=1, payload=payload).SerializeToString()])
+    lean.warm()
+    intake = read_group(requests.data, requests.starts, requests.sizes, 1)
     read_batch(WriteBinlogsRequest(cluster_id=1, batch_id=1, payloads=[payload]).SerializeToString())
     records = Records(intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes)
     Framer().write([records], Place(), fid=0, begin=0, limit=1 << 20, most=1 << 20)

@@ -18,7 +18,7 @@ from include.errors import BadBinlog, BinlogError
 from include.proto.pump_pb2 import WriteBinlogReq, WriteBinlogResp
 from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from include.rpc.status import code_and_reason, go_abort, item_status
-from pump_service.door.group import Answer, AnswerGroup, Refusal
+from pump_service.door.group import Answer, AnswerGroup, Refusal, Requests
 from pump_service.ingest import Ingest
 from pump_service.intake.requests import Intake, read_batch, read_group
 from pump_service.metrics import PumpMetrics
@@ -39,10 +39,10 @@ class GroupWrites:
         self._failed = metrics.rpc_seconds.labels("WriteBinlog", "fail")
         self._careful: set[asyncio.Task[None]] = set()
 
-    def write_group(self, requests: list[bytes], answer: AnswerGroup) -> None:
+    def write_group(self, requests: Requests, answer: AnswerGroup) -> None:
         """Serialized ``WriteBinlogReq`` messages; every one is answered when all of them are durable or refused."""
         began = time.perf_counter()
-        intake = read_group(requests, self._ingest.cluster_id)
+        intake = read_group(requests.data, requests.starts, requests.sizes, self._ingest.cluster_id)
 
         def done(statuses: Statuses | None) -> None:
             seconds = time.perf_counter() - began
@@ -55,7 +55,7 @@ class GroupWrites:
         if not self._ingest.take(intake, done):
             task = asyncio.get_running_loop().create_task(self._later(requests, intake, done, answer, began))
             self._careful.add(task)
-            held = self._ingest.hold(sum(map(len, requests)), len(requests))
+            held = self._ingest.hold(int(requests.sizes.sum()), len(requests))
 
             def ended(task: asyncio.Task[None]) -> None:
                 self._careful.discard(task)
@@ -65,7 +65,7 @@ class GroupWrites:
 
     async def _later(
         self,
-        requests: list[bytes],
+        requests: Requests,
         intake: Intake,
         done: Done,
         answer: AnswerGroup,

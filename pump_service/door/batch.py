@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import grpc
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
-from pump_service.door.group import Answer, Refusal
+from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.routes import Group
 from pump_service.door.stream import Stream
 
@@ -26,14 +28,20 @@ _DEADLINE = Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 class Batch:
     """Filled by the connection while it reads, handed over once, answered once."""
 
-    __slots__ = ("_answered", "_bucket", "_connection", "deadlines", "group", "lost", "messages", "mixed", "stream_ids")
+    __slots__ = (
+        "_answered", "_bucket", "_connection", "_deadline", "_runs", "_single", "_timed", "group", "lost", "mixed",
+        "stream_ids",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, group: Group) -> None:
         self._connection = connection
         self.group = group
         self.stream_ids: list[int] = []
-        self.messages: list[bytes] = []
-        self.deadlines: dict[int, float] = {}  # of those that have one and no state elsewhere
+        self._runs: list[Requests] = []
+        self._single: list[bytes] = []  # messages behind the last of the runs
+        # Deadlines of those that have one and no state elsewhere: stream ids and times, infinity is none.
+        self._timed: list[tuple[Sequence[int], Sequence[float] | NDArray[np.float64]]] = []
+        self._deadline = math.inf  # the first of them
         self.lost = False  # some calls ended before their answer
         self.mixed = False  # some calls have a stream of their own
         self._answered = False
@@ -42,8 +50,36 @@ class Batch:
     def add(self, stream: Stream, message: bytes) -> None:
         """A call with a stream of its own: its request came in several pieces."""
         self.mixed = True
-        self.stream_ids.append(stream.stream_id)
-        self.messages.append(message)
+        self.take(stream.stream_id, message, None)
+
+    def take(self, stream_id: int, message: bytes, deadline: float | None) -> None:
+        """A call."""
+        self.stream_ids.append(stream_id)
+        self._single.append(message)
+        if deadline is not None:
+            self._timed.append(((stream_id,), (deadline,)))
+            self._deadline = min(self._deadline, deadline)
+
+    def take_run(self, stream_ids: list[int], requests: Requests) -> None:
+        """Calls that came one behind the other."""
+        self._end_single()
+        self._runs.append(requests)
+        self.stream_ids += stream_ids
+
+    def time_run(self, stream_ids: list[int], deadlines: NDArray[np.float64], first: float) -> None:
+        """Deadlines of calls that were taken; infinity is none."""
+        self._timed.append((stream_ids, deadlines))
+        self._deadline = min(self._deadline, first)
+
+    def _end_single(self) -> None:
+        if self._single:
+            self._runs.append(Requests.of(self._single))
+            self._single = []
+
+    def requests(self) -> list[Requests]:
+        """All of them, in order, in one piece or several."""
+        self._end_single()
+        return self._runs
 
     def hand_over(self) -> None:
         """Give the requests to the handler."""
@@ -54,27 +90,26 @@ class Batch:
         """Watch its deadlines from now on; False when its connection is gone."""
         if self._connection.closed:
             return False
-        if self.deadlines:
-            self._bucket = self._connection.deadlines.add(min(self.deadlines.values()), self)
+        if self._timed:
+            self._bucket = self._connection.deadlines.add(self._deadline, self)
         return True
 
     def give(self) -> None:
         """Give the requests to the handler, these alone."""
         try:
-            self.group.handler(self.messages, self.answer)
+            self.group.handler(Requests.joined(self.requests()), self.answer)
         except Exception as error:
             log.exception("call_failed", method=self.group.path)
             if not self._answered:
-                self.answer(
-                    [Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * len(self.messages)
-                )
+                refusal = Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+                self.answer([refusal] * len(self.stream_ids))
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """What the handler calls: one answer for each request, in order."""
         if self._answered or len(answers) != len(self.stream_ids):
             raise ValueError(f"{len(answers)} answers to {len(self.stream_ids)} calls of {self.group.path}, or twice")
         self._answered = True
-        self.messages = []
+        self._runs = []
         if self._bucket:
             self._connection.deadlines.discard(self._bucket, self)
         if self._connection.closed:
@@ -98,14 +133,14 @@ class Batch:
 
     def expire(self, now: float) -> None:
         """End the calls whose deadline has passed; the others go on."""
-        following = math.inf
-        for stream_id, deadline in self.deadlines.items():
-            if deadline > now:
-                following = min(following, deadline)
-            elif self._connection.lean.get(stream_id) is self:
+        timed = {n: float(deadline) for ids, times in self._timed for n, deadline in zip(ids, times, strict=True)}
+        for stream_id, deadline in timed.items():
+            if deadline <= now and self._connection.lean.get(stream_id) is self:
                 self._connection.answer(self, stream_id, _DEADLINE)
                 self.lost = True
         self._bucket = 0
-        self.deadlines = {n: deadline for n, deadline in self.deadlines.items() if deadline > now}
-        if self.deadlines:
-            self._bucket = self._connection.deadlines.add(following, self)
+        left = {n: deadline for n, deadline in timed.items() if now < deadline < math.inf}
+        self._timed = [(list(left), list(left.values()))] if left else []
+        if left:
+            self._deadline = min(left.values())
+            self._bucket = self._connection.deadlines.add(self._deadline, self)

@@ -1,7 +1,8 @@
 """One HTTP/2 connection: reads frames, keeps the state of streams, answers in one write a turn.
 
 All frames of a socket read are handled in one loop. The loop itself recognizes the common case, a call whose HEADERS
-and DATA came whole, for a method that is handled by the group; `incoming` has every other frame.
+and DATA came whole, for a method that is handled by the group: runs of them go through a kernel (`lean`), one that has
+other headers than the last is taken here; `incoming` has every other frame.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from pump_service.door import frames
 from pump_service.door.batch import Batch
 from pump_service.door.calls import Call, HandlerCall, PlainCall
 from pump_service.door.frames import ConnectionFault, StreamFault
-from pump_service.door.group import Answer, Refusal
+from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.headers import HeaderReader
 from pump_service.door.incoming import Incoming
+from pump_service.door.lean import FACTS, SHORTEST, SOONEST, take_calls
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Group, Head
 from pump_service.door.sender import Sender
@@ -57,6 +61,10 @@ class Connection(asyncio.Protocol):
         self._rest: list[bytes] = []
         self._rest_size = 0
         self._need = len(frames.PREFACE)
+        # Header block of the last common call, which the next ones are expected to have; twice.
+        self._repeated = b""
+        self._block = np.frombuffer(b"", np.uint8)
+        self._facts = np.zeros(FACTS, np.int64)
         self._held_bytes = 0  # of requests that handlers have not taken
         self._assembling = 0  # of requests that are not complete
         self._uncredited = 0
@@ -217,7 +225,17 @@ class Connection(asyncio.Protocol):
         head: Head | None = None
         batch: Batch | None = None
         now = self.heard
+        view = np.frombuffer(data, np.uint8)
+        may_run = bool(self._repeated)
         while size - at >= 9:
+            if may_run:
+                may_run = False  # what ends a run is looked at here before the next
+                if room > 0 and (run := self._take_run(view, at, last, room, most)):
+                    room -= len(run)
+                    at, more, _ = self._facts.tolist()
+                    taken += more
+                    last = run[-1]
+                    continue
             word, flags, stream_id = _HEAD(data, at)
             if word > largest:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, f"a frame of {word >> 8} bytes")
@@ -252,11 +270,9 @@ class Connection(asyncio.Protocol):
                         room -= 1
                         taken += length + 5
                         lean[stream_id] = batch
-                        batch.stream_ids.append(stream_id)
-                        batch.messages.append(data[end + 14 : stop])
-                        if timeout is not None:
-                            batch.deadlines[stream_id] = now + timeout
+                        batch.take(stream_id, data[end + 14 : stop], None if timeout is None else now + timeout)
                         at = stop
+                        may_run = self._may_repeat(block)
                         continue
                     # Read already, and the table has moved: the frame must not be read again.
                     self._request(stream_id, found, timeout)
@@ -275,12 +291,40 @@ class Connection(asyncio.Protocol):
             last = self.last_stream_id
             room = self.limits.streams - len(lean) - len(self.streams) if incoming.lean else 0
             at = end
+            may_run = bool(self._repeated)
             if self.closed:
                 return size
         self.last_stream_id = last
         if taken:
             self.received(taken)
         return at
+
+    def _may_repeat(self, block: bytes) -> bool:
+        """Expect the next calls to have this block; False where that cannot be."""
+        base = self._headers.repeated(block)
+        if base is not None and base != self._repeated:
+            self._repeated = base
+            self._block = np.frombuffer(base, np.uint8)
+        return base is not None
+
+    def _take_run(self, view: NDArray[np.uint8], at: int, last: int, room: int, most: int) -> list[int]:
+        """Take calls like the last one from ``at`` on; their stream ids. `_facts` has more of them."""
+        known = self._headers.blocks.get(self._repeated)
+        if known is None or not known[0].lean or known[1] is not None:
+            return []  # the peer's table has moved, and with it what the block means
+        room = min(room, (len(view) - at) // (SHORTEST + len(self._block)))
+        if not room:
+            return []
+        wide, timeouts = np.empty((3, room), np.int64), np.empty(room)
+        rows = take_calls(view, at, last, most, self._block, wide, timeouts, self._facts)
+        stream_ids: list[int] = wide[0, :rows].tolist()
+        if rows:
+            batch = self.group(known[0].group)
+            self.lean.update(dict.fromkeys(stream_ids, batch))
+            batch.take_run(stream_ids, Requests(view, wide[1, :rows], wide[2, :rows]))
+            if self._facts[SOONEST] >= 0:
+                batch.time_run(stream_ids, timeouts[:rows] + self.heard, self.heard + float(self._facts[SOONEST]) / 1e9)
+        return stream_ids
 
     def _request(self, stream_id: int, head: Head, timeout: float | None) -> None:
         try:

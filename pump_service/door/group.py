@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self, overload
 
 import grpc
+import numpy as np
+from numpy.typing import NDArray
 
 Trailing = tuple[tuple[str, str | bytes], ...]
 
@@ -27,10 +30,59 @@ class Refusal:
 # `is` first and writes a prebuilt block for a group whose answers are all equal.
 Answer = bytes | Refusal
 
-# Requests are serialized messages without their prefix, in the order in which they came. `answer` is to be called once,
-# on the event loop, with one Answer for each request; calls that ended meanwhile are dropped by the door.
+
+@dataclass(slots=True, eq=False)
+class Requests(Sequence[bytes]):
+    """Serialized messages without their prefix, in the order in which they came.
+
+    Request i is ``data[starts[i] : starts[i] + sizes[i]]``; starts ascend. The buffer is usually that of a socket read.
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, messages: Sequence[bytes]) -> Self:
+        """From single messages."""
+        sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+        data = messages[0] if len(messages) == 1 else b"".join(messages)
+        return cls(np.frombuffer(data, np.uint8), np.cumsum(sizes) - sizes, sizes)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """One behind the other."""
+        if len(parts) == 1:
+            return parts[0]
+        pieces: list[memoryview] = []
+        starts, at = [], 0
+        for part in parts:
+            begin, end = int(part.starts[0]), int(part.starts[-1] + part.sizes[-1])
+            pieces.append(part.data.data[begin:end])
+            starts.append(part.starts + (at - begin))
+            at += end - begin
+        # Through bytes, so that the buffer is read-only as all others are.
+        data = np.frombuffer(b"".join(pieces), np.uint8)
+        return cls(data, np.concatenate(starts), np.concatenate([part.sizes for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        start = int(self.starts[index])
+        return self.data[start : start + int(self.sizes[index])].tobytes()
+
+
+# `answer` is to be called once, on the event loop, with one Answer for each request; calls that ended meanwhile are
+# dropped by the door.
 AnswerGroup = Callable[[Sequence[Answer]], None]
-GroupHandler = Callable[[list[bytes], AnswerGroup], None]
+GroupHandler = Callable[[Requests, AnswerGroup], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ Fields = tuple[Field, ...]
 H = TypeVar("H")
 
 TIMEOUT = b"grpc-timeout"
-_TIMEOUT_LITERAL = b"\x00\x0c" + TIMEOUT  # without indexing, new name
+TIMEOUT_LITERAL = b"\x00\x0c" + TIMEOUT  # without indexing, new name
 _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)  # indices begin at 1
 _DYNAMIC = len(_STATIC)
 _UNIT_S = {ord("H"): 3600.0, ord("M"): 60.0, ord("S"): 1.0, ord("m"): 1e-3, ord("u"): 1e-6, ord("n"): 1e-9}
@@ -64,11 +64,11 @@ class HeaderReader(Generic[H]):
 
     def read(self, block: bytes) -> tuple[H, float | None]:
         """Meaning and timeout in seconds (None = none, MALFORMED = nonsense) of a request's block."""
-        at = block.find(_TIMEOUT_LITERAL)
+        at = block.find(TIMEOUT_LITERAL)
         if at > 0:
             known = self.blocks.get(block[:at])  # a whole block: what follows begins at a field
             if known is not None and known[1] is None:
-                start = at + len(_TIMEOUT_LITERAL) + 1
+                start = at + len(TIMEOUT_LITERAL) + 1
                 # One length byte below 127, not Huffman; the literal ends the block.
                 if start <= len(block) and block[start - 1] == len(block) - start < 0x7F:
                     return known[0], timeout_s(block[start:])
@@ -91,10 +91,17 @@ class HeaderReader(Generic[H]):
     def _keep(self, block: bytes, last: int, head: H, timeout: float | None, timeouts: int) -> None:
         if len(self.blocks) >= _KEPT:
             self.blocks.clear()
-        if not block.startswith(_TIMEOUT_LITERAL, last):
+        if not block.startswith(TIMEOUT_LITERAL, last):
             self.blocks[block] = head, timeout
         elif timeouts == 1:
             self.blocks[block[:last]] = head, None  # what comes before the timeout is the same in the next call
+
+    def repeated(self, block: bytes) -> bytes | None:
+        """What of a block that was read may come again byte for byte: all of it but a ``grpc-timeout`` at its end."""
+        at = block.find(TIMEOUT_LITERAL)
+        base = block[:at] if at > 0 else block
+        known = self.blocks.get(base)
+        return base if known is not None and known[1] is None else None
 
     def fields(self, block: bytes) -> Fields:
         """Fields of any block: trailers, and blocks of streams that are gone, which still move the table."""

@@ -13,7 +13,7 @@ import grpc
 import structlog
 
 from pump_service.door.batch import Batch
-from pump_service.door.group import Answer, Refusal
+from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.routes import Group
 
 log = structlog.get_logger()
@@ -52,13 +52,13 @@ def _hand_over(group: Group, batches: Sequence[Batch]) -> None:
     if len(live) == 1:
         live[0].give()
         return
-    messages = [message for batch in live for message in batch.messages]
+    calls = sum(len(batch.stream_ids) for batch in live)
     answered = False
 
     def answer(answers: Sequence[Answer]) -> None:
         nonlocal answered
-        if answered or len(answers) != len(messages):
-            raise ValueError(f"{len(answers)} answers to {len(messages)} calls of {group.path}, or twice")
+        if answered or len(answers) != calls:
+            raise ValueError(f"{len(answers)} answers to {calls} calls of {group.path}, or twice")
         answered = True
         at = 0
         for batch in live:
@@ -71,8 +71,8 @@ def _hand_over(group: Group, batches: Sequence[Batch]) -> None:
 
     if live:
         try:
-            group.handler(messages, answer)
+            group.handler(Requests.joined([run for batch in live for run in batch.requests()]), answer)
         except Exception as error:
             log.exception("call_failed", method=group.path)
             if not answered:
-                answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * len(messages))
+                answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * calls)

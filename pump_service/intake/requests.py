@@ -58,14 +58,13 @@ def _one(
 
 @kernel
 def walk_group(
-    data: Bytes, lengths: Ints, cluster: np.uint64, starts: Ints, sizes: Ints, narrow: Bytes, wide: Ints, facts: Ints
-) -> None:
-    """``binlog.WriteBinlogReq`` messages, one behind the other."""
-    begin = np.int64(0)
+    data: Bytes, begins: Ints, lengths: Ints, cluster: np.uint64, starts: Ints, sizes: Ints, narrow: Bytes, wide: Ints,
+    facts: Ints,
+) -> None:  # fmt: skip
+    """``binlog.WriteBinlogReq`` messages, wherever they lie."""
     for row in range(len(lengths)):
-        end = begin + lengths[row]
-        pos = begin
-        begin = end
+        pos = begins[row]
+        end = pos + lengths[row]
         narrow[0, row] = OTHER
         found = np.uint64(0)
         if pos < end and data[pos] == 0x08:
@@ -123,12 +122,10 @@ def _room(n: int) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int6
     return wide[:2], np.zeros((3, n), np.uint8), wide[2:], np.zeros(_FACTS, np.int64)
 
 
-def read_group(requests: list[bytes], cluster_id: int) -> Intake:
-    """Serialized ``WriteBinlogReq`` messages, one payload each."""
-    data = np.frombuffer(requests[0] if len(requests) == 1 else b"".join(requests), np.uint8)
-    lengths = np.fromiter(map(len, requests), np.int64, len(requests))
-    places, narrow, wide, facts = _room(len(requests))
-    walk_group(data, lengths, np.uint64(cluster_id), places[0], places[1], narrow, wide, facts)
+def read_group(data: Bytes, begins: NDArray[np.int64], lengths: NDArray[np.int64], cluster_id: int) -> Intake:
+    """Serialized ``WriteBinlogReq`` messages, one payload each: message i is ``data[begins[i] :][: lengths[i]]``."""
+    places, narrow, wide, facts = _room(len(begins))
+    walk_group(data, begins, lengths, np.uint64(cluster_id), places[0], places[1], narrow, wide, facts)
     return _made(data, places, narrow, wide, facts)
 
 

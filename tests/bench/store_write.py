@@ -40,6 +40,7 @@ def _requests(cluster_id: int, first: int, count: int, size: int) -> list[bytes]
 def run_here(work: Path, size: int, group: int, seconds: float) -> dict[str, float]:
     """Write for some seconds in this process; records, seconds, CPU seconds."""
     from include.settings import PumpSettings
+    from pump_service.door.group import Requests
     from pump_service.intake.requests import read_group
     from pump_service.store.store import Store
     from pump_service.warm import warm
@@ -60,7 +61,8 @@ def run_here(work: Path, size: int, group: int, seconds: float) -> dict[str, flo
     began, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - began < seconds and records < len(groups) * group:
         slots.acquire()
-        intake = read_group(groups[records // group], 7)
+        requests = Requests.of(groups[records // group])
+        intake = read_group(requests.data, requests.starts, requests.sizes, 7)
         store.submit_block(intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes, done)
         records += group
     while len(store._indexer.queue) or store.synced_end != store._indexer.indexed_end:

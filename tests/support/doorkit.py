@@ -15,7 +15,7 @@ import hpack
 from hyperframe.frame import Frame
 
 from pump_service.door.connection import Connection
-from pump_service.door.group import Answer, Messages
+from pump_service.door.group import Answer, Messages, Requests
 from pump_service.door.limits import DEFAULT_LIMITS, Limits
 from pump_service.door.server import Server
 from pump_service.door.sniff import Sniffer
@@ -76,8 +76,8 @@ class Echo:
         self.pieces = 3
         self.cancelled = 0
 
-    def group(self, requests: list[bytes], answer: Callable[[Sequence[Answer]], None]) -> None:
-        self.groups.append((requests, answer))
+    def group(self, requests: Requests, answer: Callable[[Sequence[Answer]], None]) -> None:
+        self.groups.append((list(requests), answer))
         if self.answer_groups:
             answer(list(requests))
 

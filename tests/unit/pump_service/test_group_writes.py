@@ -20,7 +20,7 @@ from include.registry.file import FileCluster
 from pump_service.api import writes
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
-from pump_service.door.group import Answer, Refusal
+from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.horizon import Horizon, Timestamps
 from pump_service.ingest import Ingest
 from pump_service.lifecycle import Action, Lifecycle
@@ -53,7 +53,7 @@ class Bench:
         """One group."""
         answered: asyncio.Future[Sequence[Answer]] = asyncio.get_running_loop().create_future()
         requests = [WriteBinlogReq(clusterID=cluster_id, payload=payload).SerializeToString() for payload in payloads]
-        self.groups.write_group(requests, answered.set_result)
+        self.groups.write_group(Requests.of(requests), answered.set_result)
         return await answered
 
 
@@ -211,7 +211,7 @@ def test_an_answer_that_fails_keeps_no_other_back(tmp_path: Path) -> None:
 
         request = WriteBinlogReq(clusterID=CLUSTER, payload=prewrite(9, b"v" * (2 << 20)).payload).SerializeToString()
         with capture_logs() as logs, bench.store._writer.lock:
-            bench.groups.write_group([request], fail)
+            bench.groups.write_group(Requests.of([request]), fail)
             after = [asyncio.ensure_future(bench.write(prewrite(n).payload)) for n in (10, 11)]
             await asyncio.sleep(0)
         with capture_logs() as logs:

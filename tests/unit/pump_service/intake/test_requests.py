@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from include.errors import BadBinlog
@@ -53,7 +54,12 @@ def test_a_group_of_requests_holds_what_protobuf_finds_in_each(seed: int) -> Non
         )
         for payload in _payloads(chance, 100)
     ]
-    intake = read_group(requests, CLUSTER)
+    # Between them lies what is no request: they come as they lie in a socket read.
+    gaps = [chance.randbytes(chance.randrange(30)) for _ in requests]
+    lengths = np.fromiter(map(len, requests), np.int64)
+    begins = np.cumsum(lengths + np.fromiter(map(len, gaps), np.int64)) - lengths
+    data = np.frombuffer(b"".join(gap + request for gap, request in zip(gaps, requests, strict=True)), np.uint8)
+    intake = read_group(data, begins, lengths, CLUSTER)
     good = 0
     latest = prewrites = probes = 0
     for row, request in enumerate(requests):

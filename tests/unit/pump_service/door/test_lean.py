@@ -1,0 +1,230 @@
+"""Runs of calls that go through the kernel: the same comes of them as of calls that are taken one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pump_service.door import connection as door_connection
+from pump_service.door.connection import Connection
+from pump_service.door.group import Requests
+from pump_service.door.headers import MALFORMED, TIMEOUT_LITERAL, timeout_s
+from pump_service.door.lean import FACTS, SOONEST, take_calls
+from pump_service.door.limits import Limits
+from tests.support.doorkit import GROUP, UNARY, Peer, answers, frame, prefixed, statuses
+from tests.unit.pump_service.door.test_protocol import run
+
+LIMITS = Limits(message=3000, streams=60)
+
+
+def with_timeout(block: bytes, value: bytes) -> bytes:
+    return block + TIMEOUT_LITERAL + bytes([len(value)]) + value
+
+
+def call(stream_id: int, block: bytes, message: bytes) -> bytes:
+    return frame(1, 4, stream_id, block) + frame(0, 1, stream_id, prefixed(message))
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many calls each run of the kernel took."""
+    found: list[int] = []
+
+    def spy(*args: Any) -> int:
+        rows = take_calls(*args)
+        found.append(rows)
+        return rows
+
+    monkeypatch.setattr(door_connection, "take_calls", spy)
+    return found
+
+
+def test_calls_like_the_last_one_are_taken_in_one_run(taken: list[int]) -> None:
+    @run
+    async def check() -> None:
+        peer = Peer(limits=LIMITS).greet()
+        peer.send(peer.call(GROUP, b"first")[1])  # its fields go into the table
+        peer.send(peer.call(GROUP, b"second")[1])
+        await peer.settle()
+        taken.clear()
+        block = peer.block(GROUP)
+        calls = [(11 + 2 * n, with_timeout(block, b"%dS" % n) if n % 2 else block) for n in range(40)]
+        peer.send(b"".join(call(n, each, b"m%d" % n) for n, each in calls))
+        assert taken == [40]
+        assert peer.echo.groups[-1][0] == [b"m%d" % n for n, _ in calls]
+        assert answers(await peer.settle()) == {n: (prefixed(b"m%d" % n), {"grpc-status": "0"}) for n, _ in calls}
+        assert peer.connection.idle
+
+    check()
+
+
+def test_no_run_is_longer_than_streams_are_allowed(taken: list[int]) -> None:
+    @run
+    async def check() -> None:
+        peer = Peer(limits=LIMITS).greet()
+        peer.send(peer.call(GROUP, b"")[1])
+        peer.send(peer.call(GROUP, b"")[1])
+        await peer.settle()
+        peer.echo.answer_groups = False
+        taken.clear()
+        block = peer.block(GROUP)
+        peer.send(b"".join(call(11 + 2 * n, block, b"x") for n in range(70)))
+        assert taken[0] == 60
+        assert len(peer.connection.lean) == 60
+        refused = [each for each in await peer.settle() if each.type == 3]
+        assert [each.stream_id for each in refused] == [11 + 2 * n for n in range(60, 70)]
+
+    check()
+
+
+def test_calls_of_a_run_end_each_at_its_own_deadline() -> None:
+    @run
+    async def check() -> None:
+        peer = Peer(limits=LIMITS).greet()
+        peer.send(peer.call(GROUP, b"")[1])
+        peer.send(peer.call(GROUP, b"")[1])
+        await peer.settle()
+        peer.echo.groups.clear()
+        peer.echo.answer_groups = False
+        block = peer.block(GROUP)
+        blocks = [with_timeout(block, b"40m"), block, with_timeout(block, b"100S"), with_timeout(block, b"90m")]
+        peer.send(b"".join(call(11 + 2 * n, each, b"x") for n, each in enumerate(blocks)))
+        begun = asyncio.get_running_loop().time()
+        seen: dict[int, float] = {}
+        while len(seen) < 2:
+            await asyncio.sleep(0.005)
+            found = statuses(peer.frames())
+            assert all(status[0] == 4 for status in found.values())
+            seen |= dict.fromkeys(found, asyncio.get_running_loop().time() - begun)
+        assert list(seen) == [11, 17]
+        assert seen[11] >= 0.04
+        assert seen[17] >= 0.09
+        ((requests, answer),) = peer.echo.groups
+        assert len(requests) == 4
+        answer([b"done"] * 4)
+        assert set(answers(await peer.settle())) == {13, 15}
+        assert not len(peer.connection.deadlines)
+
+    check()
+
+
+# ---- the same as one by one ------------------------------------------------------------------------------------------
+
+TIMEOUTS = (b"1S", b"99999999H", b"100000m", b"0S", b"00000007S", b"123456789S", b"", b"S", b"5", b"5x", b"-5S", b"5 S")
+
+
+def _odd(chance: random.Random, stream_id: int, block: bytes, message: bytes) -> bytes:
+    """Something that is not quite a common call."""
+    data = prefixed(message)
+    kinds: list[Callable[[], bytes]] = [
+        lambda: frame(1, 4, stream_id, block) + frame(0, 0, stream_id, data) + frame(0, 1, stream_id),
+        lambda: frame(1, 4, stream_id, block) + frame(0, 9, stream_id, b"\x03" + data + bytes(3)),
+        lambda: frame(1, 4, stream_id, block) + frame(0, 1, stream_id, data[:-1] if message else data[:3]),
+        lambda: frame(1, 4, stream_id, block) + frame(0, 1, stream_id, data + b"!"),
+        lambda: frame(1, 4, stream_id, block) + frame(0, 1, stream_id, b"\x01" + data[1:]),
+        lambda: frame(1, 5, stream_id, block),
+        lambda: frame(1, 36, stream_id, b"\0\0\0\0\x10" + block) + frame(0, 1, stream_id, data),
+        lambda: frame(1, 4, stream_id, block) + frame(6, 0, 0, b"12345678") + frame(0, 1, stream_id, data),
+        lambda: frame(1, 4, stream_id, block) + frame(3, 0, stream_id, b"\0\0\0\x08"),
+        lambda: frame(1, 4, stream_id, block) + frame(0, 1, stream_id, prefixed(bytes(LIMITS.message + 1))),
+        lambda: frame(1, 0, stream_id, block[:3]) + frame(9, 4, stream_id, block[3:]) + frame(0, 1, stream_id, data),
+        lambda: frame(6, 0, 0, b"pingpong") + call(stream_id, block, message),
+        lambda: frame(8, 0, 0, b"\0\0\1\0") + call(stream_id, block, message),
+        lambda: call(stream_id, block, message) + frame(8, 0, stream_id, b"\0\0\1\0"),
+    ]
+    # These end the connection, so they come rarely.
+    if chance.random() < 0.03:
+        kinds = [
+            lambda: frame(1, 4, stream_id, block) + frame(0, 1, stream_id + 2, data),
+            lambda: frame(1, 0, stream_id, block) + frame(0, 1, stream_id, data),
+            lambda: frame(1, 5, stream_id, block) + frame(0, 1, stream_id, data),
+            lambda: call(stream_id + 1, block, message),
+            lambda: call(max(stream_id - 4, 1), block, message),
+            lambda: call(stream_id, block + b"\xff\xff\xff\xff\xff\xff", message),
+        ]
+    return chance.choice(kinds)()
+
+
+def _conversation(chance: random.Random, block: bytes, other: bytes) -> list[bytes]:
+    """What a connection reads, from stream 5 on."""
+    first = call(5, block, b"one") + call(7, block, b"other")
+    stream_id, sent = 9, b""
+    for _ in range(chance.randint(20, 80)):
+        message = chance.randbytes(chance.choice([0, 1, 5, 90, 1000]))
+        kind = chance.random()
+        head = block
+        if kind < 0.25:
+            head = with_timeout(block, chance.choice(TIMEOUTS))
+        elif kind < 0.3:
+            head = chance.choice([other, block + b"\x00\x03x-a\x01b", with_timeout(block, b"3S") + b"\x00\x01y\x01z"])
+        sent += call(stream_id, head, message) if chance.random() < 0.85 else _odd(chance, stream_id, head, message)
+        stream_id += chance.choice([2, 2, 2, 6])
+    cuts = sorted(chance.randrange(len(sent)) for _ in range(chance.randint(0, 6)))
+    return [first, *(sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True) if a < b)]
+
+
+async def _converse(seed: int) -> tuple[bytes, list[list[bytes]], list[Any], bool]:
+    """What was written, the groups, the single calls, and whether the connection has ended."""
+    peer = Peer(limits=LIMITS).greet()
+    for stream_id, path in ((1, GROUP), (3, UNARY)):  # from here on their fields are in the table
+        peer.send(call(stream_id, peer.block(path), b""))
+    out = b""
+    for data in _conversation(random.Random(seed), peer.block(GROUP), peer.block(UNARY)):
+        if not peer.connection.closed:
+            peer.send(data)
+        for _ in range(12):
+            await asyncio.sleep(0)
+        out += bytes(peer.wire.written)
+        peer.wire.written.clear()
+    return out, [requests for requests, _ in peer.echo.groups], peer.echo.seen, peer.connection.closed
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_runs_are_answered_as_the_same_calls_one_by_one(
+    seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_kernel = asyncio.run(_converse(seed))
+    assert sum(taken)
+    monkeypatch.setattr(Connection, "_may_repeat", lambda *_: False)
+    taken.clear()
+    assert asyncio.run(_converse(seed)) == by_kernel
+    assert not taken
+
+
+@pytest.mark.parametrize("value", [*TIMEOUTS, b"17m", b"17u", b"17n", b"17M", b"17H", bytes(130)])
+def test_a_timeout_is_what_the_plain_way_says(value: bytes) -> None:
+    block = b"\x82"
+    data = np.frombuffer(call(1, with_timeout(block, value[:120]), b"m"), np.uint8)
+    timeouts, facts = np.empty(1), np.empty(FACTS, np.int64)
+    rows = take_calls(
+        data, 0, 0, 100, np.frombuffer(block, np.uint8), np.empty((3, 1), np.int64), timeouts, facts
+    )  # fmt: skip
+    plain = timeout_s(value[:120]) if value else MALFORMED
+    assert rows == (plain != MALFORMED)
+    if rows:
+        assert timeouts[0] == plain
+        assert facts[SOONEST] == int(min(plain, 1e9) * 1e9)
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_a_sequence_and_can_be_joined() -> None:
+    read = struct.pack("3s5s2s4s", b"xxx", b"first", b"--", b"last")
+    some = Requests(np.frombuffer(read, np.uint8), np.array([3, 10]), np.array([5, 4]))
+    more = Requests.of([b"", b"other", b""])
+    assert list(some) == [b"first", b"last"]
+    assert Requests.joined([some]) is some
+    joined = Requests.joined([some, more, some])
+    assert list(joined) == [b"first", b"last", b"", b"other", b"", b"first", b"last"]
+    assert joined[1:4] == [b"last", b"", b"other"]
+    assert joined[-1] == b"last"
+    assert len(joined) == 7
+    assert list(Requests.of([b"alone"])) == [b"alone"]
+    assert not joined.data.flags.writeable
