@@ -35,7 +35,7 @@ PERSIST_EVERY_S = 1.0
 RETRY_S = 1.0
 
 # How long records may wait for more to be indexed together, and how many are enough. Only pullers wait for it.
-LINGER_S = 0.005
+LINGER_S = 0.02
 _ENOUGH_RECORDS = 4096
 # Most records that are indexed at once, however many wait.
 _AT_ONCE = 1 << 16
