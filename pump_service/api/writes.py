@@ -55,7 +55,7 @@ class GroupWrites:
         if not self._ingest.take(intake, done):
             task = asyncio.get_running_loop().create_task(self._later(requests, intake, done, answer, began))
             self._careful.add(task)
-            held = self._ingest.hold(int(requests.sizes.sum()), len(requests))
+            held = self._ingest.hold(len(requests.data), len(requests))
 
             def ended(task: asyncio.Task[None]) -> None:
                 self._careful.discard(task)

@@ -77,9 +77,10 @@ class Batch:
             self._single = []
 
     def requests(self) -> list[Requests]:
-        """All of them, in order, in one piece or several."""
+        """All of them, in order, in one piece or several; once, for each may hold all of a socket read."""
         self._end_single()
-        return self._runs
+        runs, self._runs = self._runs, []
+        return runs
 
     def hand_over(self) -> None:
         """Give the requests to the handler."""
@@ -109,7 +110,6 @@ class Batch:
         if self._answered or len(answers) != len(self.stream_ids):
             raise ValueError(f"{len(answers)} answers to {len(self.stream_ids)} calls of {self.group.path}, or twice")
         self._answered = True
-        self._runs = []
         if self._bucket:
             self._connection.deadlines.discard(self._bucket, self)
         if self._connection.closed:

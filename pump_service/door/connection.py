@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from pump_service.door import frames
 from pump_service.door.batch import Batch
@@ -22,7 +21,7 @@ from pump_service.door.frames import ConnectionFault, StreamFault
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.headers import HeaderReader
 from pump_service.door.incoming import Incoming
-from pump_service.door.lean import FACTS, SHORTEST, SOONEST, take_calls
+from pump_service.door.lean import FACTS, SHORTEST, SOONEST, TAKEN, take_calls
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Group, Head
 from pump_service.door.sender import Sender
@@ -225,12 +224,12 @@ class Connection(asyncio.Protocol):
         head: Head | None = None
         batch: Batch | None = None
         now = self.heard
-        view = np.frombuffer(data, np.uint8)
         may_run = bool(self._repeated)
         while size - at >= 9:
             if may_run:
                 may_run = False  # what ends a run is looked at here before the next
-                if room > 0 and (run := self._take_run(view, at, last, room, most)):
+                same = data[at + 3] == 1 and data.startswith(self._repeated, at + 9)
+                if same and room > 0 and (run := self._take_run(data, at, last, room, most)):
                     room -= len(run)
                     at, more, _ = self._facts.tolist()
                     taken += more
@@ -300,28 +299,30 @@ class Connection(asyncio.Protocol):
         return at
 
     def _may_repeat(self, block: bytes) -> bool:
-        """Expect the next calls to have this block; False where that cannot be."""
+        """Whether the next calls are expected to have this block: two in a row had, or it is the next read."""
         base = self._headers.repeated(block)
-        if base is not None and base != self._repeated:
-            self._repeated = base
-            self._block = np.frombuffer(base, np.uint8)
-        return base is not None
+        if base is None or base == self._repeated:
+            return base is not None
+        self._repeated = base
+        self._block = np.frombuffer(base, np.uint8)
+        return False
 
-    def _take_run(self, view: NDArray[np.uint8], at: int, last: int, room: int, most: int) -> list[int]:
+    def _take_run(self, data: bytes, at: int, last: int, room: int, most: int) -> list[int]:
         """Take calls like the last one from ``at`` on; their stream ids. `_facts` has more of them."""
         known = self._headers.blocks.get(self._repeated)
         if known is None or not known[0].lean or known[1] is not None:
             return []  # the peer's table has moved, and with it what the block means
-        room = min(room, (len(view) - at) // (SHORTEST + len(self._block)))
-        if not room:
-            return []
-        wide, timeouts = np.empty((3, room), np.int64), np.empty(room)
-        rows = take_calls(view, at, last, most, self._block, wide, timeouts, self._facts)
+        if len(data) - at < 2 * (SHORTEST + len(self._block)):
+            return []  # one costs less without
+        view = np.frombuffer(data, np.uint8)
+        wide, timeouts = self.server.columns
+        rows = take_calls(view, at, last, most, self._block, wide, timeouts[:room], self._facts)
         stream_ids: list[int] = wide[0, :rows].tolist()
         if rows:
+            places = wide[1:, :rows].copy()
             batch = self.group(known[0].group)
             self.lean.update(dict.fromkeys(stream_ids, batch))
-            batch.take_run(stream_ids, Requests(view, wide[1, :rows], wide[2, :rows]))
+            batch.take_run(stream_ids, Requests(view, places[0], places[1], int(self._facts[TAKEN]) - 5 * rows))
             if self._facts[SOONEST] >= 0:
                 batch.time_run(stream_ids, timeouts[:rows] + self.heard, self.heard + float(self._facts[SOONEST]) / 1e9)
         return stream_ids

@@ -14,6 +14,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+_SLACK = 4 << 10  # bytes of a buffer that may be held for nothing
 Trailing = tuple[tuple[str, str | bytes], ...]
 
 
@@ -35,25 +36,28 @@ Answer = bytes | Refusal
 class Requests(Sequence[bytes]):
     """Serialized messages without their prefix, in the order in which they came.
 
-    Request i is ``data[starts[i] : starts[i] + sizes[i]]``; starts ascend. The buffer is usually that of a socket read.
+    Request i is ``data[starts[i] : starts[i] + sizes[i]]``; starts ascend. The buffer is usually that of a socket read,
+    of which they are a good part: whoever holds them holds all of it.
     """
 
     data: NDArray[np.uint8]
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    message_bytes: int  # of all messages
 
     @classmethod
     def of(cls, messages: Sequence[bytes]) -> Self:
         """From single messages."""
         sizes = np.fromiter(map(len, messages), np.int64, len(messages))
         data = messages[0] if len(messages) == 1 else b"".join(messages)
-        return cls(np.frombuffer(data, np.uint8), np.cumsum(sizes) - sizes, sizes)
+        return cls(np.frombuffer(data, np.uint8), np.cumsum(sizes) - sizes, sizes, len(data))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """One behind the other."""
+        """One behind the other, in a buffer that holds little else."""
         if len(parts) == 1:
-            return parts[0]
+            (part,) = parts
+            return part if len(part.data) <= 2 * part.message_bytes + _SLACK else cls.of(list(part))
         pieces: list[memoryview] = []
         starts, at = [], 0
         for part in parts:
@@ -63,7 +67,8 @@ class Requests(Sequence[bytes]):
             at += end - begin
         # Through bytes, so that the buffer is read-only as all others are.
         data = np.frombuffer(b"".join(pieces), np.uint8)
-        return cls(data, np.concatenate(starts), np.concatenate([part.sizes for part in parts]))
+        sizes = np.concatenate([part.sizes for part in parts])
+        return cls(data, np.concatenate(starts), sizes, sum(part.message_bytes for part in parts))
 
     def __len__(self) -> int:
         return len(self.starts)

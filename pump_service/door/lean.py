@@ -73,8 +73,8 @@ def take_calls(
     """Calls from ``at`` on; returns how many.
 
     ``last``: their stream ids are above it. ``most``: bytes of a message. ``wide`` gets stream ids, and where the
-    messages begin and how long they are; it and ``timeouts`` have as many columns as calls may be taken. A call
-    without a timeout has infinity.
+    messages begin and how long they are. No more calls are taken than ``timeouts`` has room for, which has infinity
+    for a call without one.
     """
     rows, size = 0, len(data)
     taken = 0
@@ -120,7 +120,12 @@ def take_calls(
     return rows
 
 
+def columns(calls: int) -> tuple[Ints, NDArray[np.float64]]:
+    """``wide`` and ``timeouts`` for so many calls, to be used again and again."""
+    return np.empty((3, calls), np.int64), np.empty(calls)
+
+
 def warm() -> None:
     """Load the kernel."""
     data = np.frombuffer(b"", np.uint8)
-    take_calls(data, 0, 0, 0, data, np.empty((3, 1), np.int64), np.empty(1), np.empty(FACTS, np.int64))
+    take_calls(data, 0, 0, 0, data, *columns(1), np.empty(FACTS, np.int64))

@@ -18,6 +18,7 @@ from pump_service.door.connection import Connection
 from pump_service.door.deadlines import Deadlines
 from pump_service.door.frames import PING, frame
 from pump_service.door.group import GroupHandler, Refusal
+from pump_service.door.lean import columns
 from pump_service.door.limits import DEFAULT_LIMITS, Limits
 from pump_service.door.routes import Routes
 from pump_service.door.sniff import Sniffer
@@ -57,6 +58,7 @@ class Server:
         self._sniffers: set[Sniffer] = set()
         self._servers: list[asyncio.Server] = []
         self.turn = Turn(asyncio.get_running_loop())
+        self.columns = columns(self.limits.streams)  # what a run of calls on any connection is read into
         self.feeders = 0  # connections that bring requests in plenty
         self.paused = False  # whoever takes the requests has no room
         self._stopping = False

@@ -123,6 +123,12 @@ def _behind(
 ) -> int:  # fmt: skip
     """Note what does not read at the end of a scan; where reading goes on."""
     size = whole = handle.size()
+    for stretch in skipped:
+        if stretch.start == scan.end:
+            report.damages.append(
+                Damage(file=name, start=scan.end, stop=stretch.stop, reason=scan.problem, accepted=True)
+            )
+            return min(stretch.stop, whole)
     if last:
         size = recovery.written_end(handle, scan.end, size)
         if size == scan.end:
@@ -139,8 +145,7 @@ def _behind(
     if follower is None and last and recovery.is_torn(handle, scan.end, size):
         report.notes.append(f"{name}: a torn tail of {size - scan.end} bytes at {scan.end}, which the next start cuts")
         return whole
-    accepted = Stretch(scan.end, stop) in skipped
-    report.damages.append(Damage(file=name, start=scan.end, stop=stop, reason=scan.problem, accepted=accepted))
+    report.damages.append(Damage(file=name, start=scan.end, stop=stop, reason=scan.problem))
     return stop
 
 

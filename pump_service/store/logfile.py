@@ -24,7 +24,7 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 # a half of its time. Larger writes gain nothing from it.
 AHEAD_BYTES = 64 << 10
 AHEAD_FOR = 32 << 10
-_PAGE = 4 << 10
+PAGE = 4 << 10
 _ZEROS = bytes(AHEAD_BYTES)
 
 
@@ -35,13 +35,17 @@ class LogFile:
         self.fid = fid
         self.path = path
         self.handle = handle
-        self.end = end  # behind the last record; a footer lies behind it
-        self.synced_end = end
-        self._laid_end = end  # zeros lie between `end` and here
+        self.ends_at(end)
         self._lays_ahead = True
         self.sealed = sealed
         self.max_ts = max_ts
         self.skipped: Sequence[Stretch] = ()  # accepted as damaged: no record lies there
+
+    def ends_at(self, end: int) -> None:
+        """All records of the file lie before this offset, and nothing but perhaps a footer behind it."""
+        self.end = end
+        self.synced_end = end
+        self._laid_end = end  # zeros lie between `end` and here
 
     @classmethod
     def create(cls, fs: FileSystem, directory: Path, fid: int) -> LogFile:
@@ -74,7 +78,7 @@ class LogFile:
 
     def _laid_ahead(self, chunks: Sequence[bytes | memoryview], end: int, limit: int) -> bool:
         """Write records, and zeros behind them; False when the records are still to be written."""
-        zeros = (min(end + AHEAD_BYTES, limit) & -_PAGE) - end
+        zeros = (min(end + AHEAD_BYTES, limit) & -PAGE) - end
         if zeros <= 0 or end - self.end > AHEAD_FOR or not self._lays_ahead:
             return False
         try:

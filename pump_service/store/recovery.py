@@ -25,7 +25,7 @@ from pump_service.store import frame
 from pump_service.store.block import Block
 from pump_service.store.crc import crc32c_of
 from pump_service.store.fs import FileSystem, LogHandle
-from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR
+from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR, PAGE
 from pump_service.store.skips import SkippingScan, Stretch
 
 log = structlog.get_logger(__name__)
@@ -92,8 +92,20 @@ def examine(
         torn = is_torn(handle, scan.end, size)
     else:
         # Good behind bad: the sectors of one unanswered write came out of order, or bytes rotted.
-        torn = scan.end >= synced_floor and left <= UNSYNCED_BYTES and _has_zero_sector(handle, scan.end, follower)
+        torn = (
+            scan.end >= synced_floor
+            and left <= UNSYNCED_BYTES
+            and _has_zero_sector(handle, scan.end, follower)
+            and not _appended_behind_zeros(handle, scan.end, follower)
+        )
     return Tail(kind=TailKind.TORN if torn else TailKind.DAMAGED, end=scan.end, size=whole, reason=scan.problem)
+
+
+def _appended_behind_zeros(handle: LogHandle, end: int, follower: int) -> bool:
+    """Whether another program wrote on behind what was laid ahead, as the Go Pump does: that may have been answered."""
+    if follower % PAGE or follower - end > AHEAD_BYTES + AHEAD_FOR:
+        return False
+    return not any(handle.read_at(end, follower - end))
 
 
 def written_end(handle: LogHandle, end: int, size: int) -> int:
@@ -123,24 +135,37 @@ def is_torn(handle: LogHandle, end: int, size: int) -> bool:
         return True  # a record or a footer that simply ends too early
     magic, length, checksum = frame.decode_header(handle.read_at(end, frame.HEADER_BYTES))
     if magic == frame.RECORD_MAGIC and begin + length >= size:
+        data = handle.read_at(begin, size - begin)
         # Whole, and only its length says otherwise: the checksum does not cover that.
-        if _has_sum(handle, begin, size, checksum):
+        if _has_sum(data, checksum):
             return False
-        if begin + length > size:
+        if begin + length > size or _lacks_last_byte(data, checksum):
             return True
     return _has_zero_sector(handle, end, size)
 
 
-def _has_sum(handle: LogHandle, begin: int, size: int, checksum: int) -> bool:
-    """Whether a payload with this checksum ends at ``size``, or before it among zeros."""
-    data = handle.read_at(begin, size - begin)
-    used = len(data.rstrip(b"\0"))
+def _has_sum(data: bytes, checksum: int) -> bool:
+    """Whether a payload with this checksum begins here and ends with the data, or before that among zeros."""
+    last = data[-(AHEAD_BYTES + AHEAD_FOR) :]
+    used = len(data) - len(last) + len(last.rstrip(b"\0"))
+    if used == len(data) - len(last):
+        # More zeros than the writer lays, or nothing else: the sum of nothing is that of a header which is not there.
+        return used > 0 and frame.crc32c(data) == checksum
     found = crc32c_of(frozen(np.frombuffer(data, np.uint8)), 0, used, 0)
-    for _ in range(used, len(data)):
+    # A payload ends with few zeros of its own; each that is tried is a chance to be wrong.
+    for _ in range(min(len(data) - used, SECTOR)):
         if found == checksum:
             return True
         found = crc32c_of(_ZERO, 0, 1, found)
-    return bool(found == checksum)
+    return found == checksum or frame.crc32c(data) == checksum
+
+
+def _lacks_last_byte(data: bytes, checksum: int) -> bool:
+    """Whether all of a payload is there but its last byte, which lay in a sector of its own."""
+    if data[-1:] != b"\0":
+        return False
+    sum_of_rest = crc32c_of(frozen(np.frombuffer(data, np.uint8)), 0, len(data) - 1, 0)
+    return any(crc32c_of(frozen(np.full(1, last, np.uint8)), 0, 1, sum_of_rest) == checksum for last in range(1, 256))
 
 
 def _has_zero_sector(handle: LogHandle, start: int, stop: int) -> bool:

@@ -30,13 +30,15 @@ BLOCK_RECORDS = 1 << 16
 
 _MAGIC = 0x823A56E8
 _HEADER = 16
-_NO_MAGIC, _NO_SUM, _NO_MESSAGE, _NO_TIME = 1, 2, 3, 4
+_NO_MAGIC, _NO_SUM, _NO_MESSAGE, _NO_TIME, _NO_PAYLOAD = 1, 2, 3, 4, 5
 _PROBLEMS = {
     0: "",
     _NO_MAGIC: "no record magic",
     _NO_SUM: "checksum does not match",
     _NO_MESSAGE: "a payload of the value log is no Binlog message",
     _NO_TIME: "a Binlog with a time below 0",
+    # Nobody writes one; where only a magic reached the medium, zeros behind it would pass for its length and checksum.
+    _NO_PAYLOAD: "a record without a payload",
 }
 
 
@@ -55,8 +57,8 @@ def walk(data: bytes, fid: int, base: int) -> Walk:
     at, end = 0, len(data)
     while at + frame.HEADER_BYTES <= end:
         magic, length, checksum = frame.decode_header(data, at)
-        if magic != frame.RECORD_MAGIC:
-            return Walk(entries, at, _PROBLEMS[_NO_MAGIC], 0)
+        if magic != frame.RECORD_MAGIC or not length:
+            return Walk(entries, at, _PROBLEMS[_NO_PAYLOAD if magic == frame.RECORD_MAGIC else _NO_MAGIC], 0)
         begin = at + frame.HEADER_BYTES
         if begin + length > end:
             return Walk(entries, at, "", frame.HEADER_BYTES + length)
@@ -132,6 +134,9 @@ def walk_records(data: Bytes, begin: int, end: int, base: int, tp: Bytes, wide: 
             out[1] = _NO_MAGIC
             break
         length = load_u64(data, pos + 4)
+        if length == 0:
+            out[1] = _NO_PAYLOAD
+            break
         if length > np.uint64(end - pos - _HEADER):
             out[2] = np.int64(min(length, np.uint64(1 << 62))) + _HEADER
             break

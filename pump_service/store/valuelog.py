@@ -20,7 +20,7 @@ from pump_service.store import frame, recovery
 from pump_service.store.block import Block
 from pump_service.store.framing import Framer, Place
 from pump_service.store.fs import FileSystem
-from pump_service.store.logfile import LogFile, file_name, parse_name
+from pump_service.store.logfile import PAGE, LogFile, file_name, parse_name
 from pump_service.store.records import Records
 from pump_service.store.skips import Stretch
 from pump_service.store.summary import FileSummary
@@ -122,7 +122,7 @@ class ValueLog:
         if size >= frame.FOOTER_BYTES:
             max_ts = frame.decode_footer(file.handle.read_at(size - frame.FOOTER_BYTES, frame.FOOTER_BYTES))
         if max_ts is not None:
-            file.end = file.synced_end = size - frame.FOOTER_BYTES
+            file.ends_at(size - frame.FOOTER_BYTES)
             # A footer has no checksum; the summary has one.
             cached = self._cached_summary(file.fid)
             file.max_ts = max(max_ts, cached.max_ts if cached is not None and cached.end == file.end else 0)
@@ -138,7 +138,9 @@ class ValueLog:
         floor = synced_floor.offset if synced_floor.fid == file.fid else 0
         known, skipped = summary.end, file.skipped
         tail = recovery.examine(file.handle, file.fid, known, synced_floor=floor, sink=summary.add, skipped=skipped)
-        odd = tail.kind == recovery.TailKind.TORN or tail.size < size
+        # As zeros end, and records hardly ever do.
+        among_zeros = tail.size < size or (tail.end == size and size % PAGE == 0 and not clean)
+        odd = among_zeros or tail.kind == recovery.TailKind.TORN
         if summary is cached and (tail.kind == recovery.TailKind.DAMAGED or (odd and tail.end == known)):
             # The remembered boundary may belong to another life of the file, and no record behind it says otherwise:
             # read all of it before anything is cut or refused.
@@ -151,7 +153,7 @@ class ValueLog:
             file.handle.truncate(tail.size)  # zeros that were laid ahead
         if tail.kind == recovery.TailKind.TORN:
             recovery.cut_torn_tail(self._fs, file.path, file.handle, tail)
-        file.end = file.synced_end = tail.end
+        file.ends_at(tail.end)
         file.max_ts = max(summary.max_ts, tail.max_ts or 0)
         file.sealed = tail.kind == recovery.TailKind.FOOTER
         self._summaries[file.fid] = summary

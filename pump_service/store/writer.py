@@ -149,6 +149,7 @@ class Writer:
                 self._fail(error)
                 self.on_fault(error)
                 log.exception("writer_stopped")
+            del group  # while it waits for the next: its buffers are answered
 
     def _next_group(self) -> list[_Request] | None:
         """Everything that waits, up to the bytes of a group; None when it is time to end."""

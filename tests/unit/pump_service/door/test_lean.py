@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ from pump_service.door.group import Requests
 from pump_service.door.headers import MALFORMED, TIMEOUT_LITERAL, timeout_s
 from pump_service.door.lean import FACTS, SOONEST, take_calls
 from pump_service.door.limits import Limits
-from tests.support.doorkit import GROUP, UNARY, Peer, answers, frame, prefixed, statuses
+from pump_service.door.server import Server
+from tests.support.doorkit import GROUP, UNARY, Echo, Peer, answers, frame, prefixed, statuses
 from tests.unit.pump_service.door.test_protocol import run
 
 LIMITS = Limits(message=3000, streams=60)
@@ -153,8 +155,8 @@ def _odd(chance: random.Random, stream_id: int, block: bytes, message: bytes) ->
 
 def _conversation(chance: random.Random, block: bytes, other: bytes) -> list[bytes]:
     """What a connection reads, from stream 5 on."""
-    first = call(5, block, b"one") + call(7, block, b"other")
-    stream_id, sent = 9, b""
+    first = b"".join(call(n, block, b"first") for n in (5, 7, 9, 11))
+    stream_id, sent = 13, b""
     for _ in range(chance.randint(20, 80)):
         message = chance.randbytes(chance.choice([0, 1, 5, 90, 1000]))
         kind = chance.random()
@@ -162,15 +164,19 @@ def _conversation(chance: random.Random, block: bytes, other: bytes) -> list[byt
         if kind < 0.25:
             head = with_timeout(block, chance.choice(TIMEOUTS))
         elif kind < 0.3:
-            head = chance.choice([other, block + b"\x00\x03x-a\x01b", with_timeout(block, b"3S") + b"\x00\x01y\x01z"])
+            # The last of them goes into the table, and what the blocks mean has changed.
+            head = chance.choice(
+                [other, block + b"\x00\x03x-a\x01b", with_timeout(block, b"3S") + b"\x00\x01y\x01z"] * 3
+                + [block + b"\x40\x01y\x01z"]
+            )
         sent += call(stream_id, head, message) if chance.random() < 0.85 else _odd(chance, stream_id, head, message)
         stream_id += chance.choice([2, 2, 2, 6])
     cuts = sorted(chance.randrange(len(sent)) for _ in range(chance.randint(0, 6)))
     return [first, *(sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True) if a < b)]
 
 
-async def _converse(seed: int) -> tuple[bytes, list[list[bytes]], list[Any], bool]:
-    """What was written, the groups, the single calls, and whether the connection has ended."""
+async def _converse(seed: int) -> tuple[Any, ...]:
+    """What was written, the groups, the single calls, and what is left in the connection."""
     peer = Peer(limits=LIMITS).greet()
     for stream_id, path in ((1, GROUP), (3, UNARY)):  # from here on their fields are in the table
         peer.send(call(stream_id, peer.block(path), b""))
@@ -182,7 +188,9 @@ async def _converse(seed: int) -> tuple[bytes, list[list[bytes]], list[Any], boo
             await asyncio.sleep(0)
         out += bytes(peer.wire.written)
         peer.wire.written.clear()
-    return out, [requests for requests, _ in peer.echo.groups], peer.echo.seen, peer.connection.closed
+    left = peer.connection
+    state = left.closed, left.last_stream_id, left.recv_window, left._uncredited, list(left.lean), left.early_credit
+    return out, [requests for requests, _ in peer.echo.groups], peer.echo.seen, state, sorted(left.streams)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -212,12 +220,77 @@ def test_a_timeout_is_what_the_plain_way_says(value: bytes) -> None:
         assert facts[SOONEST] == int(min(plain, 1e9) * 1e9)
 
 
+# ---- what is held ----------------------------------------------------------------------------------------------------
+
+
+class Held(Echo):
+    """Handler that keeps requests, as the store does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[Requests] = []
+
+    def group(self, requests: Requests, answer: Callable[[Any], None]) -> None:
+        self.requests.append(requests)
+        self.groups.append((list(requests), answer))
+
+
+def _big_read(first: int, block: bytes) -> bytes:
+    """Two small calls, among much that is nothing."""
+    filler = frame(0x20, 0, 0, bytes(16_000)) * 5
+    return call(first, block, b"one") + call(first + 2, block, b"two") + filler
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+@pytest.mark.parametrize("reads", [1, 2])
+def test_what_waits_for_its_answer_holds_no_whole_reads(connections: int, reads: int) -> None:
+    @run
+    async def check() -> None:
+        server, echo = Server(), Held()
+        echo.register(server)
+        peers = [Peer(server).greet() for _ in range(connections)]
+        for peer in peers:
+            for stream_id in (1, 3, 5):
+                peer.send(call(stream_id, peer.block(GROUP), b"x"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        echo.requests.clear()
+        tracemalloc.start()
+        for peer in peers:
+            peer.send(b"".join(_big_read(11 + 10 * n, peer.block(GROUP)) for n in range(reads)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert sum(map(len, echo.requests)) == 2 * reads * connections
+        assert sum(len(requests.data) for requests in echo.requests) < 5000
+        assert held < 60_000
+
+    check()
+
+
+def test_calls_whose_headers_take_turns_are_not_tried_in_runs(taken: list[int]) -> None:
+    @run
+    async def check() -> None:
+        peer = Peer(limits=LIMITS).greet()
+        for stream_id in (1, 3):
+            peer.send(call(stream_id, peer.block(GROUP), b""))
+        block = peer.block(GROUP)
+        other = block + b"\x00\x03x-a\x01b"
+        taken.clear()
+        peer.send(b"".join(call(11 + 2 * n, other if n % 2 else block, b"") for n in range(20)))
+        peer.send(b"".join(call(111 + 2 * n, block, b"") + frame(8, 0, 0, b"\0\0\0\1") * 5 for n in range(10)))
+        assert len(taken) <= 12
+
+    check()
+
+
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
 def test_requests_are_a_sequence_and_can_be_joined() -> None:
     read = struct.pack("3s5s2s4s", b"xxx", b"first", b"--", b"last")
-    some = Requests(np.frombuffer(read, np.uint8), np.array([3, 10]), np.array([5, 4]))
+    some = Requests(np.frombuffer(read, np.uint8), np.array([3, 10]), np.array([5, 4]), 9)
     more = Requests.of([b"", b"other", b""])
     assert list(some) == [b"first", b"last"]
     assert Requests.joined([some]) is some
@@ -228,3 +301,7 @@ def test_requests_are_a_sequence_and_can_be_joined() -> None:
     assert len(joined) == 7
     assert list(Requests.of([b"alone"])) == [b"alone"]
     assert not joined.data.flags.writeable
+    assert (joined.message_bytes, more.message_bytes) == (23, 5)
+    among = Requests(np.frombuffer(bytes(9000) + read, np.uint8), some.starts + 9000, some.sizes, 9)
+    assert list(Requests.joined([among])) == [b"first", b"last"]
+    assert len(Requests.joined([among]).data) == 9

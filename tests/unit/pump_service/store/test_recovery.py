@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from include.errors import BadRecord, WriterFailed
-from pump_service.store import frame
+from include.proto.binlog_pb2 import Binlog
+from pump_service.store import frame, recovery
 from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR
+from pump_service.store.store import Item
 from tests.support.crashfs import CrashFs, FaultyFs, failing
 from tests.support.storekit import (
     commit,
@@ -96,6 +99,102 @@ def test_a_torn_tail_is_cut_and_the_log_takes_new_records(how: str, ahead: str, 
     store.close()
 
 
+def ends_at(remainder: int, data_dir: Path, kind: Callable[[bytes], Item]) -> tuple[Path, bytes, bytes]:
+    """A file after a kill whose records end at this place of a sector, its bytes up to there, and a record of a kind.
+
+    The record is so long that it ends one byte behind a sector.
+    """
+    store = open_store(data_dir)
+    store_all(store, prewrite(10), commit(10, 20))
+    lengths = {len(frame.encode_record(prewrite(30, b"p" * pad).payload)): pad for pad in range(1, 1200)}
+    end = store.synced_end.offset
+    store_all(store, prewrite(30, b"p" * next(pad for n, pad in lengths.items() if (end + n) % 512 == remainder)))
+    end = store.synced_end.offset
+    store.close()
+    records = (frame.encode_record(kind(b"L" * size).payload) for size in range(900, 3000))
+    record = next(record for record in records if (end + len(record)) % 512 == 1)
+    (path,) = value_files(data_dir)
+    return path, path.read_bytes()[:end], record
+
+
+def of_ddl(value: bytes) -> Item:
+    """Its last byte is a state, not 0."""
+    message = Binlog(
+        tp=0, start_ts=40, commit_ts=0, prewrite_key=b"k", prewrite_value=value, ddl_query=b"q", ddl_job_id=7,
+        ddl_schema_state=5,
+    )  # fmt: skip
+    return Item(message.SerializeToString(), 0, 40, 0, b"k")
+
+
+def reopened(path: Path, before: bytes) -> None:
+    """Torn behind ``before``, and nothing came of the rest."""
+    found = path.read_bytes()
+    store = open_store(path.parent.parent)
+    assert store.synced_end.offset == len(before)
+    assert len(log_payloads(store)) == 3
+    store.close()
+    assert path.with_name(path.name + ".broken").read_bytes() == found[len(before) :]
+
+
+@pytest.mark.row("P5", "P1")
+@pytest.mark.parametrize("ahead", [0, AHEAD_BYTES, AHEAD_BYTES + AHEAD_FOR + 1])
+@pytest.mark.parametrize("remainder", [*range(490, 512), 0, 100])
+def test_a_record_of_which_one_sector_arrived_is_torn_wherever_its_header_was_cut(
+    remainder: int, ahead: int, tmp_path: Path
+) -> None:
+    path, before, record = ends_at(remainder, tmp_path, lambda value: prewrite(40, value))
+    arrived = record[: 512 - remainder]
+    path.write_bytes(before + arrived + bytes(max(len(record) - len(arrived), ahead)))
+    reopened(path, before)
+
+
+@pytest.mark.row("P5", "P1")
+@pytest.mark.parametrize("ahead", [0, 400, AHEAD_BYTES])
+def test_a_record_that_lacks_its_last_byte_alone_is_torn(ahead: int, tmp_path: Path) -> None:
+    path, before, record = ends_at(100, tmp_path, of_ddl)
+    assert record[-1]
+    path.write_bytes(before + record[:-1] + bytes(1 + ahead))
+    reopened(path, before)
+    damaged = bytearray(record[:-1] + bytes(1 + ahead))
+    damaged[50] ^= 1
+    path.write_bytes(before + damaged)
+    with pytest.raises(BadRecord, match="checksum"):
+        open_store(tmp_path)
+
+
+@pytest.mark.row("P5")
+def test_a_large_torn_record_is_judged_by_few_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = []
+    real = recovery.crc32c_of
+    monkeypatch.setattr(recovery, "crc32c_of", lambda *args: sums.append(1) or real(*args))
+    path = filled(tmp_path)
+    before = path.read_bytes()
+    record = frame.encode_record(prewrite(5000, b"L" * (8 << 20)).payload)
+    for arrived in (600, 7 << 20, len(record) - 3000):
+        path.write_bytes(before + record[:arrived] + bytes(len(record) - arrived))
+        store = open_store(tmp_path)
+        assert store.synced_end.offset == len(before)
+        store.close()
+    assert len(sums) < 3000
+
+
+@pytest.mark.row("P5")
+def test_what_another_program_wrote_behind_zeros_is_not_cut(tmp_path: Path) -> None:
+    """The Go Pump appends at the end of the file, whatever lies before it."""
+    store = open_store(tmp_path / "live")
+    store_all(store, prewrite(10), commit(10, 20))
+    end = store.synced_end.offset
+    shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    store.close()
+    (path,) = value_files(tmp_path / "killed")
+    theirs = b"".join(frame.encode_record(item.payload) for item in (prewrite(30), commit(30, 40)))
+    path.write_bytes(path.read_bytes() + theirs)
+    shutil.rmtree(tmp_path / "killed" / "kv")
+    with pytest.raises(BadRecord) as raised:
+        open_store(tmp_path / "killed")
+    assert (raised.value.path, raised.value.offset) == (str(path), end)
+
+
 def flip(offset_from_end: int) -> Callable[[bytes], bytes]:
     def change(data: bytes) -> bytes:
         at = len(data) - offset_from_end
@@ -154,9 +253,6 @@ def test_a_payload_that_ends_like_a_footer_is_no_footer(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     item = prewrite(10)
     # A key is the last field here, so the record ends with the magic of a footer.
-    from include.proto.binlog_pb2 import Binlog
-    from pump_service.store.store import Item
-
     payload = Binlog(tp=0, start_ts=20, commit_ts=0, prewrite_key=bytes(8) + frame.FOOTER_MAGIC_BYTES)
     trick = Item(payload.SerializeToString(), 0, 20, 0)
     assert write(store, item, trick) == [None, None]

@@ -35,7 +35,7 @@ def rows(blocks: list[Block], data: bytes) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("block", [17, 64, 100, 1000, 1 << 20])
 def test_the_kernel_finds_what_the_plain_walk_finds_whatever_the_block_size(block: int, tmp_path: Path) -> None:
     ddl = make_prewrite(15, b"key", ddl_query=b"drop table t", ddl_job_id=300)
-    odd = [b"", b"\x10\x05", b"\x08\x90\x4e\x10\x01", b"\x22\x01k\x08\x00", b"\x10" + b"\xff" * 8 + b"\x7f"]
+    odd = [b"\x10\x05", b"\x08\x90\x4e\x10\x01", b"\x22\x01k\x08\x00", b"\x10" + b"\xff" * 8 + b"\x7f"]
     items = [prewrite(10, b"x" * 500), fake(11), commit(10, 12), prewrite(13, b""), prewrite(14, b"y" * 90)]
     payloads = [item.payload for item in items] + [ddl, *odd]
     path = make(tmp_path / "f", payloads)
@@ -68,6 +68,7 @@ def test_more_records_than_a_block_takes_come_in_several(tmp_path: Path, monkeyp
         (frame.encode_record(prewrite(-1).payload), "a Binlog with a time below 0"),
         (frame.encode_record(commit(5, -(1 << 63)).payload), "a Binlog with a time below 0"),
         (b"\0" * 40, "no record magic"),
+        (frame.RECORD_MAGIC_BYTES + b"\0" * 40, "a record without a payload"),
         (frame.pack_header(frame.RECORD_MAGIC, 1 << 62, 0) + b"abc", "record goes on beyond the end"),
         (frame.encode_record(prewrite(5).payload)[:-1], "record goes on beyond the end"),
         (b"\xe8\x56", "record goes on beyond the end"),
