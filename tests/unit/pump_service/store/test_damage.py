@@ -124,6 +124,25 @@ def test_a_running_pump_is_looked_at_but_for_its_newest_file_and_cannot_be_chang
     store.close()
 
 
+def test_an_accepted_stretch_is_shown_as_such_whatever_lies_behind_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10), commit(10, 20), prewrite(40, b"v" * 100))
+    end = store.synced_end.offset
+    store.close()
+    (path,) = value_files(tmp_path)
+    damage_at(path, end - 50)
+    (found,) = damage.verify(tmp_path).damages
+    damage.accept(tmp_path, [found.name], reason="test", who="test", at=0.0)
+    for behind in (0, 300, 200_000):
+        path.write_bytes(path.read_bytes()[:end] + bytes(behind))
+        report = damage.verify(tmp_path)
+        assert [(each.name, each.accepted) for each in report.damages] == [(found.name, True)]
+        assert report.sound
+    store = open_store(tmp_path)
+    assert store.synced_end.offset == end
+    store.close()
+
+
 def test_missing_files_wrong_footers_and_torn_tails_are_told_apart(tmp_path: Path) -> None:
     filled(tmp_path / "a")
     value_files(tmp_path / "a")[1].unlink()
