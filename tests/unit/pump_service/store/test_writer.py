@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plyvel
 import pytest
 from structlog.testing import capture_logs
@@ -19,6 +21,7 @@ from include import durable
 from include.clock import SystemClock
 from include.errors import PumpReadOnly, WriterFailed
 from include.model.position import Pointer
+from pump_service.intake.parse import parse
 from pump_service.store import index as index_module
 from pump_service.store.fs import REAL_FS
 from pump_service.store.index import IndexFailed
@@ -651,4 +654,21 @@ def test_who_waits_for_the_index_finds_a_prewrite_that_was_answered_before(tmp_p
     go_on.set()
     waiting.join(20)
     assert store.is_unresolved(10)
+    store.close()
+
+
+@pytest.mark.row("P3")
+def test_what_was_answered_is_not_held_while_the_writer_waits_for_more(tmp_path: Path) -> None:
+    """A buffer may be a whole socket read."""
+    store = open_fast(tmp_path, FaultyFs())
+    data = np.frombuffer(prewrite(10).payload, np.uint8)
+    held = weakref.ref(data)
+    sizes = np.array([len(data)])
+    answered = threading.Event()
+    store.submit_block(
+        data, sizes - sizes, sizes, parse(data, sizes - sizes, sizes), len(data), lambda _: answered.set()
+    )
+    del data
+    assert answered.wait(20)
+    until(lambda: held() is None)
     store.close()
