@@ -54,6 +54,7 @@ class GcHold:
         prewrites: Callable[[], tuple[int, int]],
         *,
         ttl_s: float,
+        caught_up: Callable[[], None] = lambda: None,
     ) -> None:
         """Hold nothing yet.
 
@@ -63,6 +64,7 @@ class GcHold:
             oldest: smallest start ts of an indexed prewrite without an outcome, or None.
             prewrites: how many were written, and how many of those are indexed.
             ttl_s: how long a hold lives after it was renewed last.
+            caught_up: waits until what was answered is indexed, for some seconds at most.
         """
         self.service_id = f"pumphouse-pump-{node_id}"
         self._pd = pd
@@ -70,17 +72,23 @@ class GcHold:
         self._prewrites = prewrites
         self._due = 0  # prewrites that were written at the last renewal
         self._ttl_s = max(1, int(ttl_s))
+        self._caught_up = caught_up
         self._held = True  # by an earlier life of this node, for all we know
         self._lock = threading.Lock()
         self._warned = 0
 
-    def renew(self) -> None:
-        """Hold, move or remove the safe point, as what waits now has it."""
+    def renew(self, *, last: bool = False) -> None:
+        """Hold, move or remove the safe point, as what waits now has it.
+
+        ``last``: no renewal follows, so what was written a moment ago and is not indexed yet counts now.
+        """
+        if last:
+            self._caught_up()
         with self._lock:
             # Before the oldest is looked up: what is indexed from here on is in it, or behind at the next renewal.
             written, indexed = self._prewrites()
             oldest = self._oldest()
-            lags, self._due = indexed < self._due, written
+            lags, self._due = indexed < (written if last else self._due), written
             if lags:
                 self._stop(oldest)
             elif oldest is not None:
@@ -109,11 +117,11 @@ class GcHold:
                 await self._try()
                 await asyncio.sleep(min(INTERVAL_S, self._ttl_s / 3))
         finally:
-            await self._try()
+            await self._try(last=True)
 
-    async def _try(self) -> None:
+    async def _try(self, *, last: bool = False) -> None:
         try:
-            await asyncio.to_thread(self.renew)
+            await asyncio.to_thread(self.renew, last=last)
         except (BinlogError, OSError) as error:
             log.warning("gc_hold_failed", error=str(error))
 

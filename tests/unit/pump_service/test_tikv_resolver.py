@@ -360,6 +360,32 @@ def test_where_gc_has_passed_already_the_rest_is_kept_where_it_is(rig: Rig) -> N
     assert rig.hold.reached(start_ts + 100) == start_ts + 10
 
 
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_pump_that_ends_leaves_gc_held_for_what_it_wrote_last(rig: Rig, indexed: bool) -> None:
+    """The prewrite was answered a moment ago: there is no other renewal in which it would count."""
+
+    async def end() -> None:
+        running = asyncio.create_task(rig.hold.run())
+        while rig.hold.service_id in rig.pd.state.services or rig.hold._held:
+            await asyncio.sleep(0.01)
+        rig.prewrites = (1, 0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    start_ts = rig.client.tso()
+
+    def caught_up() -> None:
+        if indexed:
+            rig.oldest, rig.prewrites = start_ts, (1, 1)
+
+    rig.hold = GcHold(
+        rig.client, "pump-1", lambda: rig.oldest, lambda: rig.prewrites, ttl_s=60, caught_up=caught_up
+    )  # fmt: skip
+    asyncio.run(end())
+    held = rig.pd.state.services[rig.hold.service_id][0]
+    assert held == (start_ts - 1 if indexed else rig.client.gc_safe_point())
+
+
 @pytest.mark.parametrize("also", [None, 70])
 def test_gc_stands_still_while_prewrites_are_on_disk_that_the_index_does_not_have_yet(
     rig: Rig, also: int | None
