@@ -47,13 +47,20 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+async def acquainted() -> Peer:
+    """A connection that has had two calls of the group: the fields of the next ones are in the table."""
+    peer = Peer(limits=LIMITS).greet()
+    for message in (b"first", b"second"):
+        peer.send(peer.call(GROUP, message)[1])
+    await peer.settle()
+    peer.echo.groups.clear()
+    return peer
+
+
 def test_calls_like_the_last_one_are_taken_in_one_run(taken: list[int]) -> None:
     @run
     async def check() -> None:
-        peer = Peer(limits=LIMITS).greet()
-        peer.send(peer.call(GROUP, b"first")[1])  # its fields go into the table
-        peer.send(peer.call(GROUP, b"second")[1])
-        await peer.settle()
+        peer = await acquainted()
         taken.clear()
         block = peer.block(GROUP)
         calls = [(11 + 2 * n, with_timeout(block, b"%dS" % n) if n % 2 else block) for n in range(40)]
@@ -69,10 +76,7 @@ def test_calls_like_the_last_one_are_taken_in_one_run(taken: list[int]) -> None:
 def test_no_run_is_longer_than_streams_are_allowed(taken: list[int]) -> None:
     @run
     async def check() -> None:
-        peer = Peer(limits=LIMITS).greet()
-        peer.send(peer.call(GROUP, b"")[1])
-        peer.send(peer.call(GROUP, b"")[1])
-        await peer.settle()
+        peer = await acquainted()
         peer.echo.answer_groups = False
         taken.clear()
         block = peer.block(GROUP)
@@ -88,11 +92,7 @@ def test_no_run_is_longer_than_streams_are_allowed(taken: list[int]) -> None:
 def test_calls_of_a_run_end_each_at_its_own_deadline() -> None:
     @run
     async def check() -> None:
-        peer = Peer(limits=LIMITS).greet()
-        peer.send(peer.call(GROUP, b"")[1])
-        peer.send(peer.call(GROUP, b"")[1])
-        await peer.settle()
-        peer.echo.groups.clear()
+        peer = await acquainted()
         peer.echo.answer_groups = False
         block = peer.block(GROUP)
         blocks = [with_timeout(block, b"40m"), block, with_timeout(block, b"100S"), with_timeout(block, b"90m")]
