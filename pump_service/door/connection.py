@@ -60,9 +60,7 @@ class Connection(asyncio.Protocol):
         self._rest: list[bytes] = []
         self._rest_size = 0
         self._need = len(frames.PREFACE)
-        # Header block of the last common call, which the next ones are expected to have; twice.
-        self._repeated = b""
-        self._block = np.frombuffer(b"", np.uint8)
+        self._repeated = b""  # header block of the last common call, which the next ones are expected to have
         self._facts = np.zeros(FACTS, np.int64)
         self._held_bytes = 0  # of requests that handlers have not taken
         self._assembling = 0  # of requests that are not complete
@@ -304,7 +302,6 @@ class Connection(asyncio.Protocol):
         if base is None or base == self._repeated:
             return base is not None
         self._repeated = base
-        self._block = np.frombuffer(base, np.uint8)
         return False
 
     def _take_run(self, data: bytes, at: int, last: int, room: int, most: int) -> list[int]:
@@ -312,11 +309,11 @@ class Connection(asyncio.Protocol):
         known = self._headers.blocks.get(self._repeated)
         if known is None or not known[0].lean or known[1] is not None:
             return []  # the peer's table has moved, and with it what the block means
-        if len(data) - at < 2 * (SHORTEST + len(self._block)):
+        if len(data) - at < 2 * (SHORTEST + len(self._repeated)):
             return []  # one costs less without
-        view = np.frombuffer(data, np.uint8)
+        view, block = np.frombuffer(data, np.uint8), np.frombuffer(self._repeated, np.uint8)
         wide, timeouts = self.server.columns
-        rows = take_calls(view, at, last, most, self._block, wide, timeouts[:room], self._facts)
+        rows = take_calls(view, at, last, most, block, wide, timeouts[:room], self._facts)
         stream_ids: list[int] = wide[0, :rows].tolist()
         if rows:
             places = wide[1:, :rows].copy()
