@@ -6,7 +6,6 @@ for ever. When no channel is open at the time of the fork, and the library's thr
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import threading
@@ -22,9 +21,16 @@ import structlog
 log = structlog.get_logger()
 
 _TASKS = Path("/proc/self/task")
-# What gRPC calls its own threads. They end by themselves a moment after the last channel is closed.
+# What gRPC calls its own threads. They end by themselves a moment after the process's last channel is closed; that may
+# be somebody else's.
 _GRPC_THREADS = {"event_engine", "grpc_global_tim", "lifeguard"}
 _LONGEST_S = 0.5
+# Begun by one of them (and called like it until it runs) when all are to end. It holds the lock that the making of a
+# channel takes, outlives the others, and ends in any case: a child made before that waits for the lock for ever.
+_LAST_THREAD = "grpc_shutdown"
+_LONGEST_LAST_S = 10.0
+_LIBRARY = {*_GRPC_THREADS, _LAST_THREAD}
+_UNKNOWN = "?"
 
 
 class Channels(Protocol):
@@ -62,18 +68,24 @@ def _before() -> None:
             log.exception("not_closed_before_fork", holder=type(holder).__name__)
     if _library_runs():
         gc.collect()  # a channel that nobody closed may lie in a cycle; the child would end in its handler
-    until = time.monotonic() + _LONGEST_S
-    while _library_runs() and time.monotonic() < until:
+    began = time.monotonic()
+    while running := _library_runs():
+        if time.monotonic() - began > (_LONGEST_LAST_S if _LAST_THREAD in running else _LONGEST_S):
+            log.warning(
+                "forked_while_grpc_ran",
+                threads=sorted(running),
+                hint="the child may wait for ever at its first call; close channels before a fork, or start by exec",
+            )
+            return
         time.sleep(0.005)
 
 
-def _library_runs() -> bool:
-    with contextlib.suppress(OSError):
-        for task in _TASKS.iterdir():
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                if (task / "comm").read_text().strip() in _GRPC_THREADS:
-                    return True
-    return False
+def _library_runs() -> set[str]:
+    """Names of gRPC's threads; `_UNKNOWN` when a thread ended meanwhile, for what it began may have been overlooked."""
+    try:
+        return {(task / "comm").read_text().strip() for task in list(_TASKS.iterdir())} & _LIBRARY
+    except OSError:
+        return {_UNKNOWN} if _TASKS.exists() else set()
 
 
 def _in_parent() -> None:

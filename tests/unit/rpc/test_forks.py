@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,7 +37,7 @@ def test_one_that_cannot_be_closed_does_not_keep_the_others_open() -> None:
         forks._before()
         forks._in_parent()
     assert [holder.closed for holder in holders] == [1] * 8
-    assert [entry["event"] for entry in logged] == ["not_closed_before_fork"] * 4
+    assert [entry["event"] for entry in logged if "holder" in entry] == ["not_closed_before_fork"] * 4
 
 
 def test_nobody_joins_those_who_are_to_be_closed_while_a_fork_is_under_way() -> None:
@@ -79,3 +82,46 @@ def test_a_channel_that_was_forgotten_in_a_cycle_does_not_run_on_in_a_fork() -> 
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def thread_called(name: str, seconds: float) -> Iterator[threading.Thread]:
+    """A thread of this process that the kernel knows by this name, for so long."""
+    named = threading.Event()
+
+    def run() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+        named.set()
+        time.sleep(seconds)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert named.wait(10)
+    yield thread
+    thread.join()
+
+
+def test_a_fork_waits_for_the_thread_that_shuts_the_library_down_however_long_others_may_take() -> None:
+    with thread_called("grpc_shutdown", 3 * forks._LONGEST_S) as last:
+        forks._before()
+        forks._in_parent()
+        assert not last.is_alive()
+
+
+def test_a_fork_under_somebody_elses_channel_is_told_and_not_kept_for_long() -> None:
+    with thread_called("event_engine", 4 * forks._LONGEST_S) as other, structlog.testing.capture_logs() as logged:
+        forks._before()
+        forks._in_parent()
+        assert other.is_alive()
+    assert [entry["event"] for entry in logged if "event_engine" in entry["threads"]] == ["forked_while_grpc_ran"]
+
+
+def test_a_look_during_which_a_thread_ended_is_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "comm").write_text("python\n")
+    monkeypatch.setattr(forks, "_TASKS", tmp_path)
+    assert forks._library_runs() == set()
+    (tmp_path / "2").mkdir()
+    assert forks._library_runs() == {"?"}
+    monkeypatch.setattr(forks, "_TASKS", tmp_path / "none")
+    assert forks._library_runs() == set()
