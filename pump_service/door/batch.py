@@ -29,12 +29,12 @@ class Batch:
     """Filled by the connection while it reads, handed over once, answered once."""
 
     __slots__ = (
-        "_answered", "_bucket", "_connection", "_deadline", "_runs", "_single", "_timed", "group", "lost", "mixed",
+        "_answered", "_bucket", "_deadline", "_runs", "_single", "_timed", "connection", "group", "lost", "mixed",
         "stream_ids",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, group: Group) -> None:
-        self._connection = connection
+        self.connection = connection
         self.group = group
         self.stream_ids: list[int] = []
         self._runs: list[Requests] = []
@@ -89,10 +89,10 @@ class Batch:
 
     def begin(self) -> bool:
         """Watch its deadlines from now on; False when its connection is gone."""
-        if self._connection.closed:
+        if self.connection.closed:
             return False
         if self._timed:
-            self._bucket = self._connection.deadlines.add(self._deadline, self)
+            self._bucket = self.connection.deadlines.add(self._deadline, self)
         return True
 
     def give(self) -> None:
@@ -111,36 +111,36 @@ class Batch:
             raise ValueError(f"{len(answers)} answers to {len(self.stream_ids)} calls of {self.group.path}, or twice")
         self._answered = True
         if self._bucket:
-            self._connection.deadlines.discard(self._bucket, self)
-        if self._connection.closed:
+            self.connection.deadlines.discard(self._bucket, self)
+        if self.connection.closed:
             return
         first = answers[0]
         if (
             not (self.lost or self.mixed)
             and isinstance(first, bytes)
             and answers.count(first) == len(answers)
-            and self._connection.sender.fits(len(first), len(answers))
-            and not self._connection.early_credit
+            and self.connection.sender.fits(len(first), len(answers))
+            and not self.connection.early_credit
         ):
-            lean = self._connection.lean
+            lean = self.connection.lean
             for stream_id in self.stream_ids:
                 del lean[stream_id]
-            self._connection.sender.unary(self.stream_ids, first)
+            self.connection.sender.unary(self.stream_ids, first)
         else:
             for stream_id, answer in zip(self.stream_ids, answers, strict=True):
-                self._connection.answer(self, stream_id, answer)
-        self._connection.answered()
+                self.connection.answer(self, stream_id, answer)
+        self.connection.answered()
 
     def expire(self, now: float) -> None:
         """End the calls whose deadline has passed; the others go on."""
         timed = {n: float(deadline) for ids, times in self._timed for n, deadline in zip(ids, times, strict=True)}
         for stream_id, deadline in timed.items():
-            if deadline <= now and self._connection.lean.get(stream_id) is self:
-                self._connection.answer(self, stream_id, _DEADLINE)
+            if deadline <= now and self.connection.lean.get(stream_id) is self:
+                self.connection.answer(self, stream_id, _DEADLINE)
                 self.lost = True
         self._bucket = 0
         left = {n: deadline for n, deadline in timed.items() if now < deadline < math.inf}
         self._timed = [(list(left), list(left.values()))] if left else []
         if left:
             self._deadline = min(left.values())
-            self._bucket = self._connection.deadlines.add(self._deadline, self)
+            self._bucket = self.connection.deadlines.add(self._deadline, self)

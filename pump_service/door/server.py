@@ -183,6 +183,7 @@ class Server:
         if connection in self._connections:
             self._connections.discard(connection)
             self.feeders -= connection.feeds
+            self.turn.lost(connection)
         if not self._connections:
             self._empty.set()
 

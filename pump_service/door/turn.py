@@ -1,13 +1,22 @@
-"""Requests of a group method that several connections brought in one turn of the loop go to the handler as one group.
+"""Requests of a group method that several connections bring at about the same time go to the handler as one group.
 
 With many connections of few calls each the groups of single reads are small, and what each costs (a kernel call, a hand
-over to another thread, a wake-up back) is paid for a handful of calls.
+over to another thread, an fdatasync, a wake-up back) is paid for a handful of calls. So what the sockets that are ready
+bring is collected, and a small group waits for more as long as more is sure to come and nothing is lost by it:
+
+- while a group is with the handler, which works on one at a time; and
+- while a connection is about to bring the next calls: its answers went out a moment ago, none of its calls is open, and
+  the last time it was back at once. A peer that has shown no such habit is waited for by nobody.
+
+Nobody waits longer than one tick of the loop's timer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import grpc
 import structlog
@@ -16,63 +25,122 @@ from pump_service.door.batch import Batch
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.routes import Group
 
+if TYPE_CHECKING:
+    from pump_service.door.connection import Connection
+
 log = structlog.get_logger()
 # Each of them is one read at most: what a handler that holds readers back cannot stop any more.
 _MOST = 32
+# Calls of one read, and of all, for which what a group costs is little.
+_LARGE_READ = 24
+_ENOUGH = 64
+_SOON_S = 0.001  # uvloop's timers know milliseconds
 
 
 class Turn:
-    """Batches of the loop's present turn, by method."""
+    """Batches that are collected, by method, and who is to bring more."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._now = time.monotonic  # the loop's own clock has ticks of a millisecond
         self._batches: dict[Group, list[Batch]] = {}
+        self._calls = 0
+        self._large = False  # one of the reads is
+        self._handed_over = 0  # groups without answers
+        self._expected: dict[Connection, float] = {}  # until when
+        self._answered_at: dict[Connection, float] = {}  # of those that have not been back
         self._soon: asyncio.Handle | None = None
+        self._longest: asyncio.TimerHandle | None = None
 
     def add(self, batch: Batch) -> None:
-        """Hand it over with those that the other ready sockets bring."""
+        """Hand it over with those that others bring."""
+        connection = batch.connection
+        answered_at = self._answered_at.pop(connection, None)
+        if answered_at is not None:
+            connection.prompt = self._now() - answered_at <= _SOON_S
+            self._expected.pop(connection, None)
         batches = self._batches.setdefault(batch.group, [])
         batches.append(batch)
+        self._calls += len(batch.stream_ids)
+        self._large = self._large or len(batch.stream_ids) >= _LARGE_READ
         if len(batches) >= _MOST:
-            del self._batches[batch.group]
-            _hand_over(batch.group, batches)
-        elif self._soon is None:
-            # Behind the callbacks of all sockets that are ready now.
-            self._soon = self._loop.call_soon(self._end)
+            self._hand_over()
+        else:
+            self._look_soon()
 
-    def _end(self) -> None:
+    def lost(self, connection: Connection) -> None:
+        """It brings nothing any more."""
+        self._expected.pop(connection, None)
+        self._answered_at.pop(connection, None)
+        if self._batches:
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        """Behind the callbacks of all sockets that are ready now."""
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
         self._soon = None
+        if not self._batches:
+            return
+        if self._large or self._calls >= _ENOUGH or not (self._handed_over or self._expects()):
+            self._hand_over()
+        elif self._longest is None:
+            self._longest = self._loop.call_later(_SOON_S, self._hand_over)
+
+    def _expects(self) -> bool:
+        if self._expected:
+            now = self._now()
+            self._expected = {each: until for each, until in self._expected.items() if now < until}
+        return bool(self._expected)
+
+    def _hand_over(self) -> None:
+        if self._longest is not None:
+            self._longest.cancel()
+            self._longest = None
         collected, self._batches = self._batches, {}
+        self._calls, self._large = 0, False
         for group, batches in collected.items():
-            _hand_over(group, batches)
+            live = [batch for batch in batches if batch.begin()]
+            if live:
+                self._give(group, live)
 
+    def _give(self, group: Group, batches: Sequence[Batch]) -> None:
+        calls = sum(len(batch.stream_ids) for batch in batches)
+        answered = False
 
-def _hand_over(group: Group, batches: Sequence[Batch]) -> None:
-    live = [batch for batch in batches if batch.begin()]
-    if len(live) == 1:
-        live[0].give()
-        return
-    calls = sum(len(batch.stream_ids) for batch in live)
-    answered = False
+        def answer(answers: Sequence[Answer]) -> None:
+            nonlocal answered
+            if answered or len(answers) != calls:
+                raise ValueError(f"{len(answers)} answers to {calls} calls of {group.path}, or twice")
+            answered = True
+            at = 0
+            for batch in batches:
+                count = len(batch.stream_ids)
+                try:
+                    batch.answer(answers[at : at + count])
+                except Exception:  # of one connection: the others have their answers all the same
+                    log.exception("answer_failed", method=group.path)
+                at += count
+            self._answered(batches)
 
-    def answer(answers: Sequence[Answer]) -> None:
-        nonlocal answered
-        if answered or len(answers) != calls:
-            raise ValueError(f"{len(answers)} answers to {calls} calls of {group.path}, or twice")
-        answered = True
-        at = 0
-        for batch in live:
-            count = len(batch.stream_ids)
-            try:
-                batch.answer(answers[at : at + count])
-            except Exception:  # of one connection: the others have their answers all the same
-                log.exception("answer_failed", method=group.path)
-            at += count
-
-    if live:
+        self._handed_over += 1
         try:
-            group.handler(Requests.joined([run for batch in live for run in batch.requests()]), answer)
+            group.handler(Requests.joined([run for batch in batches for run in batch.requests()]), answer)
         except Exception as error:
             log.exception("call_failed", method=group.path)
             if not answered:
                 answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * calls)
+
+    def _answered(self, batches: Sequence[Batch]) -> None:
+        self._handed_over -= 1
+        now = self._now()
+        for batch in batches:
+            connection = batch.connection
+            if not connection.closed and not connection.lean:
+                self._answered_at[connection] = now
+                if connection.prompt:
+                    self._expected[connection] = now + _SOON_S
+        if self._batches:
+            self._look_soon()

@@ -1,8 +1,9 @@
-"""Groups of several connections in one turn of the loop."""
+"""Groups of several connections, and who waits for whom."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -10,6 +11,7 @@ from structlog.testing import capture_logs
 
 from pump_service.door.group import Refusal
 from pump_service.door.server import Server
+from pump_service.door.turn import Turn
 from tests.support.doorkit import GROUP, Echo, Peer, answers, frame, prefixed, statuses
 from tests.unit.pump_service.door.test_protocol import run
 
@@ -90,7 +92,7 @@ async def test_calls_that_were_reset_or_ran_out_of_time_before_they_were_handed_
 @run
 async def test_a_handler_that_fails_refuses_the_calls_of_all() -> None:
     server = Server()
-    server.add_group_method(GROUP, lambda requests, answer: 1 / 0)  # type: ignore[arg-type,return-value]
+    server.add_group_method(GROUP, lambda requests, answer: 1 / 0)  # type: ignore[arg-type]
     peers = [Peer(server).greet() for _ in range(2)]
     with capture_logs() as logs:
         for peer in peers:
@@ -114,3 +116,178 @@ async def test_very_many_connections_do_not_wait_for_the_end_of_the_turn() -> No
     assert [len(requests) for requests, _ in echo.groups] == [32]
     await asyncio.sleep(0)
     assert [len(requests) for requests, _ in echo.groups] == [32, 8]
+
+
+class Waiting:
+    """Connections on whose server time stands still unless it is moved; all have brought a group before."""
+
+    def __init__(self, echo: Echo, peers: list[Peer]) -> None:
+        self.echo, self.peers = echo, peers
+        self.turn: Turn = peers[0].server.turn
+        self.now = 1000.0
+        self.turn._now = lambda: self.now
+        self.turn._loop = self  # type: ignore[assignment]
+        self._ticks: list[asyncio.Handle] = []
+        for peer in peers:
+            peer.connection.prompt = False
+
+    @classmethod
+    async def of(cls, count: int) -> Waiting:
+        return cls(*await peers_of(count, answering=False))
+
+    def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
+        return asyncio.get_running_loop().call_soon(callback)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.Handle:
+        assert delay == 0.001
+        self._ticks.append(asyncio.Handle(callback, (), asyncio.get_running_loop()))
+        return self._ticks[-1]
+
+    def tick(self) -> None:
+        """What the timers were to do."""
+        ticks, self._ticks = self._ticks, []
+        for handle in ticks:
+            if not handle.cancelled():
+                handle._run()
+
+    @property
+    def groups(self) -> list[int]:
+        """How many calls each group with the handler has."""
+        return [len(requests) for requests, _ in self.echo.groups]
+
+    async def bring(self, number: int, calls: int = 1) -> None:
+        """Calls of one connection, and the end of the loop's turn."""
+        peer = self.peers[number]
+        peer.send(b"".join(peer.call(GROUP, b"x")[1] for _ in range(calls)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def answer(self) -> None:
+        """All that the handler has."""
+        groups, self.echo.groups = self.echo.groups, []
+        for requests, answer in groups:
+            answer([b"y"] * len(requests))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def round(self, *numbers: int, takes: float) -> None:
+        """What these connections bring so long after their last answers is answered."""
+        self.now += takes
+        for number in numbers:
+            await self.bring(number)
+        self.tick()
+        await self.answer()
+
+
+@run
+async def test_small_groups_wait_for_the_answers_of_the_one_before_and_go_together() -> None:
+    wait = await Waiting.of(3)
+    await wait.bring(0)
+    assert wait.groups == [1]
+    await wait.bring(1)
+    await wait.bring(2, 2)
+    assert wait.groups == [1]
+    await wait.answer()
+    assert wait.groups == [3]
+    await wait.answer()
+    assert all(peer.connection.idle for peer in wait.peers)
+
+
+@run
+async def test_nobody_waits_for_a_handler_longer_than_a_tick() -> None:
+    echo, peers = await peers_of(2, answering=False)
+    for peer, groups in zip(peers, (1, 2), strict=True):
+        peer.send(peer.call(GROUP, b"x")[1])
+        async with asyncio.timeout(10):
+            while len(echo.groups) < groups:
+                await asyncio.sleep(0.0002)
+    for requests, answer in echo.groups:
+        answer([b"y"] * len(requests))
+    assert all(peer.connection.idle for peer in peers)
+
+
+@run
+async def test_a_large_read_waits_for_nobody_and_neither_do_enough_calls() -> None:
+    wait = await Waiting.of(4)
+    await wait.bring(0)
+    await wait.bring(1, 24)
+    assert wait.groups == [1, 24]
+    for number in range(3):
+        await wait.bring(number, 21)
+        assert wait.groups == [1, 24]
+    await wait.bring(3, 1)
+    assert wait.groups == [1, 24, 64]
+
+
+@run
+async def test_a_connection_that_was_back_at_once_is_waited_for_and_one_that_was_not_is_not() -> None:
+    wait = await Waiting.of(2)
+    await wait.round(0, 1, takes=1.0)  # known from now on
+    await wait.round(0, 1, takes=1.0)  # not back at once
+    assert not any(peer.connection.prompt for peer in wait.peers)
+    await wait.bring(0)
+    assert wait.groups == [1]
+    await wait.bring(1)
+    wait.tick()
+    await wait.answer()
+    await wait.round(0, 1, takes=0.0005)  # back at once
+    assert all(peer.connection.prompt for peer in wait.peers)
+    await wait.bring(0)
+    assert wait.groups == []
+    await wait.bring(1)
+    assert wait.groups == [2]
+
+
+@run
+async def test_who_is_expected_and_does_not_come_is_waited_for_until_the_next_tick_and_not_again() -> None:
+    wait = await Waiting.of(2)
+    for _ in range(3):
+        await wait.round(0, 1, takes=0.0005)
+    await wait.bring(0)
+    assert wait.groups == []
+    wait.tick()
+    assert wait.groups == [1]
+    await wait.answer()
+    wait.now += 0.002  # the other one is late
+    await wait.bring(0)
+    assert wait.groups == [1]
+    await wait.answer()
+    await wait.round(1, takes=0.0)
+    assert not wait.peers[1].connection.prompt
+    assert not wait.turn._expected.keys() & {wait.peers[1].connection}
+
+
+@run
+async def test_a_connection_with_open_calls_is_not_expected() -> None:
+    wait = await Waiting.of(2)
+    for _ in range(3):
+        await wait.round(0, 1, takes=0.0005)
+    for _ in range(2):
+        await wait.bring(0)
+        wait.tick()
+    assert wait.groups == [1, 1]
+    (_, first), (_, second) = wait.echo.groups
+    wait.echo.groups.clear()
+    first([b"y"])
+    assert wait.peers[0].connection not in wait.turn._expected
+    second([b"y"])
+    assert wait.peers[0].connection in wait.turn._expected
+
+
+@run
+async def test_a_connection_that_ends_is_expected_no_more() -> None:
+    wait = await Waiting.of(2)
+    for _ in range(3):
+        await wait.round(0, 1, takes=0.0005)
+    assert len(wait.turn._expected) == len(wait.turn._answered_at) == 2
+    await wait.bring(0)
+    assert wait.groups == []
+    wait.peers[1].wire.protocol.connection_lost(None)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wait.groups == [1]
+    await wait.bring(0)  # its own calls are open
+    wait.peers[0].wire.protocol.connection_lost(None)
+    await wait.answer()
+    assert not wait.turn._expected
+    assert not wait.turn._answered_at
