@@ -25,12 +25,15 @@ _TASKS = Path("/proc/self/task")
 # be somebody else's.
 _GRPC_THREADS = {"event_engine", "grpc_global_tim", "lifeguard"}
 _LONGEST_S = 0.5
-# Begun by one of them (and called like it until it runs) when all are to end. It holds the lock that the making of a
-# channel takes, outlives the others, and ends in any case: a child made before that waits for the lock for ever.
+# Begun by one of them when all are to end. It holds the lock that the making of a channel takes, may outlive the
+# others, and ends in any case (gRPC itself gives up after 10 s): a child made before waits for the lock for ever.
 _LAST_THREAD = "grpc_shutdown"
-_LONGEST_LAST_S = 10.0
+_LONGEST_LAST_S = 12.0
 _LIBRARY = {*_GRPC_THREADS, _LAST_THREAD}
-_UNKNOWN = "?"
+# A thread that has not run yet has the name of the one that made it.
+_UNNAMED = "(not named yet)"
+_PAUSE_S = 0.005
+_LOOKS = 100
 
 
 class Channels(Protocol):
@@ -66,26 +69,56 @@ def _before() -> None:
             holder.before_fork()
         except Exception:  # the others must be closed all the same, and the fork comes in any case
             log.exception("not_closed_before_fork", holder=type(holder).__name__)
-    if _library_runs():
+    if _library_runs()[0] & _LIBRARY:
         gc.collect()  # a channel that nobody closed may lie in a cycle; the child would end in its handler
-    began = time.monotonic()
-    while running := _library_runs():
-        if time.monotonic() - began > (_LONGEST_LAST_S if _LAST_THREAD in running else _LONGEST_S):
-            log.warning(
-                "forked_while_grpc_ran",
-                threads=sorted(running),
-                hint="the child may wait for ever at its first call; close channels before a fork, or start by exec",
-            )
+    began, longest, clean = time.monotonic(), _LONGEST_S, False
+    while True:
+        running, sure = _library_runs()
+        if not running and (sure or clean):
             return
-        time.sleep(0.005)
+        clean = not running
+        if _LAST_THREAD in running:
+            longest = _LONGEST_LAST_S
+        if time.monotonic() - began > longest:
+            if running & _LIBRARY:
+                log.warning(
+                    "forked_while_grpc_ran",
+                    threads=sorted(running),
+                    hint="the child may wait for ever at its first call; close channels before a fork, or use exec",
+                )
+            return
+        time.sleep(_PAUSE_S)
 
 
-def _library_runs() -> set[str]:
-    """Names of gRPC's threads; `_UNKNOWN` when a thread ended meanwhile, for what it began may have been overlooked."""
+def _library_runs() -> tuple[set[str], bool]:
+    """Names of gRPC's threads, and whether all others are Python's: one that is not may be about to get a name.
+
+    Nothing where there is no /proc.
+    """
+    names: dict[str, str] = {}
+    ours = {str(thread.native_id) for thread in threading.enumerate()}
+    for _ in range(_LOOKS):  # until none is new: what a thread that ended meanwhile had begun is in the next list
+        try:
+            fresh = {task.name for task in _TASKS.iterdir()} - names.keys()
+        except OSError:
+            break
+        if not fresh:
+            break
+        names |= {task: _name(_TASKS / task, ours=task in ours) for task in fresh}
+    found = set(names.values())
+    return found & {*_LIBRARY, _UNNAMED}, names.keys() <= ours
+
+
+def _name(task: Path, *, ours: bool) -> str:
+    """As the kernel knows it; '' when it has ended."""
     try:
-        return {(task / "comm").read_text().strip() for task in list(_TASKS.iterdir())} & _LIBRARY
+        name = (task / "comm").read_text().strip()
+        if ours or name in _LIBRARY:
+            return name
+        # Time on a processor, time in wait for one, and how often it had one.
+        return name if (task / "schedstat").read_text().split()[2] != "0" else _UNNAMED
     except OSError:
-        return {_UNKNOWN} if _TASKS.exists() else set()
+        return ""
 
 
 def _in_parent() -> None:

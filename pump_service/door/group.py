@@ -1,7 +1,8 @@
 """What handlers and the door hand each other beyond what generated servicers know.
 
-A group handler takes all requests of one method that one socket read brought and answers them together; a streaming
-handler may yield many messages as one piece. Both spare the work that would be done for each message.
+A group handler takes requests of one method that one socket read brought, or several reads at about the same time, and
+answers them together; a streaming handler may yield many messages as one piece. Both spare the work that would be done
+for each message.
 """
 
 from __future__ import annotations

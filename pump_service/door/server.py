@@ -137,7 +137,7 @@ class Server:
         """Whoever takes the requests has no room until `resume_reading`.
 
         Connections that have brought any are not read, and others from when they do, so that each adds one
-        read at most. Those that only pull, ask or speak HTTP/1 go on.
+        read at most to those that are collected. Those that only pull, ask or speak HTTP/1 go on.
         """
         if not self.paused:
             self.paused = True

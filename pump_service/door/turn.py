@@ -4,11 +4,13 @@ With many connections of few calls each the groups of single reads are small, an
 over to another thread, an fdatasync, a wake-up back) is paid for a handful of calls. So what the sockets that are ready
 bring is collected, and a small group waits for more as long as more is sure to come and nothing is lost by it:
 
-- while a group is with the handler, which works on one at a time; and
+- while one group, and no more, is with the handler: it is on its way to the disk, and what comes later is behind it
+  anyway. Behind two a group goes at once, so that it is there when the disk is free. A group that is out for longer
+  than a tick of the loop's timer (a slow disk, a question to the cluster) counts no more; and
 - while a connection is about to bring the next calls: its answers went out a moment ago, none of its calls is open, and
   the last time it was back at once. A peer that has shown no such habit is waited for by nobody.
 
-Nobody waits longer than one tick of the loop's timer.
+Nobody waits longer than that tick.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from pump_service.door.connection import Connection
 
 log = structlog.get_logger()
-# Each of them is one read at most: what a handler that holds readers back cannot stop any more.
+# Each of them is of one read: what a handler that holds readers back cannot stop any more.
 _MOST = 32
 # Calls of one read, and of all, for which what a group costs is little.
 _LARGE_READ = 24
@@ -46,7 +48,8 @@ class Turn:
         self._batches: dict[Group, list[Batch]] = {}
         self._calls = 0
         self._large = False  # one of the reads is
-        self._handed_over = 0  # groups without answers
+        self._bringing: set[Connection] = set()  # whose batches they are
+        self._out: set[object] = set()  # groups that were handed over since the last tick and have no answers yet
         self._expected: dict[Connection, float] = {}  # until when
         self._answered_at: dict[Connection, float] = {}  # of those that have not been back
         self._soon: asyncio.Handle | None = None
@@ -59,6 +62,7 @@ class Turn:
         if answered_at is not None:
             connection.prompt = self._now() - answered_at <= _SOON_S
             self._expected.pop(connection, None)
+        self._bringing.add(connection)
         batches = self._batches.setdefault(batch.group, [])
         batches.append(batch)
         self._calls += len(batch.stream_ids)
@@ -72,8 +76,8 @@ class Turn:
         """It brings nothing any more."""
         self._expected.pop(connection, None)
         self._answered_at.pop(connection, None)
-        if self._batches:
-            self._look_soon()
+        if self._batches:  # a last other one may hand over by itself from now on
+            self._hand_over()
 
     def _look_soon(self) -> None:
         """Behind the callbacks of all sockets that are ready now."""
@@ -84,10 +88,14 @@ class Turn:
         self._soon = None
         if not self._batches:
             return
-        if self._large or self._calls >= _ENOUGH or not (self._handed_over or self._expects()):
+        if self._large or self._calls >= _ENOUGH or not (len(self._out) == 1 or self._expects()):
             self._hand_over()
         elif self._longest is None:
-            self._longest = self._loop.call_later(_SOON_S, self._hand_over)
+            self._longest = self._loop.call_later(_SOON_S, self._tick)
+
+    def _tick(self) -> None:
+        self._out.clear()
+        self._hand_over()
 
     def _expects(self) -> bool:
         if self._expected:
@@ -101,6 +109,7 @@ class Turn:
             self._longest = None
         collected, self._batches = self._batches, {}
         self._calls, self._large = 0, False
+        self._bringing.clear()
         for group, batches in collected.items():
             live = [batch for batch in batches if batch.begin()]
             if live:
@@ -108,6 +117,7 @@ class Turn:
 
     def _give(self, group: Group, batches: Sequence[Batch]) -> None:
         calls = sum(len(batch.stream_ids) for batch in batches)
+        this = object()
         answered = False
 
         def answer(answers: Sequence[Answer]) -> None:
@@ -123,9 +133,10 @@ class Turn:
                 except Exception:  # of one connection: the others have their answers all the same
                     log.exception("answer_failed", method=group.path)
                 at += count
+            self._out.discard(this)
             self._answered(batches)
 
-        self._handed_over += 1
+        self._out.add(this)
         try:
             group.handler(Requests.joined([run for batch in batches for run in batch.requests()]), answer)
         except Exception as error:
@@ -134,11 +145,10 @@ class Turn:
                 answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * calls)
 
     def _answered(self, batches: Sequence[Batch]) -> None:
-        self._handed_over -= 1
         now = self._now()
         for batch in batches:
             connection = batch.connection
-            if not connection.closed and not connection.lean:
+            if not (connection.closed or connection.lean or connection in self._bringing):
                 self._answered_at[connection] = now
                 if connection.prompt:
                     self._expected[connection] = now + _SOON_S

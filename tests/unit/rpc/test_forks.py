@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import structlog
 
 from include.rpc import forks
+from tests.support.pd import StandInPd
 
 pytestmark = pytest.mark.row("W4")
 
@@ -66,9 +68,9 @@ channel.subscribe(lambda _: None, try_to_connect=True)
 circle = [channel]
 circle.append(circle)
 del channel, circle
-assert forks._library_runs()
+assert forks._library_runs()[0]
 forks._before()
-assert not forks._library_runs()
+assert not forks._library_runs()[0]
 """
 
 
@@ -85,43 +87,125 @@ def test_a_channel_that_was_forgotten_in_a_cycle_does_not_run_on_in_a_fork() -> 
 
 
 @contextmanager
-def thread_called(name: str, seconds: float) -> Iterator[threading.Thread]:
-    """A thread of this process that the kernel knows by this name, for so long."""
-    named = threading.Event()
+def thread_called(name: str) -> Iterator[threading.Event]:
+    """A thread of this process that the kernel knows by this name, until the event is set."""
+    named, end = threading.Event(), threading.Event()
 
     def run() -> None:
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
         named.set()
-        time.sleep(seconds)
+        end.wait(60)
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert named.wait(10)
-    yield thread
-    thread.join()
+    try:
+        assert named.wait(10)
+        yield end
+    finally:
+        end.set()
+        thread.join()
+
+
+def churn(end: threading.Event) -> None:
+    """Threads that begin and end, one behind the other."""
+    while not end.is_set():
+        short = threading.Thread(target=lambda: None)
+        short.start()
+        short.join()
 
 
 def test_a_fork_waits_for_the_thread_that_shuts_the_library_down_however_long_others_may_take() -> None:
-    with thread_called("grpc_shutdown", 3 * forks._LONGEST_S) as last:
+    stop = threading.Event()
+    busy = [threading.Thread(target=churn, args=(stop,)) for _ in range(2)]
+    with thread_called("grpc_shutdown") as end:
+        timer = threading.Timer(3 * forks._LONGEST_S, end.set)
+        for thread in (*busy, timer):
+            thread.start()
         forks._before()
         forks._in_parent()
-        assert not last.is_alive()
+        stop.set()
+        assert end.is_set()
+        for thread in (*busy, timer):
+            thread.join()
 
 
 def test_a_fork_under_somebody_elses_channel_is_told_and_not_kept_for_long() -> None:
-    with thread_called("event_engine", 4 * forks._LONGEST_S) as other, structlog.testing.capture_logs() as logged:
+    with thread_called("event_engine") as end, structlog.testing.capture_logs() as logged:
         forks._before()
         forks._in_parent()
-        assert other.is_alive()
-    assert [entry["event"] for entry in logged if "event_engine" in entry["threads"]] == ["forked_while_grpc_ran"]
+        assert not end.is_set()
+    (warning,) = [entry for entry in logged if entry["event"] == "forked_while_grpc_ran"]
+    assert "event_engine" in warning["threads"]
 
 
-def test_a_look_during_which_a_thread_ended_is_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "comm").write_text("python\n")
+def a_task(tasks: Path, tid: int, name: str, *, times: int = 1) -> None:
+    (tasks / str(tid)).mkdir()
+    (tasks / str(tid) / "comm").write_text(f"{name}\n")
+    (tasks / str(tid) / "schedstat").write_text(f"0 0 {times}\n")
+
+
+def test_a_look_sees_what_a_thread_began_that_ended_and_what_has_no_name_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(forks, "_TASKS", tmp_path)
-    assert forks._library_runs() == set()
-    (tmp_path / "2").mkdir()
-    assert forks._library_runs() == {"?"}
+    a_task(tmp_path, threading.get_native_id(), "python", times=0)
+    assert forks._library_runs() == (set(), True)
+    a_task(tmp_path, 1, "numba")
+    assert forks._library_runs() == (set(), False)
+    a_task(tmp_path, 2, "python", times=0)
+    assert forks._library_runs() == ({"(not named yet)"}, False)
+    shutil.rmtree(tmp_path / "2")
+
+    def ends(task: Path, *, ours: bool) -> str:
+        if task.name == "3":  # it ended, and had begun another
+            a_task(tmp_path, 4, "grpc_shutdown")
+        return "" if task.name == "3" else found(task, ours=ours)
+
+    found = forks._name
+    monkeypatch.setattr(forks, "_name", ends)
+    a_task(tmp_path, 3, "event_engine")
+    assert forks._library_runs() == ({"grpc_shutdown"}, False)
     monkeypatch.setattr(forks, "_TASKS", tmp_path / "none")
-    assert forks._library_runs() == set()
+    assert forks._library_runs() == (set(), True)
+
+
+_NEW = """
+import os, signal, sys, time
+import grpc
+from include.rpc import forks
+
+def call():
+    with grpc.insecure_channel(sys.argv[1]) as channel:
+        try:
+            channel.unary_unary("/a/b")(b"", timeout=5)
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.UNIMPLEMENTED, error
+
+until = time.monotonic() + float(sys.argv[2])
+forks_done = 0
+while time.monotonic() < until:
+    grpc.insecure_channel(sys.argv[1]).close()  # its threads may not have run when the fork comes
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        call()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, forks_done
+    forks_done += 1
+print(forks_done)
+"""
+
+
+def test_a_channel_that_was_just_opened_and_closed_leaves_children_that_can_call() -> None:
+    with StandInPd() as pd:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", _NEW, pd.addresses[0], "4"],
+            cwd=Path(__file__).parents[3],
+            env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 5

@@ -258,8 +258,9 @@ def test_what_waits_for_its_answer_holds_no_whole_reads(connections: int, reads:
         tracemalloc.start()
         for peer in peers:
             peer.send(b"".join(_big_read(11 + 10 * n, peer.block(GROUP)) for n in range(reads)))
-        while sum(map(len, echo.requests)) < 2 * reads * connections:  # small groups wait for each other, not for long
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(20):  # small groups wait for each other, not for long
+            while sum(map(len, echo.requests)) < 2 * reads * connections:
+                await asyncio.sleep(0.001)
         held = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
         assert sum(map(len, echo.requests)) == 2 * reads * connections

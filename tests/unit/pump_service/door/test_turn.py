@@ -111,7 +111,9 @@ async def test_a_handler_that_fails_refuses_the_calls_of_all() -> None:
 @run
 async def test_very_many_connections_do_not_wait_for_the_end_of_the_turn() -> None:
     echo, peers = await peers_of(40)
+    peers[0].server.turn._answered_at.clear()  # who is back at once would be waited for
     for peer in peers:
+        peer.connection.prompt = False
         peer.send(peer.call(GROUP, b"x")[1])
     assert [len(requests) for requests, _ in echo.groups] == [32]
     await asyncio.sleep(0)
@@ -127,7 +129,7 @@ class Waiting:
         self.now = 1000.0
         self.turn._now = lambda: self.now
         self.turn._loop = self  # type: ignore[assignment]
-        self._ticks: list[asyncio.Handle] = []
+        self.ticks: list[asyncio.Handle] = []
         for peer in peers:
             peer.connection.prompt = False
 
@@ -140,12 +142,12 @@ class Waiting:
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.Handle:
         assert delay == 0.001
-        self._ticks.append(asyncio.Handle(callback, (), asyncio.get_running_loop()))
-        return self._ticks[-1]
+        self.ticks.append(asyncio.Handle(callback, (), asyncio.get_running_loop()))
+        return self.ticks[-1]
 
     def tick(self) -> None:
         """What the timers were to do."""
-        ticks, self._ticks = self._ticks, []
+        ticks, self.ticks = self.ticks, []
         for handle in ticks:
             if not handle.cancelled():
                 handle._run()
@@ -210,13 +212,81 @@ async def test_nobody_waits_for_a_handler_longer_than_a_tick() -> None:
 async def test_a_large_read_waits_for_nobody_and_neither_do_enough_calls() -> None:
     wait = await Waiting.of(4)
     await wait.bring(0)
-    await wait.bring(1, 24)
-    assert wait.groups == [1, 24]
+    await wait.bring(1, 23)
+    assert wait.groups == [1]
+    await wait.bring(2, 24)
+    assert wait.groups == [1, 47]
+    await wait.answer()
+    wait.now += 1
+    await wait.bring(0)
     for number in range(3):
         await wait.bring(number, 21)
-        assert wait.groups == [1, 24]
+        assert wait.groups == [1]
     await wait.bring(3, 1)
-    assert wait.groups == [1, 24, 64]
+    assert wait.groups == [1, 64]
+    assert all(handle.cancelled() for handle in wait.ticks)
+
+
+@run
+async def test_behind_two_groups_nobody_waits() -> None:
+    wait = await Waiting.of(4)
+    await wait.bring(0)
+    await wait.bring(1)
+    wait.turn._hand_over()
+    assert wait.groups == [1, 1]
+    await wait.bring(2)
+    assert wait.groups == [1, 1, 1]
+    (_, answer), *_ = wait.echo.groups
+    answer([b"y"])
+    assert len(wait.turn._out) == 2
+
+
+@run
+async def test_a_group_that_is_out_for_long_is_waited_for_by_nobody() -> None:
+    wait = await Waiting.of(4)
+    await wait.bring(0)
+    await wait.bring(1)
+    wait.tick()
+    assert wait.groups == [1, 1]
+    await wait.bring(2)  # one group is out that has not been so for long
+    assert wait.groups == [1, 1]
+    wait.tick()
+    _, answer = wait.echo.groups.pop()
+    answer([b"y"])
+    await wait.bring(2)  # the two others have been out for long
+    assert wait.groups == [1, 1, 1]
+    await wait.answer()
+    assert not wait.turn._out
+
+
+@run
+async def test_the_first_that_waits_says_until_when() -> None:
+    wait = await Waiting.of(4)
+    await wait.bring(0)
+    for number in range(1, 4):
+        await wait.bring(number)
+    assert len(wait.ticks) == 1
+    wait.tick()
+    assert wait.groups == [1, 3]
+    await wait.answer()
+    assert all(peer.connection.idle for peer in wait.peers)
+
+
+@run
+async def test_what_waits_when_the_server_ends_is_answered() -> None:
+    wait = await Waiting.of(2)
+    server = wait.peers[0].server
+    await wait.bring(0)
+    await wait.bring(1)
+    stopping = asyncio.create_task(server.stop(30))
+    await asyncio.sleep(0)
+    wait.tick()
+    await wait.answer()
+    for peer in wait.peers:
+        assert answers(await peer.settle())
+        assert peer.wire.closing
+        peer.wire.protocol.connection_lost(None)
+    await stopping
 
 
 @run
@@ -272,6 +342,25 @@ async def test_a_connection_with_open_calls_is_not_expected() -> None:
     assert wait.peers[0].connection not in wait.turn._expected
     second([b"y"])
     assert wait.peers[0].connection in wait.turn._expected
+
+
+@run
+async def test_a_connection_whose_calls_wait_is_not_expected() -> None:
+    wait = await Waiting.of(2)
+    for _ in range(3):
+        await wait.round(0, takes=0.0005)
+    await wait.bring(0)
+    peer = wait.peers[0]
+    stream_id, data = peer.call(GROUP, None)
+    message = prefixed(b"in pieces")
+    peer.send(data + frame(0, 0, stream_id, message[:7]) + frame(0, 1, stream_id, message[7:]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wait.groups == [1]
+    assert peer.connection.prompt
+    await wait.answer()
+    assert wait.groups == [1]
+    assert wait.echo.groups[0][0] == [b"in pieces"]
 
 
 @run
