@@ -18,6 +18,7 @@ from include.proto.binlog_pb2 import Binlog, BinlogType
 from include.proto.pumphouse_pb2 import SettleRequest
 from include.registry.file import FileCluster
 from include.settings import ArchiveSettings, ClusterSettings, Settings
+from pump_service.store.logfile import AHEAD_BYTES
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
 from tests.support.smalldisk import fill, small_disk
 
@@ -138,8 +139,11 @@ def test_a_full_disk_fills_no_further_and_empties_itself_through_the_archive(ful
     with pytest.raises(grpc.RpcError):
         full.commit(left[0])
     size = pump.status().value_log_bytes
-    on_disk = sum(path.stat().st_size for path in (pump.data_dir / "value").glob("*.vlog"))
-    assert on_disk == size, "the partial append is cut"
+    files = sorted((pump.data_dir / "value").glob("*.vlog"))
+    behind = sum(path.stat().st_size for path in files) - size
+    # The index may have given something back in between, enough for zeros to be laid behind the last write once more.
+    assert 0 <= behind <= AHEAD_BYTES
+    assert not behind or not any(files[-1].read_bytes()[-behind:]), "the partial append is cut"
     if killed:
         pump.kill()
         pump.start()
