@@ -69,14 +69,15 @@ def _before() -> None:
             holder.before_fork()
         except Exception:  # the others must be closed all the same, and the fork comes in any case
             log.exception("not_closed_before_fork", holder=type(holder).__name__)
-    if _library_runs()[0] & _LIBRARY:
-        gc.collect()  # a channel that nobody closed may lie in a cycle; the child would end in its handler
-    began, longest, clean = time.monotonic(), _LONGEST_S, False
+    began, longest, clean, collected = time.monotonic(), _LONGEST_S, False, False
     while True:
         running, sure = _library_runs()
         if not running and (sure or clean):
             return
         clean = not running
+        if running & _LIBRARY and not collected:
+            gc.collect()  # a channel that nobody closed may lie in a cycle; the child would end in its handler
+            collected = True
         if _LAST_THREAD in running:
             longest = _LONGEST_LAST_S
         if time.monotonic() - began > longest:

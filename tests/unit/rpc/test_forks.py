@@ -169,6 +169,20 @@ def test_a_look_sees_what_a_thread_began_that_ended_and_what_has_no_name_yet(
     assert forks._library_runs() == (set(), True)
 
 
+def test_where_others_have_threads_one_look_without_any_of_grpcs_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = [(set[str](), False), ({"event_engine"}, False), (set[str](), False), (set[str](), False)]
+    monkeypatch.setattr(forks, "_library_runs", lambda: looks.pop(0))
+    forks._before()
+    forks._in_parent()
+    assert not looks
+    looks = [(set[str](), True)]
+    forks._before()
+    forks._in_parent()
+    assert not looks
+
+
 _NEW = """
 import os, signal, sys, time
 import grpc
