@@ -34,6 +34,7 @@ from pump_service.drain import drained
 from pump_service.footprint import give_back_compiler, share_heaps
 from pump_service.horizon import BELIEVED_S
 from pump_service.lifecycle import Action, must_notify
+from pump_service.loop_syncs import loop_syncs
 from pump_service.push import push
 from pump_service.stages import Stages, build_stages
 from pump_service.store.store import Store
@@ -124,7 +125,12 @@ class PumpApp:
         known = registrar.found.extra if registrar.found is not None else None
         elsewhere = await asyncio.to_thread(registrar.elsewhere)
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known, elsewhere=elsewhere)
+        syncs = loop_syncs()
+        if syncs is not None:
+            undo.callback(syncs.close)
         undo.push_async_callback(asyncio.to_thread, store.close)
+        if syncs is not None:
+            store.attach(syncs)
         await asyncio.to_thread(identity.keep_cluster, settings.data_dir, cluster_id)
         # A fresh one: the process before may have published until the store was ours.
         check_clock(await asyncio.to_thread(self._cluster.tso), store.watermark)

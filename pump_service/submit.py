@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import structlog
@@ -53,6 +54,7 @@ class Submitter:
         self._write_seconds = metrics.write_seconds.labels("batch")
         self._write_bytes = metrics.write_bytes.labels("batch")
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self._items: list[Item] = []
         self._parts: list[_Part] = []
         self._bytes = 0
@@ -64,6 +66,7 @@ class Submitter:
         # What crosses over from the writer thread, and whether the loop was told.
         self._answers: deque[tuple[_Sent, Statuses | None]] = deque()
         self._told = False
+        self._sending = False
         self._pause: Callable[[], None] = lambda: None
         self._resume: Callable[[], None] = lambda: None
 
@@ -125,6 +128,7 @@ class Submitter:
         self._sent.add(sent)
         self._pause_when_full()
         self._flush()  # what one stream sends must not overtake what it has sent: a C before its P is an orphan
+        self._sending = True  # a store that is closing answers at once; `done` is never called in here
         try:
             self._store.submit_block(
                 intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes, partial(self._cross_over, sent)
@@ -134,11 +138,15 @@ class Submitter:
             self._sent.discard(sent)
             self._after_answers()
             raise
+        finally:
+            self._sending = False
 
     def _cross_over(self, sent: _Sent, statuses: Statuses | None) -> None:
-        """Writer thread (or this one, where the store is closing): one wake-up of the loop for all that it finds."""
+        """Writer thread, or this one: one wake-up of the loop for all that it finds."""
         self._answers.append((sent, statuses))
-        if not self._told and not self._loop.is_closed():
+        if get_ident() == self._thread and not self._sending:
+            self._deliver()
+        elif not self._told and not self._loop.is_closed():
             self._told = True
             self._loop.call_soon_threadsafe(self._deliver)
 

@@ -17,6 +17,7 @@ from include.model.position import Pointer
 from pump_service.store.block import Block
 from pump_service.store.indexer import IndexQueue
 from pump_service.store.valuelog import ValueLog
+from pump_service.store.writelock import WriteLock
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +49,7 @@ class Chaser:
         self._next: Pointer | None = None  # first record not handed over; None = slow mode is off
         self._attempted = float("-inf")
         self._stop = threading.Event()
-        self.write_lock = threading.Lock()  # replaced by the writer's own before start
+        self.write_lock = WriteLock()  # replaced by the writer's own before start
         self.turned_on = 0
         self._thread = threading.Thread(target=self._run, name="pump-chaser", daemon=True)
         self.on_fault: Callable[[BaseException], None] = lambda _error: None
@@ -67,6 +68,10 @@ class Chaser:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def ready(self) -> bool:
+        """Whether the next hand-over will not wait. Asked under the write lock."""
+        return self._next is not None or self._queue.has_room()
 
     def hand_over(self, block: Block) -> None:
         """Writer thread: give records to the indexer, or turn slow mode on. Called under the write lock."""

@@ -65,6 +65,11 @@ class DiskGuard:
                 self._look()
             return self._read_only
 
+    def at_ease(self) -> bool:
+        """Whether the last look was a moment ago and nothing is refused since; does not look itself, never blocks."""
+        fresh = self._clock.monotonic() - self._checked < CHECK_EVERY_S
+        return fresh and not self._read_only and (not self._bookkeeping or BOOKKEEPING_NAME in self._reserved)
+
     def _look(self) -> None:
         try:
             self._available = self._fs.free_bytes(self._directory)

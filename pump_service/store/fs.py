@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +21,26 @@ from include import durable
 _IOV_MAX = 1024
 # Small records are joined into one buffer, which costs less than many iovecs; large ones are not copied.
 _JOIN_BYTES = 4 << 20
+
+
+# Told of the end of a sync that was begun: None = data and size are on the medium.
+SyncDone = Callable[[OSError | None], None]
+
+
+class Syncs(Protocol):
+    """Runs fdatasyncs for which no thread waits, and tells one thread, that of an event loop, when they are done."""
+
+    def mine(self) -> bool:
+        """Whether the caller is that thread."""
+        ...
+
+    def begin(self, fd: int, done: SyncDone) -> bool:
+        """Begin an fdatasync; ``done`` is called on that thread, later. False: nothing was begun. That thread only."""
+        ...
+
+    def call(self, action: Callable[[], None]) -> bool:
+        """Run something on that thread soon. False: it has ended, and nothing will be called any more. Any thread."""
+        ...
 
 
 class LogHandle(Protocol):
@@ -44,6 +64,10 @@ class LogHandle(Protocol):
 
     def sync(self) -> None:
         """Return when data and size are on the medium. Raises OSError."""
+        ...
+
+    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
+        """As `sync`, but returns at once; ``done`` is called later, on the thread of ``syncs``. False: not begun."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -166,6 +190,10 @@ class RealLogHandle:
     def sync(self) -> None:
         """fdatasync, which brings the size along."""
         os.fdatasync(self._fd)
+
+    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
+        """The same without a thread that waits."""
+        return syncs.begin(self._fd, done)
 
     def truncate(self, size: int) -> None:
         """Cut the file."""

@@ -69,6 +69,10 @@ class IndexQueue:
                 self._changed.notify_all()
             return True
 
+    def has_room(self) -> bool:
+        """Whether the next `push` will not wait, when nobody else pushes meanwhile."""
+        return self._records < self._limit
+
     def call(self, action: Callable[[], None]) -> None:
         """Run something in the indexer thread, behind what is queued."""
         with self._changed:

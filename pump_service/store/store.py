@@ -45,7 +45,7 @@ from pump_service.store.block import I64, U8
 from pump_service.store.chaser import Chaser
 from pump_service.store.collected import YOUNGER_THAN_MS, CollectedCommits
 from pump_service.store.disk import DiskGuard, give_back_at_start, is_full
-from pump_service.store.fs import REAL_FS, FileSystem
+from pump_service.store.fs import REAL_FS, FileSystem, Syncs
 from pump_service.store.gc import GcReport, GcState
 from pump_service.store.index import Index, IndexFailed, key_ts, tuning_of, unpack_pointer
 from pump_service.store.indexer import Indexer
@@ -365,8 +365,15 @@ class Store:
         """Call this when a thread of the store ended by an unexpected error; the process should stop then."""
         self._fault_listeners.append(listener)
 
+    def attach(self, syncs: Syncs) -> None:
+        """Small groups are written on the thread of ``syncs`` from now on, which must live until `close` is through."""
+        self._writer.attach(syncs)
+
     def close(self) -> None:
-        """Write and index what is queued, persist positions, close files. A second call does nothing."""
+        """Write and index what is queued, persist positions, close files. A second call does nothing.
+
+        Never on the thread of `attach`.
+        """
         if self._closed:
             return
         self._closed = True
@@ -500,8 +507,12 @@ class Store:
         if not (self.writer_failed or self.read_only) or self._chaser.on or len(self._indexer.queue):
             return False
         # Behind everything that was written: the writer is idle or refuses, and the queue is first in, first out.
-        with self._writer.lock:
+        if not self._writer.lock.try_now():  # a group is under way, perhaps on this very thread
+            return False
+        try:
             self._indexer.queue.call(lambda: self._indexer.remember_fake(ts))
+        finally:
+            self._writer.lock.release()
         return True
 
     # -- state ---------------------------------------------------------------------------------------------------------

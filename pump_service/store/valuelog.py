@@ -18,7 +18,7 @@ from include.errors import BadRecord
 from include.model.position import ZERO_POINTER, Pointer
 from pump_service.store import frame, recovery
 from pump_service.store.block import Block
-from pump_service.store.framing import Framer, Place
+from pump_service.store.framing import Framer, Place, Write
 from pump_service.store.fs import FileSystem
 from pump_service.store.logfile import PAGE, LogFile, file_name, parse_name
 from pump_service.store.records import Records
@@ -47,6 +47,14 @@ class Appended:
         self.records += more.records
         self.prewrites += more.prewrites
         self.bytes += more.bytes
+
+
+@dataclass(slots=True)
+class Begun:
+    """A group that is written and not synced yet: `ValueLog.finish` is for after the sync of its file."""
+
+    file: LogFile
+    write: Write
 
 
 class ValueLog:
@@ -203,6 +211,12 @@ class ValueLog:
         end = file.end + write.size
         seal = end > self._limit
         file.append(write.chunks, end, write.max_ts, seal=seal, sync=self._sync, limit=self._limit)
+        self._account(file, write, result)
+        if seal:
+            self._active = None
+            result.sealed.append(file)
+
+    def _account(self, file: LogFile, write: Write, result: Appended) -> None:
         summary = self._summaries.get(file.fid)
         if summary is None:
             summary = self._summaries[file.fid] = FileSummary(file.fid)
@@ -212,9 +226,32 @@ class ValueLog:
         result.blocks += write.blocks
         result.prewrites += write.prewrites
         result.bytes += write.size
-        if seal:
-            self._active = None
-            result.sealed.append(file)
+
+    def begin(self, parts: Sequence[Records]) -> Begun | None:
+        """Write records as `append` does, but without the sync. Raises OSError; the caller decides what it means.
+
+        None, and nothing is written, where more than one write and one sync would be needed. Between this and `finish`
+        nothing else may be appended; without it, the next append goes to the same place.
+        """
+        file = self._active
+        if file is None or not self._sync or not parts:
+            return None
+        place = Place()
+        most = recovery.UNSYNCED_BYTES - frame.FOOTER_BYTES
+        write = self._framer.write(parts, place, fid=file.fid, begin=file.end, limit=self._limit, most=most)
+        end = file.end + write.size
+        if place.part < len(parts) or end > self._limit:
+            return None
+        file.write(write.chunks, end, limit=self._limit)
+        return Begun(file, write)
+
+    def finish(self, begun: Begun) -> Appended:
+        """What was begun is durable."""
+        file, write = begun.file, begun.write
+        file.synced(file.end + write.size, write.max_ts)
+        result = Appended()
+        self._account(file, write, result)
+        return result
 
     def _create(self) -> LogFile:
         # A summary of that name belongs to another life of the directory.

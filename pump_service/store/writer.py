@@ -1,8 +1,9 @@
-"""The one thread that writes the value log: group commit, answers after the sync, then the hand-over to the index.
+"""Who writes the value log: group commit, answers after the sync, then the hand-over to the index.
 
-Whatever waits goes into one write and one fdatasync (row P3). An answer leaves only after that. The thread also decides
-what a failure means: no space is a state that ends by itself; a failed sync, or any other failed write, ends writing in
-this process for good, because what the medium holds is unknown from then on (row P15).
+Whatever waits goes into one write and one fdatasync (row P3). An answer leaves only after that. There is one thread for
+it; beside an event loop that has what `inline` leaves to it. The thread also decides what a failure means: no space is
+a state that ends by itself; a failed sync, or any other failed write, ends writing in this process for good, because
+what the medium holds is unknown from then on (row P15).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -21,13 +23,18 @@ from include.errors import BinlogError, PumpReadOnly, WriterFailed
 from include.model.position import Pointer
 from pump_service.store.block import I64, Block
 from pump_service.store.disk import DiskGuard
+from pump_service.store.fs import Syncs
+from pump_service.store.inline import Inline
 from pump_service.store.logfile import NO_SPACE, SyncFailed
 from pump_service.store.records import Item, Records
-from pump_service.store.valuelog import Appended, ValueLog
+from pump_service.store.valuelog import Appended, Begun, ValueLog
+from pump_service.store.writelock import WriteLock
 
 log = structlog.get_logger(__name__)
 
 SAVE_SUMMARY_EVERY = 64 << 20
+# Payload bytes of a group for which a change of thread is dearer than that the event loop does its work meanwhile.
+INLINE_BYTES = 512 << 10
 
 Status = BinlogError | None
 Done = Callable[[list[Status]], None]
@@ -37,6 +44,10 @@ BlockDone = Callable[[list[Status] | None], None]
 
 class HandOver(Protocol):
     """What comes behind the writer."""
+
+    def ready(self) -> bool:
+        """Whether `hand_over` will not wait."""
+        ...
 
     def hand_over(self, block: Block) -> None:
         """Take durable records, in order."""
@@ -73,8 +84,13 @@ class _Request:
 _NOT_WRITTEN = WriterFailed("the writer ended before this was written", hint="restart the Pump")
 
 
+class _Stop:
+    """The last of the queue."""
+
+
 # Rows of requests that are still to be written, in order.
 _Left = list[tuple[_Request, I64]]
+_Group = list[_Request]
 
 
 class Writer:
@@ -88,14 +104,18 @@ class Writer:
         self._next = next_stage
         self._clock = clock
         self._group_bytes = group_bytes
-        self._queue: SimpleQueue[_Request | None] = SimpleQueue()  # None = stop
-        self._put_back: _Request | None = None  # did not fit into the last group
+        # An Inline among them: from there on the queue is its.
+        self._queue: SimpleQueue[_Request | Inline[_Group] | _Stop] = SimpleQueue()
+        # Taken, but none of the last group. Of whoever has the queue.
+        self._put_back: _Request | Inline[_Group] | _Stop | None = None
+        self._inline: Inline[_Group] | None = None
+        self._lent: Inline[_Group] | None = None  # who has the queue; of the writer thread
         self._stopping = False
         self._unsaved = 0
         self._taken_bytes = 0
         self._submitted_bytes = 0
         self._submitting = threading.Lock()
-        self.lock = threading.Lock()  # held while a group is written and handed over
+        self.lock = WriteLock()
         self.failed: WriterFailed | None = None
         self.refused = 0
         self.groups = 0
@@ -109,13 +129,33 @@ class Writer:
         """Begin to write."""
         self._thread.start()
 
+    def attach(self, syncs: Syncs) -> None:
+        """From now on the thread of ``syncs`` has the queue, and writes what `inline` says."""
+        with self._submitting:
+            if self._stopping or self._inline is not None:
+                return
+            self._inline = Inline(self, syncs, self._clock)
+            self._queue.put(self._inline)
+
     def stop(self) -> None:
-        """Write what is queued, then end."""
+        """Write what is queued, then end. Not on the thread of `attach`, which the group under way needs."""
+        if self._inline is not None and self._inline.here:
+            raise RuntimeError("stopped on the event loop's thread, which its last groups need")
         with self._submitting:
             self._stopping = True
-            self._queue.put(None)
+            self._queue.put(_Stop())
+        inline = self._inline
+        if inline is not None and not inline.look():
+            self._loop_ended(inline)
         if self._thread.is_alive():
             self._thread.join()
+
+    def _loop_ended(self, inline: Inline[_Group]) -> None:
+        """The loop is gone, which should have outlived the store: the queue is the thread's again."""
+        if inline.give_back_all():
+            # Its group may be durable or not, and nothing may follow it: the thread refuses it and all behind it.
+            self._fail(RuntimeError("the event loop ended while a group was written"))
+            self.lock.release()
 
     @property
     def backlog_bytes(self) -> int:
@@ -131,43 +171,79 @@ class Writer:
         self.submit_records(Records.of(items), lambda statuses: done(statuses or [None] * len(items)), own=own)
 
     def submit_records(self, records: Records, done: BlockDone, *, own: bool = False) -> None:
-        """Queue records; never blocks. ``done`` is called once, from the writer thread, when they are durable."""
+        """Queue records; never blocks. ``done`` is called once, when they are durable, from the thread that wrote them.
+
+        That is never this call, but may be this thread, where it is that of `attach`.
+        """
         size = records.bytes
         with self._submitting:
-            if not self._stopping:
+            stopping, inline = self._stopping, self._inline
+            if not stopping:
                 self._submitted_bytes += size
                 self._queue.put(_Request(records, done, size, own))
-                return
-        done([WriterFailed("the store is closing", hint="send it to another Pump")] * len(records))
+        if stopping:
+            done([WriterFailed("the store is closing", hint="send it to another Pump")] * len(records))
+        elif inline is not None:
+            inline.look()
 
     def _run(self) -> None:
         while (group := self._next_group()) is not None:
             try:
                 self._write_group(group)
-            except BaseException as error:
-                # A bug, not a disk: fail like a disk that cannot be trusted. Said last: nothing may depend on a log.
-                self._fail(error)
-                self.on_fault(error)
-                log.exception("writer_stopped")
+            except BaseException as error:  # noqa: BLE001
+                self._stopped_by(error)
+            if self._lent is not None:
+                self._lent.done()
             del group  # while it waits for the next: its buffers are answered
 
-    def _next_group(self) -> list[_Request] | None:
-        """Everything that waits, up to the bytes of a group; None when it is time to end."""
+    def _stopped_by(self, error: BaseException) -> None:
+        # A bug, not a disk: fail like a disk that cannot be trusted. Said last: nothing may depend on a log.
+        self._fail(error)
+        self.on_fault(error)
+        log.error("writer_stopped", exc_info=error)
+
+    def _next_group(self) -> _Group | None:
+        """What this thread has to write next; None when it is time to end."""
+        while True:
+            if self._lent is not None:
+                group = self._lent.handed.get()
+                if group is not None:
+                    return group
+                self._lent = None
+            first, self._put_back = self._put_back, None
+            if first is None:
+                first = self._queue.get()
+            if isinstance(first, _Request):
+                return self._group_of(first)
+            if isinstance(first, _Stop):
+                return None
+            if first.lend():
+                self._lent = first
+
+    def next_waiting(self) -> _Group | None:
+        """What is to be written next, for whoever has the queue; gives it back where it is time to end."""
         first, self._put_back = self._put_back, None
         if first is None:
-            first = self._queue.get()
-        if first is None:
-            return None
+            try:
+                first = self._queue.get_nowait()
+            except Empty:
+                return None
+        if isinstance(first, _Request):
+            return self._group_of(first)
+        self._put_back = first
+        if self._inline is not None:
+            self._inline.give_back()
+        return None
+
+    def _group_of(self, first: _Request) -> _Group:
+        """Everything that waits, up to the bytes of a group."""
         group, size = [first], first.bytes
         while size < self._group_bytes:
             try:
                 request = self._queue.get_nowait()
             except Empty:
                 break
-            if request is None:
-                self._queue.put(None)  # the last of all: nothing is queued behind it
-                break
-            if size + request.bytes > self._group_bytes:
+            if not isinstance(request, _Request) or size + request.bytes > self._group_bytes:
                 self._put_back = request
                 break
             group.append(request)
@@ -175,7 +251,60 @@ class Writer:
         self._taken_bytes += size
         return group
 
-    def _write_group(self, group: list[_Request]) -> None:
+    def begin(self, group: _Group, syncs: Syncs, ended: Callable[[bool], None]) -> bool:
+        """Write a group on the thread of ``syncs``, where nothing can be in the way and nothing blocks.
+
+        False, and nothing is answered, where it must be the writer thread. Else ``ended`` is called on this thread
+        after the sync: whether the group was answered; if not, writing has failed and the writer thread is to say so.
+        """
+        size = sum(request.bytes for request in group)
+        if (
+            size > INLINE_BYTES
+            or self.failed is not None
+            or self._unsaved + size >= SAVE_SUMMARY_EVERY
+            or not self._guard.at_ease()
+            or not self.lock.try_for_group()
+        ):
+            return False
+        begun = False
+        try:
+            if self._next.ready():
+                written = self._valuelog.begin([request.records for request in group if len(request.records)])
+                if written is not None:
+                    done = partial(self._synced, group, written, ended)
+                    begun = written.file.handle.begin_sync(syncs, done)
+        except OSError as error:
+            if error.errno not in NO_SPACE:  # of a full disk the thread takes care, and writes it again
+                self._fail(error)
+        except BaseException as error:  # noqa: BLE001
+            self._stopped_by(error)
+        finally:
+            if not begun:
+                self.lock.release()
+        return begun
+
+    def _synced(self, group: _Group, written: Begun, ended: Callable[[bool], None], error: OSError | None) -> None:
+        answered = False
+        try:
+            if error is not None:
+                self._fail(error)
+                return
+            stored = self._valuelog.finish(written)
+            for request in group:
+                request.durable = True
+            self.prewrites += stored.prewrites  # before the answer, as in `_write_group`
+            answered = True
+            _answer(group)
+            for block in stored.blocks:
+                self._next.hand_over(block)
+            self._after(stored)
+        except BaseException as fault:  # noqa: BLE001
+            self._stopped_by(fault)
+        finally:
+            self.lock.release()
+            ended(answered)
+
+    def _write_group(self, group: _Group) -> None:
         with self.lock:
             stored = Appended()
             try:
@@ -189,18 +318,19 @@ class Writer:
                 _answer(group)
             for block in stored.blocks:
                 self._next.hand_over(block)
-        if not stored.blocks:
-            self.groups += 1
-            return
-        self.on_written()
-        self.groups += 1
-        self.records += stored.records
-        self._unsaved += stored.bytes
+        self._after(stored)
         if self._unsaved >= SAVE_SUMMARY_EVERY:
             self._unsaved = 0
             self._valuelog.save_active_summary()
 
-    def _store(self, group: list[_Request], stored: Appended) -> None:
+    def _after(self, stored: Appended) -> None:
+        self.groups += 1
+        if stored.blocks:
+            self.on_written()
+            self.records += stored.records
+            self._unsaved += stored.bytes
+
+    def _store(self, group: _Group, stored: Appended) -> None:
         """Append what may be appended, and say so in ``stored``; sets all statuses that are known."""
         left: _Left = [(request, np.arange(len(request.records))) for request in group if len(request.records)]
         if self.failed is not None:
@@ -306,7 +436,7 @@ def _set(which: _Left, error: BinlogError) -> None:
         request.set(rows, error)
 
 
-def _answer(group: list[_Request]) -> None:
+def _answer(group: _Group) -> None:
     failed: list[BaseException] = []
     for request in group:
         try:

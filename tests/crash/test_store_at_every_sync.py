@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -31,6 +32,7 @@ from tests.support.storekit import (
     stream,
     write,
 )
+from tests.support.syncs import attached_stores
 
 SMALL = {"value_log_file_bytes": 4096}
 
@@ -113,9 +115,13 @@ def tmp_path() -> Iterator[Path]:
         yield directory
 
 
-@pytest.fixture(scope="module")
-def crashed() -> tuple[list[Image], History]:
-    with quick_directory() as directory:
+@pytest.fixture(scope="module", params=["thread", "loop"])
+def crashed(request: pytest.FixtureRequest) -> tuple[list[Image], History]:
+    """The same history, written by the writer thread alone and beside an event loop."""
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(quick_directory())
+        if request.param == "loop":
+            stack.enter_context(attached_stores(stack.enter_context(pytest.MonkeyPatch.context())))
         return run(directory / "data", seed=7)
 
 

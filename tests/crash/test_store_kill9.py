@@ -17,12 +17,16 @@ from include.model.position import ZERO_POINTER
 from tests.support.storekit import open_store, pull_all, rollback, settle, until, write
 
 _WRITER = """
-import json, os, random, sys, threading
+import contextlib, json, os, random, sys, threading
 from pathlib import Path
-import structlog
+import pytest, structlog
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 from tests.support.storekit import commit, open_store, prewrite, rollback
+from tests.support.syncs import attached_stores
 data_dir, first = Path(sys.argv[1]), int(sys.argv[2])
+stack = contextlib.ExitStack()
+if sys.argv[3] == "loop":
+    stack.enter_context(attached_stores(pytest.MonkeyPatch()))
 store = open_store(data_dir, value_log_file_bytes=1 << 16)
 clock, room, out = [first], threading.Semaphore(64), threading.Lock()
 
@@ -60,13 +64,14 @@ threading.Event().wait()
 
 
 @pytest.mark.row("P3", "P5")
-def test_no_answered_binlog_is_lost_over_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", ["thread", "loop"])
+def test_no_answered_binlog_is_lost_over_kills(who: str, tmp_path: Path) -> None:
     chance = random.Random(int(os.environ.get("KILL_SEED", "3")))
     prewrites: set[int] = set()
     outcomes: dict[int, int] = {}
     first = 1000
     for _ in range(int(os.environ.get("KILL_ROUNDS", "3"))):
-        said = _run_and_kill(tmp_path / "data", first, chance.uniform(0.1, 0.4))
+        said = _run_and_kill(tmp_path / "data", first, chance.uniform(0.1, 0.4), who)
         assert said
         for kind, start, *ts in said:
             if kind == "p":
@@ -77,9 +82,9 @@ def test_no_answered_binlog_is_lost_over_kills(tmp_path: Path) -> None:
         _check(tmp_path / "data", prewrites, outcomes)
 
 
-def _run_and_kill(data_dir: Path, first: int, seconds: float) -> list[list[int | str]]:
+def _run_and_kill(data_dir: Path, first: int, seconds: float, who: str) -> list[list[int | str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", _WRITER, str(data_dir), str(first)],
+        [sys.executable, "-c", _WRITER, str(data_dir), str(first), who],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Store
 from pump_service.submit import Submitter
-from tests.support.storekit import commit, log_payloads, prewrite, rollback, settings, settle
+from tests.support.storekit import commit, log_payloads, prewrite, rollback, settings, settle, until
+from tests.support.syncs import stores_on_this_loop
 
 CLUSTER = 77
 
@@ -57,13 +59,19 @@ class Bench:
         return await answered
 
 
+@pytest.fixture(params=["thread", "loop"], autouse=True)
+def _who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with stores_on_this_loop(monkeypatch) if request.param == "loop" else contextlib.nullcontext():
+        yield
+
+
 def run(tmp_path: Path, test: Callable[[Bench], Awaitable[None]], queue_bytes: int = 1 << 20) -> None:
     async def main() -> None:
         store = Store.open(settings(tmp_path / "data"))
         try:
             await asyncio.wait_for(test(Bench(store, FileCluster(tmp_path / "cluster"), queue_bytes)), 30)
         finally:
-            store.close()
+            await asyncio.to_thread(store.close)
 
     asyncio.run(main())
 
@@ -376,5 +384,45 @@ def test_settled_waits_for_the_groups_that_were_sent_before_it_and_for_no_later_
         held[2]()
         await later
         assert b"binlog_pump_queued_bytes 0.0" in bench.metrics.text()
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("P3")
+def test_between_a_small_group_and_its_answer_no_thread_changes(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(bench: Bench) -> None:
+        assert await bench.write(prewrite(1).payload) == [DURABLE]  # a file is begun, the disk was looked at
+        await asyncio.to_thread(until, lambda: bench.store._writer.groups == 1)
+        written_by_thread: list[object] = []
+        write_group = bench.store._writer._write_group
+
+        def by_thread(group: Any) -> None:
+            written_by_thread.append(group)
+            write_group(group)
+
+        monkeypatch.setattr(bench.store._writer, "_write_group", by_thread)
+        for ts in range(10, 30):
+            assert bench.store.read_only is False  # what looks at the disk each half second
+            assert await bench.write(prewrite(ts).payload, rollback(ts).payload) == [DURABLE] * 2
+        await asyncio.to_thread(until, lambda: bench.store._writer.groups == 21)
+        assert len(written_by_thread) == (20 if "[thread]" in request.node.name else 0)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W1", "P13")
+def test_a_store_that_closes_answers_after_the_call_not_in_it(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        bench.store._writer._stopping = True
+        answers: list[Sequence[Answer]] = []
+        payload = WriteBinlogReq(clusterID=CLUSTER, payload=prewrite(1).payload).SerializeToString()
+        bench.groups.write_group(Requests.of([payload]), answers.append)
+        assert answers == []
+        while not answers:
+            await asyncio.sleep(0)
+        assert "the store is closing" in _code_and_text(answers[0][0])[1]
+        bench.store._writer._stopping = False
 
     run(tmp_path, test)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pump_service.submit import Submitter
 from tests.support.pumpserver import commit, prewrite, rollback
 from tests.support.storekit import fake as fake_item
 from tests.support.storekit import settings
+from tests.support.syncs import stores_on_this_loop
 
 CLUSTER = 77
 
@@ -78,13 +80,19 @@ class Bench:
             go()
 
 
+@pytest.fixture(params=["thread", "loop"], autouse=True)
+def _who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with stores_on_this_loop(monkeypatch) if request.param == "loop" else contextlib.nullcontext():
+        yield
+
+
 def run(tmp_path: Path, test: Callable[[Bench], Awaitable[None]], *, queue_bytes: int = 1 << 20, **values: Any) -> None:
     async def main() -> None:
         store = Store.open(settings(tmp_path / "data", **values))
         try:
             await asyncio.wait_for(test(Bench(store, queue_bytes, FileCluster(tmp_path / "cluster"))), 20)
         finally:
-            store.close()
+            await asyncio.to_thread(store.close)
 
     asyncio.run(main())
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -46,6 +47,7 @@ from tests.support.storekit import (
     value_files,
     write,
 )
+from tests.support.syncs import attached_stores
 
 
 class FastClock(SystemClock):
@@ -53,6 +55,13 @@ class FastClock(SystemClock):
 
     def monotonic(self) -> float:
         return super().monotonic() * 100
+
+
+@pytest.fixture(params=["thread", "loop"], autouse=True)
+def _who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What the thread decides is decided the same beside an event loop."""
+    with attached_stores(monkeypatch) if request.param == "loop" else contextlib.nullcontext():
+        yield
 
 
 def open_fast(data_dir: Path, fs: FaultyFs, **values: object) -> Store:

@@ -1,0 +1,44 @@
+"""The lock of who writes, which takes it for each group and lets it go for a moment only."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+
+class WriteLock:
+    """A lock that is held while a group is written and handed over; others enter it as a context.
+
+    A plain lock would starve them: woken by its release, they find it taken for the next group.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counting = threading.Lock()
+        self._others = 0  # that wait
+
+    def try_for_group(self) -> bool:
+        """Take it, unless somebody has it or waits for it; `release` ends that."""
+        return not self._others and self._lock.acquire(blocking=False)
+
+    def try_now(self) -> bool:
+        """Take it, unless somebody has it; `release` ends that."""
+        return self._lock.acquire(blocking=False)
+
+    def release(self) -> None:
+        """Let it go; on any thread."""
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        with self._counting:
+            self._others += 1
+        try:
+            self._lock.acquire()
+        finally:
+            with self._counting:
+                self._others -= 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
