@@ -64,7 +64,8 @@ class LoopSyncs:
         # What is done is no matter of the counter, which only says when to look.
         with contextlib.suppress(BlockingIOError):
             self._context.poll()
-        self._context.process_events(_AT_ONCE)
+        while self._context.process_events(_AT_ONCE) == _AT_ONCE:  # the kernel takes more than it was asked for
+            pass
 
     def close(self) -> None:
         """Nothing is begun any more; the loop still runs."""

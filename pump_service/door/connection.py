@@ -21,7 +21,7 @@ from pump_service.door.frames import ConnectionFault, StreamFault
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.headers import HeaderReader
 from pump_service.door.incoming import Incoming
-from pump_service.door.lean import FACTS, SHORTEST, SOONEST, TAKEN, take_calls
+from pump_service.door.lean import FACTS, SHORTEST, take_calls
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Group, Head
 from pump_service.door.sender import Sender
@@ -61,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._rest_size = 0
         self._need = len(frames.PREFACE)
         self._repeated = b""  # header block of the last common call, which the next ones are expected to have
+        self._block = np.empty(0, np.uint8)  # the same
         self._facts = np.zeros(FACTS, np.int64)
         self._held_bytes = 0  # of requests that handlers have not taken
         self._assembling = 0  # of requests that are not complete
@@ -229,10 +230,9 @@ class Connection(asyncio.Protocol):
                 may_run = False  # what ends a run is looked at here before the next
                 same = data[at + 3] == 1 and data.startswith(self._repeated, at + 9)
                 if same and room > 0 and (run := self._take_run(data, at, last, room, most)):
-                    room -= len(run)
-                    at, more, _ = self._facts.tolist()
+                    count, at, more, last = run
+                    room -= count
                     taken += more
-                    last = run[-1]
                     continue
             word, flags, stream_id = _HEAD(data, at)
             if word > largest:
@@ -303,27 +303,30 @@ class Connection(asyncio.Protocol):
         if base is None or base == self._repeated:
             return base is not None
         self._repeated = base
+        self._block = np.frombuffer(base, np.uint8)
         return False
 
-    def _take_run(self, data: bytes, at: int, last: int, room: int, most: int) -> list[int]:
-        """Take calls like the last one from ``at`` on; their stream ids. `_facts` has more of them."""
+    def _take_run(self, data: bytes, at: int, last: int, room: int, most: int) -> tuple[int, int, int, int] | None:
+        """Take calls like the last one from ``at`` on: how many, where they end, bytes of DATA, the last stream id."""
         known = self._headers.blocks.get(self._repeated)
         if known is None or not known[0].lean or known[1] is not None:
-            return []  # the peer's table has moved, and with it what the block means
+            return None  # the peer's table has moved, and with it what the block means
         if len(data) - at < 2 * (SHORTEST + len(self._repeated)):
-            return []  # one costs less without
-        view, block = np.frombuffer(data, np.uint8), np.frombuffer(self._repeated, np.uint8)
+            return None  # one costs less without
+        view = np.frombuffer(data, np.uint8)
         wide, timeouts = self.server.columns
-        rows = take_calls(view, at, last, most, block, wide, timeouts[:room], self._facts)
-        stream_ids: list[int] = wide[0, :rows].tolist()
-        if rows:
-            places = wide[1:, :rows].copy()
-            batch = self.group(known[0].group)
-            self.lean.update(dict.fromkeys(stream_ids, batch))
-            batch.take_run(stream_ids, Requests(view, places[0], places[1], int(self._facts[TAKEN]) - 5 * rows))
-            if self._facts[SOONEST] >= 0:
-                batch.time_run(stream_ids, timeouts[:rows] + self.heard, self.heard + float(self._facts[SOONEST]) / 1e9)
-        return stream_ids
+        rows = take_calls(view, at, last, most, self._block, wide, timeouts[:room], self._facts)
+        if not rows:
+            return None
+        end, taken, soonest = self._facts.tolist()
+        ids, starts, sizes = wide[:, :rows].copy()
+        stream_ids: list[int] = ids.tolist()
+        batch = self.group(known[0].group)
+        self.lean.update(dict.fromkeys(stream_ids, batch))
+        batch.take_run(stream_ids, Requests(view, starts, sizes, taken - 5 * rows))
+        if soonest >= 0:
+            batch.time_run(stream_ids, timeouts[:rows] + self.heard, self.heard + soonest / 1e9)
+        return rows, end, taken, stream_ids[-1]
 
     def _request(self, stream_id: int, head: Head, timeout: float | None) -> None:
         try:

@@ -109,9 +109,15 @@ class Inline(Generic[G]):
         self._busy = True
         self._began = self._clock.monotonic()
         self._under_way = group
-        if self._began < self._away_until or not self._groups.begin(group, self._syncs, self._ended):
-            self._under_way = None
-            self.handed.put(group)
+        begun = False
+        try:
+            begun = self._began >= self._away_until and self._groups.begin(group, self._syncs, self._ended)
+        except Exception:  # noqa: BLE001, S110 - writing has failed and even that could not be logged: it is not the
+            pass  # caller's, whose group the thread answers
+        finally:
+            if not begun:
+                self._under_way = None
+                self.handed.put(group)
 
     def _ended(self, answered: bool) -> None:
         group, self._under_way = self._under_way, None

@@ -376,8 +376,8 @@ class Store:
         """
         if self._closed:
             return
+        self._writer.stop()  # first: it refuses the thread of `attach`, and another may close it then
         self._closed = True
-        self._writer.stop()
         self._chaser.stop()
         self._indexer.stop()
         failed = self._writer.failed is not None

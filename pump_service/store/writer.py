@@ -112,6 +112,8 @@ class Writer:
         self._lent: Inline[_Group] | None = None  # who has the queue; of the writer thread
         self._stopping = False
         self._unsaved = 0
+        # Something may lie behind the last good record: a group that was begun, and is to be written again or refused.
+        self._left_behind = False
         self._taken_bytes = 0
         self._submitted_bytes = 0
         self._submitting = threading.Lock()
@@ -198,8 +200,10 @@ class Writer:
 
     def _stopped_by(self, error: BaseException) -> None:
         # A bug, not a disk: fail like a disk that cannot be trusted. Said last: nothing may depend on a log.
-        self._fail(error)
-        self.on_fault(error)
+        try:
+            self._fail(error)
+        finally:
+            self.on_fault(error)
         log.error("writer_stopped", exc_info=error)
 
     def _next_group(self) -> _Group | None:
@@ -269,7 +273,9 @@ class Writer:
         begun = False
         try:
             if self._next.ready():
+                self._left_behind = True
                 written = self._valuelog.begin([request.records for request in group if len(request.records)])
+                self._left_behind = written is not None
                 if written is not None:
                     done = partial(self._synced, group, written, ended)
                     begun = written.file.handle.begin_sync(syncs, done)
@@ -290,6 +296,7 @@ class Writer:
                 self._fail(error)
                 return
             stored = self._valuelog.finish(written)
+            self._left_behind = False
             for request in group:
                 request.durable = True
             self.prewrites += stored.prewrites  # before the answer, as in `_write_group`
@@ -333,6 +340,9 @@ class Writer:
     def _store(self, group: _Group, stored: Appended) -> None:
         """Append what may be appended, and say so in ``stored``; sets all statuses that are known."""
         left: _Left = [(request, np.arange(len(request.records))) for request in group if len(request.records)]
+        if self.failed is None and self._left_behind:
+            # What is refused now must not be found later, and a footer does not go over it.
+            self._cut()
         if self.failed is not None:
             _set(left, self.failed)
             return
@@ -357,15 +367,18 @@ class Writer:
     def _survives(self, error: OSError) -> bool:
         """Whether a failed append leaves the log as it was: only a full disk does, and only when the cut works."""
         if error.errno in NO_SPACE and not isinstance(error, SyncFailed):
-            try:
-                self._valuelog.cut_partial()
-            except OSError as second:
-                self._fail(second)
-            else:
-                return True
+            self._cut()
         else:
             self._fail(error)
-        return False
+        return self.failed is None
+
+    def _cut(self) -> None:
+        try:
+            self._valuelog.cut_partial()
+        except OSError as error:
+            self._fail(error)
+        else:
+            self._left_behind = False
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:
