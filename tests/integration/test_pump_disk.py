@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from include.model.node import NodeState
 from include.proto.binlog_pb2 import Binlog, BinlogType
 from include.registry.file import FileCluster
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
+from tests.support.smalldisk import failing_disk
 
 pytestmark = pytest.mark.row("P15")
 
@@ -100,3 +102,25 @@ def test_where_nothing_can_be_written_the_watermark_goes_on_unpersisted(pump: Pu
     rows = pump.pull_batches(until=fence)
     assert [row["commit_ts"] for row in rows] == [commit_ts]
     assert {Binlog.FromString(row["payload"]).tp for row in rows} == {BinlogType.Commit}
+
+
+@pytest.mark.row("P3")
+def test_a_medium_that_fails_at_a_sync_ends_writing_and_its_group_is_not_answered(tmp_path: Path) -> None:
+    """The write into the page cache succeeds; only the sync learns of it, and a second sync would know nothing."""
+    with failing_disk(tmp_path / "disk", claims=96 << 20, holds=24 << 20) as disk:
+        pump = PumpServer(tmp_path, FileCluster(tmp_path / "cluster"))
+        pump.data_dir = disk / "data"
+        with pump:
+            answered = 0
+            with pytest.raises(grpc.RpcError) as refused:
+                for _ in range(10_000):
+                    pump.write(prewrite(pump.cluster.tso(), os.urandom(30_000)))
+                    answered += 1
+            assert "writing failed" in refused.value.details()
+            assert "Input/output error" in refused.value.details()
+            assert 100 < answered < 1_000
+            with pytest.raises(grpc.RpcError) as refused:
+                pump.write(rollback(pump.cluster.tso()))
+            assert "writing failed" in refused.value.details()
+            assert pump.status().writer_failed
+            pump.kill()

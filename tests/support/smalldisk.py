@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,34 @@ def small_disk(mount_point: Path, size: int) -> Iterator[Path]:
         yield mount_point
     finally:
         subprocess.run(["umount", "-l", str(mount_point)], check=True)
+
+
+@contextlib.contextmanager
+def failing_disk(mount_point: Path, claims: int, holds: int) -> Iterator[Path]:
+    """An ext4 that claims more bytes than its medium holds: a sync of what is too much ends with EIO."""
+    with (
+        small_disk(mount_point.with_name(f"{mount_point.name}.medium"), holds) as medium,
+        contextlib.ExitStack() as undo,
+    ):
+        image = medium / "disk"
+        with image.open("wb") as file:
+            file.truncate(claims)
+        _or_skip("mkfs.ext4", "-q", str(image))
+        device = _or_skip("losetup", "--find", "--show", str(image))
+        undo.callback(subprocess.run, ["losetup", "--detach", device], check=True)
+        mount_point.mkdir()
+        _or_skip("mount", "-t", "ext4", device, str(mount_point))
+        undo.callback(subprocess.run, ["umount", "-l", str(mount_point)], check=True)
+        yield mount_point
+
+
+def _or_skip(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"there is no {command[0]}")
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{command[0]} cannot be used here: {done.stderr.decode().strip()}")
+    return done.stdout.decode().strip()
 
 
 def fill(path: Path) -> None:
