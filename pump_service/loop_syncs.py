@@ -36,7 +36,8 @@ class LoopSyncs:
 
     def mine(self) -> bool:
         """Whether the caller is the loop's thread."""
-        return threading.get_ident() == self._thread
+        # The number of a thread that has ended is given out again.
+        return threading.get_ident() == self._thread and not self._loop.is_closed()
 
     def begin(self, fd: int, done: SyncDone) -> bool:
         """Begin an fdatasync."""

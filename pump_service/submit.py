@@ -144,9 +144,11 @@ class Submitter:
     def _cross_over(self, sent: _Sent, statuses: Statuses | None) -> None:
         """Writer thread, or this one: one wake-up of the loop for all that it finds."""
         self._answers.append((sent, statuses))
+        if self._loop.is_closed():
+            return
         if get_ident() == self._thread and not self._sending:
             self._deliver()
-        elif not self._told and not self._loop.is_closed():
+        elif not self._told:
             self._told = True
             self._loop.call_soon_threadsafe(self._deliver)
 

@@ -74,7 +74,7 @@ class Chaser:
         return self._next is not None or self._queue.has_room()
 
     def hand_over(self, block: Block) -> None:
-        """Writer thread: give records to the indexer, or turn slow mode on. Called under the write lock."""
+        """Whoever writes: give records to the indexer, or turn slow mode on. Called under the write lock."""
         if self._next is not None:
             return
         if not self._queue.push(block, self._threshold_s):

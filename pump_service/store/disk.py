@@ -27,7 +27,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskGuard:
-    """Read-only is a state that ends by itself. Asked by the writer thread, read by any."""
+    """Read-only is a state that ends by itself. Asked by whoever writes, read by any."""
 
     def __init__(
         self, fs: FileSystem, directory: Path, clock: Clock, *, stop_at: int, reserve: int, bookkeeping: int = 0

@@ -5,13 +5,16 @@ other's hold of the interpreter besides. So, where there is an event loop that c
 (`fs.Syncs`), it takes what is queued for the writer. A group that is small and plain it writes by itself: into the page
 cache at once, then the sync, for which nothing waits; at its end the answers, the hand-over to the index, and the next
 group. Every other group goes to the writer thread, one at a time: large ones, those that end a file, the first of each
-half second (which looks at the disk), all of them while the disk is full or slow, the index has no room, or a write has
-failed. So what can block, and all that decides about failures, is on that thread as it is without a loop.
+half second (which looks at the disk), all of them while the disk is full or slow, the index has no room, or a write
+has failed. So what may wait for the disk or the index, and all that answers for failures, is on that thread as it is
+without a loop; it goes on by itself as long as what waits would only come back to it. The one thing here that a disk
+can hold up is the write into the page cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
@@ -60,8 +63,12 @@ class Inline(Generic[G]):
         return self._syncs.call(self._start)
 
     def done(self) -> None:
-        """A group that was handed over is answered."""
+        """What was handed over is answered, and nothing waits."""
         self._syncs.call(self._free)
+
+    def take_back(self, group: G) -> bool:
+        """What was handed over is answered, and this is the next. False: it is for the writer thread, or nobody."""
+        return self._clock.monotonic() >= self._away_until and self._syncs.call(partial(self._begin, group))
 
     # -- any thread ------------------------------------------------------------------------------------------------
 
@@ -77,6 +84,11 @@ class Inline(Generic[G]):
         """Whether the caller is the loop's thread."""
         return self._syncs.mine()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the loop's thread has a group whose sync has not ended."""
+        return self._under_way is not None
+
     def give_back_all(self) -> bool:
         """As `give_back`, when the loop has ended: also the group that was under way here; whether there was one."""
         group = self._under_way
@@ -86,6 +98,10 @@ class Inline(Generic[G]):
         return group is not None
 
     # -- the loop's thread -----------------------------------------------------------------------------------------
+
+    def stay_away(self) -> None:
+        """For a while every group goes to the thread."""
+        self._away_until = self._clock.monotonic() + AWAY_S
 
     def _start(self) -> None:
         self._lent = True
@@ -107,6 +123,9 @@ class Inline(Generic[G]):
         if group is None:
             return
         self._busy = True
+        self._begin(group)
+
+    def _begin(self, group: G) -> None:
         self._began = self._clock.monotonic()
         self._under_way = group
         begun = False
@@ -121,9 +140,8 @@ class Inline(Generic[G]):
 
     def _ended(self, answered: bool) -> None:
         group, self._under_way = self._under_way, None
-        now = self._clock.monotonic()
-        if now - self._began > SLOW_S:
-            self._away_until = now + AWAY_S
+        if self._clock.monotonic() - self._began > SLOW_S:
+            self.stay_away()
         if answered:
             self._free()
         else:

@@ -128,6 +128,7 @@ class Store:
         self._gc_running = threading.Lock()
         self._gc_held_by: list[str] = []
         self._closed = False
+        self._closing = threading.Lock()
         self._keys: dict[Pointer, bytes] = {}  # prewrite keys that were read lately
         self._unwritten: list[Callable[[], None]] = []
         self.fault: BaseException | None = None
@@ -374,10 +375,14 @@ class Store:
 
         Never on the thread of `attach`.
         """
-        if self._closed:
-            return
-        self._writer.stop()  # first: it refuses the thread of `attach`, and another may close it then
-        self._closed = True
+        self._writer.refuse_loop()
+        with self._closing:  # a second one comes back when the first is through
+            if not self._closed:
+                self._closed = True
+                self._close()
+
+    def _close(self) -> None:
+        self._writer.stop()
         self._chaser.stop()
         self._indexer.stop()
         failed = self._writer.failed is not None
@@ -396,7 +401,7 @@ class Store:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def submit(self, items: Sequence[Item], done: Done) -> None:
-        """Store binlogs; never blocks. ``done`` gets one status an item (None = durable) from the writer thread.
+        """Store binlogs; never blocks. ``done`` gets one status an item (None = durable) from the thread that wrote.
 
         Statuses: PumpReadOnly (prewrites on a full disk; anything when not even the reserve is left), WriterFailed.
         Callers hold back while `backlog_bytes` is above ``queue_bytes``.
@@ -409,8 +414,8 @@ class Store:
         """Store payloads that lie in a buffer, as `pump_service.intake.parse` describes them; never blocks.
 
         Every row must be `GOOD`; ``payload_bytes`` is the sum of their sizes. The arrays belong to the store from here
-        on, also the buffer, until ``done`` is called, once, from the writer thread: None = all are durable, else one
-        status a row, as `submit` has them.
+        on, also the buffer, until ``done`` is called, once, from the thread that wrote: None = all are durable, else
+        one status a row, as `submit` has them.
         """
         self._writer.submit_records(Records(frozen(data), starts, sizes, columns, payload_bytes), done)
 
@@ -469,7 +474,7 @@ class Store:
         self._writer.submit([item], written, own=True)
 
     def _write_outcomes(self) -> None:
-        """Writer thread, after a group was written: outcomes that a full disk did not take may go now."""
+        """After a group was written, by whoever wrote it: outcomes that a full disk did not take may go now."""
         if self._unwritten:
             again, self._unwritten = self._unwritten, []
             for submit in again:
@@ -507,7 +512,7 @@ class Store:
         if not (self.writer_failed or self.read_only) or self._chaser.on or len(self._indexer.queue):
             return False
         # Behind everything that was written: the writer is idle or refuses, and the queue is first in, first out.
-        if not self._writer.lock.try_now():  # a group is under way, perhaps on this very thread
+        if not self._writer.try_lock():
             return False
         try:
             self._indexer.queue.call(lambda: self._indexer.remember_fake(ts))

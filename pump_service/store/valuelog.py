@@ -1,7 +1,7 @@
 """The set of value-log files: append with rotation, read by pointer, scan from a pointer (row P1).
 
-One thread appends. Reading and scanning take the list of files under the lock and read outside it, below the synced
-end, so what is being written is never seen.
+One thread at a time appends. Reading and scanning take the list of files under the lock and read outside it, below the
+synced end, so what is being written is never seen.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class ValueLog:
             at += len(data)
         file.handle.sync()
 
-    # -- writing: one thread -------------------------------------------------------------------------------------
+    # -- writing: who has the write lock -------------------------------------------------------------------------
 
     def append(self, parts: Sequence[Records]) -> Appended:
         """Write records, one write and one sync for each file and each `framing.WRITE_BYTES` of them."""

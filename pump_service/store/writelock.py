@@ -21,9 +21,9 @@ class WriteLock:
         """Take it, unless somebody has it or waits for it; `release` ends that."""
         return not self._others and self._lock.acquire(blocking=False)
 
-    def try_now(self) -> bool:
-        """Take it, unless somebody has it; `release` ends that."""
-        return self._lock.acquire(blocking=False)
+    def try_for(self, seconds: float) -> bool:
+        """Take it, unless somebody has it for that long; `release` ends that."""
+        return self._lock.acquire(timeout=seconds)
 
     def release(self) -> None:
         """Let it go; on any thread."""

@@ -35,6 +35,9 @@ log = structlog.get_logger(__name__)
 SAVE_SUMMARY_EVERY = 64 << 20
 # Payload bytes of a group for which a change of thread is dearer than that the event loop does its work meanwhile.
 INLINE_BYTES = 512 << 10
+# And the requests, each of which costs more than its rows.
+INLINE_REQUESTS = 64
+_SOON_S = 0.05
 
 Status = BinlogError | None
 Done = Callable[[list[Status]], None]
@@ -141,8 +144,7 @@ class Writer:
 
     def stop(self) -> None:
         """Write what is queued, then end. Not on the thread of `attach`, which the group under way needs."""
-        if self._inline is not None and self._inline.here:
-            raise RuntimeError("stopped on the event loop's thread, which its last groups need")
+        self.refuse_loop()
         with self._submitting:
             self._stopping = True
             self._queue.put(_Stop())
@@ -151,6 +153,16 @@ class Writer:
             self._loop_ended(inline)
         if self._thread.is_alive():
             self._thread.join()
+
+    def refuse_loop(self) -> None:
+        """RuntimeError on the thread of `attach`: what waits for the last groups must not be what they wait for."""
+        if self._inline is not None and self._inline.here and self._thread.is_alive():
+            raise RuntimeError("stopped on the event loop's thread, which its last groups need")
+
+    def try_lock(self) -> bool:
+        """Take the write lock, on any thread; False where it is not free soon, or is that of a group of the loop's."""
+        waits = self._inline is None or not self._inline.under_way
+        return self.lock.try_for(_SOON_S if waits else 0)
 
     def _loop_ended(self, inline: Inline[_Group]) -> None:
         """The loop is gone, which should have outlived the store: the queue is the thread's again."""
@@ -165,7 +177,7 @@ class Writer:
         return self._submitted_bytes - self._taken_bytes
 
     def submit(self, items: Sequence[Item], done: Done, *, own: bool = False) -> None:
-        """Queue items; never blocks. ``done`` gets one status an item, from the writer thread.
+        """Queue items; never blocks. ``done`` gets one status an item, from the thread that wrote them.
 
         ``own``: outcomes that the store settles. They may use the bookkeeping's reserve: a prewrite without an outcome
         on file keeps every file behind it, and then a full disk would stay full.
@@ -175,7 +187,8 @@ class Writer:
     def submit_records(self, records: Records, done: BlockDone, *, own: bool = False) -> None:
         """Queue records; never blocks. ``done`` is called once, when they are durable, from the thread that wrote them.
 
-        That is never this call, but may be this thread, where it is that of `attach`.
+        That is never in this call, but may be on this thread, where it is that of `attach`. What comes when that loop
+        has ended, which it should not before the store is closed, is written by `stop`.
         """
         size = records.bytes
         with self._submitting:
@@ -190,13 +203,22 @@ class Writer:
 
     def _run(self) -> None:
         while (group := self._next_group()) is not None:
-            try:
-                self._write_group(group)
-            except BaseException as error:  # noqa: BLE001
-                self._stopped_by(error)
-            if self._lent is not None:
-                self._lent.done()
-            del group  # while it waits for the next: its buffers are answered
+            while group is not None:  # none while it waits: the buffers of the last are answered
+                try:
+                    self._write_group(group)
+                except BaseException as error:  # noqa: BLE001
+                    self._stopped_by(error)
+                group = self._another()
+
+    def _another(self) -> _Group | None:
+        """Beside a loop: the next group, where that would only hand it over again."""
+        if self._lent is None:
+            return None
+        group = self.next_waiting()
+        if group is None:
+            self._lent.done()
+            return None
+        return None if _small(group) and self._lent.take_back(group) else group
 
     def _stopped_by(self, error: BaseException) -> None:
         # A bug, not a disk: fail like a disk that cannot be trusted. Said last: nothing may depend on a log.
@@ -263,7 +285,7 @@ class Writer:
         """
         size = sum(request.bytes for request in group)
         if (
-            size > INLINE_BYTES
+            not _small(group)
             or self.failed is not None
             or self._unsaved + size >= SAVE_SUMMARY_EVERY
             or not self._guard.at_ease()
@@ -279,6 +301,8 @@ class Writer:
                 if written is not None:
                     done = partial(self._synced, group, written, ended)
                     begun = written.file.handle.begin_sync(syncs, done)
+                    if not begun and self._inline is not None:
+                        self._inline.stay_away()  # or each group would be written twice
         except OSError as error:
             if error.errno not in NO_SPACE:  # of a full disk the thread takes care, and writes it again
                 self._fail(error)
@@ -302,8 +326,8 @@ class Writer:
             self.prewrites += stored.prewrites  # before the answer, as in `_write_group`
             answered = True
             _answer(group)
-            for block in stored.blocks:
-                self._next.hand_over(block)
+            if stored.blocks:
+                self._next.hand_over(Block.concat(stored.blocks))  # at once: `ready` spoke for one
             self._after(stored)
         except BaseException as fault:  # noqa: BLE001
             self._stopped_by(fault)
@@ -426,6 +450,10 @@ class Writer:
     def synced_end(self) -> Pointer:
         """End of what is durable."""
         return self._valuelog.end
+
+
+def _small(group: _Group) -> bool:
+    return len(group) <= INLINE_REQUESTS and sum(request.bytes for request in group) <= INLINE_BYTES
 
 
 def _take(records: Records, rows: I64) -> Records:

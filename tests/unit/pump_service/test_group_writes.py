@@ -24,10 +24,11 @@ from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.horizon import Horizon, Timestamps
 from pump_service.ingest import Ingest
+from pump_service.intake.requests import read_group
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Store
-from pump_service.submit import Submitter
+from pump_service.submit import Statuses, Submitter
 from tests.support.storekit import commit, log_payloads, prewrite, rollback, settings, settle, until
 from tests.support.syncs import stores_on_this_loop
 
@@ -416,13 +417,14 @@ def test_between_a_small_group_and_its_answer_no_thread_changes(
 def test_a_store_that_closes_answers_after_the_call_not_in_it(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         bench.store._writer._stopping = True
-        answers: list[Sequence[Answer]] = []
-        payload = WriteBinlogReq(clusterID=CLUSTER, payload=prewrite(1).payload).SerializeToString()
-        bench.groups.write_group(Requests.of([payload]), answers.append)
+        answers: list[Statuses | None] = []
+        requests = Requests.of([WriteBinlogReq(clusterID=CLUSTER, payload=prewrite(1).payload).SerializeToString()])
+        bench.submitter.send(read_group(requests.data, requests.starts, requests.sizes, CLUSTER), answers.append)
         assert answers == []
         while not answers:
             await asyncio.sleep(0)
-        assert "the store is closing" in _code_and_text(answers[0][0])[1]
+        assert [type(status) for status in answers[0] or ()] == [WriterFailed]
+        assert bench.submitter._bytes == 0
         bench.store._writer._stopping = False
 
     run(tmp_path, test)

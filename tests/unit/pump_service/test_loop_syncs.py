@@ -297,3 +297,18 @@ def test_where_the_kernel_refuses_there_is_none(error: Exception, monkeypatch: p
         assert loop_syncs() is None
 
     run("asyncio", main())
+
+
+@pytest.mark.row("P3")
+def test_the_thread_of_a_loop_that_is_closed_is_not_its_own_any_more(kind: str) -> None:
+    """Its number is given to another."""
+    found: list[LoopSyncs] = []
+
+    async def main() -> None:
+        found.append(mine())
+        assert found[0].mine()
+        assert not await asyncio.to_thread(found[0].mine)
+        found[0].close()
+
+    run(kind, main())
+    assert not found[0].mine()

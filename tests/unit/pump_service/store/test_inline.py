@@ -268,8 +268,11 @@ def test_where_no_sync_can_be_begun_the_thread_writes_the_group_once(tmp_path: P
         assert pump.goes(prewrite(12)) == THREAD
         assert log_payloads(pump.store) == of(FIRST, 10, 11, 12)
         pump.held.refuses = False
-        assert pump.goes(prewrite(13)) == HERE
-    assert pump.reopened() == of(FIRST, 10, 11, 12, 13)
+        assert pump.goes(prewrite(13)) == THREAD, "it is not tried again at once: each group would be written twice"
+        pump.clock.at += inline.AWAY_S
+        pump.look_at_disk()
+        assert pump.goes(prewrite(14)) == HERE
+    assert pump.reopened() == of(FIRST, 10, 11, 12, 13, 14)
 
 
 @pytest.mark.row("P3")
@@ -508,6 +511,84 @@ def test_when_the_index_has_no_room_the_loop_does_not_wait_for_it_and_slow_mode_
         settle(pump.store)
         assert [pump.store.is_unresolved(start) for start in range(10, 14)] == [True] * 4
         assert log_payloads(pump.store) == of(FIRST, *range(10, 14))
+
+
+@pytest.mark.row("P4")
+def test_a_group_of_several_requests_does_not_wait_for_the_index_either(tmp_path: Path) -> None:
+    """There is room for one more hand-over, whatever the group is made of."""
+    with beside(tmp_path, index_queue_records=2, slow_chaser_threshold_s=0.05) as pump:
+        settle(pump.store)
+        busy, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            busy.set()
+            go_on.wait(20)
+
+        pump.store._indexer.queue.call(hold)
+        assert busy.wait(20)
+        assert pump.goes(prewrite(10)) == HERE
+        pump.submit(prewrite(11))
+        for start in (12, 13, 14):
+            pump.submit(prewrite(start))
+        pump.held.end()
+        assert len(pump.store._indexer.queue) == 2
+        assert pump.come(3) == [durable(11), *(durable(start, THREAD) for start in (12, 13, 14))]
+        go_on.set()
+    with beside(tmp_path / "other", index_queue_records=2, slow_chaser_threshold_s=5) as pump:
+        settle(pump.store)
+        go_on.clear()
+        busy.clear()
+        pump.store._indexer.queue.call(hold)
+        assert busy.wait(20)
+        pump.submit(prewrite(10))
+        for start in (11, 12, 13, 14):
+            pump.submit(prewrite(start))
+        pump.held.end()
+        assert len(pump.store._indexer.queue) == 1
+        began = time.monotonic()
+        pump.held.end()
+        assert time.monotonic() - began < 2
+        assert [start for start, _, _ in pump.taken()] == [10, 11, 12, 13, 14]
+        assert not pump.store.status().slow_mode
+        go_on.set()
+
+
+@pytest.mark.row("P3")
+def test_a_group_of_many_requests_goes_to_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.store.writer.INLINE_REQUESTS", 3)
+    with beside(tmp_path) as pump:
+        pump.submit(prewrite(10))
+        for start in (11, 12, 13):
+            pump.submit(prewrite(start))
+        pump.held.end()
+        assert len(pump.held.begun) == 1, "as many as that are written here"
+        for start in (21, 22, 23, 24):
+            pump.submit(prewrite(start))
+        pump.held.end()
+        assert not pump.held.begun
+        assert pump.come(8)[-4:] == [durable(start, THREAD) for start in (21, 22, 23, 24)]
+
+
+@pytest.mark.row("P3")
+def test_what_would_only_come_back_to_the_thread_it_takes_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop that is busy holds no large group up; small ones behind them are the loop's again."""
+    monkeypatch.setattr("pump_service.store.writer.INLINE_BYTES", 1000)
+    with beside(tmp_path, group_commit_bytes=4096) as pump:
+        for start in (10, 11, 12, 13):
+            pump.submit(prewrite(start, b"v" * 3000))
+        until(lambda: len(pump.answers) == 4)  # the loop's thread does nothing meanwhile
+        assert pump.taken() == [durable(start, THREAD) for start in (10, 11, 12, 13)]
+        assert pump.goes(prewrite(14)) == HERE
+        with pump.store._writer.lock:
+            pump.submit(prewrite(15, b"v" * 3000))
+            pump.submit(prewrite(16, b"v" * 500))
+            pump.submit(prewrite(17, b"v" * 3600))
+        pump.held.run_until(lambda: pump.held.begun)
+        assert pump.taken() == [durable(15, THREAD)]
+        pump.held.end()
+        assert pump.come(2) == [durable(16), durable(17, THREAD)]
 
 
 @pytest.mark.row("P3")
@@ -795,8 +876,9 @@ def test_who_waits_for_the_index_is_not_held_by_groups_that_follow_each_other(tm
 
 @pytest.mark.row("P15")
 def test_a_fake_that_is_on_no_file_is_not_published_while_a_group_is_under_way_and_nothing_waits(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pump_service.store.writer._SOON_S", 10)
     with beside(tmp_path) as pump:
         store = pump.store
         assert pump.goes(commit(FIRST, 2)) == HERE
@@ -877,7 +959,7 @@ def test_a_bug_before_the_sync_is_reported_and_everybody_is_refused(
         assert [type(fault) for fault in pump.faults] == [ZeroDivisionError]
         assert pump.store.writer_failed
         assert not pump.held.begun
-        assert pump.store._writer.lock.try_now(), "the lock is free again"
+        assert pump.store._writer.lock.try_for(0), "the lock is free again"
         pump.store._writer.lock.release()
     assert pump.reopened() == of(FIRST)
 
@@ -1012,3 +1094,72 @@ class _BrokenLog:
             raise OSError(errno.EPIPE, "Broken pipe")
 
         return line
+
+
+@pytest.mark.row("P3")
+def test_a_second_close_comes_back_when_the_first_is_through(tmp_path: Path) -> None:
+    pump = Beside(tmp_path)
+    pump.submit(prewrite(10))
+    first, second = pump.stopping(), pump.stopping()
+    second.join(0.05)
+    assert second.is_alive()
+    assert first.is_alive()
+    pump.end_until(lambda: not (first.is_alive() or second.is_alive()))
+    pump.store.close()
+    assert len(pump.reopened()) == 2
+
+
+@pytest.mark.row("P15")
+def test_a_fake_that_is_on_no_file_waits_a_moment_for_the_thread(tmp_path: Path) -> None:
+    with beside(tmp_path) as pump:
+        assert pump.goes(commit(FIRST, 2)) == HERE
+        settle(pump.store)
+        pump.fs.free = 0
+        pump.clock.at += 0.5
+        assert pump.store.read_only
+        lock = pump.store._writer.lock
+        taken, go_on = threading.Event(), threading.Event()
+
+        def as_the_thread() -> None:
+            with lock:
+                taken.set()
+                go_on.wait(20)
+
+        thread = threading.Thread(target=as_the_thread)
+        thread.start()
+        assert taken.wait(20)
+        assert not pump.store.publish_unpersisted(20)
+        threading.Timer(0.005, go_on.set).start()
+        assert pump.store.publish_unpersisted(20)
+        thread.join()
+        pump.fs.free = 1 << 40
+        pump.clock.at += 0.5
+        pump.look_at_disk()
+
+
+@pytest.mark.row("P3")
+def test_what_was_written_here_is_nothing_that_the_thread_would_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with beside(tmp_path) as pump:
+        pump.fs.faults["truncate"] = failing(errno.EIO, times=9)
+        assert pump.goes(prewrite(10)) == HERE
+        pump.clock.at += 0.5
+        assert pump.goes(prewrite(11)) == THREAD
+        with monkeypatch.context() as patch:
+            patch.setattr(pump.store._valuelog, "begin", lambda _parts: None)
+            assert pump.goes(prewrite(12)) == THREAD
+        assert pump.goes(prewrite(13)) == HERE
+        pump.fs.faults.clear()
+
+
+@pytest.mark.row("P3")
+def test_on_a_slow_disk_the_thread_goes_on_by_itself(tmp_path: Path) -> None:
+    with beside(tmp_path, group_commit_bytes=4096) as pump:
+        pump.submit(prewrite(10))
+        pump.clock.at += inline.SLOW_S * 2
+        pump.held.end()
+        for start in (11, 12, 13):
+            pump.submit(prewrite(start, b"v" * 3000))
+        until(lambda: len(pump.answers) == 4)  # the loop's thread does nothing meanwhile
+        assert pump.come(4) == [durable(10), *(durable(start, THREAD) for start in (11, 12, 13))]

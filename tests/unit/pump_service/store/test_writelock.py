@@ -22,12 +22,12 @@ def test_a_group_takes_the_lock_only_when_it_is_free() -> None:
     lock = WriteLock()
     assert lock.try_for_group()
     assert not lock.try_for_group()
-    assert not lock.try_now()
+    assert not lock.try_for(0)
     lock.release()
     with lock:
         assert not lock.try_for_group()
-        assert not lock.try_now()
-    assert lock.try_now()
+        assert not lock.try_for(0)
+    assert lock.try_for(0)
     assert not lock.try_for_group()
     lock.release()
     assert lock.try_for_group()
@@ -90,7 +90,7 @@ def test_who_only_wants_to_look_does_not_give_way() -> None:
     lock = WriteLock()
     lock._others = 1  # woken, and not there yet
     assert not lock.try_for_group()
-    assert lock.try_now()
+    assert lock.try_for(0)
 
 
 @pytest.mark.row("P4")
