@@ -114,6 +114,17 @@ class Batch:
             self.connection.deadlines.discard(self._bucket, self)
         if self.connection.closed:
             return
+        sender = self.connection.sender
+        later, sender.in_turn = sender.in_turn, True
+        try:
+            self._answer(answers)
+        finally:
+            sender.in_turn = later
+        if not later:
+            sender.flush()  # at once: a turn of the loop for it costs as much as the answers
+        self.connection.answered()
+
+    def _answer(self, answers: Sequence[Answer]) -> None:
         first = answers[0]
         if (
             not (self.lost or self.mixed)
@@ -129,7 +140,6 @@ class Batch:
         else:
             for stream_id, answer in zip(self.stream_ids, answers, strict=True):
                 self.connection.answer(self, stream_id, answer)
-        self.connection.answered()
 
     def expire(self, now: float) -> None:
         """End the calls whose deadline has passed; the others go on."""

@@ -36,6 +36,9 @@ RETRY_S = 1.0
 
 # How long records may wait for more to be indexed together, and how many are enough. Only pullers wait for it.
 LINGER_S = 0.02
+# When so many have come by then, the writer is busy, and each wake-up here costs it a wait for the interpreter.
+MANY_RECORDS = 256
+LINGER_MORE_S = 0.03
 _ENOUGH_RECORDS = 4096
 # Most records that are indexed at once, however many wait.
 _AT_ONCE = 1 << 16
@@ -89,8 +92,9 @@ class IndexQueue:
                 self._idle = False
                 if not came:
                     return None
-            if not self._urgent and self._records < min(_ENOUGH_RECORDS, self._limit):
-                self._changed.wait(LINGER_S)
+            self._linger(LINGER_S)
+            if self._records >= MANY_RECORDS:
+                self._linger(LINGER_MORE_S)
             work = self._work.popleft()
             if isinstance(work, Block):
                 blocks = [work]
@@ -105,6 +109,10 @@ class IndexQueue:
                 self._urgent = False
             self._changed.notify_all()
             return work
+
+    def _linger(self, seconds: float) -> None:
+        if not self._urgent and self._records < min(_ENOUGH_RECORDS, self._limit):
+            self._changed.wait(seconds)
 
     def __len__(self) -> int:
         return self._records

@@ -380,3 +380,33 @@ async def test_a_connection_that_ends_is_expected_no_more() -> None:
     await wait.answer()
     assert not wait.turn._expected
     assert not wait.turn._answered_at
+
+
+@run
+async def test_answers_leave_in_one_write_with_the_answer_not_a_turn_of_the_loop_later() -> None:
+    echo, peers = await peers_of(2, answering=False)
+    for peer in peers:
+        peer.send(b"".join(peer.call(GROUP, b"x")[1] for _ in range(3)))
+    await asyncio.sleep(0)
+    ((requests, answer),) = echo.groups
+    writes: list[bytes] = []
+    for peer in peers:
+        peer.wire.write = writes.append  # type: ignore[method-assign]
+    answer([b"y"] * len(requests))
+    assert len(writes) == 2
+    assert [data.count(prefixed(b"y")) for data in writes] == [3, 3]
+    await asyncio.sleep(0)
+    assert len(writes) == 2
+
+
+@run
+async def test_answers_of_a_handler_that_answers_at_once_leave_in_one_write_with_what_else_the_read_brings() -> None:
+    peer = Peer().greet()
+    peer.send(peer.call(GROUP, b"first")[1])
+    await peer.settle()
+    writes: list[bytes] = []
+    peer.wire.write = writes.append  # type: ignore[method-assign]
+    peer.send(peer.call(GROUP, b"x")[1] + frame(6, 0, 0, b"12345678"))
+    (data,) = writes
+    assert prefixed(b"x") in data
+    assert frame(6, 1, 0, b"12345678") in data
