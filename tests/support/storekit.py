@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 import threading
 import time
@@ -139,3 +140,13 @@ def log_payloads(store: Store) -> list[bytes]:
 
 def value_files(data_dir: Path) -> Sequence[Path]:
     return sorted((data_dir / "value").glob("*.vlog"))
+
+
+class BrokenLog:
+    """Every line raises, as a log file on a full disk or a pipe without a reader does."""
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        def line(*_args: object, **_values: object) -> None:
+            raise OSError(errno.EPIPE, "Broken pipe")
+
+        return line

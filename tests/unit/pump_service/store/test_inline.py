@@ -26,6 +26,7 @@ from pump_service.store.store import Item, Status, Store
 from pump_service.store.summary import FileSummary
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
+    BrokenLog,
     commit,
     log_payloads,
     open_store,
@@ -488,26 +489,33 @@ def test_a_disk_that_was_full_for_a_moment_has_each_record_once(tmp_path: Path) 
     assert len(pump.reopened()) == 5
 
 
+@contextmanager
+def index_stands_still(pump: Beside) -> Iterator[None]:
+    """The indexer takes nothing from its queue meanwhile."""
+    settle(pump.store)
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        go_on.wait(20)
+
+    pump.store._indexer.queue.call(hold)
+    assert busy.wait(20)
+    yield
+    go_on.set()
+
+
 @pytest.mark.row("P4")
 def test_when_the_index_has_no_room_the_loop_does_not_wait_for_it_and_slow_mode_can_begin(tmp_path: Path) -> None:
     with beside(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.05) as pump:
-        settle(pump.store)
-        busy, go_on = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            busy.set()
-            go_on.wait(20)
-
-        pump.store._indexer.queue.call(hold)
-        assert busy.wait(20)
-        assert pump.goes(prewrite(10)) == HERE
-        assert len(pump.store._indexer.queue) == 1
-        pump.submit(prewrite(11))
-        assert not pump.held.begun
-        assert pump.come(1) == [durable(11, THREAD)]
-        assert pump.store.status().slow_mode
-        assert pump.goes(prewrite(12), prewrite(13)) == HERE, "there is nothing to wait for now"
-        go_on.set()
+        with index_stands_still(pump):
+            assert pump.goes(prewrite(10)) == HERE
+            assert len(pump.store._indexer.queue) == 1
+            pump.submit(prewrite(11))
+            assert not pump.held.begun
+            assert pump.come(1) == [durable(11, THREAD)]
+            assert pump.store.status().slow_mode
+            assert pump.goes(prewrite(12), prewrite(13)) == HERE, "there is nothing to wait for now"
         settle(pump.store)
         assert [pump.store.is_unresolved(start) for start in range(10, 14)] == [True] * 4
         assert log_payloads(pump.store) == of(FIRST, *range(10, 14))
@@ -516,41 +524,16 @@ def test_when_the_index_has_no_room_the_loop_does_not_wait_for_it_and_slow_mode_
 @pytest.mark.row("P4")
 def test_a_group_of_several_requests_does_not_wait_for_the_index_either(tmp_path: Path) -> None:
     """There is room for one more hand-over, whatever the group is made of."""
-    with beside(tmp_path, index_queue_records=2, slow_chaser_threshold_s=0.05) as pump:
-        settle(pump.store)
-        busy, go_on = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            busy.set()
-            go_on.wait(20)
-
-        pump.store._indexer.queue.call(hold)
-        assert busy.wait(20)
-        assert pump.goes(prewrite(10)) == HERE
-        pump.submit(prewrite(11))
-        for start in (12, 13, 14):
-            pump.submit(prewrite(start))
-        pump.held.end()
-        assert len(pump.store._indexer.queue) == 2
-        assert pump.come(3) == [durable(11), *(durable(start, THREAD) for start in (12, 13, 14))]
-        go_on.set()
-    with beside(tmp_path / "other", index_queue_records=2, slow_chaser_threshold_s=5) as pump:
-        settle(pump.store)
-        go_on.clear()
-        busy.clear()
-        pump.store._indexer.queue.call(hold)
-        assert busy.wait(20)
-        pump.submit(prewrite(10))
-        for start in (11, 12, 13, 14):
+    with beside(tmp_path, index_queue_records=2, slow_chaser_threshold_s=5) as pump, index_stands_still(pump):
+        for start in (10, 11, 12, 13, 14):
             pump.submit(prewrite(start))
         pump.held.end()
         assert len(pump.store._indexer.queue) == 1
         began = time.monotonic()
         pump.held.end()
         assert time.monotonic() - began < 2
-        assert [start for start, _, _ in pump.taken()] == [10, 11, 12, 13, 14]
+        assert pump.taken() == [durable(start) for start in (10, 11, 12, 13, 14)]
         assert not pump.store.status().slow_mode
-        go_on.set()
 
 
 @pytest.mark.row("P3")
@@ -1064,7 +1047,7 @@ def test_a_log_that_cannot_be_written_keeps_no_answer_back(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pump = Beside(tmp_path)
-    monkeypatch.setattr("pump_service.store.writer.log", _BrokenLog())
+    monkeypatch.setattr("pump_service.store.writer.log", BrokenLog())
     if fault == "eio":
         pump.fs.faults["write"] = failing(errno.EIO, times=1)
     else:
@@ -1084,16 +1067,6 @@ def test_a_close_on_the_wrong_thread_is_refused_and_one_on_another_still_closes(
     assert pump.goes(prewrite(10)) == HERE
     pump.close()
     assert len(pump.reopened()) == 2
-
-
-class _BrokenLog:
-    """As one whose file lies on the full disk."""
-
-    def __getattr__(self, _name: str) -> Callable[..., None]:
-        def line(*_arguments: object, **_named: object) -> None:
-            raise OSError(errno.EPIPE, "Broken pipe")
-
-        return line
 
 
 @pytest.mark.row("P3")

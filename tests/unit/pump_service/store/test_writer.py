@@ -7,7 +7,7 @@ import errno
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +31,7 @@ from pump_service.store.store import Item, Store
 from pump_service.store.summary import FileSummary
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
+    BrokenLog,
     commit,
     fake,
     log_payloads,
@@ -554,16 +555,6 @@ def test_an_unexpected_error_of_the_writer_ends_it_and_is_reported(
     store.close()
 
 
-class _BrokenLog:
-    """Every line raises, as a log file on a full disk or a pipe without a reader does."""
-
-    def __getattr__(self, _name: str) -> Callable[..., None]:
-        def line(*_args: object, **_values: object) -> None:
-            raise OSError(errno.EPIPE, "Broken pipe")
-
-        return line
-
-
 @pytest.mark.row("P3", "P15")
 @pytest.mark.parametrize("where", ["read_only", "left_to_bookkeeping"])
 def test_an_error_before_anything_is_written_answers_nobody_durable_and_is_reported_whatever_the_log_does(
@@ -577,7 +568,7 @@ def test_an_error_before_anything_is_written_answers_nobody_durable_and_is_repor
     def broken() -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pump_service.store.writer.log", _BrokenLog())
+    monkeypatch.setattr("pump_service.store.writer.log", BrokenLog())
     monkeypatch.setattr(threading, "excepthook", lambda _args: None)
     monkeypatch.setattr(store._guard, where, broken)
     statuses = write(store, prewrite(10), commit(10, 11))
@@ -616,7 +607,7 @@ def test_a_log_line_that_fails_while_a_file_is_sealed_is_not_taken_for_a_failed_
 ) -> None:
     store = open_store(tmp_path, value_log_file_bytes=4096)
     with pytest.raises(BrokenPipeError), monkeypatch.context() as patch:
-        patch.setattr("pump_service.store.valuelog.log", _BrokenLog())
+        patch.setattr("pump_service.store.valuelog.log", BrokenLog())
         store._valuelog.append([Records.of([prewrite(10, b"v" * 5000)])])
     store.close()
 
@@ -627,7 +618,7 @@ def test_a_thread_that_ends_is_reported_though_the_log_fails(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
-    monkeypatch.setattr(f"pump_service.store.{stage[1:]}.log", _BrokenLog())
+    monkeypatch.setattr(f"pump_service.store.{stage[1:]}.log", BrokenLog())
     monkeypatch.setattr(threading, "excepthook", lambda _args: None)
 
     def broken(*_: object) -> None:
