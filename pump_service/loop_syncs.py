@@ -45,13 +45,8 @@ class LoopSyncs:
         operation.set_callback(partial(_ended, done))
         try:
             return bool(self._context.submit(operation) == 1)
-        except (
-            OverflowError,
-            OSError,
-            SystemError,
-            ValueError,
-        ):  # no resources; a descriptor of which there is no sync
-            return False
+        except (OverflowError, OSError, SystemError, ValueError):
+            return False  # no resources, or a descriptor of which there is no sync
 
     def call(self, action: Callable[[], None]) -> bool:
         """Run it on the loop."""

@@ -206,7 +206,7 @@ class Writer:
             while group is not None:  # none while it waits: the buffers of the last are answered
                 try:
                     self._write_group(group)
-                except BaseException as error:  # noqa: BLE001
+                except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
                     self._stopped_by(error)
                 group = self._another()
 
@@ -306,7 +306,7 @@ class Writer:
         except OSError as error:
             if error.errno not in NO_SPACE:  # of a full disk the thread takes care, and writes it again
                 self._fail(error)
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
             self._stopped_by(error)
         finally:
             if not begun:
@@ -329,7 +329,7 @@ class Writer:
             if stored.blocks:
                 self._next.hand_over(Block.concat(stored.blocks))  # at once: `ready` spoke for one
             self._after(stored)
-        except BaseException as fault:  # noqa: BLE001
+        except BaseException as fault:  # noqa: BLE001 - reported, and it ends writing
             self._stopped_by(fault)
         finally:
             self.lock.release()
