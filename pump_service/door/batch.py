@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import grpc
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.routes import Group
+from pump_service.door.runs import Run
 from pump_service.door.stream import Stream
 
 if TYPE_CHECKING:
@@ -29,19 +28,19 @@ class Batch:
     """Filled by the connection while it reads, handed over once, answered once."""
 
     __slots__ = (
-        "_answered", "_bucket", "_deadline", "_runs", "_single", "_timed", "connection", "group", "lost", "mixed",
-        "stream_ids",
+        "_answered", "_bucket", "_parts", "_single", "_timed", "_timed_runs", "connection", "deadline", "group", "lost",
+        "mixed", "stream_ids",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, group: Group) -> None:
         self.connection = connection
         self.group = group
         self.stream_ids: list[int] = []
-        self._runs: list[Requests] = []
-        self._single: list[bytes] = []  # messages behind the last of the runs
-        # Deadlines of those that have one and no state elsewhere: stream ids and times, infinity is none.
-        self._timed: list[tuple[Sequence[int], Sequence[float] | NDArray[np.float64]]] = []
-        self._deadline = math.inf  # the first of them
+        self._parts: list[Requests | Run] = []
+        self._single: list[bytes] = []  # messages behind the last of the parts
+        self._timed: dict[int, float] = {}  # deadlines of calls that have one and no state elsewhere, by stream id
+        self._timed_runs: list[tuple[Run, float]] = []  # and of runs with any, whose time runs since
+        self.deadline = math.inf  # the first of them
         self.lost = False  # some calls ended before their answer
         self.mixed = False  # some calls have a stream of their own
         self._answered = False
@@ -57,30 +56,35 @@ class Batch:
         self.stream_ids.append(stream_id)
         self._single.append(message)
         if deadline is not None:
-            self._timed.append(((stream_id,), (deadline,)))
-            self._deadline = min(self._deadline, deadline)
+            self._timed[stream_id] = deadline
+            self.deadline = min(self.deadline, deadline)
 
-    def take_run(self, stream_ids: list[int], requests: Requests) -> None:
-        """Calls that came one behind the other."""
-        self._end_single()
-        self._runs.append(requests)
-        self.stream_ids += stream_ids
-
-    def time_run(self, stream_ids: list[int], deadlines: NDArray[np.float64], first: float) -> None:
-        """Deadlines of calls that were taken; infinity is none."""
-        self._timed.append((stream_ids, deadlines))
-        self._deadline = min(self._deadline, first)
+    def take_run(self, run: Run, began: float) -> None:
+        """Calls that came one behind the other, at ``began``."""
+        if self._single:
+            self._end_single()
+        self._parts.append(run)
+        self.stream_ids += run.stream_ids
+        if run.soonest >= 0:
+            self._timed_runs.append((run, began))
+            self.deadline = min(self.deadline, began + run.soonest / 1e9)
 
     def _end_single(self) -> None:
         if self._single:
-            self._runs.append(Requests.of(self._single))
+            self._parts.append(Requests.of(self._single))
             self._single = []
 
-    def requests(self) -> list[Requests]:
-        """All of them, in order, in one piece or several; once, for each may hold all of a socket read."""
+    def parts(self) -> list[Requests | Run]:
+        """All requests, in order, in one piece or several; once, for each may hold all of a socket read."""
         self._end_single()
-        runs, self._runs = self._runs, []
-        return runs
+        parts, self._parts = self._parts, []
+        return parts
+
+    def drop(self) -> None:
+        """It is not handed over: nothing holds what was read."""
+        for part in self.parts():
+            if isinstance(part, Run):
+                part.chunk = b""
 
     def hand_over(self) -> None:
         """Give the requests to the handler."""
@@ -90,15 +94,16 @@ class Batch:
     def begin(self) -> bool:
         """Watch its deadlines from now on; False when its connection is gone."""
         if self.connection.closed:
+            self.drop()
             return False
-        if self._timed:
-            self._bucket = self.connection.deadlines.add(self._deadline, self)
+        if self.deadline < math.inf:
+            self._bucket = self.connection.deadlines.add(self.deadline, self)
         return True
 
     def give(self) -> None:
         """Give the requests to the handler, these alone."""
         try:
-            self.group.handler(Requests.joined(self.requests()), self.answer)
+            self.group.handler(self.connection.server.runs.requests(self.parts()), self.answer)
         except Exception as error:
             log.exception("call_failed", method=self.group.path)
             if not self._answered:
@@ -143,14 +148,16 @@ class Batch:
 
     def expire(self, now: float) -> None:
         """End the calls whose deadline has passed; the others go on."""
-        timed = {n: float(deadline) for ids, times in self._timed for n, deadline in zip(ids, times, strict=True)}
+        timed = self._timed
+        for run, began in self._timed_runs:
+            timed.update(zip(run.stream_ids, run.deadlines(began), strict=True))
+        self._timed_runs = []
         for stream_id, deadline in timed.items():
             if deadline <= now and self.connection.lean.get(stream_id) is self:
                 self.connection.answer(self, stream_id, _DEADLINE)
                 self.lost = True
         self._bucket = 0
-        left = {n: deadline for n, deadline in timed.items() if now < deadline < math.inf}
-        self._timed = [(list(left), list(left.values()))] if left else []
-        if left:
-            self._deadline = min(left.values())
-            self._bucket = self.connection.deadlines.add(self._deadline, self)
+        self._timed = {n: deadline for n, deadline in timed.items() if now < deadline < math.inf}
+        if self._timed:
+            self.deadline = min(self._timed.values())
+            self._bucket = self.connection.deadlines.add(self.deadline, self)

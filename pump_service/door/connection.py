@@ -18,10 +18,10 @@ from pump_service.door import frames
 from pump_service.door.batch import Batch
 from pump_service.door.calls import Call, HandlerCall, PlainCall
 from pump_service.door.frames import ConnectionFault, StreamFault
-from pump_service.door.group import Answer, Refusal, Requests
+from pump_service.door.group import Answer, Refusal
 from pump_service.door.headers import HeaderReader
 from pump_service.door.incoming import Incoming
-from pump_service.door.lean import FACTS, SHORTEST, take_calls
+from pump_service.door.lean import SHORTEST
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Group, Head
 from pump_service.door.sender import Sender
@@ -62,11 +62,12 @@ class Connection(asyncio.Protocol):
         self._need = len(frames.PREFACE)
         self._repeated = b""  # header block of the last common call, which the next ones are expected to have
         self._block = np.empty(0, np.uint8)  # the same
-        self._facts = np.zeros(FACTS, np.int64)
+        self._most = min(self.limits.frame - 5, self.limits.message)  # bytes of a message that is taken there
         self._held_bytes = 0  # of requests that handlers have not taken
         self._assembling = 0  # of requests that are not complete
         self._uncredited = 0
         self.recv_window = self.limits.connection_window
+        self._credit_from = self.limits.connection_window // 4  # the least that is worth a frame
         # Of a new stream. Less than the default holds from the acknowledgement of our SETTINGS on (section 6.9.3).
         self.stream_window = max(self.limits.stream_window, frames.DEFAULT_WINDOW)
         self.asked: float | None = None
@@ -110,9 +111,11 @@ class Connection(asyncio.Protocol):
             self._rest_size = 0
         self.sender.in_turn = True
         try:
-            at = self._read(data)
-            if at < len(data) and not self.closed:
-                self._keep(data, at)
+            at = self._read_calls(data) if self._repeated else 0
+            if at < len(data):
+                at = self._read(data, at)
+                if at < len(data) and not self.closed:
+                    self._keep(data, at)
         except ConnectionFault as fault:
             self.fail(fault)
         except Exception:
@@ -134,14 +137,15 @@ class Connection(asyncio.Protocol):
             self._need = frames.HEAD.size + (_HEAD(rest)[0] >> 8)
 
     def _end_turn(self) -> None:
-        if self._batches and not self.closed:
+        if self._batches:
             batches, self._batches = self._batches, {}
             for batch in batches.values():
-                if self.server.feeders > 1:
+                if self.server.feeders > 1 and not self.closed:
                     self.server.turn.add(batch)
                 else:
                     batch.hand_over()
-        self._credit_connection()
+        if self._uncredited >= self._credit_from:
+            self._credit_connection()
         self.sender.in_turn = False
         self.sender.flush()
 
@@ -159,6 +163,8 @@ class Connection(asyncio.Protocol):
             stream.wake()
         self.streams.clear()
         self.lean.clear()
+        for batch in self._batches.values():
+            batch.drop()
         self._batches.clear()
         self._rest.clear()
         self.server.lost(self)
@@ -207,31 +213,41 @@ class Connection(asyncio.Protocol):
 
     # ---- the loop ----------------------------------------------------------------------------------------------
 
-    def _read(self, data: bytes) -> int:  # noqa: C901, PLR0912, PLR0915 - one loop: calls cost more
-        """Handle the frames in ``data``; where the first incomplete one begins."""
+    def _read_calls(self, data: bytes) -> int:
+        """Handle calls like the last one at the beginning of ``data``; where they end. Usually they are all of it."""
+        room = self.limits.streams - len(self.lean) - len(self.streams)
+        same = data.startswith(self._repeated, 9)
+        if room <= 0 or not same or not self._incoming.lean or not (run := self._take_run(data, 0, self.last_stream_id, room)):
+            return 0
+        at, taken, self.last_stream_id = run
+        self.received(taken)
+        return at
+
+    def _read(self, data: bytes, at: int) -> int:  # noqa: C901, PLR0912, PLR0915 - one loop: calls cost more
+        """Handle the frames in ``data`` from ``at`` on; where the first incomplete one begins."""
         incoming, blocks, lean = self._incoming, self._headers.blocks, self.lean
-        at, size = 0, len(data)
+        size = len(data)
         if not incoming.prefaced:
             if size < len(frames.PREFACE):
                 return 0
             incoming.preface(data)
             at = len(frames.PREFACE)
         largest = self.limits.frame << 8 | 0xFF
-        most = min(self.limits.frame - 5, self.limits.message)
+        most = self._most
         last = self.last_stream_id
         room = self.limits.streams - len(lean) - len(self.streams) if incoming.lean else 0
         taken = 0  # bytes of DATA that the common case has handled
         head: Head | None = None
         batch: Batch | None = None
         now = self.heard
-        may_run = bool(self._repeated)
+        may_run = at == 0 and bool(self._repeated)
         while size - at >= 9:
             if may_run:
                 may_run = False  # what ends a run is looked at here before the next
                 same = data[at + 3] == 1 and data.startswith(self._repeated, at + 9)
-                if same and room > 0 and (run := self._take_run(data, at, last, room, most)):
-                    count, at, more, last = run
-                    room -= count
+                if same and room > 0 and (run := self._take_run(data, at, last, room)):
+                    at, more, last = run
+                    room = self.limits.streams - len(lean) - len(self.streams)
                     taken += more
                     continue
             word, flags, stream_id = _HEAD(data, at)
@@ -306,27 +322,21 @@ class Connection(asyncio.Protocol):
         self._block = np.frombuffer(base, np.uint8)
         return False
 
-    def _take_run(self, data: bytes, at: int, last: int, room: int, most: int) -> tuple[int, int, int, int] | None:
-        """Take calls like the last one from ``at`` on: how many, where they end, bytes of DATA, the last stream id."""
+    def _take_run(self, data: bytes, at: int, last: int, room: int) -> tuple[int, int, int] | None:
+        """Take calls like the last one from ``at`` on: where they end, bytes of DATA, the last stream id."""
         known = self._headers.blocks.get(self._repeated)
         if known is None or not known[0].lean or known[1] is not None:
             return None  # the peer's table has moved, and with it what the block means
         if len(data) - at < 2 * (SHORTEST + len(self._repeated)):
             return None  # one costs less without
-        view = np.frombuffer(data, np.uint8)
-        wide, timeouts = self.server.columns
-        rows = take_calls(view, at, last, most, self._block, wide, timeouts[:room], self._facts)
-        if not rows:
+        found = self.server.runs.take(data, at, last, room, self._most, self._block)
+        if found is None:
             return None
-        end, taken, soonest = self._facts.tolist()
-        ids, starts, sizes = wide[:, :rows].copy()
-        stream_ids: list[int] = ids.tolist()
+        run, end, taken = found
         batch = self.group(known[0].group)
-        self.lean.update(dict.fromkeys(stream_ids, batch))
-        batch.take_run(stream_ids, Requests(view, starts, sizes, taken - 5 * rows))
-        if soonest >= 0:
-            batch.time_run(stream_ids, timeouts[:rows] + self.heard, self.heard + soonest / 1e9)
-        return rows, end, taken, stream_ids[-1]
+        self.lean.update(dict.fromkeys(run.stream_ids, batch))
+        batch.take_run(run, self.heard)
+        return end, taken, run.stream_ids[-1]
 
     def _request(self, stream_id: int, head: Head, timeout: float | None) -> None:
         try:
@@ -359,7 +369,7 @@ class Connection(asyncio.Protocol):
 
     def _credit_connection(self) -> None:
         free = self._uncredited - self._held_bytes
-        if free >= self.limits.connection_window // 4 and not self.closed:
+        if free >= self._credit_from and not self.closed:
             self._uncredited -= free
             self.recv_window += free
             self.sender.add(frames.window_update(0, free))

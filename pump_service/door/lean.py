@@ -11,14 +11,17 @@ anything else it stops; `connection` and `headers` say in plain Python what such
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from include.codec.jit import Bytes, Ints, kernel, primitive
 from pump_service.door.headers import TIMEOUT_LITERAL
 
-# What the kernel says of all calls together: where it stopped, bytes of DATA frames, and the shortest timeout in
-# nanoseconds, -1 when there is none.
-END, TAKEN, SOONEST, FACTS = range(4)
+# Columns of the calls: stream ids, where the messages begin among all bytes that were taken, how long they are, and
+# timeouts in nanoseconds, NO_TIMEOUT where there is none.
+IDS, STARTS, SIZES, TIMEOUTS, COLUMNS = range(5)
+NO_TIMEOUT = -1
+# What the kernel keeps from one run to the next: calls, and bytes from the first to the last of each run. And what it
+# says of a run: where it stopped, bytes of DATA frames, the shortest timeout or NO_TIMEOUT, the last stream id.
+CALLS, BYTES, END, TAKEN, SOONEST, LAST, FACTS = range(7)
 # A call without a header block and message: the heads of both frames, and the message's prefix.
 SHORTEST = 9 + 9 + 5
 _LITERAL = np.frombuffer(TIMEOUT_LITERAL, np.uint8)
@@ -68,18 +71,19 @@ def timeout_of(data: Bytes, at: int, end: int) -> float:  # noqa: PLR0911 - each
 
 @kernel
 def take_calls(
-    data: Bytes, at: int, last: int, most: int, block: Bytes, wide: Ints, timeouts: NDArray[np.float64], facts: Ints
-) -> int:
-    """Calls from ``at`` on; returns how many.
+    data: Bytes, at: int, last: int, room: int, most: int, block: Bytes, wide: Ints, facts: Ints
+) -> int:  # fmt: skip
+    """Calls from ``at`` on, behind those that the columns have; returns how many, ``room`` at most.
 
-    ``last``: their stream ids are above it. ``most``: bytes of a message. ``wide`` gets stream ids, and where the
-    messages begin and how long they are. No more calls are taken than ``timeouts`` has room for, which has infinity
-    for a call without one.
+    ``last``: their stream ids are above it. ``most``: bytes of a message. ``wide`` (COLUMNS rows) and ``facts`` as
+    above.
     """
-    rows, size = 0, len(data)
+    first, size, begun = facts[CALLS], len(data), at
+    row, shift = first, facts[BYTES] - at
+    stop = min(first + room, wide.shape[1])
     taken = 0
     soonest = np.inf
-    while rows < len(timeouts) and size - at >= SHORTEST + len(block):
+    while row < stop and size - at >= SHORTEST + len(block):
         stream_id = _be(data, at + 5, 4)
         begin = at + 9
         end = begin + _be(data, at, 3)
@@ -108,24 +112,20 @@ def take_calls(
             break
         if _be(data, end, 3) != length + 5 or length > most or length > size - end - 14:
             break
-        wide[0, rows], wide[1, rows], wide[2, rows] = stream_id, end + 14, length
-        timeouts[rows] = timeout
+        wide[IDS, row], wide[STARTS, row], wide[SIZES, row] = stream_id, shift + end + 14, length
+        wide[TIMEOUTS, row] = NO_TIMEOUT if timeout == np.inf else np.int64(min(timeout, _FOREVER_S) * 1e9)
         soonest = min(soonest, timeout)
         taken += length + 5
-        rows += 1
+        row += 1
         last = stream_id
         at = end + 14 + length
-    facts[END], facts[TAKEN] = at, taken
-    facts[SOONEST] = -1 if soonest == np.inf else np.int64(min(soonest, _FOREVER_S) * 1e9)
-    return rows
-
-
-def columns(calls: int) -> tuple[Ints, NDArray[np.float64]]:
-    """``wide`` and ``timeouts`` for so many calls, to be used again and again."""
-    return np.empty((3, calls), np.int64), np.empty(calls)
+    facts[CALLS], facts[BYTES] = row, facts[BYTES] + at - begun
+    facts[END], facts[TAKEN], facts[LAST] = at, taken, last
+    facts[SOONEST] = NO_TIMEOUT if soonest == np.inf else np.int64(min(soonest, _FOREVER_S) * 1e9)
+    return row - first
 
 
 def warm() -> None:
     """Load the kernel."""
     data = np.frombuffer(b"", np.uint8)
-    take_calls(data, 0, 0, 0, data, *columns(1), np.empty(FACTS, np.int64))
+    take_calls(data, 0, 0, 0, 0, data, np.empty((COLUMNS, 1), np.int64), np.zeros(FACTS, np.int64))

@@ -18,9 +18,9 @@ from pump_service.door.connection import Connection
 from pump_service.door.deadlines import Deadlines
 from pump_service.door.frames import PING, frame
 from pump_service.door.group import GroupHandler, Refusal
-from pump_service.door.lean import columns
 from pump_service.door.limits import DEFAULT_LIMITS, Limits
 from pump_service.door.routes import Routes
+from pump_service.door.runs import Runs
 from pump_service.door.sniff import Sniffer
 from pump_service.door.tls import AuthContext, auth_context, with_alpn
 from pump_service.door.turn import Turn
@@ -57,8 +57,8 @@ class Server:
         self._connections: set[Connection] = set()
         self._sniffers: set[Sniffer] = set()
         self._servers: list[asyncio.Server] = []
-        self.turn = Turn(asyncio.get_running_loop())
-        self.columns = columns(self.limits.streams)  # what a run of calls on any connection is read into
+        self.runs = Runs(self.limits.streams)
+        self.turn = Turn(asyncio.get_running_loop(), self.runs)
         self.feeders = 0  # connections that bring requests in plenty
         self.paused = False  # whoever takes the requests has no room
         self._stopping = False

@@ -24,8 +24,9 @@ import grpc
 import structlog
 
 from pump_service.door.batch import Batch
-from pump_service.door.group import Answer, Refusal, Requests
+from pump_service.door.group import Answer, Refusal
 from pump_service.door.routes import Group
+from pump_service.door.runs import Runs
 
 if TYPE_CHECKING:
     from pump_service.door.connection import Connection
@@ -42,8 +43,9 @@ _SOON_S = 0.001  # uvloop's timers know milliseconds
 class Turn:
     """Batches that are collected, by method, and who is to bring more."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, runs: Runs) -> None:
         self._loop = loop
+        self._runs = runs
         self._now = time.monotonic  # the loop's own clock has ticks of a millisecond
         self._batches: dict[Group, list[Batch]] = {}
         self._calls = 0
@@ -138,7 +140,7 @@ class Turn:
 
         self._out.add(this)
         try:
-            group.handler(Requests.joined([run for batch in batches for run in batch.requests()]), answer)
+            group.handler(self._runs.requests([part for batch in batches for part in batch.parts()]), answer)
         except Exception as error:
             log.exception("call_failed", method=group.path)
             if not answered:

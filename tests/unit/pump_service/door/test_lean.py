@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pump_service.door import connection as door_connection
+from pump_service.door import lean
+from pump_service.door import runs as door_runs
 from pump_service.door.connection import Connection
 from pump_service.door.group import Requests
 from pump_service.door.headers import MALFORMED, TIMEOUT_LITERAL, timeout_s
-from pump_service.door.lean import FACTS, SOONEST, take_calls
+from pump_service.door.lean import COLUMNS, FACTS, SOONEST, take_calls
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from tests.support.doorkit import GROUP, UNARY, Echo, Peer, answers, frame, prefixed, statuses
@@ -43,7 +44,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(rows)
         return rows
 
-    monkeypatch.setattr(door_connection, "take_calls", spy)
+    monkeypatch.setattr(door_runs, "take_calls", spy)
     return found
 
 
@@ -209,15 +210,12 @@ def test_runs_are_answered_as_the_same_calls_one_by_one(
 def test_a_timeout_is_what_the_plain_way_says(value: bytes) -> None:
     block = b"\x82"
     data = np.frombuffer(call(1, with_timeout(block, value[:120]), b"m"), np.uint8)
-    timeouts, facts = np.empty(1), np.empty(FACTS, np.int64)
-    rows = take_calls(
-        data, 0, 0, 100, np.frombuffer(block, np.uint8), np.empty((3, 1), np.int64), timeouts, facts
-    )  # fmt: skip
+    wide, facts = np.empty((COLUMNS, 1), np.int64), np.zeros(FACTS, np.int64)
+    rows = take_calls(data, 0, 0, 1, 100, np.frombuffer(block, np.uint8), wide, facts)
     plain = timeout_s(value[:120]) if value else MALFORMED
     assert rows == (plain != MALFORMED)
     if rows:
-        assert timeouts[0] == plain
-        assert facts[SOONEST] == int(min(plain, 1e9) * 1e9)
+        assert wide[lean.TIMEOUTS, 0] == facts[SOONEST] == int(min(plain, 1e9) * 1e9)
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
