@@ -86,22 +86,19 @@ class Batch:
             if isinstance(part, Run):
                 part.chunk = b""
 
-    def hand_over(self) -> None:
-        """Give the requests to the handler."""
-        if self.begin():
-            self.give()
-
-    def begin(self) -> bool:
-        """Watch its deadlines from now on; False when its connection is gone."""
+    def live(self) -> bool:
+        """Whether its connection is there to be answered; what was read is dropped where it is not."""
         if self.connection.closed:
             self.drop()
             return False
-        if self.deadline < math.inf:
-            self._bucket = self.connection.deadlines.add(self.deadline, self)
         return True
 
-    def give(self) -> None:
-        """Give the requests to the handler, these alone."""
+    def hand_over(self) -> None:
+        """Give the requests to the handler, these alone, and watch their deadlines."""
+        if not self.live():
+            return
+        if self.deadline < math.inf:
+            self._bucket = self.connection.deadlines.add(self.deadline, self)
         try:
             self.group.handler(self.connection.server.runs.requests(self.parts()), self.answer)
         except Exception as error:
@@ -112,39 +109,49 @@ class Batch:
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """What the handler calls: one answer for each request, in order."""
-        if self._answered or len(answers) != len(self.stream_ids):
-            raise ValueError(f"{len(answers)} answers to {len(self.stream_ids)} calls of {self.group.path}, or twice")
+        if len(answers) != len(self.stream_ids):
+            raise ValueError(f"{len(answers)} answers to {len(self.stream_ids)} calls of {self.group.path}")
+        first = answers[0]
+        if isinstance(first, bytes) and answers.count(first) == len(answers):
+            self.answer_all(first)
+        else:
+            self._answer(answers, None)
+
+    def answer_all(self, message: bytes) -> None:
+        """The same for each of them."""
+        connection = self.connection
+        plain = not (self.lost or self.mixed or connection.early_credit)
+        if plain and connection.sender.fits(len(message), len(self.stream_ids)):
+            self._answer((), message)
+        else:
+            self._answer([message] * len(self.stream_ids), None)
+
+    def _answer(self, answers: Sequence[Answer], message: bytes | None) -> None:
+        """Each its own, or one for all where `Sender.fits` says so; they leave at once."""
+        if self._answered:
+            raise ValueError(f"the calls of {self.group.path} are answered twice")
         self._answered = True
         if self._bucket:
             self.connection.deadlines.discard(self._bucket, self)
-        if self.connection.closed:
+        connection = self.connection
+        if connection.closed:
             return
-        sender = self.connection.sender
+        sender = connection.sender
         later, sender.in_turn = sender.in_turn, True
         try:
-            self._answer(answers)
+            if message is not None:
+                lean = connection.lean
+                for stream_id in self.stream_ids:
+                    del lean[stream_id]
+                sender.unary(self.stream_ids, message)
+            else:
+                for stream_id, answer in zip(self.stream_ids, answers, strict=True):
+                    connection.answer(self, stream_id, answer)
         finally:
             sender.in_turn = later
         if not later:
             sender.flush()  # at once: a turn of the loop for it costs as much as the answers
-        self.connection.answered()
-
-    def _answer(self, answers: Sequence[Answer]) -> None:
-        first = answers[0]
-        if (
-            not (self.lost or self.mixed)
-            and isinstance(first, bytes)
-            and answers.count(first) == len(answers)
-            and self.connection.sender.fits(len(first), len(answers))
-            and not self.connection.early_credit
-        ):
-            lean = self.connection.lean
-            for stream_id in self.stream_ids:
-                del lean[stream_id]
-            self.connection.sender.unary(self.stream_ids, first)
-        else:
-            for stream_id, answer in zip(self.stream_ids, answers, strict=True):
-                self.connection.answer(self, stream_id, answer)
+        connection.answered()
 
     def expire(self, now: float) -> None:
         """End the calls whose deadline has passed; the others go on."""

@@ -58,7 +58,7 @@ class Server:
         self._sniffers: set[Sniffer] = set()
         self._servers: list[asyncio.Server] = []
         self.runs = Runs(self.limits.streams)
-        self.turn = Turn(asyncio.get_running_loop(), self.runs)
+        self.turn = Turn(asyncio.get_running_loop(), self.runs, self.deadlines)
         self.feeders = 0  # connections that bring requests in plenty
         self.paused = False  # whoever takes the requests has no room
         self._stopping = False

@@ -16,6 +16,7 @@ Nobody waits longer than that tick.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ import grpc
 import structlog
 
 from pump_service.door.batch import Batch
+from pump_service.door.deadlines import Deadlines
 from pump_service.door.group import Answer, Refusal
 from pump_service.door.routes import Group
 from pump_service.door.runs import Runs
@@ -43,15 +45,16 @@ _SOON_S = 0.001  # uvloop's timers know milliseconds
 class Turn:
     """Batches that are collected, by method, and who is to bring more."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, runs: Runs) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, runs: Runs, deadlines: Deadlines) -> None:
         self._loop = loop
         self._runs = runs
+        self._deadlines = deadlines
         self._now = time.monotonic  # the loop's own clock has ticks of a millisecond
         self._batches: dict[Group, list[Batch]] = {}
         self._calls = 0
         self._large = False  # one of the reads is
         self._bringing: set[Connection] = set()  # whose batches they are
-        self._out: set[object] = set()  # groups that were handed over since the last tick and have no answers yet
+        self._out: set[_Given] = set()  # groups that were handed over since the last tick and have no answers yet
         self._expected: dict[Connection, float] = {}  # until when
         self._answered_at: dict[Connection, float] = {}  # of those that have not been back
         self._soon: asyncio.Handle | None = None
@@ -67,11 +70,13 @@ class Turn:
         self._bringing.add(connection)
         batches = self._batches.setdefault(batch.group, [])
         batches.append(batch)
-        self._calls += len(batch.stream_ids)
-        self._large = self._large or len(batch.stream_ids) >= _LARGE_READ
+        calls = len(batch.stream_ids)
+        self._calls += calls
+        if calls >= _LARGE_READ:
+            self._large = True
         if len(batches) >= _MOST:
             self._hand_over()
-        else:
+        elif self._soon is None and (self._longest is None or not self._waits()):
             self._look_soon()
 
     def lost(self, connection: Connection) -> None:
@@ -90,20 +95,30 @@ class Turn:
         self._soon = None
         if not self._batches:
             return
-        if self._large or self._calls >= _ENOUGH or not (len(self._out) == 1 or self._expects()):
+        if not self._waits():
             self._hand_over()
         elif self._longest is None:
             self._longest = self._loop.call_later(_SOON_S, self._tick)
+
+    def _waits(self) -> bool:
+        """Whether what was collected is to wait for more."""
+        if self._large or self._calls >= _ENOUGH:
+            return False
+        return len(self._out) == 1 or self._expects()
 
     def _tick(self) -> None:
         self._out.clear()
         self._hand_over()
 
     def _expects(self) -> bool:
-        if self._expected:
-            now = self._now()
-            self._expected = {each: until for each, until in self._expected.items() if now < until}
-        return bool(self._expected)
+        if not self._expected:
+            return False
+        now = self._now()
+        for until in self._expected.values():
+            if now < until:
+                return True
+        self._expected.clear()
+        return False
 
     def _hand_over(self) -> None:
         if self._longest is not None:
@@ -113,40 +128,22 @@ class Turn:
         self._calls, self._large = 0, False
         self._bringing.clear()
         for group, batches in collected.items():
-            live = [batch for batch in batches if batch.begin()]
+            live = [batch for batch in batches if batch.live()]
             if live:
                 self._give(group, live)
 
-    def _give(self, group: Group, batches: Sequence[Batch]) -> None:
-        calls = sum(len(batch.stream_ids) for batch in batches)
-        this = object()
-        answered = False
-
-        def answer(answers: Sequence[Answer]) -> None:
-            nonlocal answered
-            if answered or len(answers) != calls:
-                raise ValueError(f"{len(answers)} answers to {calls} calls of {group.path}, or twice")
-            answered = True
-            at = 0
-            for batch in batches:
-                count = len(batch.stream_ids)
-                try:
-                    batch.answer(answers[at : at + count])
-                except Exception:  # of one connection: the others have their answers all the same
-                    log.exception("answer_failed", method=group.path)
-                at += count
-            self._out.discard(this)
-            self._answered(batches)
-
-        self._out.add(this)
+    def _give(self, group: Group, batches: list[Batch]) -> None:
+        given = _Given(self, group, batches, self._deadlines)
+        self._out.add(given)
         try:
-            group.handler(self._runs.requests([part for batch in batches for part in batch.parts()]), answer)
+            group.handler(self._runs.requests([part for batch in batches for part in batch.parts()]), given.answer)
         except Exception as error:
             log.exception("call_failed", method=group.path)
-            if not answered:
-                answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * calls)
+            given.failed(error)
 
-    def _answered(self, batches: Sequence[Batch]) -> None:
+    def answered(self, given: _Given, batches: list[Batch]) -> None:
+        """The group has its answers."""
+        self._out.discard(given)
         now = self._now()
         for batch in batches:
             connection = batch.connection
@@ -156,3 +153,55 @@ class Turn:
                     self._expected[connection] = now + _SOON_S
         if self._batches:
             self._look_soon()
+
+
+class _Given:
+    """A group that is with its handler."""
+
+    __slots__ = ("_batches", "_bucket", "_calls", "_deadlines", "_group", "_turn")
+
+    def __init__(self, turn: Turn, group: Group, batches: list[Batch], deadlines: Deadlines) -> None:
+        self._turn = turn
+        self._group = group
+        self._batches = batches  # none once they are answered
+        self._deadlines = deadlines
+        self._calls = 0
+        first = math.inf
+        for batch in batches:
+            self._calls += len(batch.stream_ids)
+            first = min(first, batch.deadline)
+        self._bucket = deadlines.add(first, self) if first < math.inf else 0
+
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """What the handler calls: one answer for each request, in order."""
+        batches, self._batches = self._batches, []
+        if not batches or len(answers) != self._calls:
+            self._batches = batches
+            raise ValueError(f"{len(answers)} answers to {self._calls} calls of {self._group.path}, or twice")
+        if self._bucket:
+            self._deadlines.discard(self._bucket, self)
+        first = answers[0]
+        same = isinstance(first, bytes) and answers.count(first) == len(answers)
+        at = 0
+        for batch in batches:
+            count = len(batch.stream_ids)
+            try:
+                if same:
+                    batch.answer_all(first)
+                else:
+                    batch.answer(answers[at : at + count])
+            except Exception:  # of one connection: the others have their answers all the same
+                log.exception("answer_failed", method=self._group.path)
+            at += count
+        self._turn.answered(self, batches)
+
+    def failed(self, error: Exception) -> None:
+        """The handler did; it may have answered before."""
+        if self._batches:
+            self.answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * self._calls)
+
+    def expire(self, now: float) -> None:
+        """The first deadline has passed; from here on each batch watches its own."""
+        self._bucket = 0
+        for batch in self._batches:
+            batch.expire(now)
