@@ -17,11 +17,13 @@ from include.log import configure_logging
 from include.registry.open import open_cluster
 from include.settings import Settings
 from pump_service.app import PumpApp, Serving
+from pump_service.footprint import leave_what_stays
 from pump_service.go_command import GoCommand, go_options, settings_of
 
 
 def announce(serving: Serving) -> None:
     """One JSON line on stdout: whoever started the process knows where it is."""
+    leave_what_stays()
     sys.stdout.write(json.dumps({"event": "serving", **dataclasses.asdict(serving)}, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 

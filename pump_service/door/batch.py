@@ -108,49 +108,57 @@ class Batch:
                 self.answer([refusal] * len(self.stream_ids))
 
     def answer(self, answers: Sequence[Answer]) -> None:
-        """What the handler calls: one answer for each request, in order."""
+        """What the handler calls: one answer for each request, in order. They leave at once."""
         if len(answers) != len(self.stream_ids):
             raise ValueError(f"{len(answers)} answers to {len(self.stream_ids)} calls of {self.group.path}")
         first = answers[0]
         if isinstance(first, bytes) and answers.count(first) == len(answers):
             self.answer_all(first)
-        else:
-            self._answer(answers, None)
+            return
+        self._end()
+        if not self.connection.closed:
+            self._send(answers, None)
 
     def answer_all(self, message: bytes) -> None:
         """The same for each of them."""
+        self._end()
         connection = self.connection
-        plain = not (self.lost or self.mixed or connection.early_credit)
-        if plain and connection.sender.fits(len(message), len(self.stream_ids)):
-            self._answer((), message)
+        if connection.closed:
+            return
+        if (
+            self.lost
+            or self.mixed
+            or connection.early_credit
+            or not connection.sender.fits(len(message), len(self.stream_ids))
+        ):
+            self._send([message] * len(self.stream_ids), None)
         else:
-            self._answer([message] * len(self.stream_ids), None)
+            self._send((), message)
 
-    def _answer(self, answers: Sequence[Answer], message: bytes | None) -> None:
-        """Each its own, or one for all where `Sender.fits` says so; they leave at once."""
+    def _end(self) -> None:
         if self._answered:
             raise ValueError(f"the calls of {self.group.path} are answered twice")
         self._answered = True
         if self._bucket:
             self.connection.deadlines.discard(self._bucket, self)
+
+    def _send(self, answers: Sequence[Answer], of_all: bytes | None) -> None:
         connection = self.connection
-        if connection.closed:
-            return
         sender = connection.sender
         later, sender.in_turn = sender.in_turn, True
         try:
-            if message is not None:
+            if of_all is None:
+                for stream_id, answer in zip(self.stream_ids, answers, strict=True):
+                    connection.answer(self, stream_id, answer)
+            else:
                 lean = connection.lean
                 for stream_id in self.stream_ids:
                     del lean[stream_id]
-                sender.unary(self.stream_ids, message)
-            else:
-                for stream_id, answer in zip(self.stream_ids, answers, strict=True):
-                    connection.answer(self, stream_id, answer)
+                sender.unary(self.stream_ids, of_all)
         finally:
             sender.in_turn = later
         if not later:
-            sender.flush()  # at once: a turn of the loop for it costs as much as the answers
+            sender.flush()  # a turn of the loop for it costs as much as the answers
         connection.answered()
 
     def expire(self, now: float) -> None:

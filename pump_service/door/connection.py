@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import structlog
 
 from pump_service.door import frames
@@ -61,7 +60,6 @@ class Connection(asyncio.Protocol):
         self._rest_size = 0
         self._need = len(frames.PREFACE)
         self._repeated = b""  # header block of the last common call, which the next ones are expected to have
-        self._block = np.empty(0, np.uint8)  # the same
         self._most = min(self.limits.frame - 5, self.limits.message)  # bytes of a message that is taken there
         self._held_bytes = 0  # of requests that handlers have not taken
         self._assembling = 0  # of requests that are not complete
@@ -109,20 +107,23 @@ class Connection(asyncio.Protocol):
             data = b"".join(self._rest)
             self._rest.clear()
             self._rest_size = 0
+        elif self._repeated and self._brought(data):
+            return
         self.sender.in_turn = True
         try:
-            at = self._read_calls(data) if self._repeated else 0
-            if at < len(data):
-                at = self._read(data, at)
-                if at < len(data) and not self.closed:
-                    self._keep(data, at)
+            at = self._read(data)
+            if at < len(data) and not self.closed:
+                self._keep(data, at)
         except ConnectionFault as fault:
             self.fail(fault)
-        except Exception:
-            log.exception("connection_failed", peer=self.peer)
-            self.fail(ConnectionFault(frames.INTERNAL_ERROR, "internal error"))
+        except Exception as error:  # noqa: BLE001
+            self._failed(error)
         finally:
             self._end_turn()
+
+    def _failed(self, error: Exception) -> None:
+        log.error("connection_failed", peer=self.peer, exc_info=error)
+        self.fail(ConnectionFault(frames.INTERNAL_ERROR, "internal error"))
 
     def _keep(self, data: bytes, at: int) -> None:
         """Bytes of a frame that is not complete, and how many it will have."""
@@ -213,20 +214,50 @@ class Connection(asyncio.Protocol):
 
     # ---- the loop ----------------------------------------------------------------------------------------------
 
-    def _read_calls(self, data: bytes) -> int:
-        """Handle calls like the last one at the beginning of ``data``; where they end. Usually they are all of it."""
-        room = self.limits.streams - len(self.lean) - len(self.streams)
-        same = data.startswith(self._repeated, 9)
-        if room <= 0 or not same or not self._incoming.lean or not (run := self._take_run(data, 0, self.last_stream_id, room)):
-            return 0
-        at, taken, self.last_stream_id = run
-        self.received(taken)
-        return at
+    def _brought(self, data: bytes) -> bool:
+        """Take what one of several connections brings, where it is calls like the last one and nothing else.
 
-    def _read(self, data: bytes, at: int) -> int:  # noqa: C901, PLR0912, PLR0915 - one loop: calls cost more
-        """Handle the frames in ``data`` from ``at`` on; where the first incomplete one begins."""
+        It is what `_read` and `_end_turn` would do, for the kind of read that costs the most when it is small. False,
+        and nothing has happened, for any other.
+        """
+        server, lean = self.server, self.lean
+        known = self._headers.blocks.get(self._repeated)
+        room = self.limits.streams - len(lean) - len(self.streams)
+        if (
+            known is None
+            or known[1] is not None
+            or not known[0].lean
+            or not data.startswith(self._repeated, 9)
+            or room <= 0
+            or not self.feeds
+            or server.feeders < 2
+            or len(data) > self.recv_window
+            or self._batches
+            or not self._incoming.lean
+        ):
+            return False
+        try:
+            found = server.runs.take(data, 0, self.last_stream_id, room, self._most, self._repeated, whole=True)
+            if found is None:
+                return False
+            run, _, taken = found
+            batch = Batch(self, cast("Group", known[0].group))
+            batch.take_run(run, self.heard)
+            lean.update(dict.fromkeys(run.stream_ids, batch))
+            self.last_stream_id = run.stream_ids[-1]
+            self.recv_window -= taken
+            self._uncredited += taken
+            server.turn.add(batch)
+            if self._uncredited >= self._credit_from:
+                self._credit_connection()
+        except Exception as error:  # noqa: BLE001
+            self._failed(error)
+        return True
+
+    def _read(self, data: bytes) -> int:  # noqa: C901, PLR0912, PLR0915 - one loop: calls cost more
+        """Handle the frames in ``data``; where the first incomplete one begins."""
         incoming, blocks, lean = self._incoming, self._headers.blocks, self.lean
-        size = len(data)
+        at, size = 0, len(data)
         if not incoming.prefaced:
             if size < len(frames.PREFACE):
                 return 0
@@ -240,7 +271,7 @@ class Connection(asyncio.Protocol):
         head: Head | None = None
         batch: Batch | None = None
         now = self.heard
-        may_run = at == 0 and bool(self._repeated)
+        may_run = bool(self._repeated)
         while size - at >= 9:
             if may_run:
                 may_run = False  # what ends a run is looked at here before the next
@@ -319,7 +350,6 @@ class Connection(asyncio.Protocol):
         if base is None or base == self._repeated:
             return base is not None
         self._repeated = base
-        self._block = np.frombuffer(base, np.uint8)
         return False
 
     def _take_run(self, data: bytes, at: int, last: int, room: int) -> tuple[int, int, int] | None:
@@ -329,7 +359,7 @@ class Connection(asyncio.Protocol):
             return None  # the peer's table has moved, and with it what the block means
         if len(data) - at < 2 * (SHORTEST + len(self._repeated)):
             return None  # one costs less without
-        found = self.server.runs.take(data, at, last, room, self._most, self._block)
+        found = self.server.runs.take(data, at, last, room, self._most, self._repeated, whole=False)
         if found is None:
             return None
         run, end, taken = found
@@ -395,7 +425,8 @@ class Connection(asyncio.Protocol):
         assert group is not None  # noqa: S101 - the caller has looked
         batch = self._batches.get(group)
         if batch is None:
-            self.brings()
+            if not self.feeds:
+                self.brings()
             batch = self._batches[group] = Batch(self, group)
             if not self.sender.in_turn:
                 self._loop.call_soon(self._end_turn)

@@ -10,18 +10,23 @@ anything else it stops; `connection` and `headers` say in plain Python what such
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from include.codec.jit import Bytes, Ints, kernel, primitive
+import numpy as np
+from numba import carray
+
+from include.codec.jit import Bytes, Ints, by_address, kernel, primitive
 from pump_service.door.headers import TIMEOUT_LITERAL
 
 # Columns of the calls: stream ids, where the messages begin among all bytes that were taken, how long they are, and
 # timeouts in nanoseconds, NO_TIMEOUT where there is none.
 IDS, STARTS, SIZES, TIMEOUTS, COLUMNS = range(5)
 NO_TIMEOUT = -1
-# What the kernel keeps from one run to the next: calls, and bytes from the first to the last of each run. And what it
-# says of a run: where it stopped, bytes of DATA frames, the shortest timeout or NO_TIMEOUT, the last stream id.
-CALLS, BYTES, END, TAKEN, SOONEST, LAST, FACTS = range(7)
+# What the kernel is told of earlier runs: calls, and bytes from the first to the last of each. And what it says of one:
+# where it stopped, bytes of DATA frames, the shortest timeout or NO_TIMEOUT.
+CALLS, BYTES, END, TAKEN, SOONEST, FACTS = range(6)
+# By address: bytes read, where they begin, last stream id, room, most of a message, bytes of the block, columns' room.
+GIVEN = 7
 # A call without a header block and message: the heads of both frames, and the message's prefix.
 SHORTEST = 9 + 9 + 5
 _LITERAL = np.frombuffer(TIMEOUT_LITERAL, np.uint8)
@@ -78,7 +83,7 @@ def take_calls(
     ``last``: their stream ids are above it. ``most``: bytes of a message. ``wide`` (COLUMNS rows) and ``facts`` as
     above.
     """
-    first, size, begun = facts[CALLS], len(data), at
+    first, size = facts[CALLS], len(data)
     row, shift = first, facts[BYTES] - at
     stop = min(first + room, wide.shape[1])
     taken = 0
@@ -119,13 +124,30 @@ def take_calls(
         row += 1
         last = stream_id
         at = end + 14 + length
-    facts[CALLS], facts[BYTES] = row, facts[BYTES] + at - begun
-    facts[END], facts[TAKEN], facts[LAST] = at, taken, last
+    facts[END], facts[TAKEN] = at, taken
     facts[SOONEST] = NO_TIMEOUT if soonest == np.inf else np.int64(min(soonest, _FOREVER_S) * 1e9)
     return row - first
 
 
+@by_address
+def take_calls_at(data_at: Any, block_at: Any, columns_at: Any, table_at: Any) -> int:
+    """`take_calls`, whose other arguments are in a table: GIVEN numbers, and the facts."""
+    table = carray(table_at, GIVEN + FACTS, np.int64)
+    size, at, last, room, most, block_size, columns = (
+        table[0],
+        table[1],
+        table[2],
+        table[3],
+        table[4],
+        table[5],
+        table[6],
+    )
+    return take_calls(
+        carray(data_at, size, np.uint8), at, last, room, most, carray(block_at, block_size, np.uint8),
+        carray(columns_at, (COLUMNS, columns), np.int64), table[GIVEN:],
+    )  # fmt: skip
+
+
 def warm() -> None:
     """Load the kernel."""
-    data = np.frombuffer(b"", np.uint8)
-    take_calls(data, 0, 0, 0, 0, data, np.empty((COLUMNS, 1), np.int64), np.zeros(FACTS, np.int64))
+    take_calls_at()

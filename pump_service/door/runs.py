@@ -6,16 +6,21 @@ Usually what was gathered goes to one handler together, and the columns are its 
 
 from __future__ import annotations
 
+import ctypes
 import math
+import struct
 
 import numpy as np
 from numpy.typing import NDArray
 
-from include.codec.jit import Bytes
 from pump_service.door.group import Requests
-from pump_service.door.lean import CALLS, COLUMNS, FACTS, SIZES, STARTS, TIMEOUTS, take_calls
+from pump_service.door.lean import BYTES, COLUMNS, END, FACTS, GIVEN, SIZES, STARTS, TIMEOUTS, take_calls_at
 
 _ROOM = 4096  # calls, at least
+# What the table is given, up to BYTES, and what is said in it.
+_give = struct.Struct(f"={GIVEN + BYTES + 1}q").pack_into
+_said = struct.Struct(f"={FACTS - END}q").unpack_from
+_SAID_AT = 8 * (GIVEN + END)
 
 
 class Run:
@@ -63,26 +68,43 @@ class Runs:
 
     def __init__(self, streams: int) -> None:
         """``streams``: of one connection, at most."""
-        self._columns = np.empty((COLUMNS, max(streams, _ROOM)), np.int64)
+        self._room = max(streams, _ROOM)
+        self._columns = np.empty((COLUMNS, self._room), np.int64)
         self._ids = memoryview(self._columns[0])  # type: ignore[arg-type]
-        self._facts = np.zeros(FACTS, np.int64)
+        table = np.zeros(GIVEN + FACTS, np.int64)
+        self._table = memoryview(table).cast("B")  # type: ignore[arg-type]
+        self._take_calls = take_calls_at()
+        self._at = ctypes.c_void_p(self._columns.ctypes.data), ctypes.c_void_p(table.ctypes.data)
         self._gathered = Gathered()
-        self._runs: list[Run] = []  # all of it
+        self._runs: list[Run] = []  # all of it: so many calls and bytes
+        self._calls = 0
+        self._bytes = 0
 
-    def take(self, data: bytes, at: int, last: int, room: int, most: int, block: Bytes) -> tuple[Run, int, int] | None:
-        """Calls from ``at`` on as `take_calls` finds them: the run, where it ends, and its bytes of DATA frames."""
-        if self._facts[CALLS] + room > self._columns.shape[1]:
+    def take(
+        self, data: bytes, at: int, last: int, room: int, most: int, block: bytes, *, whole: bool
+    ) -> tuple[Run, int, int] | None:
+        """Calls from ``at`` on as `take_calls` finds them: the run, where it ends, and its bytes of DATA frames.
+
+        None where there are none, or, if it is to be ``whole``, where they are not all of the data.
+        """
+        if self._calls + room > self._room:
             self._cut()
-        view = np.frombuffer(data, np.uint8)
-        rows = take_calls(view, at, last, room, most, block, self._columns, self._facts)
-        if not rows:
+        first, begin = self._calls, self._bytes
+        _give(self._table, 0, len(data), at, last, room, most, len(block), self._room, first, begin)
+        count = self._take_calls(data, block, *self._at)
+        if not count:
             return None
-        stop, behind, end, taken, soonest, _ = self._facts.tolist()
-        first = stop - rows
-        chunk = data if at == 0 and end == len(data) else data[at:end]
-        run = Run(
-            self._gathered, first, self._ids[first:stop].tolist(), chunk, behind - len(chunk), taken - 5 * rows, soonest
-        )  # fmt: skip
+        end, taken, soonest = _said(self._table, _SAID_AT)
+        chunk = data
+        if end < len(data):
+            if whole:
+                return None
+            chunk = data[at:end]
+        elif at:
+            chunk = data[at:]
+        self._calls = stop = first + count
+        self._bytes = begin + end - at
+        run = Run(self._gathered, first, self._ids[first:stop].tolist(), chunk, begin, taken - 5 * count, soonest)
         self._runs.append(run)
         return run, end, taken
 
@@ -102,8 +124,8 @@ class Runs:
 
     def _cut(self) -> NDArray[np.int64]:
         """What comes from now on is gathered elsewhere; the columns of what was."""
-        columns = self._gathered.columns = self._columns[:, : self._facts[CALLS]].copy()
-        self._facts[:] = 0
+        columns = self._gathered.columns = self._columns[:, : self._calls].copy()
         self._gathered = Gathered()
         self._runs = []
+        self._calls = self._bytes = 0
         return columns

@@ -39,7 +39,9 @@ _MOST = 32
 # Calls of one read, and of all, for which what a group costs is little.
 _LARGE_READ = 24
 _ENOUGH = 64
-_SOON_S = 0.001  # uvloop's timers know milliseconds
+_SOON_S = 0.001  # for so long after its answers a connection is expected back
+# uvloop's timers are of whole milliseconds of its own clock: this one is one to two of them.
+_LONGEST_S = 0.002
 
 
 class Turn:
@@ -98,7 +100,7 @@ class Turn:
         if not self._waits():
             self._hand_over()
         elif self._longest is None:
-            self._longest = self._loop.call_later(_SOON_S, self._tick)
+            self._longest = self._loop.call_later(_LONGEST_S, self._tick)
 
     def _waits(self) -> bool:
         """Whether what was collected is to wait for more."""

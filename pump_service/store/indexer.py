@@ -32,6 +32,7 @@ from pump_service.store.valuelog import ValueLog
 log = structlog.get_logger(__name__)
 
 PERSIST_EVERY_S = 1.0
+LOGGED_AT_ONCE = 10
 RETRY_S = 1.0
 
 # How long records may wait for more to be indexed together, and how many are enough. Only pullers wait for it.
@@ -341,10 +342,19 @@ class Indexer:
         if not noted:
             return
         self._until_done(lambda: self._pending.add(noted))
-        for item in noted:
+        # Operators are shown a list of all. With its clock behind a writer makes each of its commits late, and a line of
+        # the log costs a hundred times what a record does.
+        for item in noted[:LOGGED_AT_ONCE]:
             log.error(
                 "commit_pending", start_ts=item.start_ts, commit_ts=item.commit_ts, late=item.late,
                 orphan=item.orphan, watermark=item.watermark,
+            )  # fmt: skip
+        more = noted[LOGGED_AT_ONCE:]
+        if more:
+            log.error(
+                "commits_pending", more=len(more), late=sum(item.late for item in more),
+                orphan=sum(item.orphan for item in more), min_commit_ts=min(item.commit_ts for item in more),
+                max_commit_ts=max(item.commit_ts for item in more), hint="pumphouse pump status lists them",
             )  # fmt: skip
 
     def _pointer_of(self, ts: int) -> Pointer | None:

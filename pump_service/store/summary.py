@@ -90,17 +90,22 @@ class FileSummary:
         """Under the lock: bring what was added into the buckets."""
         if not self._added:
             return
-        block = Block.concat(self._added)
-        need = self._used + len(block) // BUCKET_RECORDS + 2
+        added = self._added
+        tp = np.concatenate([block.tp for block in added])
+        start_ts = np.concatenate([block.start_ts for block in added])
+        commit_ts = np.concatenate([block.commit_ts for block in added])
+        ends = np.concatenate([block.offset for block in added])
+        ends += np.concatenate([block.size for block in added])
+        ends += frame.HEADER_BYTES
+        need = self._used + len(tp) // BUCKET_RECORDS + 2
         if need > len(self._rows):
             grown = np.zeros((max(need, 2 * len(self._rows)), _COLUMNS), np.int64)
             grown[: self._used] = self._rows[: self._used]
             self._rows = grown
-        ends = block.offset + (block.size + frame.HEADER_BYTES)
         self._used, self._in_last, highest = sum_up(
-            block.tp, block.start_ts, block.commit_ts, ends, self._rows, self._used, self._in_last
+            tp, start_ts, commit_ts, ends, self._rows, self._used, self._in_last
         )
-        self._records += len(block)
+        self._records += len(tp)
         self._end = int(ends[-1])
         self._max_ts = max(self._max_ts, highest)
         # Last: what an error (no memory) keeps from being summed up is summed up the next time.

@@ -17,7 +17,7 @@ from pump_service.door import runs as door_runs
 from pump_service.door.connection import Connection
 from pump_service.door.group import Requests
 from pump_service.door.headers import MALFORMED, TIMEOUT_LITERAL, timeout_s
-from pump_service.door.lean import COLUMNS, FACTS, SOONEST, take_calls
+from pump_service.door.lean import COLUMNS, FACTS, SOONEST, take_calls, take_calls_at
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from tests.support.doorkit import GROUP, UNARY, Echo, Peer, answers, frame, prefixed, statuses
@@ -39,12 +39,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many calls each run of the kernel took."""
     found: list[int] = []
 
+    take = take_calls_at()
+
     def spy(*args: Any) -> int:
-        rows = take_calls(*args)
+        rows = take(*args)
         found.append(rows)
         return rows
 
-    monkeypatch.setattr(door_runs, "take_calls", spy)
+    monkeypatch.setattr(door_runs, "take_calls_at", lambda: spy)
     return found
 
 
@@ -209,9 +211,9 @@ def test_runs_are_answered_as_the_same_calls_one_by_one(
 @pytest.mark.parametrize("value", [*TIMEOUTS, b"17m", b"17u", b"17n", b"17M", b"17H", bytes(130)])
 def test_a_timeout_is_what_the_plain_way_says(value: bytes) -> None:
     block = b"\x82"
-    data = np.frombuffer(call(1, with_timeout(block, value[:120]), b"m"), np.uint8)
+    data = np.frombuffer(call(1, with_timeout(block, value[:120]), b"m"), np.uint8).copy()
     wide, facts = np.empty((COLUMNS, 1), np.int64), np.zeros(FACTS, np.int64)
-    rows = take_calls(data, 0, 0, 1, 100, np.frombuffer(block, np.uint8), wide, facts)
+    rows = take_calls(data, 0, 0, 1, 100, np.frombuffer(block, np.uint8).copy(), wide, facts)
     plain = timeout_s(value[:120]) if value else MALFORMED
     assert rows == (plain != MALFORMED)
     if rows:

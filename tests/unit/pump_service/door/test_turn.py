@@ -141,7 +141,7 @@ class Waiting:
         return asyncio.get_running_loop().call_soon(callback)
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.Handle:
-        assert delay == 0.001
+        assert delay == 0.002
         self.ticks.append(asyncio.Handle(callback, (), asyncio.get_running_loop()))
         return self.ticks[-1]
 
