@@ -70,9 +70,8 @@ def by_address(function: Callable[..., int]) -> Callable[[], Callable[..., int]]
         _named_by_stamp(native, function)
         native.compile()
         prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * arguments)
-        entry = prototype(native.address)
         _NATIVE.append(native)  # which has the code
-        return cast("Callable[..., int]", entry)
+        return cast("Callable[..., int]", prototype(cast("int", native.address)))
 
     return compiled
 

@@ -70,7 +70,7 @@ class Runs:
         """``streams``: of one connection, at most."""
         self._room = max(streams, _ROOM)
         self._columns = np.empty((COLUMNS, self._room), np.int64)
-        self._ids = memoryview(self._columns[0])  # type: ignore[arg-type]
+        self._ids = memoryview(self._columns[0])
         table = np.zeros(GIVEN + FACTS, np.int64)
         self._table = memoryview(table).cast("B")  # type: ignore[arg-type]
         self._take_calls = take_calls_at()

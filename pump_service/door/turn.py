@@ -183,13 +183,13 @@ class _Given:
         if self._bucket:
             self._deadlines.discard(self._bucket, self)
         first = answers[0]
-        same = isinstance(first, bytes) and answers.count(first) == len(answers)
+        of_all = first if isinstance(first, bytes) and answers.count(first) == len(answers) else None
         at = 0
         for batch in batches:
             count = len(batch.stream_ids)
             try:
-                if same:
-                    batch.answer_all(first)
+                if of_all is not None:
+                    batch.answer_all(of_all)
                 else:
                     batch.answer(answers[at : at + count])
             except Exception:  # of one connection: the others have their answers all the same

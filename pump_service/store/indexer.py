@@ -342,8 +342,8 @@ class Indexer:
         if not noted:
             return
         self._until_done(lambda: self._pending.add(noted))
-        # Operators are shown a list of all. With its clock behind a writer makes each of its commits late, and a line of
-        # the log costs a hundred times what a record does.
+        # A list of all is shown to operators, and a line of the log costs a hundred times what a record does: behind a
+        # writer whose clock is slow every commit is late.
         for item in noted[:LOGGED_AT_ONCE]:
             log.error(
                 "commit_pending", start_ts=item.start_ts, commit_ts=item.commit_ts, late=item.late,
