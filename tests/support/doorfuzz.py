@@ -9,6 +9,7 @@ import gc
 import random
 import struct
 import tracemalloc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ import h2.settings
 from structlog.testing import capture_logs
 
 from pump_service.door.connection import Connection
+from pump_service.door.group import Answer, Requests
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from tests.support.doorkit import BOTH, DOWN, GROUP, PREFACE, UNARY, UP, Echo, Peer, frame, prefixed
@@ -69,15 +71,43 @@ class ModelClient:
             self.chance.randbytes(self.chance.choice([0, 1, 10, 300, 5000, 20_000]))
             for _ in range(self.chance.randint(1, 3) if path in (UP, BOTH) else 1)
         ]
+        more: list[tuple[str, Any]] = []
+        if self.chance.random() < 0.4:
+            more.append(("grpc-timeout", f"{self.chance.randint(10_000, 99_999)}m"))
+        if self.chance.random() < 0.2:
+            more.append((f"x-{self.chance.randint(0, 5)}", "v" * self.chance.randint(0, 60)))
+        self._open(path, messages, more)
+
+    def burst(self) -> None:
+        """Calls of a group method that have all but the same header block, as pump clients send them, in one read."""
+        self.push()
+        self.exchange()  # whatever else waits
+        timeouts = self.chance.random() < 0.5
+        data = bytearray()
+        for _ in range(self.chance.randint(2, 12)):
+            message = self.chance.randbytes(self.chance.choice([0, 5, 40, 300]))
+            stream_id = self._open(GROUP, [message], [])
+            headers = self.h2.data_to_send()
+            if timeouts and self.chance.random() < 0.9 and int.from_bytes(headers[:3], "big") == len(headers) - 9:
+                # A literal without indexing, which `h2` does not write.
+                value = b"%dm" % self.chance.randint(10_000, 99_999)
+                literal = b"\x00\x0cgrpc-timeout" + bytes([len(value)]) + value
+                headers = (len(headers) - 9 + len(literal)).to_bytes(3, "big") + headers[3:] + literal
+            data += headers
+            rest = self.unsent[stream_id]
+            if len(rest) <= self.h2.local_flow_control_window(stream_id):
+                self.h2.send_data(stream_id, rest, end_stream=True)
+                data += self.h2.data_to_send()
+                del self.unsent[stream_id]
+        for piece in [bytes(data)] if self.chance.random() < 0.7 else _pieces(self.chance, bytes(data)):
+            self.peer.send(piece)
+
+    def _open(self, path: str, messages: list[bytes], more: list[tuple[str, Any]]) -> int:
         stream_id = self.h2.get_next_available_stream_id()
         fields = [
             (":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "a"),
-            ("content-type", "application/grpc"), ("te", "trailers"),
+            ("content-type", "application/grpc"), ("te", "trailers"), *more,
         ]  # fmt: skip
-        if self.chance.random() < 0.4:
-            fields.append(("grpc-timeout", f"{self.chance.randint(10_000, 99_999)}m"))
-        if self.chance.random() < 0.2:
-            fields.append((f"x-{self.chance.randint(0, 5)}", "v" * self.chance.randint(0, 60)))
         self.h2.send_headers(stream_id, fields)
         self.unsent[stream_id] = b"".join(map(prefixed, messages))
         first = prefixed(messages[0])
@@ -86,6 +116,7 @@ class ModelClient:
             BOTH: b"".join(map(prefixed, messages)),
         }.get(path)  # fmt: skip
         self.got[stream_id] = b""
+        return stream_id
 
     def push(self) -> None:
         """Send what the windows allow of some streams."""
@@ -163,9 +194,13 @@ class ModelClient:
     async def run(self, steps: int) -> None:
         for _ in range(steps):
             what = self.chance.random()
-            if what < 0.45:
-                if len(self.want) - len(self.status) - len(self.cancelled) < 30:
+            still_open = len(self.want) - len(self.status) - len(self.cancelled)
+            if what < 0.3:
+                if still_open < 30:
                     self.open()
+            elif what < 0.45:
+                if still_open < 20:
+                    self.burst()
             elif what < 0.85:
                 self.push()
             elif what < 0.9:
@@ -262,22 +297,39 @@ async def hostile(chance: random.Random, server: Server) -> None:
     await asyncio.sleep(0)
 
 
+class LateEcho(Echo):
+    """Groups have their answers at once, or some turns of the loop later."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self.chance = chance
+        self.at_once = chance.choice([0.0, 0.5, 1.0])
+
+    def group(self, requests: Requests, answer: Callable[[Sequence[Answer]], None]) -> None:
+        answers = list(requests)
+        if self.chance.random() < self.at_once:
+            answer(answers)
+        else:
+            asyncio.get_running_loop().call_later(self.chance.choice([0, 0, 0.001, 0.004]), answer, answers)
+
+
 async def round_of(seed: int) -> None:
-    """A model client and some hostile ones on one server."""
+    """Model clients and some hostile ones on one server."""
     chance = random.Random(seed)
     server = Server(limits=_LIMITS)
-    echo = Echo()
+    echo = LateEcho(chance)
     echo.register(server)
     with capture_logs() as logs:
-        model = ModelClient(chance, server)
-        tasks = [asyncio.ensure_future(model.run(chance.randint(5, 120)))]
+        models = [ModelClient(chance, server) for _ in range(chance.choice([1, 1, 2, 4]))]
+        tasks = [asyncio.ensure_future(model.run(chance.randint(5, 120))) for model in models]
         tasks += [asyncio.ensure_future(hostile(chance, server)) for _ in range(chance.randint(0, 4))]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
-        model.peer.wire.protocol.connection_lost(None)
+        for model in models:
+            model.peer.wire.protocol.connection_lost(None)
         for _ in range(5):
             await asyncio.sleep(0)
     bad = [entry for entry in logs if entry["event"] in ("connection_failed", "call_failed")]
