@@ -69,12 +69,14 @@ class PumpApp:
         tls: TlsSettings,
         *,
         announce: Callable[[Serving], None],
+        before_serving: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
         self._tls = tls
         self._announce = announce
+        self._before_serving = before_serving
         self._clock = clock
         self._event_loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
@@ -164,6 +166,7 @@ class PumpApp:
         failed.push_async_callback(registrar.try_to_put_back)
         await registrar.register(NodeState.ONLINE, stages.report())
         self._front = serving
+        self._before_serving()
         await serving.serve(HttpApi(stages.operations, stages.metrics, self._tls).application())
         if unnotified.is_set:
             nodes = await asyncio.to_thread(self._cluster.nodes, NodeKind.DRAINER)

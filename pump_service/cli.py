@@ -23,7 +23,6 @@ from pump_service.go_command import GoCommand, go_options, settings_of
 
 def announce(serving: Serving) -> None:
     """One JSON line on stdout: whoever started the process knows where it is."""
-    leave_what_stays()
     sys.stdout.write(json.dumps({"event": "serving", **dataclasses.asdict(serving)}, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
@@ -39,7 +38,7 @@ def serve(settings: Settings) -> int:
 
 
 async def _run(settings: Settings, cluster: Any) -> int:
-    return await PumpApp(settings.pump, cluster, settings.tls, announce=announce).run()
+    return await PumpApp(settings.pump, cluster, settings.tls, announce=announce, before_serving=leave_what_stays).run()
 
 
 @click.command(cls=GoCommand)

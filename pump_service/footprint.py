@@ -31,10 +31,11 @@ def share_heaps() -> None:
 
 
 def leave_what_stays() -> None:
-    """What the process has when it begins to serve stays: garbage collection does not look at it any more.
+    """What the process has stays: garbage collection does not look at it any more.
 
     Some 200,000 objects, of libraries for the most part. To look at them takes a tenth of a second, in which nothing is
-    answered. For a process of its own only: what is garbage later and is here now is never freed.
+    answered. For a process of its own, before anybody is connected: what is here now, lies in a cycle and becomes
+    garbage later is never freed.
     """
     gc.collect()
     gc.freeze()

@@ -92,14 +92,13 @@ class _Door:
             if settings.http_addr:
                 self._second = undo.enter_context(contextlib.closing(listen.bind_http(settings.http_addr)))
                 self.http_addr = _address(settings.http_addr, self._second)
-            context = server_ssl_context(tls)
+            self.server = Server(
+                *sockets,
+                tls=server_ssl_context(tls),
+                limits=Limits(message=settings.max_message_bytes, assembling=2 * settings.max_message_bytes),
+                authorize=self._authorize if tls.enabled and tls.cert_allowed_cn else None,
+            )
             undo.pop_all()
-        self.server = Server(
-            *sockets,
-            tls=context,
-            limits=Limits(message=settings.max_message_bytes, assembling=2 * settings.max_message_bytes),
-            authorize=self._authorize if tls.enabled and tls.cert_allowed_cn else None,
-        )
         self.door: Server | None = self.server
         self._runner: web.AppRunner | None = None
 

@@ -57,15 +57,17 @@ def by_address(function: Callable[..., int]) -> Callable[[], Callable[..., int]]
     """For a kernel that is called for a few microseconds' work; what this gives compiles it once and returns it.
 
     Every argument is the address of something, of which `numba.carray` makes an array: it is given as ``bytes`` or as
-    a `ctypes.c_void_p`. Nothing looks at the arguments before it begins, which for arrays costs more than such work,
-    and it keeps the GIL. Lengths are the caller's to know.
+    a `ctypes.c_void_p`, and as nothing else. Nothing looks at the arguments before it begins, which for arrays costs
+    more than such work, and it keeps the GIL. Lengths are the caller's to know.
     """
+    if numba.config.DISABLE_JIT:
+        return lambda: lambda *arguments: function(*map(_address, arguments))
 
     @functools.cache
     def compiled() -> Callable[..., int]:
         arguments = function.__code__.co_argcount
-        options = {name: value for name, value in _OPTIONS.items() if name == "error_model"}
-        native = CFunc(function, ((types.voidptr,) * arguments, types.int64), {}, {"nopython": True, **options})
+        options = {"nopython": True, "error_model": _OPTIONS["error_model"]}
+        native = CFunc(function, ((types.voidptr,) * arguments, types.int64), {}, options)
         native.enable_caching()
         _named_by_stamp(native, function)
         native.compile()
@@ -74,6 +76,10 @@ def by_address(function: Callable[..., int]) -> Callable[[], Callable[..., int]]
         return cast("Callable[..., int]", prototype(cast("int", native.address)))
 
     return compiled
+
+
+def _address(argument: bytes | ctypes.c_void_p) -> ctypes.c_void_p:
+    return ctypes.cast(ctypes.c_char_p(argument), ctypes.c_void_p) if isinstance(argument, bytes) else argument
 
 
 def _named_by_stamp(compiled: Any, function: Callable[..., Any] | None = None) -> Any:
@@ -87,13 +93,13 @@ def _named_by_stamp(compiled: Any, function: Callable[..., Any] | None = None) -
 
 
 def stamp_of(function: Callable[..., Any]) -> str:
-    """Digest of a kernel's file and of what that had at hand: kernels and constants of other files, and modules."""
+    """Digest of a kernel's file, of this one, and of what that had at hand: others' kernels and constants, modules."""
     path = function.__code__.co_filename
     found = _STAMPS.get(path)
     if found is None:
         # One for all kernels of a file, taken at the first: what comes further down in it is in its text.
         package = function.__module__.partition(".")[0]
-        digest = hashlib.sha256(Path(path).read_bytes())
+        digest = hashlib.sha256(Path(path).read_bytes() + Path(__file__).read_bytes())
         for name, value in _named(function.__globals__):
             digest.update(f"{name}={_meaning(value, package)}\n".encode())
         found = _STAMPS[path] = digest.hexdigest()

@@ -82,20 +82,14 @@ class Batch:
 
     def drop(self) -> None:
         """It is not handed over: nothing holds what was read."""
-        for part in self.parts():
+        for part in self._parts:
             if isinstance(part, Run):
                 part.chunk = b""
 
-    def live(self) -> bool:
-        """Whether its connection is there to be answered; what was read is dropped where it is not."""
-        if self.connection.closed:
-            self.drop()
-            return False
-        return True
-
     def hand_over(self) -> None:
         """Give the requests to the handler, these alone, and watch their deadlines."""
-        if not self.live():
+        if self.connection.closed:
+            self.drop()
             return
         if self.deadline < math.inf:
             self._bucket = self.connection.deadlines.add(self.deadline, self)
@@ -153,7 +147,7 @@ class Batch:
             else:
                 lean = connection.lean
                 for stream_id in self.stream_ids:
-                    del lean[stream_id]
+                    lean.pop(stream_id, None)
                 sender.unary(self.stream_ids, of_all)
         finally:
             sender.in_turn = later
@@ -169,8 +163,8 @@ class Batch:
         self._timed_runs = []
         for stream_id, deadline in timed.items():
             if deadline <= now and self.connection.lean.get(stream_id) is self:
-                self.connection.answer(self, stream_id, _DEADLINE)
                 self.lost = True
+                self.connection.answer(self, stream_id, _DEADLINE)
         self._bucket = 0
         self._timed = {n: deadline for n, deadline in timed.items() if now < deadline < math.inf}
         if self._timed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -220,36 +220,27 @@ class Connection(asyncio.Protocol):
         It is what `_read` and `_end_turn` would do, for the kind of read that costs the most when it is small. False,
         and nothing has happened, for any other.
         """
-        server, lean = self.server, self.lean
-        known = self._headers.blocks.get(self._repeated)
-        room = self.limits.streams - len(lean) - len(self.streams)
+        server = self.server
+        room = self.limits.streams - len(self.lean) - len(self.streams)
         if (
-            known is None
-            or known[1] is not None
-            or not known[0].lean
+            room <= 0
             or not data.startswith(self._repeated, 9)
-            or room <= 0
             or not self.feeds
             or server.feeders < 2
             or len(data) > self.recv_window
             or self._batches
+            or self.closed
             or not self._incoming.lean
         ):
             return False
         try:
-            found = server.runs.take(data, 0, self.last_stream_id, room, self._most, self._repeated, whole=True)
+            found = self._take_run(data, 0, self.last_stream_id, room, whole=True)
             if found is None:
                 return False
-            run, _, taken = found
-            batch = Batch(self, cast("Group", known[0].group))
-            batch.take_run(run, self.heard)
-            lean.update(dict.fromkeys(run.stream_ids, batch))
-            self.last_stream_id = run.stream_ids[-1]
-            self.recv_window -= taken
-            self._uncredited += taken
+            batch, _, taken, self.last_stream_id = found
+            self.received(taken)
             server.turn.add(batch)
-            if self._uncredited >= self._credit_from:
-                self._credit_connection()
+            self._credit_connection()
         except Exception as error:  # noqa: BLE001
             self._failed(error)
         return True
@@ -277,7 +268,7 @@ class Connection(asyncio.Protocol):
                 may_run = False  # what ends a run is looked at here before the next
                 same = data[at + 3] == 1 and data.startswith(self._repeated, at + 9)
                 if same and room > 0 and (run := self._take_run(data, at, last, room)):
-                    at, more, last = run
+                    _, at, more, last = run
                     room = self.limits.streams - len(lean) - len(self.streams)
                     taken += more
                     continue
@@ -352,21 +343,27 @@ class Connection(asyncio.Protocol):
         self._repeated = base
         return False
 
-    def _take_run(self, data: bytes, at: int, last: int, room: int) -> tuple[int, int, int] | None:
-        """Take calls like the last one from ``at`` on: where they end, bytes of DATA, the last stream id."""
+    def _take_run(
+        self, data: bytes, at: int, last: int, room: int, *, whole: bool = False
+    ) -> tuple[Batch, int, int, int] | None:
+        """Take calls like the last one from ``at`` on: their batch, where they end, bytes of DATA, last stream id.
+
+        ``whole``: only if they are all of the data, into a batch of their own.
+        """
         known = self._headers.blocks.get(self._repeated)
         if known is None or not known[0].lean or known[1] is not None:
             return None  # the peer's table has moved, and with it what the block means
-        if len(data) - at < 2 * (SHORTEST + len(self._repeated)):
+        if len(data) - at < 2 * (SHORTEST + len(self._repeated)) and not whole:
             return None  # one costs less without
-        found = self.server.runs.take(data, at, last, room, self._most, self._repeated, whole=False)
+        found = self.server.runs.take(data, at, last, room, self._most, self._repeated, whole=whole)
         if found is None:
             return None
         run, end, taken = found
-        batch = self.group(known[0].group)
+        group = known[0].group
+        batch = Batch(self, group) if whole and group is not None else self.group(group)
         self.lean.update(dict.fromkeys(run.stream_ids, batch))
         batch.take_run(run, self.heard)
-        return end, taken, run.stream_ids[-1]
+        return batch, end, taken, run.stream_ids[-1]
 
     def _request(self, stream_id: int, head: Head, timeout: float | None) -> None:
         try:

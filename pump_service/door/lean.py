@@ -22,11 +22,12 @@ from pump_service.door.headers import TIMEOUT_LITERAL
 # timeouts in nanoseconds, NO_TIMEOUT where there is none.
 IDS, STARTS, SIZES, TIMEOUTS, COLUMNS = range(5)
 NO_TIMEOUT = -1
-# What the kernel is told of earlier runs: calls, and bytes from the first to the last of each. And what it says of one:
-# where it stopped, bytes of DATA frames, the shortest timeout or NO_TIMEOUT.
-CALLS, BYTES, END, TAKEN, SOONEST, FACTS = range(6)
-# By address: bytes read, where they begin, last stream id, room, most of a message, bytes of the block, columns' room.
-GIVEN = 7
+# The kernel's table. What it is given: bytes that were read, where the calls begin, the stream id that theirs are
+# above, how many calls at most, bytes of a message at most, bytes of the block, how many calls the columns have room
+# for, and of earlier runs how many calls, and bytes from the first to the last of each. And what it says: where it
+# stopped, bytes of DATA frames, the shortest timeout or NO_TIMEOUT.
+SIZE, AT, LAST, ROOM, MOST, BLOCK, WIDTH, CALLS, BYTES, END, TAKEN, SOONEST, TABLE = range(13)
+GIVEN = END
 # A call without a header block and message: the heads of both frames, and the message's prefix.
 SHORTEST = 9 + 9 + 5
 _LITERAL = np.frombuffer(TIMEOUT_LITERAL, np.uint8)
@@ -75,17 +76,15 @@ def timeout_of(data: Bytes, at: int, end: int) -> float:  # noqa: PLR0911 - each
 
 
 @kernel
-def take_calls(
-    data: Bytes, at: int, last: int, room: int, most: int, block: Bytes, wide: Ints, facts: Ints
-) -> int:  # fmt: skip
-    """Calls from ``at`` on, behind those that the columns have; returns how many, ``room`` at most.
+def take_calls(data: Bytes, block: Bytes, wide: Ints, table: Ints) -> int:
+    """Calls behind those that the columns have; returns how many.
 
-    ``last``: their stream ids are above it. ``most``: bytes of a message. ``wide`` (COLUMNS rows) and ``facts`` as
-    above.
+    ``data``: what was read. ``block``: the header block that they have. ``wide``: the columns. ``table``: as above.
     """
-    first, size = facts[CALLS], len(data)
-    row, shift = first, facts[BYTES] - at
-    stop = min(first + room, wide.shape[1])
+    at, last, most = table[AT], table[LAST], table[MOST]
+    first, size = table[CALLS], len(data)
+    row, shift = first, table[BYTES] - at
+    stop = min(first + table[ROOM], wide.shape[1])
     taken = 0
     soonest = np.inf
     while row < stop and size - at >= SHORTEST + len(block):
@@ -124,28 +123,17 @@ def take_calls(
         row += 1
         last = stream_id
         at = end + 14 + length
-    facts[END], facts[TAKEN] = at, taken
-    facts[SOONEST] = NO_TIMEOUT if soonest == np.inf else np.int64(min(soonest, _FOREVER_S) * 1e9)
+    table[END], table[TAKEN] = at, taken
+    table[SOONEST] = NO_TIMEOUT if soonest == np.inf else np.int64(min(soonest, _FOREVER_S) * 1e9)
     return row - first
 
 
 @by_address
-def take_calls_at(data_at: Any, block_at: Any, columns_at: Any, table_at: Any) -> int:
-    """`take_calls`, whose other arguments are in a table: GIVEN numbers, and the facts."""
-    table = carray(table_at, GIVEN + FACTS, np.int64)
-    size, at, last, room, most, block_size, columns = (
-        table[0],
-        table[1],
-        table[2],
-        table[3],
-        table[4],
-        table[5],
-        table[6],
-    )
-    return take_calls(
-        carray(data_at, size, np.uint8), at, last, room, most, carray(block_at, block_size, np.uint8),
-        carray(columns_at, (COLUMNS, columns), np.int64), table[GIVEN:],
-    )  # fmt: skip
+def take_calls_at(data_at: Any, block_at: Any, wide_at: Any, table_at: Any) -> int:
+    """`take_calls`, of addresses."""
+    table = carray(table_at, TABLE, np.int64)
+    data, block = carray(data_at, table[SIZE], np.uint8), carray(block_at, table[BLOCK], np.uint8)
+    return take_calls(data, block, carray(wide_at, (COLUMNS, table[WIDTH]), np.int64), table)
 
 
 def warm() -> None:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pump_service.door import lean
 from pump_service.door.group import Requests
-from pump_service.door.lean import BYTES, COLUMNS, END, FACTS, GIVEN, SIZES, STARTS, TIMEOUTS, take_calls_at
+from pump_service.door.lean import COLUMNS, SIZES, STARTS, TIMEOUTS, take_calls_at
 
 _ROOM = 4096  # calls, at least
-# What the table is given, up to BYTES, and what is said in it.
-_give = struct.Struct(f"={GIVEN + BYTES + 1}q").pack_into
-_said = struct.Struct(f"={FACTS - END}q").unpack_from
-_SAID_AT = 8 * (GIVEN + END)
+# What the kernel's table is given, and what is said in it behind that.
+_give = struct.Struct(f"={lean.GIVEN}q").pack_into
+_said = struct.Struct(f"={lean.TABLE - lean.GIVEN}q").unpack_from
+_SAID_AT = 8 * lean.GIVEN
 
 
 class Run:
@@ -71,9 +73,9 @@ class Runs:
         self._room = max(streams, _ROOM)
         self._columns = np.empty((COLUMNS, self._room), np.int64)
         self._ids = memoryview(self._columns[0])
-        table = np.zeros(GIVEN + FACTS, np.int64)
+        table = np.zeros(lean.TABLE, np.int64)
         self._table = memoryview(table).cast("B")  # type: ignore[arg-type]
-        self._take_calls = take_calls_at()
+        self._take_calls: Callable[..., int] | None = None  # the kernel: not loaded before it is needed
         self._at = ctypes.c_void_p(self._columns.ctypes.data), ctypes.c_void_p(table.ctypes.data)
         self._gathered = Gathered()
         self._runs: list[Run] = []  # all of it: so many calls and bytes
@@ -91,6 +93,8 @@ class Runs:
             self._cut()
         first, begin = self._calls, self._bytes
         _give(self._table, 0, len(data), at, last, room, most, len(block), self._room, first, begin)
+        if self._take_calls is None:
+            self._take_calls = take_calls_at()
         count = self._take_calls(data, block, *self._at)
         if not count:
             return None

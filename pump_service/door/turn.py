@@ -57,7 +57,7 @@ class Turn:
         self._large = False  # one of the reads is
         self._bringing: set[Connection] = set()  # whose batches they are
         self._out: set[_Given] = set()  # groups that were handed over since the last tick and have no answers yet
-        self._expected: dict[Connection, float] = {}  # until when
+        self._expected: dict[Connection, float] = {}  # until when; in that order
         self._answered_at: dict[Connection, float] = {}  # of those that have not been back
         self._soon: asyncio.Handle | None = None
         self._longest: asyncio.TimerHandle | None = None
@@ -115,10 +115,8 @@ class Turn:
     def _expects(self) -> bool:
         if not self._expected:
             return False
-        now = self._now()
-        for until in self._expected.values():
-            if now < until:
-                return True
+        if self._now() < next(reversed(self._expected.values())):
+            return True
         self._expected.clear()
         return False
 
@@ -130,7 +128,12 @@ class Turn:
         self._calls, self._large = 0, False
         self._bringing.clear()
         for group, batches in collected.items():
-            live = [batch for batch in batches if batch.live()]
+            live = []
+            for batch in batches:
+                if batch.connection.closed:
+                    batch.drop()
+                else:
+                    live.append(batch)
             if live:
                 self._give(group, live)
 
@@ -151,6 +154,7 @@ class Turn:
             connection = batch.connection
             if not (connection.closed or connection.lean or connection in self._bringing):
                 self._answered_at[connection] = now
+                self._expected.pop(connection, None)
                 if connection.prompt:
                     self._expected[connection] = now + _SOON_S
         if self._batches:
@@ -206,4 +210,7 @@ class _Given:
         """The first deadline has passed; from here on each batch watches its own."""
         self._bucket = 0
         for batch in self._batches:
-            batch.expire(now)
+            try:
+                batch.expire(now)
+            except Exception:  # of one connection: the deadlines of the others are met all the same
+                log.exception("expiry_failed", method=self._group.path)

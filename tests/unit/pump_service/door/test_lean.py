@@ -9,19 +9,22 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
 from pump_service.door import lean
 from pump_service.door import runs as door_runs
+from pump_service.door.calls import Call
 from pump_service.door.connection import Connection
-from pump_service.door.group import Requests
+from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.headers import MALFORMED, TIMEOUT_LITERAL, timeout_s
-from pump_service.door.lean import COLUMNS, FACTS, SOONEST, take_calls, take_calls_at
+from pump_service.door.lean import COLUMNS, MOST, ROOM, SOONEST, TABLE, take_calls, take_calls_at
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from tests.support.doorkit import GROUP, UNARY, Echo, Peer, answers, frame, prefixed, statuses
 from tests.unit.pump_service.door.test_protocol import run
+from tests.unit.pump_service.door.test_turn import StillLoop, still
 
 LIMITS = Limits(message=3000, streams=60)
 
@@ -208,16 +211,220 @@ def test_runs_are_answered_as_the_same_calls_one_by_one(
     assert not taken
 
 
+# ---- the same on several connections ---------------------------------------------------------------------------------
+
+SOME_TIMEOUTS = (b"1S", b"0S", b"7m", b"50m", b"90m", b"333u", b"4n", b"1H")
+
+
+def _read_of(chance: random.Random, first: int, block: bytes, other: bytes) -> tuple[bytes, int]:
+    """What one read brings, and the next stream id: mostly calls that are alike and nothing else."""
+    stream_id, sent = first, b""
+    kind = chance.random()
+    for _ in range(chance.choice([1, 1, 2, 3, 5, 30])):
+        head = with_timeout(block, chance.choice(SOME_TIMEOUTS)) if chance.random() < 0.2 else block
+        message = chance.randbytes(chance.choice([0, 1, 5, 90, 1000]))
+        if kind > 0.85:
+            head = chance.choice([head, head, other, block + b"\x00\x03x-a\x01b"])
+        sent += _odd(chance, stream_id, head, message) if kind > 0.95 else call(stream_id, head, message)
+        stream_id += chance.choice([2, 2, 2, 6])
+    among = chance.choice([frame(6, 0, 0, b"pingpong"), frame(8, 0, 0, b"\0\0\1\0"), frame(0x20, 0, 0, b"?" * 50)])
+    if 0.5 < kind < 0.55:
+        sent = among + sent
+    elif 0.55 < kind < 0.6:
+        sent += among
+    elif 0.6 < kind < 0.65:
+        sent += among + call(stream_id, block, b"behind")
+        stream_id += 2
+    return sent, stream_id
+
+
+def _in_order(written: bytes) -> list[bytes]:
+    """The frames. Which of several batches expires first on one tick is nobody's promise."""
+    frames: list[bytes] = []
+    expired: list[bytes] = []
+    at = 0
+    while at < len(written):
+        end = at + 9 + int.from_bytes(written[at : at + 3], "big")
+        each, at = written[at:end], end
+        if each.endswith(b"Deadline Exceeded") or (expired and each[3] == 3):
+            expired.append(each)
+            continue
+        frames += [*sorted(expired, key=_stream_id), each]
+        expired.clear()
+    return frames + sorted(expired, key=_stream_id)
+
+
+def _stream_id(each: bytes) -> bytes:
+    return each[5:9]
+
+
+class _Talk:
+    """Several connections of one server: what is sent, answered and lost, and what comes of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.loop = still()
+        self.server, self.echo = Server(limits=LIMITS), Echo()
+        self.echo.register(self.server)
+        self.server.turn._now = self.loop.time
+        self.echo.answer_groups = self.chance.random() < 0.3
+        self.peers: list[Peer] = []
+        self.open: list[Peer] = []  # not lost
+        self.rest: dict[Peer, bytes] = {}  # of a read that came in part
+        self.seen: list[Any] = []
+        self.answered = 0
+
+    async def turns(self, count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+        self.seen.append([_in_order(bytes(peer.wire.written)) for peer in self.peers])
+        for peer in self.peers:
+            peer.wire.written.clear()
+
+    def connect(self) -> None:
+        peer = Peer(self.server).greet()
+        for stream_id, path in ((1, GROUP), (3, UNARY)):  # from here on their fields are in the table
+            peer.send(call(stream_id, peer.block(path), b""))
+        peer.send(b"".join(call(n, peer.block(GROUP), b"first") for n in (5, 7)))
+        peer.next_id = 9
+        self.peers.append(peer)
+        self.open.append(peer)
+        self.rest[peer] = b""
+
+    def bring(self, peer: Peer) -> None:
+        data, rest = self.rest[peer], b""
+        if not data:
+            data, peer.next_id = _read_of(self.chance, peer.next_id, peer.block(GROUP), peer.block(UNARY))
+            if self.chance.random() < 0.1:
+                cut = self.chance.randrange(1, len(data))
+                data, rest = data[:cut], data[cut:]
+        self.rest[peer] = rest
+        peer.send(data)
+
+    def control(self, peer: Peer) -> None:
+        """Frames about the calls that are open, and windows."""
+        connection, chance = peer.connection, self.chance
+        open_calls = sorted([*connection.lean, *connection.streams])
+        if self.rest[peer]:
+            return
+        if open_calls and chance.random() < 0.6:
+            stream_id = chance.choice(open_calls)
+            peer.send(frame(3, 0, stream_id, b"\0\0\0\x08") if chance.random() < 0.5 else
+                      frame(8, 0, stream_id, b"\0\0\0\x05"))  # fmt: skip
+        elif chance.random() < 0.4:  # the size of a message is above the window of new streams
+            peer.send(frame(4, 0, 0, struct.pack(">HI", 4, chance.choice([0, 20, 65535]))))
+        elif chance.random() < 0.5:
+            peer.send(frame(8, 0, 0, struct.pack(">I", 30_000)))
+        else:  # a streaming call would hold as much
+            size = connection.recv_window - chance.choice([0, 40, 400, 4000])
+            connection.held(size)
+            connection.received(size)
+
+    def release(self, peer: Peer) -> None:
+        peer.connection.held(-peer.connection._held_bytes)
+
+    def answer_some(self, count: int) -> None:
+        groups = self.echo.groups[self.answered : self.answered + count]
+        if self.echo.answer_groups:
+            return
+        self.answered += len(groups)
+        for requests, answer in groups:
+            given: list[Answer] = [bytes(each) for each in requests]
+            kind = self.chance.random()
+            if kind < 0.5:
+                given = [b"done"] * len(requests)
+            elif kind < 0.7:
+                given[self.chance.randrange(len(given))] = Refusal(grpc.StatusCode.ABORTED, "not this one")
+            answer(given)
+
+    async def step(self) -> None:
+        chance, kind = self.chance, self.chance.random()
+        peer = chance.choice(self.open)
+        if peer.connection.closed or kind < 0.004:
+            peer.wire.protocol.connection_lost(None)
+            self.open.remove(peer)
+            self.connect()
+        elif kind < 0.65:
+            self.bring(peer)
+        elif kind < 0.7:
+            self.control(peer)
+        elif kind < 0.72:
+            self.release(peer)
+        elif kind < 0.85:
+            self.answer_some(chance.choice([1, 1, 5]))
+        else:
+            self.loop.now += chance.choice([0.00031, 0.00173, 0.0253, 0.1]) * (1 + chance.random() / 10)
+        turns = chance.choice([0, 0, 1, 2, 12])
+        if turns:
+            await self.turns(turns)
+
+    async def all(self) -> tuple[Any, ...]:
+        for _ in range(self.chance.choice([2, 2, 3])):
+            self.connect()
+        await self.turns(12)
+        for _ in range(150):
+            await self.step()
+        await self.turns(12)
+        self.loop.now += 1
+        await self.turns(12)
+        self.answer_some(len(self.echo.groups))
+        await self.turns(12)
+        assert len(self.echo.groups) == self.answered or self.echo.answer_groups
+        states = [
+            (left.closed, left.last_stream_id, left.recv_window, left._uncredited, list(left.lean), left.early_credit,
+             left.sender.window, sorted(left.streams), left.prompt)
+            for left in (peer.connection for peer in self.peers)
+        ]  # fmt: skip
+        watched = [each for bucket in self.server.deadlines._buckets.values() for each in bucket]
+        assert all(isinstance(each, Call) for each in watched)  # requests that have not come whole
+        assert not self.server.turn._batches
+        assert not any(run.chunk for run in self.server.runs._runs)
+        return self.seen, [requests for requests, _ in self.echo.groups], self.echo.seen, states
+
+
+def _talk(seed: int) -> tuple[Any, ...]:
+    async def talk() -> tuple[Any, ...]:
+        return await _Talk(seed).all()
+
+    with asyncio.Runner(loop_factory=StillLoop) as runner:
+        return runner.run(talk())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_reads_of_several_connections_are_answered_as_the_same_calls_one_by_one(
+    seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: list[bool] = []
+    brought = Connection._brought
+
+    def spy(connection: Connection, data: bytes) -> bool:
+        whole.append(brought(connection, data))
+        return whole[-1]
+
+    monkeypatch.setattr(Connection, "_brought", spy)
+    by_kernel = _talk(seed)
+    assert whole.count(True) > 5
+    taken.clear()
+    monkeypatch.setattr(Connection, "_may_repeat", lambda *_: False)
+    monkeypatch.setattr(Connection, "_brought", lambda *_: False)
+    plain = _talk(seed)
+    assert not taken
+    for one, other in zip(by_kernel[0], plain[0], strict=True):
+        assert one == other
+    assert by_kernel[1:] == plain[1:]
+
+
 @pytest.mark.parametrize("value", [*TIMEOUTS, b"17m", b"17u", b"17n", b"17M", b"17H", bytes(130)])
 def test_a_timeout_is_what_the_plain_way_says(value: bytes) -> None:
     block = b"\x82"
     data = np.frombuffer(call(1, with_timeout(block, value[:120]), b"m"), np.uint8).copy()
-    wide, facts = np.empty((COLUMNS, 1), np.int64), np.zeros(FACTS, np.int64)
-    rows = take_calls(data, 0, 0, 1, 100, np.frombuffer(block, np.uint8).copy(), wide, facts)
+    wide, table = np.empty((COLUMNS, 1), np.int64), np.zeros(TABLE, np.int64)
+    table[ROOM], table[MOST] = 1, 100
+    rows = take_calls(data, np.frombuffer(block, np.uint8).copy(), wide, table)
     plain = timeout_s(value[:120]) if value else MALFORMED
     assert rows == (plain != MALFORMED)
     if rows:
-        assert wide[lean.TIMEOUTS, 0] == facts[SOONEST] == int(min(plain, 1e9) * 1e9)
+        assert wide[lean.TIMEOUTS, 0] == table[SOONEST] == int(min(plain, 1e9) * 1e9)
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service.door.group import Refusal
+from pump_service.door.connection import Connection
+from pump_service.door.group import Answer, Refusal, Requests
+from pump_service.door.headers import TIMEOUT_LITERAL
 from pump_service.door.server import Server
 from pump_service.door.turn import Turn
 from tests.support.doorkit import GROUP, Echo, Peer, answers, frame, prefixed, statuses
 from tests.unit.pump_service.door.test_protocol import run
 
 UNKNOWN = grpc.StatusCode.UNKNOWN
+
+
+class StillLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still unless it is moved."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def still() -> StillLoop:
+    """The running one."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, StillLoop)
+    return loop
 
 
 async def peers_of(count: int, *, answering: bool = True) -> tuple[Echo, list[Peer]]:
@@ -410,3 +429,447 @@ async def test_answers_of_a_handler_that_answers_at_once_leave_in_one_write_with
     (data,) = writes
     assert prefixed(b"x") in data
     assert frame(6, 1, 0, b"12345678") in data
+
+
+# ---- runs of several connections -------------------------------------------------------------------------------------
+
+
+def stilled(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test that is a coroutine, on a loop whose time stands still."""
+
+    def sync() -> None:
+        with asyncio.Runner(loop_factory=StillLoop) as runner:
+            runner.run(test())
+
+    sync.__name__, sync.__doc__ = test.__name__, test.__doc__
+    return sync
+
+
+class Several:
+    """Connections of one server that bring runs of calls."""
+
+    def __init__(self, echo: Echo, peers: list[Peer]) -> None:
+        self.echo, self.peers, self.loop = echo, peers, still()
+        self.server = peers[0].server
+        self.server.turn._now = self.loop.time
+        self.deadlines = self.server.deadlines
+
+    @classmethod
+    async def of(cls, count: int) -> Several:
+        self = cls(*await peers_of(count))
+        for peer in self.peers:  # its block is expected from now on
+            peer.send(peer.call(GROUP, b"second")[1])
+            await self.turns(0.01)
+            assert answers(peer.frames())
+        self.server.turn._answered_at.clear()
+        self.server.turn._expected.clear()
+        for peer in self.peers:
+            peer.connection.prompt = False  # nobody waits for it
+            assert peer.connection._repeated
+        self.echo.groups.clear()
+        self.echo.answer_groups = False
+        return self
+
+    async def turns(self, seconds: float = 0.0) -> None:
+        """Some turns of the loop; time goes on by its steps of 5 ms."""
+        until = self.loop.now + seconds
+        while True:
+            for _ in range(4):
+                await asyncio.sleep(0)
+            if self.loop.now >= until - 1e-9:
+                return
+            self.loop.now += min(0.005, until - self.loop.now)
+
+    def read(self, number: int, *timeouts: str | None, message: bytes = b"x") -> tuple[list[int], bytes]:
+        """Stream ids and bytes of calls, all of one message."""
+        peer, ids, sent = self.peers[number], [], b""
+        for timeout in timeouts:
+            stream_id, peer.next_id = peer.next_id, peer.next_id + 2
+            literal = b"" if timeout is None else TIMEOUT_LITERAL + bytes([len(timeout)]) + timeout.encode()
+            sent += frame(1, 4, stream_id, peer.block(GROUP) + literal) + frame(0, 1, stream_id, prefixed(message))
+            ids.append(stream_id)
+        return ids, sent
+
+    def bring(self, number: int, *timeouts: str | None, message: bytes = b"x") -> list[int]:
+        """One read that is taken as a run."""
+        ids, sent = self.read(number, *timeouts, message=message)
+        connection = self.peers[number].connection
+        connection.heard = self.loop.time()
+        assert connection._brought(sent)
+        return ids
+
+    def handed(self) -> tuple[list[bytes], Callable[[list[Answer]], None]]:
+        """The one group that the handler has."""
+        ((requests, answer),) = self.echo.groups
+        self.echo.groups.clear()
+        return requests, answer
+
+    def ended(self) -> list[dict[int, int]]:
+        """Of each connection, the status of the calls that have ended since the last look."""
+        return [{n: code for n, (code, _) in statuses(peer.frames()).items()} for peer in self.peers]
+
+
+@stilled
+async def test_each_call_of_a_group_of_several_connections_ends_at_its_own_deadline() -> None:
+    several = await Several.of(3)
+    first = several.bring(0, None, "100m")
+    second = several.bring(1, "50m", "1H", "50m", "90m")
+    third = several.bring(2, None)
+    await several.turns()
+    requests, answer = several.handed()
+    assert len(requests) == 7
+    assert len(several.deadlines) == 1  # of all of them
+    await several.turns(0.045)
+    assert several.ended() == [{}, {}, {}]
+    await several.turns(0.03)
+    assert several.ended() == [{}, {second[0]: 4, second[2]: 4}, {}]
+    await several.turns(0.01)
+    assert several.ended() == [{}, {}, {}]
+    await several.turns(0.04)
+    assert several.ended() == [{first[1]: 4}, {second[3]: 4}, {}]
+    answer([b"done"] * 7)
+    assert several.ended() == [{first[0]: 0}, {second[1]: 0}, {third[0]: 0}]
+    assert not len(several.deadlines)
+    assert all(peer.connection.idle for peer in several.peers)
+
+
+@stilled
+async def test_deadlines_of_one_group_stay_when_another_is_answered() -> None:
+    several = await Several.of(2)
+    several.bring(0, "60m"), several.bring(1, "50m")
+    await several.turns()
+    _, answer_first = several.handed()
+    late, early = several.bring(0, "100m", None), several.bring(1, None, "60m", None)
+    several.server.turn._hand_over()
+    _, answer_second = several.handed()
+    assert len(several.deadlines) == 2
+    await several.turns(0.01)
+    answer_first([b"done"] * 2)
+    assert [len(each) for each in several.ended()] == [1, 1]
+    assert len(several.deadlines) == 1
+    await several.turns(0.08)
+    assert several.ended() == [{}, {early[1]: 4}]
+    assert len(several.deadlines) == 1
+    answer_second([b"done"] * 5)
+    assert several.ended() == [dict.fromkeys(late, 0), {early[0]: 0, early[2]: 0}]
+    assert not len(several.deadlines)
+    await several.turns(0.2)
+    assert several.ended() == [{}, {}]
+
+
+@pytest.mark.parametrize("timeouts", [("50m", "10S"), ("10S", "50m"), ("50m", None), (None, "50m")])
+@pytest.mark.parametrize("how", ["two reads", "one read", "one by one", "one by one first"])
+def test_the_earliest_of_several_deadlines_is_met_in_whatever_order_they_come(
+    timeouts: tuple[str | None, str | None], how: str
+) -> None:
+    @stilled
+    async def check() -> None:
+        several = await Several.of(2)
+        others = several.bring(1, None, "9S")
+        if how == "two reads":
+            ids = several.bring(0, timeouts[0]) + several.bring(0, timeouts[1])
+        else:
+            # Two runs of one read, or a run and a call that comes with other headers than before.
+            (one,), first = several.read(0, timeouts[0])
+            (two,), second = several.read(0, timeouts[1])
+            ids = [one, two]
+            ping = frame(6, 0, 0, b"12345678")
+            other = several.peers[0].block(GROUP) + b"\x00\x03x-a\x01b"
+            plain = [
+                frame(1, 4, n, other + (b"" if t is None else TIMEOUT_LITERAL + bytes([len(t)]) + t.encode()))
+                + frame(0, 1, n, prefixed(b"x"))
+                for n, t in zip(ids, timeouts, strict=True)
+            ]
+            several.peers[0].send(
+                first + ping + second if how == "one read" else
+                first + plain[1] if how == "one by one" else plain[0] + second
+            )  # fmt: skip
+        await several.turns()
+        _, answer = several.handed()
+        ((bucket, _),) = several.deadlines._buckets.items()
+        assert several.loop.now + 0.05 <= bucket * 0.02 <= several.loop.now + 0.09
+        several.ended()
+        await several.turns(0.1)
+        gone = timeouts.index("50m")
+        assert several.ended() == [{ids[gone]: 4}, {}]
+        answer([b"done"] * 4)
+        assert several.ended() == [{ids[1 - gone]: 0}, dict.fromkeys(others, 0)]
+        assert not len(several.deadlines)
+
+    check()
+
+
+@stilled
+async def test_time_runs_from_when_a_read_came_and_not_from_when_it_was_handed_over() -> None:
+    several = await Several.of(2)
+    several.bring(1, None)
+    await several.turns()
+    _, answer = several.handed()
+    ids = several.bring(0, "18m")  # waits for the group before
+    began = several.loop.now
+    await several.turns(0.005)
+    _, later = several.handed()
+    ((bucket, _),) = several.deadlines._buckets.items()
+    assert bucket == int((began + 0.018) / 0.02) + 1
+    await several.turns(0.035)
+    assert several.ended()[0] == {ids[0]: 4}
+    answer([b"done"]), later([b"done"])
+
+
+@stilled
+async def test_deadlines_of_connections_that_are_gone_are_watched_no_longer_than_their_group() -> None:
+    several = await Several.of(3)
+    several.bring(0, "50m", "100m"), several.bring(1, "50m", "1H")
+    stays = several.bring(2, "50m", "1H")
+    await several.turns()
+    _, answer = several.handed()
+    several.peers[0].wire.protocol.connection_lost(None)
+    await several.turns(0.08)
+    several.peers[1].wire.protocol.connection_lost(None)
+    assert several.ended() == [{}, {several.peers[1].next_id - 4: 4}, {stays[0]: 4}]
+    await several.turns(0.08)
+    assert len(several.deadlines) <= 2
+    answer([b"done"] * 6)
+    assert several.ended() == [{}, {}, {stays[1]: 0}]
+    assert not len(several.deadlines)
+
+
+@stilled
+async def test_one_connection_alone_has_its_deadlines_watched_too() -> None:
+    several = await Several.of(1)
+    (peer,) = several.peers
+    ids, data = several.read(0, "50m", None, "1H")
+    peer.send(data)
+    requests, answer = several.handed()
+    assert len(requests) == 3
+    with pytest.raises(ValueError, match="2 answers to 3 calls"):
+        answer([b"done"] * 2)
+    assert len(several.deadlines) == 1
+    await several.turns(0.1)
+    assert several.ended() == [{ids[0]: 4}]
+    answer([b"done"] * 3)
+    assert several.ended() == [{ids[1]: 0, ids[2]: 0}]
+    assert not len(several.deadlines)
+    for answers_again in ([b"done"] * 3, [b"a", b"b", b"c"]):
+        with pytest.raises(ValueError, match="twice"):
+            answer(answers_again)  # type: ignore[arg-type]
+    assert several.ended() == [{}]
+    ids, data = several.read(0, "50m")
+    peer.send(data)
+    _, answer = several.handed()
+    answer([b"in time"])
+    assert not len(several.deadlines)
+
+
+@stilled
+async def test_different_answers_go_each_to_its_own_call() -> None:
+    several = await Several.of(3)
+    ids = [several.bring(n, *[None] * count) for n, count in ((0, 2), (1, 9), (2, 3))]
+    await several.turns()
+    _, answer = several.handed()
+    given: list[Answer] = [b"%d" % n for n in range(14)]
+    given[1] = Refusal(UNKNOWN, "no")
+    given[2:11] = [b"same"] * 9  # of one connection all
+    answer(given)
+    found = [answers(peer.frames()) for peer in several.peers]
+    assert [list(each) for each in found] == ids
+    assert found[0][ids[0][0]] == (prefixed(b"0"), {"grpc-status": "0"})
+    assert found[0][ids[0][1]][1]["grpc-message"] == "no"
+    assert [data for data, _ in found[1].values()] == [prefixed(b"same")] * 9
+    assert [data for data, _ in found[2].values()] == [prefixed(b"%d" % n) for n in (11, 12, 13)]
+    assert all(peer.connection.idle for peer in several.peers)
+
+
+@stilled
+async def test_the_same_answer_goes_to_each_as_its_windows_and_its_state_allow() -> None:
+    several = await Several.of(6)
+    early, small, none, closed, reset, plain = several.peers
+    for peer in (early, small):
+        peer.send(frame(4, 0, 0, b"\0\4\0\0\0\x08"))  # of new streams: less than the answer has
+    none.connection.sender.window = 20  # of the connection: less than both answers have
+    ids = [several.bring(n, None, None) for n in range(6)]
+    early.send(frame(8, 0, ids[0][1], b"\0\0\0\x20"))
+    reset.send(frame(3, 0, ids[4][0], b"\0\0\0\x08"))
+    closed.connection.close()
+    several.ended()
+    await several.turns()
+    _, answer = several.handed()
+    answer([b"ten bytes."] * 10)
+    await several.turns()
+    found = several.ended()
+    assert found == [{ids[0][1]: 0}, {}, {ids[2][0]: 0}, {}, {ids[4][1]: 0}, dict.fromkeys(ids[5], 0)]
+    for peer, stream_ids in ((early, ids[0][:1]), (small, ids[1])):
+        for stream_id in stream_ids:
+            peer.send(frame(8, 0, stream_id, b"\0\0\0\x20"))
+    none.send(frame(8, 0, 0, b"\0\0\0\x20"))
+    await several.turns()
+    assert several.ended()[:3] == [{ids[0][0]: 0}, dict.fromkeys(ids[1], 0), {ids[2][1]: 0}]
+    assert not early.connection.early_credit
+    assert all(peer.connection.idle for peer in (early, small, none, reset, plain))
+
+
+@stilled
+async def test_a_wrong_number_of_answers_is_an_error_and_the_right_one_is_taken_after_it_once() -> None:
+    several = await Several.of(2)
+    ids = several.bring(0, "1H", None), several.bring(1, "50m")
+    await several.turns()
+    _, answer = several.handed()
+    for wrong in (0, 2, 4):
+        with pytest.raises(ValueError, match=f"{wrong} answers to 3 calls"):
+            answer([b"done"] * wrong)
+    assert several.ended() == [{}, {}]
+    assert len(several.deadlines) == 1
+    assert len(several.server.turn._out) == 1
+    answer([b"done"] * 3)
+    assert several.ended() == [dict.fromkeys(each, 0) for each in ids]
+    assert not len(several.deadlines)
+    assert not several.server.turn._out
+    for count in (3, 0):
+        with pytest.raises(ValueError, match="twice"):
+            answer([b"done"] * count)
+    assert several.ended() == [{}, {}]
+
+
+@stilled
+async def test_what_goes_wrong_with_one_connection_keeps_no_answer_from_the_others() -> None:
+    several = await Several.of(3)
+    ids = [several.bring(n, None) for n in range(3)]
+    await several.turns()
+    _, answer = several.handed()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    several.peers[1].connection.sender.unary = broken  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        answer([b"done"] * 3)
+    assert several.ended() == [{ids[0][0]: 0}, {}, {ids[2][0]: 0}]
+    assert [entry["event"] for entry in logs] == ["answer_failed"]
+    assert not several.peers[1].connection.sender.in_turn
+
+
+@pytest.mark.parametrize("answers_first", [True, False])
+def test_a_handler_that_fails_after_it_has_answered_has_answered(answers_first: bool) -> None:
+    @stilled
+    async def check() -> None:
+        several = await Several.of(2)
+
+        def handler(requests: Requests, answer: Callable[[list[Answer]], None]) -> None:
+            answer([b"done"] * (len(requests) if answers_first else 1))
+            raise RuntimeError
+
+        object.__setattr__(several.server.routes._groups[GROUP], "handler", handler)
+        ids = [several.bring(0, "50m", None), several.bring(1, "1H")]
+        with capture_logs() as logs:
+            await several.turns()
+        assert several.ended() == [dict.fromkeys(each, 0 if answers_first else 2) for each in ids]
+        assert [entry["event"] for entry in logs] == ["call_failed"]
+        assert not len(several.deadlines)
+        assert not several.server.turn._out
+
+    check()
+
+
+@stilled
+async def test_a_read_is_taken_whole_only_when_nothing_else_is_going_on() -> None:
+    several = await Several.of(2)
+    peer = several.peers[0]
+    connection = peer.connection
+    _, data = several.read(0, None, None)
+
+    def is_left() -> bool:
+        before = connection.last_stream_id, connection.recv_window, dict(connection.lean), several.server.runs._calls
+        taken = connection._brought(data)
+        after = connection.last_stream_id, connection.recv_window, dict(connection.lean), several.server.runs._calls
+        return not taken and before == after
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(several.server, "feeders", 1)
+        assert is_left()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "feeds", False)
+        assert is_left()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "going", True)
+        assert is_left()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "recv_window", len(data) - 1)
+        assert is_left()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "_batches", {None: None})
+        assert is_left()
+    for open_calls in ({"lean": 1023}, {"lean": 1024}, {"streams": 1024}, {"lean": 1000, "streams": 23}):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, count in open_calls.items():
+                patch.setattr(connection, name, dict.fromkeys(range(-count, 0)))
+            assert is_left()
+    head, _ = connection._headers.blocks[connection._repeated]
+    for meaning in (None, (head, 1.0), (several.server.routes.head(()), None)):
+        with pytest.MonkeyPatch.context() as patch:
+            blocks = {} if meaning is None else {connection._repeated: meaning}
+            patch.setattr(connection._headers, "blocks", blocks)
+            assert is_left()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "recv_window", len(data))
+        patch.setattr(connection, "lean", dict.fromkeys(range(-1022, 0)))
+        assert connection._brought(data)
+
+
+@stilled
+async def test_the_window_of_what_came_whole_is_given_back() -> None:
+    several = await Several.of(2)
+    connection = several.peers[0].connection
+    window, uncredited = connection.recv_window, connection._uncredited
+    several.bring(0, None, "1S", message=bytes(100))
+    assert (connection.recv_window, connection._uncredited) == (window - 210, uncredited + 210)
+    connection._credit_from = uncredited + 210 + 105
+    several.bring(0, None, message=bytes(99))
+    assert connection.recv_window == window - 210 - 104
+    several.bring(0, None, message=b"")
+    assert (connection.recv_window, connection._uncredited) == (window + uncredited, 0)
+    await several.turns()
+    given = [each.window_increment for each in several.peers[0].frames() if each.type == 8]
+    assert given == [uncredited + 210 + 104 + 5]
+
+
+@stilled
+async def test_an_error_in_what_takes_whole_reads_ends_that_connection_alone() -> None:
+    several = await Several.of(2)
+    _, data = several.read(0, None)
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError
+
+    with pytest.MonkeyPatch.context() as patch, capture_logs() as logs:
+        patch.setattr(several.server.runs, "take", broken)
+        several.peers[0].send(data)
+    assert [entry["event"] for entry in logs] == ["connection_failed", "connection_refused"]
+    assert several.peers[0].wire.closing
+    ids = several.bring(1, None)
+    await several.turns()
+    _, answer = several.handed()
+    answer([b"done"])
+    assert several.ended()[1] == {ids[0]: 0}
+
+
+@stilled
+async def test_a_read_that_comes_in_two_is_not_taken_whole() -> None:
+    several = await Several.of(2)
+    asked: list[int] = []
+    brought = Connection._brought
+
+    def spy(connection: Connection, data: bytes) -> bool:
+        asked.append(len(data))
+        return brought(connection, data)
+
+    ids, data = several.read(0, None, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "_brought", spy)
+        several.peers[0].send(data[:-3])
+        several.peers[0].send(data[-3:])
+    assert asked == [len(data) - 3]
+    await several.turns()
+    requests, answer = several.handed()
+    assert requests == [b"x", b"x"]
+    answer([b"done"] * 2)
+    assert several.ended()[0] == dict.fromkeys(ids, 0)
