@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,7 +19,8 @@ from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pump_pb2_grpc import PumpStub
 from include.registry.file import FileCluster
 from include.rpc.channel import open_aio_channel
-from include.settings import PumpSettings, TlsSettings
+from include.settings import PumpSettings, Settings, TlsSettings
+from pump_service import cli
 from pump_service.app import PumpApp, Serving, check_clock
 from pump_service.lifecycle import Action
 from pump_service.store.records import Records
@@ -157,3 +159,39 @@ def test_a_pump_starts_behind_one_that_published_while_it_was_starting(
         return await running
 
     assert asyncio.run(asyncio.wait_for(run(), 30)) == 0
+
+
+def test_what_the_process_has_is_left_alone_before_anybody_is_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = PumpSettings(
+        node_id="p1", data_dir=tmp_path / "data", addr="127.0.0.1:0", stop_write_at_available_bytes=0, reserve_bytes=0
+    )
+    seen: list[str] = []
+
+    def leave() -> None:
+        front = apps[-1]._front
+        assert front is not None
+        assert front.server._servers == []
+        seen.append("left")
+
+    apps: list[PumpApp] = []
+
+    def app(*arguments: Any, **named: Any) -> PumpApp:
+        apps.append(PumpApp(*arguments, **named))
+        return apps[-1]
+
+    def announced(serving: Serving) -> None:
+        del serving
+        front = apps[-1]._front
+        assert front is not None
+        assert front.server._servers
+        seen.append("serving")
+        apps[-1]._stop.set()
+
+    monkeypatch.setattr(cli, "PumpApp", app)
+    monkeypatch.setattr(cli, "leave_what_stays", leave)
+    monkeypatch.setattr(cli, "announce", announced)
+    whole = Settings(pump=settings)
+    assert asyncio.run(asyncio.wait_for(cli._run(whole, FileCluster(tmp_path / "cluster")), 30)) == 0
+    assert seen == ["left", "serving"]

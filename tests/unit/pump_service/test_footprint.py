@@ -49,6 +49,40 @@ assert numba.njit(lambda x: x * 2 + 1)(20) == 41  # the compiler still works
 """
 
 
+# Garbage that is there when it begins to serve is freed, what stays is not looked at again, and what comes later is.
+_FREEZES = """
+import gc, weakref
+from pump_service import cli
+
+class Kept(list):
+    pass
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+kept = [Kept() for _ in range(50_000)]
+gc.disable()
+before = gc.get_freeze_count()
+garbage = weakref.ref(Cycle())
+cli.leave_what_stays()
+assert garbage() is None
+assert gc.get_freeze_count() - before > 50_000
+assert len(gc.get_objects()) < 1000, len(gc.get_objects())  # of which a collection looks at each
+later = weakref.ref(Cycle())
+gc.collect()
+assert later() is None
+"""
+
+
+def test_what_a_pump_has_when_it_begins_to_serve_is_not_looked_at_again() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FREEZES], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_only_what_is_in_the_file_as_it_is_in_memory_is_given_back() -> None:
     assert list(_unchanged(_SMAPS, "libllvmlite")) == [(0x7F00, 0x7F10), (0x7F50, 0x7F60)]
 

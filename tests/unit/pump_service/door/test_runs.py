@@ -293,3 +293,12 @@ async def test_what_waits_with_others_goes_with_its_connection() -> None:
     await asyncio.sleep(0.01)
     assert not left(server.runs)
     assert len(echo.groups) == 1
+
+
+@run
+async def test_what_was_read_and_not_handed_over_goes_with_its_connection() -> None:
+    server, _, (one, _) = await _pair()
+    part = took(server.runs, calls(1, b"lost" * 1000))
+    one.connection.group(server.routes._groups[GROUP]).take_run(part, 0.0)
+    one.wire.protocol.connection_lost(None)
+    assert not part.chunk

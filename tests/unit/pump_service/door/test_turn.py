@@ -527,6 +527,7 @@ async def test_each_call_of_a_group_of_several_connections_ends_at_its_own_deadl
     assert several.ended() == [{}, {}, {}]
     await several.turns(0.04)
     assert several.ended() == [{first[1]: 4}, {second[3]: 4}, {}]
+    assert min(several.deadlines._buckets) > (several.loop.now + 3000) / 0.02  # it looks again when it is time
     answer([b"done"] * 7)
     assert several.ended() == [{first[0]: 0}, {second[1]: 0}, {third[0]: 0}]
     assert not len(several.deadlines)
@@ -709,6 +710,20 @@ async def test_the_same_answer_goes_to_each_as_its_windows_and_its_state_allow()
 
 
 @stilled
+async def test_an_early_credit_that_no_answer_needed_is_forgotten_with_its_call() -> None:
+    several = await Several.of(2)
+    ids = several.bring(0, None, None), several.bring(1, None)
+    several.peers[0].send(frame(8, 0, ids[0][0], b"\0\0\0\x20"))
+    assert several.peers[0].connection.early_credit
+    await several.turns()
+    _, answer = several.handed()
+    answer([b"done"] * 3)
+    await several.turns()
+    assert several.ended() == [dict.fromkeys(each, 0) for each in ids]
+    assert not several.peers[0].connection.early_credit
+
+
+@stilled
 async def test_a_wrong_number_of_answers_is_an_error_and_the_right_one_is_taken_after_it_once() -> None:
     several = await Several.of(2)
     ids = several.bring(0, "1H", None), several.bring(1, "50m")
@@ -760,8 +775,11 @@ def test_a_handler_that_fails_after_it_has_answered_has_answered(answers_first: 
 
         object.__setattr__(several.server.routes._groups[GROUP], "handler", handler)
         ids = [several.bring(0, "50m", None), several.bring(1, "1H")]
+        unhandled: list[object] = []
+        several.loop.set_exception_handler(lambda _loop, context: unhandled.append(context))
         with capture_logs() as logs:
             await several.turns()
+        assert not unhandled
         assert several.ended() == [dict.fromkeys(each, 0 if answers_first else 2) for each in ids]
         assert [entry["event"] for entry in logs] == ["call_failed"]
         assert not len(several.deadlines)
@@ -797,6 +815,15 @@ async def test_a_read_is_taken_whole_only_when_nothing_else_is_going_on() -> Non
         assert is_left()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "_batches", {None: None})
+        assert is_left()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "closed", True)
+        assert is_left()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "refusal_of_all", Refusal(grpc.StatusCode.PERMISSION_DENIED))
+        assert is_left()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection._incoming, "_block", (1, 0, [b""]))
         assert is_left()
     for open_calls in ({"lean": 1023}, {"lean": 1024}, {"streams": 1024}, {"lean": 1000, "streams": 23}):
         with pytest.MonkeyPatch.context() as patch:
