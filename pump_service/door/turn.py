@@ -113,11 +113,13 @@ class Turn:
         self._hand_over()
 
     def _expects(self) -> bool:
-        if not self._expected:
-            return False
-        if self._now() < next(reversed(self._expected.values())):
-            return True
-        self._expected.clear()
+        if self._expected:
+            now = self._now()
+            while self._expected:
+                connection, until = next(iter(self._expected.items()))
+                if now < until:
+                    return True
+                del self._expected[connection]
         return False
 
     def _hand_over(self) -> None:
