@@ -92,8 +92,8 @@ class Sender:
         self.window -= (len(message) + 5) * count
         if count <= _FEW:
             first, second, third = parts
-            for n in stream_ids:
-                self.add(packer.pack(first, n, second, n, third, n, self._last_block))
+            pack, last = packer.pack, self._last_block
+            self.add(b"".join([pack(first, n, second, n, third, n, last) for n in stream_ids]))
             return
         if len(self._rows) < count:
             self._rows = np.tile(row, (1 << (count - 1).bit_length(), 1))
