@@ -33,7 +33,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    if not os.environ.get("PUMPHOUSE_CAMPAIGN") or not _results:
+    # A worker of pytest-xdist has a part of what the process that began it reports.
+    if not os.environ.get("PUMPHOUSE_CAMPAIGN") or not _results or "PYTEST_XDIST_WORKER" in os.environ:
         return
     old = json.loads(RECORD.read_text()) if RECORD.exists() else []
     new = {
