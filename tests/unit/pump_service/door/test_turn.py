@@ -789,6 +789,28 @@ def test_a_handler_that_fails_after_it_has_answered_has_answered(answers_first: 
 
 
 @stilled
+async def test_a_deadline_is_met_whatever_becomes_of_that_of_another_connection_and_the_rest_is_answered() -> None:
+    several = await Several.of(2)
+    first = several.bring(0, "50m", "1H")
+    second = several.bring(1, "50m")
+    await several.turns()
+    _, answer = several.handed()
+    sender = several.peers[0].connection.sender
+
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    with capture_logs() as logs, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sender, "refuse", fails)
+        await several.turns(0.1)
+    assert [entry["event"] for entry in logs] == ["expiry_failed"]
+    assert several.ended() == [{}, {second[0]: 4}]
+    answer([b"y"] * 3)
+    assert several.ended() == [{first[1]: 0}, {}]
+    assert several.peers[0].connection.idle
+
+
+@stilled
 async def test_a_read_is_taken_whole_only_when_nothing_else_is_going_on() -> None:
     several = await Several.of(2)
     peer = several.peers[0]
