@@ -72,7 +72,7 @@ class Runs:
         """``streams``: of one connection, at most."""
         self._room = max(streams, _ROOM)
         self._columns = np.empty((COLUMNS, self._room), np.int64)
-        self._ids = memoryview(self._columns[0])
+        self._ids = memoryview(self._columns[lean.IDS])
         table = np.zeros(lean.TABLE, np.int64)
         self._table = memoryview(table).cast("B")  # type: ignore[arg-type]
         self._take_calls: Callable[..., int] | None = None  # the kernel: not loaded before it is needed
@@ -99,13 +99,9 @@ class Runs:
         if not count:
             return None
         end, taken, soonest = _said(self._table, _SAID_AT)
-        chunk = data
-        if end < len(data):
-            if whole:
-                return None
-            chunk = data[at:end]
-        elif at:
-            chunk = data[at:]
+        if whole and end < len(data):
+            return None
+        chunk = data[at:end]  # no copy where it is all of it
         self._calls = stop = first + count
         self._bytes = begin + end - at
         run = Run(self._gathered, first, self._ids[first:stop].tolist(), chunk, begin, taken - 5 * count, soonest)
