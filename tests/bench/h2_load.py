@@ -49,13 +49,16 @@ class Run:
         self.next = b"\x83\x86\xc2\xc1\xc0\xbf\xbe"
         self.value = b"\x2a" + varint(args.size) + os.urandom(args.size)  # prewrite_value, field 5
         self.cluster = b"\x08" + varint(args.cluster)
-        self.base = int(time.time() * 1000) << 18
-        self.seq = 0
+        self.newest = 0
         self.latencies: list[float] = []
 
-    def start_ts(self) -> int:
-        self.seq += 4
-        return self.base + self.seq
+    def now(self) -> None:
+        """Timestamps are of this moment from here on, as PD's are: none that a Pump has left behind."""
+        self.newest = max(self.newest, int(time.time() * 1000) << 18)
+
+    def ts(self) -> int:
+        self.newest += 2
+        return self.newest
 
     def request(self, kind: int, start: int, commit: int) -> bytes:
         key = b"t%016x" % start
@@ -89,11 +92,12 @@ class Conn(asyncio.Protocol):
 
     def pump(self, out: list[bytes]) -> None:
         keep = []
+        self.run.now()
         for start, kind in self.ready:
             if self.stop and kind == 0:
                 continue
-            ts = self.run.start_ts() if kind == 0 else start
-            body = self.run.request(kind, ts, ts + 2 if kind else 0)
+            ts = start if kind else self.run.ts()
+            body = self.run.request(kind, ts, self.run.ts() if kind else 0)
             if self.window < len(body) + 5:
                 keep.append((start, kind))
                 continue

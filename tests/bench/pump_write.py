@@ -1,13 +1,14 @@
 """Writes to a Pump, fsync on, real P/C pairs: unary ones from the lean client, and batches.
 
 The baseline of the unary ones is a Go Pump where ``PUMPHOUSE_GO_PUMP=host:port,pid,cluster id`` names one, else the same
-Pump behind stock grpcio, from the same client in the same run.
+Pump behind stock grpcio, from the same client, in turn with ours: a shared machine is another one a minute later.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,7 +24,7 @@ _BASELINE_SECONDS = 3.0
 
 
 def _client(module: str, grpc: str, cluster_id: int, pid: int, *more: object) -> tuple[dict[str, Any], Watch]:
-    with Watch(pid) as watch:
+    with Watch(pid, tree=False) as watch:
         done = subprocess.run(
             [sys.executable, "-m", f"tests.bench.{module}", grpc, str(cluster_id), *map(str, more)],
             stdout=subprocess.PIPE, text=True, check=True,
@@ -50,16 +51,20 @@ def _baseline(work: Path, arguments: list[str]) -> tuple[str, Sample]:
     if go:
         addr, pid, cluster_id = go.split(",")
         return "Go Pump", _load(addr, int(cluster_id), int(pid), arguments, _BASELINE_SECONDS)
-    return "stock grpcio", _one(work / "baseline", arguments, "grpcio", _BASELINE_SECONDS)
+    return "stock grpcio", _one(work, arguments, "grpcio", _BASELINE_SECONDS)
 
 
 def _unary(work: Path, runs: int, *, name: str, arguments: list[str]) -> Result:
-    samples = [_one(work / str(n), arguments, "builtin", _SECONDS) for n in range(runs)]
-    what, baseline = _baseline(work, arguments)
-    for sample in samples:
+    samples, rates = [], []
+    for n in range(runs):
+        sample = _one(work / str(n), arguments, "builtin", _SECONDS)
+        what, baseline = _baseline(work / f"baseline-{n}", arguments)
         sample.extra["baseline_cpu_s_per_100k"] = baseline.cpu_s / baseline.units * 1e5
         sample.extra["baseline_p99_ms"] = baseline.extra["p99_ms"]
-    return Result(name, "requests/s", samples, what, baseline.units / baseline.seconds)
+        sample.extra["baseline_client_cpu_s_per_100k"] = baseline.extra["client_cpu_s_per_100k"]
+        samples.append(sample)
+        rates.append(baseline.units / baseline.seconds)
+    return Result(name, "requests/s", samples, what, statistics.median(rates))
 
 
 def _batch(work: Path, runs: int) -> Result:
