@@ -1,0 +1,174 @@
+"""A store's history for crash tests, frozen at every moment at which something became durable, and what must be found.
+
+``run`` writes it over a `CrashFs`; ``check_image`` lays one of its images out and opens it with the real store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from include.errors import PumpReadOnly
+from pump_service.store.frame import read_meta
+from pump_service.store.store import Item, Store
+from tests.support.crashfs import CrashFs, Image
+from tests.support.storekit import (
+    commit,
+    fake,
+    log_payloads,
+    open_store,
+    prewrite,
+    pull_all,
+    quick_directory,
+    rollback,
+    settings,
+    settle,
+    store_all,
+    stream,
+    write,
+)
+from tests.support.syncs import attached_stores
+
+TAILS = ("nothing", "half", "all", "holes")
+INDEXES = ("kept", "lost", "behind", "holes")
+SMALL = {"value_log_file_bytes": 4096}
+
+
+class History:
+    """What the test sent, what was answered, and what was collected."""
+
+    def __init__(self) -> None:
+        self.sent: list[Item] = []
+        self.answered: list[Item] = []
+        self.pending: set[tuple[int, int]] = set()
+        self.gc_point = 0
+
+    def note(self) -> tuple[list[Item], int, set[tuple[int, int]]]:
+        return list(self.answered), self.gc_point, set(self.pending)
+
+
+def run(data_dir: Path, seed: int) -> tuple[list[Image], History]:
+    """A workload with rotation, rollbacks, fakes, a late commit, an orphan, a full disk, a large record and a GC run."""
+    chance = random.Random(seed)
+    history = History()
+    fs = CrashFs(data_dir, history.note)
+    store = Store.open(settings(data_dir, **SMALL, reserve_bytes=65536, index_write_buffer_bytes=65536), fs=fs)
+    ts = 100
+    open_starts: list[int] = []
+    for step in range(36):
+        group = []
+        for _ in range(chance.randint(1, 4)):
+            ts += 10
+            kind = chance.random()
+            if kind < 0.5 or not open_starts:
+                group.append(prewrite(ts, chance.randbytes(chance.randint(0, 700)), b"key%d" % ts))
+                open_starts.append(ts)
+            elif kind < 0.85:
+                group.append(commit(open_starts.pop(0), ts))
+            elif kind < 0.95:
+                group.append(rollback(open_starts.pop(0)))
+            else:
+                group.append(fake(ts))
+        history.sent += group
+        if step == 24:
+            fs.full = 50  # the disk takes that much more, then the append is cut and goes on in the reserve
+        statuses = write(store, *group)
+        assert all(status is None or (isinstance(status, PumpReadOnly) and step >= 24) for status in statuses)
+        history.answered += [item for item, status in zip(group, statuses, strict=True) if status is None]
+        refused = {item.start_ts for item, status in zip(group, statuses, strict=True) if status is not None}
+        open_starts = [start for start in open_starts if start not in refused]
+        settle(store)
+        if step == 6:
+            # Larger than a file, and than a group.
+            ts += 10
+            large = prewrite(ts, chance.randbytes(20_000), b"large")
+            history.sent.append(large)
+            assert write(store, large) == [None]
+            history.answered.append(large)
+            open_starts.append(ts)
+        if step == 12:
+            ts += 10
+            odd = [commit(5, ts), commit(6, 7)]  # an orphan; one that is late as well
+            history.sent += odd
+            assert write(store, *odd) == [None, None]
+            history.answered += odd
+            settle(store)
+            assert len(store.orphans()) == 2
+            history.pending = {(5, ts), (6, 7)}
+            for start, commit_ts in history.pending:
+                store.accept(start, commit_ts, "test")
+        if step == 18:
+            history.gc_point = min(150, int(store.watermark))
+            store.collect({"archive": 150}, 1 << 60)
+    settle(store)
+    assert fs.full is None, "the disk was full once"
+    store.close()
+    return fs.images, history
+
+
+def crashed_store(how: str) -> tuple[list[Image], History]:
+    """The same history, written by the writer ``thread`` alone or beside an event ``loop``."""
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(quick_directory())
+        if how == "loop":
+            stack.enter_context(attached_stores(stack.enter_context(pytest.MonkeyPatch.context())))
+        return run(directory / "data", seed=7)
+
+
+def check_image(image: Image, history: History, tmp_path: Path, tail: str, index: str, of: str = "") -> None:
+    """Open what is found after a power loss at that moment: answered is there, what is there was sent, and it goes on."""
+    directory = tmp_path / f"{image.number}-{tail}-{index}{of}"
+    directory.mkdir()
+    image.lay_out(directory, tail=tail, index=index, seed=image.number)
+    where = f"{image.number} {image.what}, {tail}, index {index}{of}"
+    answered, _, pending = image.noted
+    store = open_store(directory, **SMALL)
+    try:
+        _check_found(store, answered, {item.payload for item in history.sent}, pending, where)
+        _check_it_goes_on(store)
+    finally:
+        store.close()
+    if image.number % 5 == 0:
+        again = open_store(directory, **SMALL)
+        assert (1 << 41, (1 << 41) + 1) in stream(again, int(again.gc_point)), where
+        again.close()
+    shutil.rmtree(directory)
+
+
+def _check_found(
+    store: Store, answered: list[Item], sent: set[bytes], pending: set[tuple[int, int]], where: str
+) -> None:
+    in_log = log_payloads(store)
+    assert set(in_log) <= sent, f"{where}: something in the log was never sent"
+    floor = int(store.gc_point)
+    # What was written but not answered may be there as well, and may resolve a prewrite.
+    metas = [read_meta(payload) for payload in in_log]
+    resolved = {meta.start_ts for meta in metas if meta.tp and meta.start_ts != meta.commit_ts}
+    orphans = {start for start, _ in pending} | {5, 6}
+    starts = {item.start_ts for item in answered if item.tp == 0}
+    for item in answered:
+        ts = item.commit_ts if item.tp else item.start_ts
+        if ts > floor:
+            assert store.find(ts) == item.payload, f"{where}: {ts} was answered and is gone"
+    collected = {start for start in starts if start < store.deletion_limit}
+    waiting = {each.start_ts for each in store.unresolved(1000)}
+    assert starts - resolved - collected <= waiting, f"{where}: an unresolved prewrite is forgotten"
+    # Whatever lies at or below the watermark is in the stream.
+    order = [(ts, start) for ts, start, _, _ in pull_all(store, floor)]
+    assert order == sorted(set(order)), f"{where}: out of order, or one twice"
+    served = set(stream(store, floor))
+    for item in answered:
+        if item.tp == 1 and item.start_ts not in orphans and floor < item.commit_ts <= store.watermark:
+            assert (item.start_ts, item.commit_ts) in served, f"{where}: {item.commit_ts} is not served"
+    known = {(each.start_ts, each.commit_ts) for each in store.orphans()}
+    assert {(item.start_ts, item.commit_ts) for item in answered if item.tp == 1 and item.start_ts in (5, 6)} <= known
+
+
+def _check_it_goes_on(store: Store) -> None:
+    left = [rollback(each.start_ts) for each in store.unresolved(1000)]
+    store_all(store, *left, prewrite(1 << 41), commit(1 << 41, (1 << 41) + 1))
+    assert store.watermark == (1 << 41) + 1
