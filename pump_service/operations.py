@@ -190,6 +190,8 @@ class Operations:
             freed_files=report.freed_files,
             freed_bytes=report.freed_bytes,
             kept_files=report.kept_files,
+            requested_by_retention=report.requested_by_retention,
+            requested_by_checkpoints=report.requested_by_checkpoints,
         )
 
     def start_gc(self) -> bool:

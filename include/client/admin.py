@@ -19,7 +19,7 @@ from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, PumpError, PumpUnavailable, UsageError
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, physical_ms
-from include.proto.pumphouse_pb2 import TriggerGcRequest
+from include.proto.pumphouse_pb2 import TriggerGcRequest, TriggerGcResponse
 from include.proto.pumphouse_pb2_grpc import PumpBatchStub
 from include.registry.base import Cluster
 from include.rpc.channel import open_channel
@@ -181,11 +181,17 @@ def unregister_consumer(cluster: Cluster, node_id: str) -> NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpGc:
-    """What one Pump's GC did, or why it was not asked."""
+    """What was asked of one Pump's GC and what it did, or why it was not asked.
+
+    ``requested_by_…``: the ts up to which retention and the lowest checkpoint allow GC. None where nothing was done,
+    there is no consumer, or the Pump is older and does not say.
+    """
 
     node_id: str
     asked: bool
     started: bool = False
+    requested_by_retention: int | None = None
+    requested_by_checkpoints: int | None = None
     gc_point: int = 0
     deletion_limit: int = 0
     held_by: tuple[str, ...] = ()
@@ -195,9 +201,15 @@ class PumpGc:
     note: str = ""
     error: str = ""
 
+    @property
+    def requested(self) -> int | None:
+        """Up to where GC was asked for: the lower of both."""
+        said = [ts for ts in (self.requested_by_retention, self.requested_by_checkpoints) if ts is not None]
+        return min(said, default=None)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
-        return asdict(self) | {"held_by": list(self.held_by)}
+        return asdict(self) | {"requested": self.requested, "held_by": list(self.held_by)}
 
 
 def trigger_gc(cluster: Cluster, *, tls: TlsSettings | None = None, timeout_s: float = GC_TIMEOUT_S) -> list[PumpGc]:
@@ -225,6 +237,8 @@ def _gc_of(cluster_id: int, pump: NodeStatus, tls: TlsSettings | None, timeout_s
         node_id=pump.node_id,
         asked=True,
         started=answer.started,
+        requested_by_retention=_said(answer, "requested_by_retention"),
+        requested_by_checkpoints=_said(answer, "requested_by_checkpoints"),
         gc_point=answer.gc_point,
         deletion_limit=answer.deletion_limit,
         held_by=tuple(answer.held_by),
@@ -233,6 +247,10 @@ def _gc_of(cluster_id: int, pump: NodeStatus, tls: TlsSettings | None, timeout_s
         kept_files=answer.kept_files,
         note="" if answer.started else "a GC is running already",
     )
+
+
+def _said(answer: TriggerGcResponse, name: str) -> int | None:
+    return int(getattr(answer, name)) if answer.HasField(name) else None
 
 
 def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class TriggerGcRequest(_message.Message):
     def __init__(self, cluster_id: _Optional[int] = ...) -> None: ...
 
 class TriggerGcResponse(_message.Message):
-    __slots__ = ("started", "gc_point", "deletion_limit", "held_by", "freed_files", "freed_bytes", "kept_files")
+    __slots__ = ("started", "gc_point", "deletion_limit", "held_by", "freed_files", "freed_bytes", "kept_files", "requested_by_retention", "requested_by_checkpoints")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     GC_POINT_FIELD_NUMBER: _ClassVar[int]
     DELETION_LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,8 @@ class TriggerGcResponse(_message.Message):
     FREED_FILES_FIELD_NUMBER: _ClassVar[int]
     FREED_BYTES_FIELD_NUMBER: _ClassVar[int]
     KEPT_FILES_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_RETENTION_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     started: bool
     gc_point: int
     deletion_limit: int
@@ -195,7 +197,9 @@ class TriggerGcResponse(_message.Message):
     freed_files: int
     freed_bytes: int
     kept_files: int
-    def __init__(self, started: _Optional[bool] = ..., gc_point: _Optional[int] = ..., deletion_limit: _Optional[int] = ..., held_by: _Optional[_Iterable[str]] = ..., freed_files: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., kept_files: _Optional[int] = ...) -> None: ...
+    requested_by_retention: int
+    requested_by_checkpoints: int
+    def __init__(self, started: _Optional[bool] = ..., gc_point: _Optional[int] = ..., deletion_limit: _Optional[int] = ..., held_by: _Optional[_Iterable[str]] = ..., freed_files: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., kept_files: _Optional[int] = ..., requested_by_retention: _Optional[int] = ..., requested_by_checkpoints: _Optional[int] = ...) -> None: ...
 
 class TxnStatusRequest(_message.Message):
     __slots__ = ("cluster_id", "start_ts", "prewrite_key", "decide")

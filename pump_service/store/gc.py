@@ -45,6 +45,9 @@ class GcReport:
     started: bool  # False: one was running already, nothing was done
     gc_point: Tso
     deletion_limit: Tso
+    # What was asked for: now - retention, and the lowest checkpoint; None = nothing was done, or there is no consumer.
+    requested_by_retention: Tso | None = None
+    requested_by_checkpoints: Tso | None = None
     held_by: list[str] = field(default_factory=list)  # consumers, "retention", "watermark", and what keeps D below G
     freed_files: int = 0
     freed_bytes: int = 0

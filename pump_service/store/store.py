@@ -796,6 +796,8 @@ class Store:
             started=True,
             gc_point=self.gc_point,
             deletion_limit=limit.deletion_limit,
+            requested_by_retention=Tso(now_minus_retention),
+            requested_by_checkpoints=Tso(min(checkpoints.values())) if checkpoints else None,
             held_by=list(self._gc_held_by),
             freed_files=len(files),
             freed_bytes=freed_bytes,
@@ -804,7 +806,8 @@ class Store:
         )
         log.info(
             "gc_done", gc_point=report.gc_point, deletion_limit=report.deletion_limit, freed_files=report.freed_files,
-            deleted_keys=deleted, held_by=report.held_by, seconds=round(time.monotonic() - begun, 3),
+            deleted_keys=deleted, held_by=report.held_by, requested_by_retention=report.requested_by_retention,
+            requested_by_checkpoints=report.requested_by_checkpoints, seconds=round(time.monotonic() - begun, 3),
         )  # fmt: skip
         return report
 

@@ -230,7 +230,7 @@ def tso(context: Context, time: str, *, as_json: bool) -> None:
 @json_option
 @pass_context
 def gc(context: Context, *, as_json: bool) -> None:
-    """Run GC on every Pump; show what was freed and who holds the rest."""
+    """Run GC on every Pump; show up to where it was asked for, what was freed and who holds the rest."""
     reports = admin.trigger_gc(open_registry(context.settings), tls=context.settings.tls)
     if as_json:
         print_json([report.to_dict() for report in reports])
@@ -240,13 +240,14 @@ def gc(context: Context, *, as_json: bool) -> None:
                 report.node_id,
                 f"{report.freed_files} ({report.freed_bytes:,} B)" if report.started else "-",
                 str(report.kept_files) if report.started else "-",
+                "-" if report.requested is None else show(report.requested),
                 show(report.gc_point),
                 show(report.deletion_limit),
                 report.error or report.note or ", ".join(report.held_by) or "-",
             )
             for report in reports
         ]
-        print_table(("NODE", "FREED FILES", "KEPT", "GC POINT", "DELETION LIMIT", "HELD BY"), rows)
+        print_table(("NODE", "FREED FILES", "KEPT", "REQUESTED", "GC POINT", "DELETION LIMIT", "HELD BY"), rows)
     error = admin.failures(reports)
     if error is not None:
         raise error

@@ -93,6 +93,9 @@ def test_gc_frees_what_every_consumer_has_confirmed_and_names_who_holds_the_rest
     report = freeing(pump)
     assert report.started
     assert report.gc_point == half
+    # Requested: up to the slowest consumer; the retention of the fixture is next to nothing.
+    assert report.requested_by_checkpoints == half
+    assert done[-1][1] < report.requested_by_retention < pump.cluster.tso()
     assert any("slow" in holder for holder in report.held_by)
     assert report.freed_bytes > 0
     assert files(pump) == before[report.freed_files :]
@@ -145,8 +148,25 @@ def test_a_pull_that_falls_below_the_gc_point_while_it_runs_ends_with_a_refusal(
 def test_without_a_consumer_retention_alone_decides_and_the_log_warns(pump: PumpServer) -> None:
     fill(pump)
     past(pump)
-    freeing(pump)
+    report = freeing(pump)
+    assert report.HasField("requested_by_retention")
+    assert not report.HasField("requested_by_checkpoints")
     assert "gc_without_consumer" in pump.log()
+
+
+def test_gc_runs_by_interval_without_being_asked(tmp_path: Path) -> None:
+    """Again and again: what a consumer confirms after a run goes with a later one."""
+    cluster = FileCluster(tmp_path / "cluster")
+    with PumpServer(tmp_path, cluster, value_log_file_bytes=8192, retention_s=0.001, gc_interval_s=0.2) as pump:
+        pump.consumer(0)
+        for _ in range(2):
+            done = fill(pump)
+            here = files(pump)
+            assert len(here) > 3
+            pump.consumer(past(pump))
+            eventually(lambda here=here: here[0] not in files(pump))
+            eventually(lambda done=done: pump.status().gc_point > done[-1][1])
+        assert pump.log().count('"gc_done"') > 1
 
 
 def test_a_new_consumer_with_checkpoint_0_holds_everything(pump: PumpServer) -> None:

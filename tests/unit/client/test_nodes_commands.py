@@ -14,12 +14,14 @@ from click.testing import CliRunner
 from include.client import admin
 from include.errors import ConfigError, PumpError, PumpUnavailable, UsageError
 from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import Tso, compose, physical_ms
+from include.model.tso import Tso, compose, physical_ms, show
 from include.proto.pumphouse_pb2 import TriggerGcResponse
 from include.registry.file import FileCluster
 from pumphouse import secret_text
 from pumphouse.cli import cli
 from tests.support.fakepump import FakePump
+
+REQUESTED = ("requested", "requested_by_retention", "requested_by_checkpoints")
 
 
 @pytest.fixture
@@ -403,7 +405,7 @@ def test_gc_reports_what_each_pump_freed_and_who_holds_the_rest(cluster, run, pu
     pump.register()
     pump.gc_answer = TriggerGcResponse(
         started=True, gc_point=5 << 18, deletion_limit=4 << 18, held_by=["pumphouse-main"],
-        freed_files=2, freed_bytes=1000, kept_files=3,
+        freed_files=2, freed_bytes=1000, kept_files=3, requested_by_retention=8 << 18, requested_by_checkpoints=6 << 18,
     )  # fmt: skip
     go = NodeStatus(node_id="go", host="127.0.0.1:1", state=NodeState.ONLINE)
     cluster.update_node(NodeKind.PUMP, "go", lambda _: go)
@@ -414,8 +416,27 @@ def test_gc_reports_what_each_pump_freed_and_who_holds_the_rest(cluster, run, pu
     assert ours == {
         "node_id": "p:8250", "asked": True, "started": True, "gc_point": 5 << 18, "deletion_limit": 4 << 18,
         "held_by": ["pumphouse-main"], "freed_files": 2, "freed_bytes": 1000, "kept_files": 3, "note": "", "error": "",
+        "requested": 6 << 18, "requested_by_retention": 8 << 18, "requested_by_checkpoints": 6 << 18,
     }  # fmt: skip
-    assert "pumphouse-main" in run("gc").stdout
+    heading, of_go, ours = (re.split(r"  +", line.strip()) for line in run("gc").stdout.splitlines())
+    assert heading == ["NODE", "FREED FILES", "KEPT", "REQUESTED", "GC POINT", "DELETION LIMIT", "HELD BY"]
+    shown = [show(ts << 18) for ts in (6, 5, 4)]
+    assert ours == ["p:8250", "2 (1,000 B)", "3", *shown, "pumphouse-main"]
+    assert of_go[:4] == ["go", "-", "-", "-"]
+
+
+@pytest.mark.row("P11")
+def test_what_gc_was_asked_for_is_unknown_where_a_pump_does_not_say_and_retention_alone_without_a_consumer(
+    cluster, run, pump
+):
+    pump.register()
+    pump.gc_answer = TriggerGcResponse(started=True, gc_point=5 << 18)
+    (earlier,) = run("gc", as_json=True)
+    assert [earlier[name] for name in REQUESTED] == [None, None, None]
+    assert "None" not in run("gc").stdout
+    pump.gc_answer = TriggerGcResponse(started=True, gc_point=5 << 18, requested_by_retention=8 << 18)
+    (alone,) = run("gc", as_json=True)
+    assert [alone[name] for name in REQUESTED] == [8 << 18, 8 << 18, None]
 
 
 @pytest.mark.row("P11")

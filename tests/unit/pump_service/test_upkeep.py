@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import threading
 from collections.abc import Mapping
@@ -215,8 +216,8 @@ class HeldStore:
         return GcReport(started=True, gc_point=Tso(2), deletion_limit=Tso(2), freed_bytes=5)
 
 
-def collector(cluster: FileCluster, store: Any, metrics: PumpMetrics) -> Collector:
-    return Collector(cluster=cluster, store=store, retention_s=60.0, interval_s=3600.0, metrics=metrics)
+def collector(cluster: FileCluster, store: Any, metrics: PumpMetrics, interval_s: float = 3600.0) -> Collector:
+    return Collector(cluster=cluster, store=store, retention_s=60.0, interval_s=interval_s, metrics=metrics)
 
 
 @pytest.mark.row("P11")
@@ -260,6 +261,31 @@ def test_nothing_is_collected_when_the_consumers_cannot_be_read(
         asyncio.run(gc.trigger())
     assert store.asked == []
     assert not gc.running
+
+
+@pytest.mark.row("P11")
+def test_gc_runs_again_after_each_interval_also_after_one_that_failed(cluster: FileCluster) -> None:
+    class Flaky(HeldStore):
+        def collect(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
+            report = super().collect(checkpoints, now_minus_retention)
+            if len(self.asked) == 1:
+                raise OSError("the disk is away")
+            return report
+
+    store = Flaky()
+    store.go.set()
+
+    async def run() -> None:
+        gc = collector(cluster, store, PumpMetrics(), interval_s=0.01)
+        for_ever = asyncio.create_task(gc.run())
+        while len(store.asked) < 3 and not for_ever.done():
+            await asyncio.sleep(0.01)
+        for_ever.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await for_ever
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert len(store.asked) >= 3
 
 
 @pytest.mark.row("P11")

@@ -229,6 +229,7 @@ def test_the_slowest_consumer_and_retention_hold_the_gc_point_which_never_goes_b
     transactions(store, 1000, 40)
     report = store.collect({"fast": 1300, "slow": 1100}, FAR)
     assert (report.gc_point, report.held_by) == (1100, ["slow"])
+    assert (report.requested_by_retention, report.requested_by_checkpoints) == (FAR, 1100)
     report = store.collect({"fast": 1300, "slow": 1050}, FAR)
     assert (report.gc_point, report.held_by) == (1100, ["slow"])
     report = store.collect({"fast": 1300, "slow": 1250}, 1200)
