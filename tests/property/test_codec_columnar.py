@@ -235,6 +235,7 @@ def test_rows_have_equal_hashes_exactly_when_their_keys_are_equal(data: st.DataO
         assert key_hash(batch.slice(i, 1))[0] == whole[i]
 
 
+@pytest.mark.row("W2")
 def test_a_transaction_of_several_tables_is_in_order_of_sequence() -> None:
     builder = PrewriteValueBuilder(9)
     builder.insert(1, b"a")

@@ -68,6 +68,7 @@ def test_only_a_prewrite_and_a_commit_of_one_transaction_are_merged() -> None:
             merge(first, second)
 
 
+@pytest.mark.row("W2")
 def test_a_prewrite_value_with_obsolete_fields_is_refused() -> None:
     for mutation in (pb.TableMutation(table_id=3, deleted_ids=[1]), pb.TableMutation(table_id=3, deleted_pks=[b""])):
         with pytest.raises(BadBinlog, match="obsolete"):
@@ -76,6 +77,7 @@ def test_a_prewrite_value_with_obsolete_fields_is_refused() -> None:
         parse_prewrite_value(b"\xff")
 
 
+@pytest.mark.row("W2")
 def test_a_sequence_without_rows_is_refused() -> None:
     for number in ("Insert", "DeleteID"):
         mutation = pb.TableMutation(table_id=3, sequence=[pb.MutationType.Value(number)])

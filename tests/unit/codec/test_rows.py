@@ -248,6 +248,7 @@ def mutations(value: bytes) -> Mutations:
     )
 
 
+@pytest.mark.row("W2")
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -267,6 +268,7 @@ def test_walk_refuses_what_is_obsolete_unknown_or_incomplete_and_names_the_paylo
     assert raised.value.txn == 1
 
 
+@pytest.mark.row("W2")
 def test_walk_refuses_a_mutation_type_that_the_schema_does_not_have() -> None:
     value = pb.PrewriteValue(mutations=[pb.TableMutation(table_id=5, inserted_rows=[b"a"])]).SerializeToString()
     cut = value[:1] + bytes((value[1] + 2,)) + value[2:] + b"\x38\x09"
@@ -274,6 +276,7 @@ def test_walk_refuses_a_mutation_type_that_the_schema_does_not_have() -> None:
         mutations(cut)
 
 
+@pytest.mark.row("W2")
 def test_walk_reads_a_packed_sequence() -> None:
     mutation = pb.TableMutation(table_id=5, inserted_rows=[b"a", b"bc"]).SerializeToString() + b"\x3a\x02\x00\x00"
     found = mutations(b"\x12" + bytes((len(mutation),)) + mutation)
