@@ -157,6 +157,7 @@ class PumpApp:
             PumpBatchApi(
                 stages.ingest, stages.pulls, stages.operations, stages.metrics, pull_bytes=settings.pull_batch_bytes
             ),
+            max_message_bytes=settings.max_message_bytes,
         )
         unnotified = notify.Unnotified(settings.data_dir)
         if must_notify(registrar.found.state if registrar.found is not None else None):

@@ -54,9 +54,7 @@ class _Grpcio:
     def __init__(self, settings: PumpSettings, tls: TlsSettings) -> None:
         self._tls = tls
         self.door: Server | None = None
-        self.server, port = listen.bind_grpc(
-            settings.addr, tls, max_message_bytes=settings.max_message_bytes, socket_url=settings.socket
-        )
+        self.server, port = listen.bind_grpc(settings.addr, tls, socket_url=settings.socket)
         host = listen.split_address(settings.addr)[0]
         self.addr = f"{host}:{port}"
         self._listening = listen.bind_http(settings.http_addr or f"{host}:0")

@@ -11,7 +11,7 @@ import grpc
 from aiohttp import web
 
 from include.errors import ConfigError, PeerRefused
-from include.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS
+from include.rpc.channel import SERVER_OPTIONS
 from include.rpc.status import abort_details
 from include.rpc.tls import check_grpc_peer, server_credentials, server_ssl_context
 from include.settings import TlsSettings
@@ -39,20 +39,16 @@ def socket_path(url: str) -> str:
     return path
 
 
-def bind_grpc(
-    addr: str, tls: TlsSettings, *, max_message_bytes: int = MAX_MESSAGE_BYTES, socket_url: str = ""
-) -> tuple[grpc.aio.Server, int]:
+def bind_grpc(addr: str, tls: TlsSettings, *, socket_url: str = "") -> tuple[grpc.aio.Server, int]:
     """A server that is bound but does not serve yet, and its port.
 
     Args:
         addr: ``host:port``.
         tls: certificates.
-        max_message_bytes: a larger request is ResourceExhausted.
         socket_url: a unix socket to listen on too; '' for none.
     """
     interceptors = [_AllowedNames(tls)] if tls.enabled and tls.cert_allowed_cn else []
     options = dict(SERVER_OPTIONS) | {
-        "grpc.max_receive_message_length": max_message_bytes,
         "grpc.max_concurrent_streams": _STREAMS,
         "grpc.http.overload_protection": 0,  # it would refuse calls at random near the limit
     }

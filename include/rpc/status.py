@@ -2,7 +2,8 @@
 
 On ``pumphouse.v1`` a refusal is the code of the table with ``google.rpc.ErrorInfo`` in the status details: reason from
 the table, domain ``pumphouse``, the error's facts as text. On ``binlog.Pump`` it is UNKNOWN with the text that the Go
-Pump would give (docs/formats.md, "WriteBinlog"), because that is what TiDB's client reads.
+Pump would give (docs/formats.md, "WriteBinlog"), because that is what TiDB's client reads; what is too large is
+RESOURCE_EXHAUSTED with grpc-go's text, because to anything else TiDB answers by sending it again, to every Pump.
 """
 
 from __future__ import annotations
@@ -88,8 +89,15 @@ def abort_details(error: BinlogError) -> Abort:
     return Abort(code, message, ((DETAILS_KEY, status.SerializeToString()),))
 
 
+def too_large_text(size: int, most: int) -> str:
+    """What grpc-go says of a message that is over a limit; TiDB's client looks for these words, case and all."""
+    return f"grpc: received message larger than max ({size} vs. {most})"
+
+
 def go_abort(error: BinlogError) -> Abort:
-    """How ``binlog.Pump`` refuses: UNKNOWN and Go's text, no details."""
+    """How ``binlog.Pump`` refuses: UNKNOWN (what is too large: RESOURCE_EXHAUSTED) and Go's text, no details."""
+    if isinstance(error, errors.BadBinlog) and (limit := error.facts.get("limit")) is not None:
+        return Abort(Code.RESOURCE_EXHAUSTED, f"{too_large_text(error.facts['size'], limit)}: {error.message}")
     return Abort(Code.UNKNOWN, go_text(error))
 
 
@@ -147,7 +155,13 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str = "") -> BinlogError:
         hint = TLS_HINT if _NO_HANDSHAKE.search(text) else ""
         return errors.PumpUnavailable(f"{where}{text or code.name}", hint=hint, node_id=peer, code=code.name)
     if code is Code.RESOURCE_EXHAUSTED:
-        return errors.BadBinlog(f"{where}the message is too large: {text}", node_id=peer, code=code.name)
+        return errors.BadBinlog(
+            f"{where}the message is too large: {text}",
+            hint=TOO_LARGE_HINT,
+            node_id=peer,
+            code=code.name,
+            **_sizes(text),
+        )
     return errors.PumpError(f"{where}{text}", node_id=peer, code=code.name)
 
 
@@ -158,10 +172,18 @@ _NO_HANDSHAKE = re.compile(
 )
 TLS_HINT = "do both sides speak TLS? Check the settings tls.ca, tls.cert and tls.key"
 
+TOO_LARGE_HINT = "split the transaction, or raise pump.max_message_bytes where that is the limit"
+_GO_TOO_LARGE = re.compile(r"received message larger than max \((\d+) vs\. (\d+)\)", re.IGNORECASE)
 _GO_MISMATCH = re.compile(r"cluster ID are mismatch, (\d+) vs (\d+)")
 _GO_STATE = re.compile(r"no online: (\w+)")
 _GO_SPACE = re.compile(r"no available space, available: (\d+), StopWriteAtAvailableSpace: (\d+)")
 _GO_PARSER = re.compile(r"proto: |unexpected EOF")
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Facts of a refusal for size, of grpc-go or of gRPC's core."""
+    found = _GO_TOO_LARGE.search(text)
+    return {"size": int(found[1]), "limit": int(found[2])} if found else {}
 
 
 def _from_go_text(text: str) -> BinlogError | None:

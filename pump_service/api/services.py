@@ -10,6 +10,7 @@ import grpc
 from include.proto.pump_pb2_grpc import add_PumpServicer_to_server
 from include.proto.pumphouse_pb2_grpc import add_PumpBatchServicer_to_server
 from pump_service.api.batch_api import PumpBatchApi
+from pump_service.api.bounds import bounded
 from pump_service.api.frame import split
 from pump_service.api.grpc_api import PumpApi
 from pump_service.door.server import Server
@@ -20,9 +21,9 @@ _PULLS = ("PullBinlogs", "PullBatches")
 _RAW = ("WriteBinlogs",)
 
 
-def add_services(server: Any, pump: PumpApi, batch: PumpBatchApi) -> None:
-    """Register both services."""
-    target = server if isinstance(server, Server) else _Splitting(server)
+def add_services(server: Any, pump: PumpApi, batch: PumpBatchApi, *, max_message_bytes: int) -> None:
+    """Register both services. ``max_message_bytes``: of a request, on stock gRPC; the door has it in its limits."""
+    target = server if isinstance(server, Server) else _Splitting(server, max_message_bytes)
     add_PumpServicer_to_server(pump, target)
     add_PumpBatchServicer_to_server(batch, _Raw(target))
     if isinstance(server, Server):
@@ -49,15 +50,17 @@ class _Raw:
 class _Splitting:
     """What generated code needs of a server; hands on to a real one."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, max_message_bytes: int) -> None:
         self._server = server
+        self._most = max_message_bytes
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
         """The same handlers come as registered ones."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """Register, pulls split."""
+        """Register, pulls split, requests bounded."""
         own = {name: _split(each) if name in _PULLS else each for name, each in handlers.items()}
+        own = {name: bounded(each, self._most) for name, each in own.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
         self._server.add_registered_method_handlers(service, own)
 

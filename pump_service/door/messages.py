@@ -118,7 +118,8 @@ class Assembler:
 
 
 def _too_large(size: int, most: int) -> Refusal:
-    return Refusal(_Code.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {most})")
+    # As grpc-go says it: TiDB looks for these words, and takes what it does not know for a critical error.
+    return Refusal(_Code.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {most})")
 
 
 class _Inflation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.errors import BadBinlog
+from include.model.binlog import MAX_TRANSACTION_BYTES
 from include.proto.binlog_pb2 import Binlog, BinlogType
 from pump_service.api.convert import item_of
 
@@ -52,3 +53,20 @@ def test_an_empty_payload_is_a_probe() -> None:
 def test_what_would_be_lost_in_silence_is_refused(payload: bytes, why: str) -> None:
     with pytest.raises(BadBinlog, match=why):
         item_of(payload)
+
+
+@pytest.mark.row("P17")
+def test_one_at_the_limit_on_transactions_is_taken_and_one_above_it_is_refused_with_it() -> None:
+    class Sized(bytes):  # says that it is so large: without the memory
+        size: int
+
+        def __len__(self) -> int:
+            return self.size
+
+    payload = Sized(Binlog(start_ts=5).SerializeToString())
+    payload.size = MAX_TRANSACTION_BYTES
+    assert item_of(payload).start_ts == 5
+    payload.size += 1
+    with pytest.raises(BadBinlog, match="over the limit of 2040109465") as refused:
+        item_of(payload)
+    assert (refused.value.size, refused.value.limit) == (payload.size, MAX_TRANSACTION_BYTES)

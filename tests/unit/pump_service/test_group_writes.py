@@ -18,7 +18,7 @@ from include.model.tso import Tso, compose
 from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from include.registry.file import FileCluster
-from pump_service.api import writes
+from pump_service.api import convert, writes
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
 from pump_service.door.group import Answer, Refusal, Requests
@@ -350,6 +350,24 @@ def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
         assert all("surrogates not allowed" in _code_and_text(answer)[1] for answer in answers)
         bench.store._writer.failed = None
         assert await asyncio.wait_for(bench.write(*payloads), 5) == [DURABLE, DURABLE]
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("P17", "W1")
+def test_a_binlog_over_the_limit_is_refused_so_that_tidb_does_not_send_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(bench: Bench) -> None:
+        monkeypatch.setattr(convert, "MAX_TRANSACTION_BYTES", 300)
+        # What the kernel leaves to protobuf, as it does with all that is over the limit (test_parse).
+        small, large = (prewrite(ts, bytes(size)).payload + b"\x7a\x03new" for ts, size in ((5, 200), (6, 300)))
+        answers = await bench.write(small, large)
+        assert answers[0] is DURABLE
+        code, text = _code_and_text(answers[1])
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert f"received message larger than max ({len(large)} vs. 300)" in text
+        assert f"a binlog of {len(large)} bytes is over the limit of 300" in text
 
     run(tmp_path, test)
 

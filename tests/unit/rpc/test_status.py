@@ -168,6 +168,19 @@ def test_gos_texts_are_understood(served):
     assert type(call(served, (grpc.StatusCode.UNKNOWN, "leveldb: closed", ()))) is errors.PumpError
 
 
+@pytest.mark.row("W1", "P17")
+def test_what_is_too_large_is_said_in_the_words_that_tidb_looks_for_and_understood(served):
+    error = errors.BadBinlog("a binlog of 7 bytes is over the limit of 6", size=7, limit=6)
+    abort = go_abort(error)
+    assert abort.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "received message larger than max (7 vs. 6)" in abort.details
+    assert error.message in abort.details
+    for text in (abort.details, "SERVER: Received message larger than max (7 vs. 6)"):  # of gRPC's core
+        back = call(served, (abort.code, text, ()))
+        assert (type(back), back.size, back.limit) == (errors.BadBinlog, 7, 6)
+        assert back.hint
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [

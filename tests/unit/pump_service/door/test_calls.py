@@ -303,7 +303,7 @@ async def test_a_message_that_claims_too_much_is_refused_before_its_bytes_come_a
     found = await peer.settle()
     assert statuses(found)[n] == (
         code(Code.RESOURCE_EXHAUSTED),
-        "Received message larger than max (4294967295 vs. 1000)",
+        "grpc: received message larger than max (4294967295 vs. 1000)",
     )
     assert resets(found) == {n: f.NO_ERROR}
     peer.send(frame(0, 0, n, bytes(500)) + frame(0, 1, n, bytes(500)))

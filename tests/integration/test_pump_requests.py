@@ -1,0 +1,63 @@
+"""Requests that are large, too large, or many of both at once, on both transports (rows W1, P15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from include.client.pump import PumpConnection
+from include.errors import BadBinlog
+from include.proto.pump_pb2 import WriteBinlogReq
+from include.proto.pump_pb2_grpc import PumpStub
+from include.proto.pumphouse_pb2 import WriteBinlogsRequest
+from include.registry.file import FileCluster
+from tests.support.pumpserver import PumpServer, prewrite
+
+LIMIT = 4 << 20
+
+
+@pytest.fixture(scope="module", params=["builtin", "grpcio"])
+def pump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PumpServer]:
+    directory = tmp_path_factory.mktemp("pump")
+    cluster = FileCluster(directory / "cluster")
+    with PumpServer(directory, cluster, max_message_bytes=LIMIT, transport=request.param) as server:
+        yield server
+
+
+@pytest.mark.row("W1", "O3")
+def test_a_request_over_the_limit_is_refused_with_the_words_that_tidb_looks_for(pump: PumpServer) -> None:
+    payload = prewrite(pump.cluster.tso(), bytes(LIMIT))
+    unary = WriteBinlogReq(clusterID=pump.cluster_id, payload=payload)
+    batch = WriteBinlogsRequest(cluster_id=pump.cluster_id, payloads=[payload])
+    fits = WriteBinlogsRequest(cluster_id=pump.cluster_id, payloads=[prewrite(pump.cluster.tso(), bytes(LIMIT // 2))])
+
+    def through_the_stream() -> list[Any]:
+        return list(pump.batch.WriteBinlogs(iter([fits, batch]), timeout=30))
+
+    for size, call in ((unary.ByteSize(), lambda: pump.write(payload)), (batch.ByteSize(), through_the_stream)):
+        with pytest.raises(grpc.RpcError) as error:
+            call()
+        assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.value.details() == f"grpc: received message larger than max ({size} vs. {LIMIT})"
+    with pytest.raises(grpc.RpcError) as error:  # a few kilobytes before they are inflated
+        PumpStub(pump.channel).WriteBinlog(unary, timeout=30, compression=grpc.Compression.Gzip)
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "grpc: received message larger than max (" in (error.value.details() or "")
+    ours = PumpConnection(pump.node_id, pump.addr, pump.cluster_id)
+    with pytest.raises(BadBinlog) as refused:
+        ours.write(payload, 10)
+    ours.close()
+    assert (refused.value.size, refused.value.limit) == (unary.ByteSize(), LIMIT)
+    pump.transaction()
+
+
+@pytest.mark.row("W1")
+def test_a_request_as_large_as_the_limit_passes(pump: PumpServer) -> None:
+    payload = prewrite(pump.cluster.tso(), bytes(LIMIT - 100))
+    request = WriteBinlogReq(clusterID=pump.cluster_id, payload=payload)
+    payload = prewrite(pump.cluster.tso(), bytes(LIMIT - 100 + LIMIT - request.ByteSize()))
+    assert WriteBinlogReq(clusterID=pump.cluster_id, payload=payload).ByteSize() == LIMIT
+    pump.write(payload)
