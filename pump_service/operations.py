@@ -15,7 +15,6 @@ import structlog
 from include.errors import BinlogError, ClusterUnavailable, PumpDraining, UsageError
 from include.model.node import NodeKind, NodeStatus
 from include.model.tso import physical_ms, show
-from include.proto.binlog_pb2 import Binlog
 from include.proto.pumphouse_pb2 import (
     Blocker,
     PendingCommit,
@@ -26,6 +25,7 @@ from include.proto.pumphouse_pb2 import (
 from include.registry.base import Cluster
 from pump_service import dump
 from pump_service.collector import Collector
+from pump_service.fields import Held
 from pump_service.heartbeat import Registrar
 from pump_service.horizon import Timestamps
 from pump_service.lifecycle import OPERATOR_ACTIONS, Action, Lifecycle
@@ -34,6 +34,7 @@ from pump_service.resolve.base import NoAnswer, Resolver
 from pump_service.shared import Shared
 from pump_service.store import store as store_types
 from pump_service.store.batch import PullBatch
+from pump_service.store.frame import Meta, read_meta
 from pump_service.store.store import Store, Unresolved
 
 log = structlog.get_logger()
@@ -73,6 +74,7 @@ class Operations:
         self._request = request
         self._version = _version()
         self._gc: asyncio.Task[None] | None = None
+        self._dumping = asyncio.Lock()
 
     # ---- state -------------------------------------------------------------------------------------------------
 
@@ -209,23 +211,32 @@ class Operations:
         return True
 
     async def dump(self, ts: int) -> str:
-        """What is stored under a ts, in words; for a P also what its resolver says."""
-        payload = await asyncio.to_thread(self._store.find, ts)
-        if payload is None:
+        """What is stored under a ts, in words; for a P also what its resolver says. The text is bounded."""
+        # One at a time: reading and showing a large one takes a thread for a while.
+        async with self._dumping:
+            shown = await asyncio.to_thread(self._shown, ts)
+        if shown is None:
             return f"no binlog is stored under ts {show(ts)}"
-        text = dump.describe(payload)
-        message = Binlog.FromString(payload)
-        if message.prewrite_key and ts == message.start_ts:
+        text, meta = shown
+        if meta.prewrite_key and ts == meta.start_ts:
             try:
-                outcome = await self._resolver.ask(message.start_ts, message.prewrite_key, decide=False)
+                outcome = await self._resolver.ask(meta.start_ts, meta.prewrite_key, decide=False)
                 text += f"transaction: {outcome.fate.value} commit_ts: {outcome.commit_ts}\n"
             except NoAnswer as error:
                 text += f"transaction: {error}\n"
             try:
-                text += await self._resolver.evidence(message.start_ts, message.prewrite_key)
+                text += await self._resolver.evidence(meta.start_ts, meta.prewrite_key)
             except NoAnswer as error:
                 text += f"mvcc: {error}\n"
         return text
+
+    def _shown(self, ts: int) -> tuple[str, Meta] | None:
+        stored = self._store.stored(ts)
+        if stored is None:
+            return None
+        if isinstance(stored, bytes):
+            return dump.describe(Held(stored)), read_meta(stored)
+        return dump.describe(stored, stored.command), stored.meta()
 
     # ---- parts -------------------------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ def score(*, free_share: float, load: float, writable: bool) -> int:
 
 def store_samples(store: Store, data_dir: Path) -> list[Sample]:
     """Gauges of the store, read when somebody scrapes. Timestamps are physical milliseconds."""
-    status = store.status()
+    status = store.status(keys=False)  # on the event loop: no file is read
     prefix = "binlog_pump_storage_"
     return [
         (prefix + "max_commit_ts", "Watermark", {}, physical_ms(status.watermark)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,8 @@ from pump_service.store.skips import SkippingScan, Stretch
 
 # A record is read in pieces of this many bytes where only its beginning is wanted; keys are far smaller.
 _PIECE = 4 << 20
+# What is read of a record whose key is only shown; TiDB's keys have 3 KiB at most.
+_PEEK = 16 << 10
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 # A write of at most `AHEAD_FOR` bytes that would grow the file lays this many zeros behind itself. What is written over
 # them later changes no size and takes no block, so that its fdatasync has no journal to wait for, which is a third to
@@ -131,6 +135,26 @@ class LogFile:
 
     def read_key(self, offset: int) -> bytes:
         """``prewrite_key`` of the record at an offset, checked as `read` does, whatever its size. Raises BadRecord."""
+        _, begin = self._checked(offset)
+        return frame.read_meta(begin).prewrite_key
+
+    def stored(self, offset: int) -> Stored:
+        """The record at an offset, checked as `read` does, whatever its size. Raises BadRecord."""
+        size, _ = self._checked(offset)
+        return Stored(self, offset + frame.HEADER_BYTES, size)
+
+    def peek(self, offset: int) -> frame.Meta:
+        """Type, timestamps and key of a record from its first bytes alone, for what is only shown: not checked.
+
+        Raises BadRecord.
+        """
+        head = self.handle.read_at(offset, min(frame.HEADER_BYTES + _PEEK, max(self.synced_end - offset, 0)))
+        if len(head) < frame.HEADER_BYTES or head[:4] != frame.RECORD_MAGIC_BYTES:
+            raise self.bad(offset, "no record")
+        return frame.read_meta(head[frame.HEADER_BYTES : frame.HEADER_BYTES + frame.decode_header(head).length])
+
+    def _checked(self, offset: int) -> tuple[int, bytes]:
+        """Size of the payload at an offset, and its first piece; read and summed up in pieces."""
         head = self.handle.read_at(offset, frame.HEADER_BYTES)
         if len(head) < frame.HEADER_BYTES or offset + frame.HEADER_BYTES > self.synced_end:
             raise self.bad(offset, "the offset is behind the end")
@@ -147,7 +171,7 @@ class LogFile:
             at += len(piece) or end
         if found != checksum:
             raise self.bad(offset, "checksum does not match")
-        return frame.read_meta(begin).prewrite_key
+        return length, begin
 
     def scan(self, start: int = 0, stop: int | None = None) -> SkippingScan:
         """Records from an offset on, up to the synced end."""
@@ -167,6 +191,34 @@ class LogFile:
     def pointer_end(self) -> Pointer:
         """Where the next record goes."""
         return Pointer(self.fid, self.synced_end)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The payload of a record where it lies: read in parts, however large it is."""
+
+    file: LogFile
+    at: int
+    size: int
+
+    def read(self, at: int, size: int) -> bytes:
+        """A part of it. Raises BadRecord when the file ends before."""
+        part = self.file.handle.read_at(self.at + at, size)
+        if len(part) < size:
+            raise self.file.bad(self.at + at, "the file ends within a record")
+        return part
+
+    def meta(self) -> frame.Meta:
+        """Type, timestamps and key. Raises BadRecord."""
+        return frame.read_meta(self.read(0, min(_PIECE, self.size)))
+
+    @property
+    def command(self) -> str:
+        """What shows all of it, on the Pump's machine."""
+        return (
+            f"tail -c +{self.at + 1} {shlex.quote(str(self.file.path))} | head -c {self.size}"
+            " | protoc --decode=binlog.Binlog include/proto/binlog.proto"
+        )
 
 
 class SyncFailed(OSError):

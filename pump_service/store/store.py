@@ -49,7 +49,7 @@ from pump_service.store.fs import REAL_FS, FileSystem, Syncs
 from pump_service.store.gc import GcReport, GcState
 from pump_service.store.index import Index, IndexFailed, key_ts, tuning_of, unpack_pointer
 from pump_service.store.indexer import Indexer
-from pump_service.store.logfile import LogFile
+from pump_service.store.logfile import LogFile, Stored
 from pump_service.store.pairing import Unresolved
 from pump_service.store.pending import PendingCommit, PendingCommits
 from pump_service.store.reader import Reader
@@ -68,6 +68,7 @@ __all__ = [
     "Status",
     "Store",
     "StoreStatus",
+    "Stored",
     "Unresolved",
 ]
 
@@ -603,27 +604,38 @@ class Store:
     def unresolved(self, limit: int = 100, *, keys: bool = True) -> list[Unresolved]:
         """Prewrites without an outcome, in order of arrival: the first holds the watermark.
 
-        Their keys are read from the value log, unless they are not wanted; one that cannot be read is left empty here.
+        Their keys are read from the value log, unless they are not wanted: from the first bytes of the records alone,
+        however large those are, so they are for showing. One that cannot be read is left empty here.
         """
         found = self._indexer.pairing.oldest(limit)
-        return [replace(each, prewrite_key=self._known_key(each)) for each in found] if keys else found
+        return [replace(each, prewrite_key=self._shown_key(each)) for each in found] if keys else found
 
     def prewrite_key(self, prewrite: Unresolved) -> bytes:
-        """Key of an unresolved prewrite, from the value log. Raises BadRecord, OSError."""
+        """Key of an unresolved prewrite, from the value log, checked with its record. Raises BadRecord, OSError."""
         return self._valuelog.file(prewrite.pointer.fid).read_key(prewrite.pointer.offset)
 
-    def _known_key(self, prewrite: Unresolved) -> bytes:
+    def _shown_key(self, prewrite: Unresolved) -> bytes:
         known = self._keys.get(prewrite.pointer)
         if known is None:
             try:
-                known = self.prewrite_key(prewrite)
-            except (BadRecord, OSError) as error:
+                known = self._peeked_key(prewrite)
+            except BadRecord as error:  # as it will be at the next look: said once
+                log.warning("prewrite_key_unread", start_ts=prewrite.start_ts, error=str(error))
+                known = b""
+            except OSError as error:
                 log.warning("prewrite_key_unread", start_ts=prewrite.start_ts, error=str(error))
                 return b""
             if len(self._keys) >= _KEYS_KEPT:
                 self._keys.clear()
             self._keys[prewrite.pointer] = known
         return known
+
+    def _peeked_key(self, prewrite: Unresolved) -> bytes:
+        file = self._valuelog.file(prewrite.pointer.fid)
+        meta = file.peek(prewrite.pointer.offset)
+        if (meta.tp, meta.start_ts) != (0, prewrite.start_ts):
+            raise file.bad(prewrite.pointer.offset, f"it is not the prewrite of start ts {prewrite.start_ts}")
+        return meta.prewrite_key
 
     def min_unresolved(self) -> Tso | None:
         """Smallest start ts of them."""
@@ -648,8 +660,8 @@ class Store:
         """Commits whose prewrite is on no file, accepted ones too."""
         return [item for item in self._pending.all() if item.orphan]
 
-    def status(self) -> StoreStatus:
-        """Numbers of this moment."""
+    def status(self, *, keys: bool = True) -> StoreStatus:
+        """Numbers of this moment. With the keys of unresolved prewrites files are read: not on the event loop."""
         return StoreStatus(
             incarnation=self.incarnation,
             start_count=self.start_count,
@@ -658,7 +670,7 @@ class Store:
             deletion_limit=self.deletion_limit,
             gc_held_by=list(self._gc_held_by),
             unresolved=self.unresolved_count,
-            oldest_unresolved=self.unresolved(),
+            oldest_unresolved=self.unresolved(keys=keys),
             late=self.late(),
             orphans=self.orphans(),
             value_log_bytes=self._valuelog.bytes(),
@@ -743,6 +755,13 @@ class Store:
         if pointer is None:
             return next((i for i in self._memory_payload(ts)), None)
         return self._valuelog.read(pointer)
+
+    def stored(self, ts: int) -> Stored | bytes | None:
+        """As `find`, of a record that may be large: where it lies, checked; bytes of what is on no file."""
+        pointer = self._index.get(ts)
+        if pointer is None:
+            return next((i for i in self._memory_payload(ts)), None)
+        return self._valuelog.file(pointer.fid).stored(pointer.offset)
 
     def _memory_payload(self, ts: int) -> list[bytes]:
         kept = self._indexer.memory.get(ts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -12,10 +13,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from include.codec.payload import PrewriteValueBuilder
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso
 from include.registry.file import FileCluster
-from tests.support.pumpserver import PumpServer, eventually, prewrite
+from tests.integration.test_pump_limits import resident
+from tests.support.pumpserver import PumpServer, eventually, prewrite, rollback
 
 pytestmark = pytest.mark.row("P12")
 
@@ -109,6 +112,32 @@ def test_a_prewrite_value_that_cannot_be_read_is_shown_as_bytes(pump: PumpServer
     pump.write(prewrite(start_ts, b"\xff\xff\xff"))
     eventually(lambda: "ffffff" in call(pump, f"/debug/binlog/{start_ts}")[1])
     assert str(start_ts) in call(pump, f"/debug/binlog/{start_ts}")[1]
+
+
+def test_a_large_prewrite_is_dumped_in_part_while_writes_go_on(pump: PumpServer) -> None:
+    row = bytes(range(256)) * 4
+    value = PrewriteValueBuilder(1)
+    for _ in range(40 << 10):
+        value.insert(7, row)
+    start_ts = pump.cluster.tso()
+    pump.write(prewrite(start_ts, value.build()))
+    path = f"/debug/binlog/{start_ts}"
+    eventually(lambda: "no binlog" not in call(pump, path)[1])
+    Path(f"/proc/{pump.pid}/clear_refs").write_text("5")  # begins a new high-water mark
+    before = resident(pump.pid, "VmRSS")
+    with ThreadPoolExecutor(4) as pool:
+        dumps = [pool.submit(call, pump, path) for _ in range(4)]
+        while not all(each.done() for each in dumps):
+            pump.write(rollback(pump.cluster.tso()))
+        texts = [each.result()[1] for each in dumps]
+    assert resident(pump.pid, "VmHWM") - before < 32 << 20  # one copy of it has 40 MiB
+    assert len({text.partition("transaction:")[0] for text in texts}) == 1
+    assert len(texts[0]) < 1 << 20
+    assert "inserted_rows: " in texts[0]
+    assert re.search(r"# not shown, for its size: [0-9,]+ inserted_rows .*40,960 sequence", texts[0])
+    assert "# the whole of it: tail -c +" in texts[0]
+    assert "\ntransaction: " in texts[0]
+    pump.write(rollback(start_ts))
 
 
 @pytest.mark.row("P14")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from include.codec.wire import read_field
 from pump_service.api.frame import binlog_messages, frame_message
+from pump_service.dump import describe
+from pump_service.fields import count_fields
 from pump_service.store import gather, scan
+from pump_service.store.logfile import Stored
 from pump_service.warm_reads import warm_reads
 from tests.support.storekit import commit, open_store, prewrite, store_all
 
@@ -15,14 +19,18 @@ def test_pulls_use_the_kernels_that_were_loaded(tmp_path: Path) -> None:
     kernels = [
         gather.classify, gather.measure, gather.merge_all, gather.message_offsets, gather.encode_messages,
         gather.is_good, gather.is_good_in_two, gather.tail_of, gather.job_of, scan.walk_records,
+        read_field, count_fields,
     ]  # fmt: skip
     before = [kernel.signatures for kernel in kernels]  # type: ignore[attr-defined]
     store = open_store(tmp_path, value_log_file_bytes=32 << 20)
-    store_all(store, prewrite(10), commit(10, 11), prewrite(20, b"v" * (9 << 20)), commit(20, 21))
+    store_all(store, prewrite(10), commit(10, 11), prewrite(20, b"\x12\x00" * (9 << 19)), commit(20, 21))
     while (batch := store.pull(0, max_bytes=1 << 20)).more:
         binlog_messages(batch.binlogs)
         frame_message(batch.binlogs, b"")
         binlog_messages(store.pull(batch.last, max_bytes=1 << 20).binlogs)
         break
+    found = store.stored(20)
+    assert isinstance(found, Stored)
+    describe(found)
     store.close()
     assert [kernel.signatures for kernel in kernels] == before  # type: ignore[attr-defined]
