@@ -9,7 +9,19 @@ from typing import TextIO, cast
 
 import structlog
 
-LEVELS = ("debug", "info", "warn", "warning", "error", "fatal")
+# Names of Python and of zap, whose Go programs take them in any case. Of what ends those, only its level is meant here.
+_NUMBERS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "dpanic": logging.CRITICAL,
+    "panic": logging.CRITICAL,
+    "fatal": logging.CRITICAL,
+    "critical": logging.CRITICAL,
+}
+LEVELS = tuple(_NUMBERS)
 
 
 class Unfailing:
@@ -43,7 +55,7 @@ def configure_logging(level: str = "info", path: str = "") -> None:
     """Set up structlog for a process. Libraries only call ``structlog.get_logger()``.
 
     Args:
-        level: least level that is logged, by name.
+        level: least level that is logged: one of `LEVELS`, in any case.
         path: file to append to; '' = stderr. A line that cannot be written is lost without an error (`Unfailing`).
     """
     # Line by line, so that whoever moved the file away and starts the process again finds whole lines. Never closed.
@@ -59,7 +71,7 @@ def configure_logging(level: str = "info", path: str = "") -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper(), logging.INFO)),
+        wrapper_class=structlog.make_filtering_bound_logger(_NUMBERS[level.lower()]),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", Unfailing(stream))),
         cache_logger_on_first_use=False,
     )

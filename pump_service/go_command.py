@@ -83,7 +83,15 @@ def go_options(function: F) -> F:
     adds = [
         click.option("--config", type=click.Path(path_type=Path), help="A pump.toml in the Go Pump's layout."),
         *(_click_option(o.flag, o.help) for o in OPTIONS if o.flag and o.setting and o.flag != "L"),
-        click.option("-L", "--log-level", "L", type=click.Choice(LEVELS), help="Least level that is logged."),
+        click.option(
+            "-L",
+            "--log-level",
+            "L",
+            # As zap takes it: in any case, and '' says nothing.
+            type=click.Choice(["", *LEVELS], case_sensitive=False),
+            metavar=f"[{'|'.join(LEVELS)}]",
+            help="Least level that is logged, in any case.",
+        ),
         click.option(
             "--http-addr", help="host:port of the HTTP API; default: that of --addr (grpcio: a free port of that host)."
         ),
@@ -120,7 +128,7 @@ def settings_of(read: ReadSettings, config: Path | None, options: Mapping[str, s
     flags = read_flags({o.flag: options.get(o.flag.replace("-", "_")) for o in OPTIONS if o.flag})
     ours = {setting: options[name] for name, setting in _OURS.items() if options.get(name) is not None}
     layers = (file.settings, environment.settings, {**flags.settings, **ours})
-    level = next((str(layer[LOG_LEVEL]) for layer in reversed(layers) if LOG_LEVEL in layer), None)
+    level = next((str(layer[LOG_LEVEL]).lower() for layer in reversed(layers) if LOG_LEVEL in layer), None)
     if level is not None and level not in LEVELS:
         raise ConfigError(f"there is no log level {level!r}", hint=f"one of {', '.join(LEVELS)}", level=level)
     merged = [{k: v for k, v in layer.items() if k != LOG_LEVEL} for layer in layers]

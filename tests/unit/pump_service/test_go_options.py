@@ -227,6 +227,36 @@ def test_one_dash_is_as_good_as_two(started: Any) -> None:
     assert (pump.metrics_push_addr, pump.metrics_push_interval_s) == ("gw:9091", 0)
 
 
+@pytest.mark.parametrize(
+    ("level", "lines"),
+    [("debug", 5), ("info", 4), ("warn", 3), ("error", 2), ("dpanic", 1), ("panic", 1), ("fatal", 1)],
+)
+@pytest.mark.parametrize("given", ["flag", "one dash", "file", "variable"])
+@pytest.mark.parametrize("cased", [str.lower, str.upper, str.capitalize])
+def test_every_level_of_zap_is_taken_in_any_case(
+    started: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cased: Any, given: str, level: str, lines: int
+) -> None:
+    before = structlog.get_config()
+    args = {"flag": ("--log-level", cased(level)), "one dash": (f"-L={cased(level)}",)}.get(given, ())
+    if given == "file":
+        args = ("--config", str(go_file(tmp_path, f'log-level = "{cased(level)}"')))
+    if given == "variable":
+        monkeypatch.setenv("PUMP_L", cased(level))
+    try:
+        started(*args, "--log-file", "pump.log")
+        log = structlog.get_logger()
+        for method in (log.debug, log.info, log.warning, log.error, log.critical):
+            method("said")
+    finally:
+        structlog.get_config()["logger_factory"]._file.close()
+        structlog.configure(**before)
+    assert Path("pump.log").read_text().count('"said"') == lines
+
+
+def test_an_empty_level_says_nothing(started: Any) -> None:
+    assert started("-L=")[0] == started()[0]
+
+
 def test_flags_that_mean_nothing_are_accepted_and_named_in_the_log(started: Any) -> None:
     flags = ("--binlog-file-size=1", "--enable-binlog-slice", "--binlog-slice-size", "2", "-log-rotate=hour")
     _, result = started(*flags, "--enable-debug=true", "--log-file", "pump.log")
