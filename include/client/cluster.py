@@ -17,11 +17,19 @@ import structlog
 
 from include.client.commits import PERMANENT, CommitSender, Send
 from include.client.members import Members
-from include.client.pump import PumpConnection, refuse_too_large
+from include.client.pump import WRITE_BYTES_PER_S, PumpConnection, refuse_too_large, time_for
 from include.client.selector import make_selector
 from include.client.watch import PumpWatch
 from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import BadBinlog, BinlogError, PumpDraining, PumpReadOnly, PumpUnavailable, WriterFailed
+from include.errors import (
+    BadBinlog,
+    BinlogError,
+    ConfigError,
+    PumpDraining,
+    PumpReadOnly,
+    PumpUnavailable,
+    WriterFailed,
+)
 from include.model.node import NodeKind, NodeStatus
 from include.registry.base import Cluster
 from include.rpc.retry import RetryPolicy, RetryState
@@ -60,6 +68,7 @@ class PumpClient:
         labels: Mapping[str, str] | None = None,
         label_fallback: bool = False,
         write_timeout_s: float = 15.0,
+        write_bytes_per_s: float = WRITE_BYTES_PER_S,
         tls: TlsSettings | None = None,
         watch_interval_s: float = WATCH_INTERVAL_S,
         probe_interval_s: float = PROBE_INTERVAL_S,
@@ -74,6 +83,8 @@ class PumpClient:
             labels: for ``label``: what a Pump must carry (its setting ``pump.labels``), all of it.
             label_fallback: for ``label``: while no such Pump is available, take any. Else the prewrite fails.
             write_timeout_s: time-out of one call, and age at which a prewrite stops going round.
+            write_bytes_per_s: a second is added to both for so many bytes of payloads: what the slowest Pump, with
+                the way to it, manages.
             tls: certificates.
             watch_interval_s: seconds between looks at a registry that tells of no changes by itself.
             probe_interval_s: seconds between probes of Pumps that are online but not available.
@@ -81,11 +92,18 @@ class PumpClient:
 
         Raises:
             PumpUnavailable: no Pump is registered.
+            ConfigError: a strategy, labels or a rate that cannot be.
         """
         self._cluster = cluster
         self._cluster_id = cluster.cluster_id()
         self._tls = tls
+        if not write_bytes_per_s > 0:
+            raise ConfigError(
+                f"write_bytes_per_s is {write_bytes_per_s}: it must be above 0",
+                hint=f"leave it out: {WRITE_BYTES_PER_S:.0f} bytes a second",
+            )
         self._timeout_s = write_timeout_s
+        self._bytes_per_s = write_bytes_per_s
         self._clock = clock
         self._members = Members(make_selector(strategy, labels, label_fallback=label_fallback))
         self._lock = threading.Lock()
@@ -248,7 +266,9 @@ class PumpClient:
             except BadBinlog as error:
                 outcomes[place] = error
         policy = RetryPolicy(
-            interval_s=RETRY_INTERVAL_S, timeout_s=self._timeout_s, min_tries=len(self._members.available()) + 1
+            interval_s=RETRY_INTERVAL_S,
+            timeout_s=time_for((prewrites[place][1] for place in left), self._timeout_s, self._bytes_per_s),
+            min_tries=len(self._members.available()) + 1,
         )
         state = RetryState(policy, self._clock)
         while left:
@@ -313,7 +333,9 @@ class PumpClient:
             if connection is not None and (connection.host, connection.batch) != (pump.host, batch):
                 stale, connection = connection, None
             if connection is None:
-                connection = PumpConnection(pump.node_id, pump.host, self._cluster_id, self._tls, batch=batch)
+                connection = PumpConnection(
+                    pump.node_id, pump.host, self._cluster_id, self._tls, batch=batch, bytes_per_s=self._bytes_per_s
+                )
                 self._connections[pump.node_id] = connection
         if stale is not None:
             stale.close()

@@ -5,7 +5,7 @@ Several binlogs go to ours in batches on one stream (``pumphouse.v1.PumpBatch/Wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import grpc
 
@@ -24,6 +24,8 @@ BATCH_BYTES = 1 << 20
 BATCH_ITEMS = 4096
 # Unary calls at once, to a Pump that knows no batches.
 UNARY_IN_FLIGHT = 64
+# What a Pump and the way to it manage at the least: a transaction near the limit may take two minutes.
+WRITE_BYTES_PER_S = float(16 << 20)
 
 
 def refuse_too_large(payload: bytes) -> None:
@@ -37,11 +39,23 @@ def refuse_too_large(payload: bytes) -> None:
         )
 
 
+def time_for(payloads: Iterable[bytes], timeout_s: float, bytes_per_s: float) -> float:
+    """Seconds that a write may take: ``timeout_s``, and one more for each ``bytes_per_s`` bytes (row P17)."""
+    return timeout_s + sum(map(len, payloads)) / bytes_per_s
+
+
 class PumpConnection:
     """Channel to one Pump, for any number of threads. Make it after a fork."""
 
     def __init__(
-        self, node_id: str, host: str, cluster_id: int, tls: TlsSettings | None = None, *, batch: bool = False
+        self,
+        node_id: str,
+        host: str,
+        cluster_id: int,
+        tls: TlsSettings | None = None,
+        *,
+        batch: bool = False,
+        bytes_per_s: float = WRITE_BYTES_PER_S,
     ) -> None:
         """Connect on first use.
 
@@ -51,10 +65,12 @@ class PumpConnection:
             cluster_id: what every call carries.
             tls: certificates.
             batch: whether it serves the batch call, as its status says; a Go Pump does not.
+            bytes_per_s: each call has a second more than its time-out for so many bytes of payloads.
         """
         self.node_id = node_id
         self.host = host
         self.batch = batch
+        self._bytes_per_s = bytes_per_s
         self._cluster_id = cluster_id
         self._channel = open_channel(host, tls)
         self._stub = PumpStub(self._channel)
@@ -64,7 +80,7 @@ class PumpConnection:
         """Store one binlog; durable on return. Any refusal or silence is a BinlogError."""
         refuse_too_large(payload)
         try:
-            answer = self._stub.WriteBinlog(self._request(payload), timeout=timeout_s)
+            answer = self._stub.WriteBinlog(self._request(payload), timeout=self._time_for([payload], timeout_s))
         except grpc.RpcError as error:
             raise from_rpc_error(error, peer=self.node_id) from error
         except ValueError as error:  # what gRPC says of a channel that another thread closed
@@ -96,7 +112,9 @@ class PumpConnection:
         )
         spans = _batches_of(payloads)
         try:
-            answers = self._batches.WriteBinlogs(self._requests(payloads, spans), timeout=timeout_s)
+            answers = self._batches.WriteBinlogs(
+                self._requests(payloads, spans), timeout=self._time_for(payloads, timeout_s)
+            )
             for at, answer in enumerate(answers):
                 begin, end = spans[at] if at < len(spans) else (-1, -1)
                 if (answer.batch_id, len(answer.statuses)) != (begin, end - begin):
@@ -136,8 +154,9 @@ class PumpConnection:
         return outcomes
 
     def _write_some(self, payloads: Sequence[bytes], timeout_s: float) -> list[BinlogError | None]:
+        due_s = self._time_for(payloads, timeout_s)  # they share the connection
         try:
-            calls = [self._stub.WriteBinlog.future(self._request(payload), timeout=timeout_s) for payload in payloads]
+            calls = [self._stub.WriteBinlog.future(self._request(payload), timeout=due_s) for payload in payloads]
         except ValueError:
             return [self._closed()] * len(payloads)
         outcomes: list[BinlogError | None] = []
@@ -161,6 +180,9 @@ class PumpConnection:
     def close(self) -> None:
         """Close the channel; calls under way end with an error."""
         self._channel.close()
+
+    def _time_for(self, payloads: Iterable[bytes], timeout_s: float) -> float:
+        return time_for(payloads, timeout_s, self._bytes_per_s)
 
     def _request(self, payload: bytes) -> WriteBinlogReq:
         return WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
