@@ -17,6 +17,7 @@ import structlog
 
 from include.client.commits import PERMANENT, CommitSender, Send
 from include.client.members import Members
+from include.client.probes import Probes
 from include.client.pump import WRITE_BYTES_PER_S, PumpConnection, refuse_too_large, time_for
 from include.client.selector import make_selector
 from include.client.watch import PumpWatch
@@ -40,6 +41,7 @@ log = structlog.get_logger()
 RETRY_INTERVAL_S = 0.1
 WATCH_INTERVAL_S = 1.0
 PROBE_INTERVAL_S = 30.0
+_PROBES_END_S = 1.0
 # Open transactions that are remembered; one that was never ended is forgotten after so many newer ones.
 _MOST_OPEN = 1_000_000
 # Refusals that a Pump gives in its own words: it will say the same to the next prewrite.
@@ -117,10 +119,11 @@ class PumpClient:
         if not pumps:
             raise PumpUnavailable(f"no Pump is registered in {cluster.url}", hint="start one with `pumphouse pump run`")
         self._members.update(pumps)
+        self._probes = Probes(self._probe)
         self._watch = PumpWatch(
             cluster,
             self._members,
-            self.probe,
+            lambda: self._probes.start(self._members.to_probe()),
             self._let_go,
             interval_s=watch_interval_s,
             probe_interval_s=probe_interval_s,
@@ -217,15 +220,9 @@ class PumpClient:
         self._let_go()
 
     def probe(self) -> None:
-        """Send an empty binlog to each Pump that is online but not available; an answer brings it back."""
-        for pump in self._members.to_probe():
-            try:
-                self._connection(pump).probe(self._timeout_s)
-            except BinlogError as error:
-                log.debug("probe_failed", node_id=pump.node_id, error=str(error))
-            else:
-                self._members.succeeded(pump.node_id)
-                log.info("pump_available_again", node_id=pump.node_id)
+        """Send an empty binlog to each Pump that is online but not available, and wait; an answer brings it back."""
+        self._probes.start(self._members.to_probe())
+        self._probes.wait()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all commits are answered or given up; False when the time is up before."""
@@ -246,6 +243,7 @@ class PumpClient:
         self._watch.close()
         for connection in connections:
             connection.close()
+        self._probes.close(_PROBES_END_S)  # they have ended with their connections
 
     def __enter__(self) -> Self:
         return self
@@ -315,6 +313,15 @@ class PumpClient:
         else:
             self._members.succeeded(pump.node_id)
         return left
+
+    def _probe(self, pump: NodeStatus) -> None:
+        try:
+            self._connection(pump).probe(self._timeout_s)
+        except (BinlogError, OSError) as error:  # an OSError: a certificate that cannot be read now
+            log.debug("probe_failed", node_id=pump.node_id, error=str(error))
+        else:
+            self._members.succeeded(pump.node_id)
+            log.info("pump_available_again", node_id=pump.node_id)
 
     def _remember(self, start_ts: int, node_id: str) -> None:
         with self._lock:

@@ -41,7 +41,7 @@ class PumpWatch:
         Args:
             cluster: where the Pumps are registered.
             members: what is kept true.
-            probe: called every ``probe_interval_s`` seconds.
+            probe: called every ``probe_interval_s`` seconds; must not wait for a Pump.
             tidy: called every ``interval_s`` seconds, after the look if there was one.
             interval_s: seconds between looks at a registry that does not tell.
             probe_interval_s: see ``probe``.

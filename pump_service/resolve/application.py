@@ -7,6 +7,7 @@ count. The registry is read at most once a second.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import grpc
 import structlog
@@ -55,6 +56,7 @@ class ApplicationResolver:
         self._tls = tls
         self._clock = clock
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._asking: Counter[str] = Counter()  # questions under way, by host
         self._records: list[ResolverRecord] = []
         self._read_at = float("-inf")
         self._read = False  # the last look at the registry succeeded
@@ -78,6 +80,7 @@ class ApplicationResolver:
         request = TxnStatusRequest(
             cluster_id=self._cluster_id, start_ts=start_ts, prewrite_key=prewrite_key, decide=decide
         )
+        self._asking[record.host] += 1
         try:
             answer = await TxnResolverStub(channel).TxnStatus(request, timeout=_ASK_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
@@ -86,6 +89,8 @@ class ApplicationResolver:
                 self._silent_until[record.host] = self._clock.monotonic() + _SILENCE_S
             reason = from_rpc_error(error, peer=record.host)
             raise NoAnswer(f"resolver {record.resolver_id}: {reason}", start_ts=start_ts) from error
+        finally:
+            self._asking[record.host] -= 1
         return _outcome(answer, start_ts, record.resolver_id)
 
     async def claims(self, prewrite_key: bytes) -> bool:
@@ -116,11 +121,20 @@ class ApplicationResolver:
                 try:
                     self._records = await asyncio.to_thread(self._cluster.resolvers)
                     self._read = True
+                    await self._let_go()
                 except (BinlogError, OSError) as error:
                     # The ones read before are asked on; their heartbeats age out by themselves.
                     log.warning("resolvers_unreadable", error=str(error))
                 self._read_at = self._clock.monotonic()
         return self._records
+
+    async def _let_go(self) -> None:
+        """Close what leads to addresses that no record names any more: each restart may register another port."""
+        named = {record.host for record in self._records}
+        self._asking = +self._asking  # without those at 0
+        for host in self._channels.keys() - named - self._asking.keys():
+            await self._channels.pop(host).close(None)
+        self._silent_until = {host: until for host, until in self._silent_until.items() if host in named}
 
 
 def _outcome(answer: TxnStatusResponse, start_ts: int, who: str) -> Outcome:

@@ -502,3 +502,49 @@ def test_a_client_that_is_closed_opens_nothing_any_more(start, connect, monkeypa
     assert not opened
     assert not set(threading.enumerate()) - threads
     assert client.stats.commits_lost == 2
+
+
+@pytest.mark.row("C5", "C1")
+def test_a_pump_that_hangs_delays_neither_the_probes_of_others_nor_the_watch(start, connect, request):
+    hold = threading.Event()
+    request.addfinalizer(hold.set)
+    pumps = {name: start(name) for name in ("a", "b", "c")}
+    client = connect(probe_interval_s=0.1, write_timeout_s=60.0)
+    for name in pumps:
+        client._members.failed(name, refused=True)
+    pumps["a"].behave = lambda _: PumpUnavailable("it hung") if hold.wait(60) else None  # the first that is probed
+    wait_until(lambda: names(client.available()) == ["b", "c"])
+    # The watch looks at this registry; meanwhile "a" is asked once, however often its turn comes.
+    start("d")
+    wait_until(lambda: names(client.available()) == ["b", "c", "d"])
+    pumps["b"].behave = lambda _: PumpUnavailable("leveldb: closed")
+    client._members.failed("b", refused=True)
+    wait_until(lambda: pumps["b"].asked >= 4)
+    assert pumps["a"].asked == 1
+    hold.set()
+
+
+@pytest.mark.row("C5")
+def test_a_client_ends_its_probes_with_itself(start, connect, request):
+    hold = threading.Event()
+    request.addfinalizer(hold.set)
+    pump = start("a")
+    client = connect(probe_interval_s=0.05, write_timeout_s=60.0)
+    client._members.failed("a", refused=True)
+    pump.behave = lambda _: PumpUnavailable("it hung") if hold.wait(60) else None
+    wait_until(lambda: pump.asked == 1)
+    probing = [thread for thread in threading.enumerate() if thread.name == "pump-probe"]
+    assert probing
+    client.close(flush_s=0)
+    wait_until(lambda: not any(thread.is_alive() for thread in probing))
+
+
+@pytest.mark.row("C5")
+def test_probes_that_are_asked_for_have_ended_on_return(start, connect):
+    start("a")
+    start("b")
+    client = connect()
+    for name in "ab":
+        client._members.failed(name, refused=True)
+    client.probe()
+    assert names(client.available()) == ["a", "b"]

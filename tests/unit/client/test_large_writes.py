@@ -96,7 +96,7 @@ def test_a_large_prewrite_goes_round_for_as_long_as_one_call_of_it_may_take(star
 
 @pytest.mark.row("P17", "C4")
 def test_a_small_one_does_not_wait_longer_for_a_pump_that_hangs(start, connect) -> None:
-    hangs, good = start("a"), start("b")
+    hangs, _ = start("a"), start("b")
     hangs.behave = lambda _: 3.0
     small = make_prewrite(1, b"key", b"v")
     assert connect(write_bytes_per_s=WRITE_BYTES_PER_S).write_prewrite(small, 1) == "b"

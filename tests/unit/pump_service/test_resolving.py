@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from include.client.resolver import PENDING, ResolverServer
 from include.clock import SYSTEM_CLOCK
 from include.errors import ClusterUnavailable
 from include.model.tso import Tso, compose, physical_ms
 from include.proto.pumphouse_pb2 import TxnStatusResponse
 from include.registry.base import ResolverRecord
 from include.registry.file import FileCluster
+from include.rpc.channel import open_aio_channel
 from include.settings import PumpSettings, TlsSettings
 from pump_service.horizon import Horizon, Timestamps
 from pump_service.metrics import PumpMetrics
+from pump_service.resolve import application as application_module
 from pump_service.resolve.application import ApplicationResolver, _outcome, choose
 from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import Fate, NoAnswer, Outcome
@@ -240,3 +245,58 @@ def test_a_commit_ts_from_the_future_is_no_answer(tmp_path: Path) -> None:
         assert store.watermark <= cluster.tso()
     finally:
         store.close()
+
+
+def test_channels_to_addresses_that_no_resolver_has_any_more_are_closed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(application_module, "_REGISTRY_TTL_S", 0.0)
+    cluster = FileCluster(tmp_path)
+    opened: list[Any] = []
+
+    def open_and_keep(host: str, tls: TlsSettings) -> Any:
+        opened.append(open_aio_channel(host, tls))
+        return opened[-1]
+
+    monkeypatch.setattr(application_module, "open_aio_channel", open_and_keep)
+
+    async def run() -> None:
+        application = ApplicationResolver(cluster, cluster.cluster_id(), TlsSettings(), SYSTEM_CLOCK)
+        with ResolverServer(cluster, "stays", [b"stays/"], lambda *_: PENDING):
+            assert (await application.ask(1, b"stays/1", decide=False)).fate is Fate.PENDING
+            for _ in range(5):  # each on another port
+                server = await asyncio.to_thread(ResolverServer, cluster, "moves", [b"moves/"], lambda *_: PENDING)
+                assert (await application.ask(1, b"moves/1", decide=False)).fate is Fate.PENDING
+                await asyncio.to_thread(server.close)
+            assert len(opened) == 6
+            assert len(application._channels) == 2
+            # The one that stayed is asked over the same channel as ever.
+            assert (await application.ask(2, b"stays/1", decide=False)).fate is Fate.PENDING
+            assert len(opened) == 6
+        await application.close()
+
+    asyncio.run(run())
+
+
+def test_a_question_under_way_keeps_its_channel_until_it_is_answered(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(application_module, "_REGISTRY_TTL_S", 0.0)
+    cluster = FileCluster(tmp_path)
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> Any:
+        asked.set()
+        answer.wait(10)
+        return PENDING
+
+    async def run() -> None:
+        application = ApplicationResolver(cluster, cluster.cluster_id(), TlsSettings(), SYSTEM_CLOCK)
+        with ResolverServer(cluster, "old", [b"k"], slow, heartbeat_interval_s=1000.0) as old:
+            question = asyncio.create_task(application.ask(1, b"k", decide=False))
+            assert await asyncio.to_thread(asked.wait, 10)
+            cluster.delete_resolver("old")
+            assert not await application.claims(b"k")  # reads the registry: nobody is at that address any more
+            answer.set()
+            assert (await question).fate is Fate.PENDING
+            await application.claims(b"k")
+            assert old.host not in application._channels
+        await application.close()
+
+    asyncio.run(run())
