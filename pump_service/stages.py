@@ -113,12 +113,17 @@ def build_stages(
             sync_log=settings.sync_log,
         )
         disk = shutil.disk_usage(settings.data_dir)
-        free = disk.free / disk.total if disk.total else 0.0
         return Report(
             max_commit_ts=store.watermark,
             extra=extra,
             label=dict(settings.labels) or None,
-            score=score(free_share=free, load=os.getloadavg()[0] / (os.cpu_count() or 1), writable=not store.read_only),
+            score=score(
+                free=disk.free,
+                total=disk.total,
+                stored=store.value_log_bytes,
+                load=os.getloadavg()[0] / (os.cpu_count() or 1),
+                writable=not store.read_only,
+            ),
         )
 
     asker = Asker(
@@ -155,17 +160,24 @@ def build_stages(
     )
 
 
-def score(*, free_share: float, load: float, writable: bool) -> int:
+def score(*, free: int, total: int, stored: int, load: float, writable: bool) -> int:
     """How well this Pump can take more: 0 (not at all) to 100 (row P10).
 
+    The free share of the disk; up to half of it is taken off for load, and up to half of the rest for how full the Pump
+    itself is. So of two Pumps on one disk, of which both say the same free share, the one that holds less gets more.
+
     Args:
-        free_share: free part of the disk, 0 to 1: disk use and stored size in one.
+        free: bytes of the disk that can be written.
+        total: bytes of the disk.
+        stored: bytes of the value log.
         load: load average a CPU; 1 and above is busy.
         writable: whether Ps are taken at all.
     """
     if not writable:
         return 0
-    return max(1, round(100 * min(max(free_share, 0.0), 1.0) * (1.0 - 0.5 * min(max(load, 0.0), 1.0))))
+    free_share = min(max(free / total, 0.0), 1.0) if total else 0.0
+    filled = stored / (stored + free) if stored else 0.0  # of all that it could ever hold
+    return max(1, round(100 * free_share * (1.0 - 0.5 * min(max(load, 0.0), 1.0)) * (1.0 - 0.5 * filled)))
 
 
 def store_samples(store: Store, data_dir: Path) -> list[Sample]:

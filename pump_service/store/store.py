@@ -660,6 +660,11 @@ class Store:
         """Commits whose prewrite is on no file, accepted ones too."""
         return [item for item in self._pending.all() if item.orphan]
 
+    @property
+    def value_log_bytes(self) -> int:
+        """Bytes in all files of the value log."""
+        return self._valuelog.bytes()
+
     def status(self, *, keys: bool = True) -> StoreStatus:
         """Numbers of this moment. With the keys of unresolved prewrites files are read: not on the event loop."""
         return StoreStatus(
@@ -673,7 +678,7 @@ class Store:
             oldest_unresolved=self.unresolved(keys=keys),
             late=self.late(),
             orphans=self.orphans(),
-            value_log_bytes=self._valuelog.bytes(),
+            value_log_bytes=self.value_log_bytes,
             value_log_files=len(self._valuelog.files()),
             available_bytes=self._guard.available(),
             read_only=self.read_only,

@@ -19,15 +19,17 @@ from include.errors import BadRecord, ConfigError, PumpUnavailable
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso
 from include.registry.file import FileCluster
+from include.settings import TlsSettings
 from pump_service import drain
 from pump_service.collector import Collector, checkpoints
 from pump_service.door.group import Messages
 from pump_service.fakes import FakeWriter
+from pump_service.heartbeat import Registrar
 from pump_service.horizon import Timestamps
 from pump_service.listen import bind_http, split_address
 from pump_service.metrics import PumpMetrics
 from pump_service.pulls import Pulls
-from pump_service.stages import score, store_samples
+from pump_service.stages import build_stages, score, store_samples
 from pump_service.store.batch import PullBatch
 from pump_service.store.store import GcReport, Store
 from pump_service.submit import Submitter
@@ -364,14 +366,55 @@ def test_damage_met_by_pulls_is_logged_once_for_each_place_with_its_absolute_pat
     assert line["reason"]
 
 
+def score_of(*, free: int = 500, total: int = 1000, stored: int = 0, load: float = 0.0, writable: bool = True) -> int:
+    return score(free=free, total=total, stored=stored, load=load, writable=writable)
+
+
 @pytest.mark.row("P10")
-def test_the_score_falls_with_disk_use_and_load_and_is_0_for_a_pump_that_takes_nothing() -> None:
-    assert score(free_share=1.0, load=0.0, writable=True) == 100
-    assert score(free_share=1.0, load=0.0, writable=False) == 0
-    assert score(free_share=0.0, load=9.0, writable=True) == 1
-    shares = [score(free_share=share / 10, load=0.5, writable=True) for share in range(11)]
-    assert shares == sorted(shares)
-    assert score(free_share=0.5, load=0.1, writable=True) > score(free_share=0.5, load=0.9, writable=True)
+def test_the_score_falls_with_disk_use_load_and_stored_size_and_is_0_for_a_pump_that_takes_nothing() -> None:
+    assert score_of(free=1000) == 100
+    assert score_of(free=1000, writable=False) == 0
+    assert score_of(free=0, load=9.0) == score_of(free=0, stored=1000) == score_of(free=0, total=0) == 1
+    shares = [score_of(free=free, load=0.5) for free in range(0, 1001, 100)]
+    assert shares == sorted(set(shares))
+    loads = [score_of(load=load / 10) for load in range(15)]
+    assert loads == sorted(loads, reverse=True)
+    assert loads[0] == 2 * loads[10] == 2 * loads[14]
+    sizes = [score_of(stored=stored) for stored in (0, 100, 500, 2000, 10**9)]
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert sizes[0] == 2 * sizes[-1]
+
+
+@pytest.mark.row("P10")
+def test_a_heartbeat_weighs_what_the_value_log_holds(
+    tmp_path: Path, cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two Pumps on one disk, which look the same but for their value logs."""
+    monkeypatch.setattr("pump_service.stages.shutil.disk_usage", lambda _: SimpleNamespace(free=50_000, total=100_000))
+    monkeypatch.setattr("pump_service.stages.os.getloadavg", lambda: (0.0, 0.0, 0.0))
+
+    async def reported(name: str, *payloads: bytes) -> int:
+        given = settings(tmp_path / name)
+        store = Store.open(given)
+        registrar = Registrar(cluster, name, "127.0.0.1:1", SYSTEM_CLOCK)
+        stages = build_stages(
+            given, cluster=cluster, tls=TlsSettings(), clock=SYSTEM_CLOCK, store=store, registrar=registrar, http="",
+            request=lambda _: None,
+        )  # fmt: skip
+        try:
+            if payloads:
+                await asyncio.to_thread(write, store, *payloads)
+            return stages.report().score
+        finally:
+            stages.pulls.close()
+            await registrar.close()
+            store.close()
+
+    async def run() -> None:
+        assert await reported("empty") == 50
+        assert await reported("full", prewrite(cluster.tso(), value=bytes(50_000))) == 37
+
+    asyncio.run(run())
 
 
 @pytest.mark.row("P14")
