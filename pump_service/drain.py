@@ -44,7 +44,18 @@ async def drained(cluster: Cluster, store: Store, fakes: FakeWriter) -> Tso:
 
 
 async def _nothing_unresolved(store: Store) -> None:
-    while store.unresolved_count:  # noqa: ASYNC110 - changes on the store's threads
+    named_at = float("-inf")
+    while count := store.unresolved_count:
+        now = asyncio.get_running_loop().time()
+        if now - named_at >= _NAMED_EVERY_S:
+            named_at = now
+            oldest = store.min_unresolved()  # None: what is open is not indexed yet
+            log.info(
+                "waiting_for_prewrites",
+                count=count,
+                oldest=None if oldest is None else show(oldest),
+                hint="pumphouse pump status lists them; its transaction, its resolver or pump settle ends each",
+            )
         await asyncio.sleep(_LOOK_S)
 
 

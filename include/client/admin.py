@@ -16,7 +16,7 @@ from urllib.parse import quote
 import grpc
 
 from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import BinlogError, PumpError, PumpUnavailable, UsageError
+from include.errors import BinlogError, ClusterUnavailable, PumpError, PumpUnavailable, UsageError
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, physical_ms
 from include.proto.pumphouse_pb2 import TriggerGcRequest, TriggerGcResponse
@@ -118,18 +118,34 @@ def wait_for_state(
     *,
     kind: NodeKind = NodeKind.PUMP,
     progress: Callable[[NodeStatus | None], None] | None = None,
+    away: Callable[[Exception], None] | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> bool:
-    """Watch the registry until a Pump or Drainer has a state; False when the time is up before."""
+) -> NodeStatus | None:
+    """Watch the registry until a Pump or Drainer has a state: its status then, None when the time is up before.
+
+    A registry that does not answer is asked again until then; ``away`` is told of each time.
+
+    Raises:
+        ClusterUnavailable, OSError: the time is up, and the registry did not answer the last time.
+    """
     until = clock.monotonic() + timeout_s
     while True:
-        status = cluster.node(kind, node_id)
-        if progress is not None:
-            progress(status)
-        if status is not None and status.state == wanted:
-            return True
+        silence: Exception | None = None
+        try:
+            status = cluster.node(kind, node_id)
+        except (ClusterUnavailable, OSError) as error:
+            silence = error
+            if away is not None:
+                away(error)
+        else:
+            if progress is not None:
+                progress(status)
+            if status is not None and status.state == wanted:
+                return status
         if clock.monotonic() >= until:
-            return False
+            if silence is not None:
+                raise silence
+            return None
         clock.sleep(0.5)
 
 
@@ -303,12 +319,18 @@ def behind(cluster: Cluster, ts: Tso) -> list[NodeStatus]:
 
 
 def not_reached(
-    status: NodeStatus, wanted: NodeState, waited_s: float, why: str, kind: NodeKind = NodeKind.PUMP
+    status: NodeStatus,
+    wanted: NodeState,
+    waited_s: float,
+    why: str,
+    kind: NodeKind = NodeKind.PUMP,
+    *,
+    next_steps: str = "",
 ) -> PumpError:
     """Error for a state that did not come in time."""
     return PumpError(
         f"{NAMES[kind]} {status.node_id} is {status.state} and not {wanted} after {waited_s:g} s{why}",
-        hint=f"it goes on by itself; see `pumphouse {kind} --show-offline`",
+        hint=f"it goes on by itself; {next_steps or f'see `pumphouse {kind} --show-offline`'}",
         node_id=status.node_id,
         state=str(status.state),
     )

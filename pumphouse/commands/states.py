@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 
 from include.client import admin
+from include.client.closing import Waiting, waits_for
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import show
-from include.registry.base import Cluster
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.commands.nodes import consumer_dict, json_option, open_registry, print_json, pump_dict, yes_option
@@ -46,35 +46,41 @@ def _change(
     cluster = open_registry(context.settings)
     wanted = _WANTED[action]
     message = admin.ask_state(cluster, node_id, action, kind=kind, tls=context.settings.tls)
-    reached = False
+
+    def waiting(status: NodeStatus | None) -> Waiting:
+        closes = action == "close" and kind is NodeKind.PUMP
+        return waits_for(cluster, status if closes else None, context.settings.tls)
+
+    reached: NodeStatus | None = None
     if wait_s:
         console = Console(stderr=True)
         with console.status(f"{node_id}: waiting for {wanted}") as spinner:
+            told = False
 
             def progress(status: NodeStatus | None) -> None:
                 state = "gone" if status is None else f"{status.state}, at {show(status.max_commit_ts)}"
-                held = _held_by(cluster, action, status, kind)
-                spinner.update(f"{node_id}: waiting for {wanted}; it is {state}{held}")
+                spinner.update(f"{node_id}: waiting for {wanted}; it is {state}{waiting(status)}")
 
-            reached = admin.wait_for_state(cluster, node_id, wanted, wait_s, kind=kind, progress=progress)
-    status = admin.find_node(cluster, node_id, kind)
+            def away(error: Exception) -> None:
+                nonlocal told
+                if not told:
+                    text = f"{node_id} was asked to {action}; the registry does not answer, it is asked again: {error}"
+                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+                told = True
+
+            reached = admin.wait_for_state(cluster, node_id, wanted, wait_s, kind=kind, progress=progress, away=away)
+    status = reached or admin.find_node(cluster, node_id, kind)
+    held = waiting(status)
     if as_json:
         print_json(_node_dict(context, status, kind) | {"message": message})
-    elif reached or status.state == wanted:
+    elif status.state == wanted:
         click.echo(f"{node_id}: {message} It is {status.state} now.")
     else:
-        held = _held_by(cluster, action, status, kind) if status.state == NodeState.CLOSING else ""
         after = _AFTER[kind, action]
-        click.echo(f"{node_id}: {message} {after.removesuffix('.') + held if held else after}")
-    if wait_s and not reached:
-        raise admin.not_reached(status, wanted, wait_s, _held_by(cluster, action, status, kind), kind)
-
-
-def _held_by(cluster: Cluster, action: admin.Action, status: NodeStatus | None, kind: NodeKind) -> str:
-    if action != "close" or kind is not NodeKind.PUMP or status is None:
-        return ""
-    names = [each.node_id for each in admin.behind(cluster, status.max_commit_ts)]
-    return f"; behind it: {', '.join(names)}" if names else ""
+        steps = f" {held.next_steps}." if held.prewrites else ""
+        click.echo(f"{node_id}: {message} {after.removesuffix('.')}{held}.{steps}")
+    if wait_s and reached is None:
+        raise admin.not_reached(status, wanted, wait_s, str(held), kind, next_steps=held.next_steps)
 
 
 @click.command("pause-pump")

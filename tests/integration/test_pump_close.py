@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 from include.client.admin import ask_state, wait_for_state
+from include.client.closing import waits_for
 from include.errors import PumpError
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.proto.binlog_pb2 import Binlog
@@ -146,6 +147,9 @@ def test_a_closing_pump_drains_before_it_goes(pump: PumpServer, cluster: FileClu
     pump.write(rollback(rolled_ts))
     time.sleep(0.5)
     assert "last_position_fixed" not in pump.log()
+    assert '"waiting_for_prewrites"' in pump.log()
+    waiting = waits_for(cluster, pump.registered())
+    assert (waiting.prewrites, waiting.oldest) == (1, open_ts)
     commit_ts = cluster.tso()
     pump.write(commit(open_ts, commit_ts))
     eventually(lambda: "last_position_fixed" in pump.log())

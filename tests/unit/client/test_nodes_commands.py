@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from include.client import admin
-from include.errors import ConfigError, PumpError, PumpUnavailable, UsageError
+from include.errors import ClusterUnavailable, ConfigError, PumpError, PumpUnavailable, UsageError
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, compose, physical_ms, show
-from include.proto.pumphouse_pb2 import TriggerGcResponse
+from include.proto.pumphouse_pb2 import Blocker, StatusResponse, TriggerGcResponse
 from include.registry.file import FileCluster
 from pumphouse import secret_text
 from pumphouse.cli import cli
@@ -238,6 +238,124 @@ def test_waiting_for_offline_ends_with_it_or_says_who_is_behind(cluster, run, pu
     http_pump.on_put = lambda: pump.register(NodeState.OFFLINE, http=http_pump.host)
     assert run("offline-pump", "p:8250", "--wait", "5", as_json=True)["state"] == "offline"
     assert run("offline-pump", "p:8250").stdout == "p:8250: it is offline already. It is offline now.\n"
+
+
+class BusyPump(FakePump):
+    """Has open prewrites, as its status says."""
+
+    unresolved = 3
+    oldest = compose(1_700_000_000_000)
+
+    def Status(self, request, context):
+        assert request.cluster_id == self.cluster.cluster_id()
+        blocker = [Blocker(start_ts=self.oldest)] if self.oldest else []
+        return StatusResponse(node_id=self.node_id, unresolved=self.unresolved, oldest_unresolved=blocker)
+
+
+@pytest.mark.row("O3", "P13")
+def test_open_prewrites_that_hold_a_closing_pump_are_named_with_what_to_type(cluster, run, http_pump):
+    busy = BusyPump("p:8250", cluster)
+    http_pump.on_put = lambda: busy.register(NodeState.CLOSING, http=http_pump.host)
+    try:
+        busy.register(http=http_pump.host)
+        consumer(cluster, "pumphouse-main", 0)
+        held = rf"; open prewrite {busy.oldest} \(2023-11-14 22:13:20.000Z\), 3 in all; behind it: pumphouse-main"
+        with pytest.raises(PumpError, match=rf"is closing and not offline after 0.1 s{held}") as error:
+            run("offline-pump", "p:8250", "--wait", "0.1", code=None)
+        for command in ("pump status p:8250", f"pump settle {busy.oldest}", "snapshot"):
+            assert f"`pumphouse {command}`" in error.value.hint
+        text = run("offline-pump", "p:8250").stdout
+        assert re.search(held, text) and "`pumphouse pump status p:8250` lists" in text
+        # Written and not indexed yet: it is not known which.
+        busy.oldest = 0
+        assert "; 3 open prewrites; behind it" in run("offline-pump", "p:8250").stdout
+        busy.unresolved = 0
+        consumer(cluster, "pumphouse-main", 9)
+        assert "catch up.\n" in run("offline-pump", "p:8250").stdout
+        # One that pauses waits for none of them, and a Go Pump is not asked.
+        busy.unresolved = 3
+        http_pump.on_put = lambda: None
+        busy.register(http=http_pump.host)
+        assert "open prewrite" not in run("pause-pump", "p:8250").stdout
+        busy.register(NodeState.CLOSING, go=True)
+        assert "open prewrite" not in run("offline-pump", "p:8250").stdout
+    finally:
+        busy.stop()
+
+
+class Ticks:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def monotonic(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+class Flaky:
+    """A registry in which each look has its own end."""
+
+    def __init__(self, *looks) -> None:
+        self.looks = list(looks)
+
+    def node(self, kind, node_id):
+        look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        if isinstance(look, Exception):
+            raise look
+        return NodeStatus(node_id=node_id, host="h:1", state=look)
+
+
+AWAY = ClusterUnavailable("etcd at h: no answer", url="h")
+
+
+@pytest.mark.row("O3")
+def test_waiting_goes_on_over_a_registry_that_is_away_and_ends_with_it_only_at_its_time():
+    closing, offline = NodeState.CLOSING, NodeState.OFFLINE
+    silences = []
+    found = admin.wait_for_state(
+        Flaky(AWAY, closing, AWAY, OSError("stale"), offline), "p", offline, 10, away=silences.append, clock=Ticks()
+    )
+    assert found is not None and found.state is offline
+    assert [str(each) for each in silences] == [str(AWAY), str(AWAY), "stale"]
+    assert admin.wait_for_state(Flaky(AWAY, closing), "p", offline, 10, clock=Ticks()) is None
+    clock = Ticks()
+    with pytest.raises(ClusterUnavailable):
+        admin.wait_for_state(Flaky(closing, AWAY), "p", offline, 10, clock=clock)
+    assert clock.at == 10
+    with pytest.raises(UsageError):  # which no waiting mends
+        admin.wait_for_state(Flaky(UsageError("no")), "p", offline, 10, clock=Ticks())
+
+
+@pytest.mark.row("O3")
+def test_a_registry_that_is_away_while_a_command_waits_is_said_once(cluster, run, pump, http_pump, monkeypatch):
+    pump.register(http=http_pump.host)
+    real, answers = FileCluster.node, []
+
+    def node(self, kind, node_id):
+        if answers and not answers.pop(0):
+            raise AWAY
+        return real(self, kind, node_id)
+
+    def closed() -> None:
+        pump.register(NodeState.OFFLINE, http=http_pump.host)
+        answers[:] = [False, False, True, False]  # what has been seen needs no further look
+
+    http_pump.on_put = closed
+    monkeypatch.setattr(FileCluster, "node", node)
+    result = run("offline-pump", "p:8250", "--wait", "30")
+    assert "It is offline now." in result.stdout
+    assert result.stderr.count("p:8250 was asked to close; the registry does not answer, it is asked again: etcd") == 1
+    answers.clear()
+    # At its end nothing is known; that the lists cannot be read takes nothing from a wait.
+    pump.register(http=http_pump.host)
+    http_pump.on_put = lambda: pump.register(NodeState.CLOSING, http=http_pump.host)
+    monkeypatch.setattr(FileCluster, "nodes", lambda *_: (_ for _ in ()).throw(AWAY))
+    with pytest.raises(PumpError, match=r"is closing and not offline after 0.1 s \(it goes on by itself; see"):
+        run("offline-pump", "p:8250", "--wait", "0.1", code=None)
 
 
 @pytest.mark.row("O3")

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from include.clock import SYSTEM_CLOCK
 from include.errors import BadRecord, ConfigError, PumpUnavailable
 from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import Tso
+from include.model.tso import Tso, show
 from include.registry.file import FileCluster
 from include.settings import TlsSettings
 from pump_service import drain
@@ -35,7 +35,7 @@ from pump_service.store.store import GcReport, Store
 from pump_service.submit import Submitter
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.pumpserver import eventually
-from tests.support.storekit import commit, prewrite, settings, write
+from tests.support.storekit import commit, prewrite, settings, store_all, write
 
 
 @pytest.fixture
@@ -135,6 +135,36 @@ def test_the_last_position_is_above_every_commit_and_waits_for_open_prewrites(
         last = await going
         assert last > commit_ts
         assert store.watermark >= last
+
+    try:
+        asyncio.run(asyncio.wait_for(run(), 20))
+    finally:
+        store.close()
+
+
+@pytest.mark.row("P13")
+def test_a_pump_that_waits_for_prewrites_says_so_with_their_number_and_the_oldest(
+    tmp_path: Path, cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "_NAMED_EVERY_S", 0.05)
+    monkeypatch.setattr(drain, "_LOOK_S", 0.02)
+    store = Store.open(settings(tmp_path / "data"))
+    starts = [cluster.tso() for _ in range(3)]
+    store_all(store, *(prewrite(ts) for ts in reversed(starts)))
+
+    async def run() -> None:
+        metrics = PumpMetrics()
+        fakes = FakeWriter(Timestamps(cluster, SYSTEM_CLOCK), store, Submitter(store, 1 << 20, metrics), metrics)
+        with capture_logs() as logged:
+            going = asyncio.create_task(drain.drained(cluster, store, fakes))
+            while len(logged) < 2:
+                await asyncio.sleep(0.02)
+            await asyncio.to_thread(write, store, *(commit(ts, cluster.tso()) for ts in starts))
+            await going
+        lines = [line for line in logged if line["event"] == "waiting_for_prewrites"]
+        assert len(lines) >= 2
+        assert (lines[0]["count"], lines[0]["oldest"]) == (3, show(starts[0]))
+        assert "pump settle" in lines[0]["hint"]
 
     try:
         asyncio.run(asyncio.wait_for(run(), 20))
