@@ -148,7 +148,7 @@ class Pulls:
         """Batches in order, for ever; an empty one now and then while nothing moves.
 
         Args:
-            after: exclusive.
+            after: exclusive. Below 0 is 0 where nothing was ever collected, as on a Go Pump.
             render: makes messages of a batch.
             max_bytes: payload bytes of a batch, less when memory is short; one binlog is never cut.
             strict: refuse orphan and late commits (unary pulls cannot carry the flag).
@@ -158,6 +158,8 @@ class Pulls:
             OrphanCommit, LateCommit: with ``strict``, naming the ts.
             CorruptionError: what comes next is damaged; the log names each place once, however often it is pulled.
         """
+        if after < 0 and not self._store.gc_point:
+            after = Tso(0)
         ahead = _Ahead(self, render, max_bytes, strict=strict)
         silent_since = float("-inf")
         self._metrics.pull_streams.inc()

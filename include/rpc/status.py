@@ -112,6 +112,10 @@ def go_text(error: BinlogError) -> str:
             return f"no available space, available: {error.available}, StopWriteAtAvailableSpace: {error.limit}"
         case errors.BadBinlog():
             return f"proto: {error.message}"
+        case errors.LateCommit() | errors.OrphanCommit():
+            # The Go Pump passes over these in silence. No hint travels here, and a Drainer stands still until it is
+            # followed.
+            return f"{error.message}; see pumphouse archive accept"
     return error.message
 
 

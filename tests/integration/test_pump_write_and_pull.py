@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
 from include.errors import ClusterMismatch, UsageError
 from include.proto import pumphouse_pb2 as v1
@@ -17,6 +18,7 @@ from include.proto.pump_pb2 import PullBinlogReq
 from include.proto.pump_pb2_grpc import PumpStub
 from include.registry.file import FileCluster
 from include.rpc.status import from_rpc_error
+from pumphouse.cli import cli
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
 
 pytestmark = pytest.mark.row("W1")
@@ -225,6 +227,7 @@ def test_a_commit_without_prewrite_is_refused_to_unary_pulls_until_it_is_accepte
     assert refused.value.code() is grpc.StatusCode.UNKNOWN
     assert str(start_ts) in refused.value.details()
     assert str(orphan_ts) in refused.value.details()
+    assert refused.value.details().endswith("; see pumphouse archive accept")
     rows = pump.pull_batches(until=after[1])
     assert [(r["start_ts"], r["commit_ts"], r["flag"]) for r in rows] == [
         (*first, 0),
@@ -253,11 +256,37 @@ def test_a_commit_below_the_published_watermark_is_late(pump: PumpServer) -> Non
     with pytest.raises(grpc.RpcError) as refused:
         pump.pull_until(after[1])
     assert str(late_ts) in refused.value.details()
+    assert refused.value.details().endswith("; see pumphouse archive accept")
     # A puller that has passed it sees it in the status alone; one that comes later sees it flagged.
     assert all(row["flag"] == 0 for row in pump.pull_batches(until=after[1], after=fence))
     assert [(c.start_ts, c.commit_ts) for c in pump.status().late] == [(start_ts, late_ts)]
     rows = pump.pull_batches(until=after[1])
     assert (start_ts, late_ts) in {(r["start_ts"], r["commit_ts"]) for r in rows if r["flag"] != 0}
+
+
+@pytest.mark.row("P7", "O3")
+def test_what_a_drainer_is_told_to_type_lets_it_go_on_where_there_is_no_archive(
+    pump: PumpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start_ts, orphan_ts = pump.cluster.tso(), pump.cluster.tso()
+    pump.write(commit(start_ts, orphan_ts))
+    after = pump.transaction(b"after")
+    with pytest.raises(grpc.RpcError) as refused:
+        pump.pull_until(after[1])
+    command = refused.value.details().rpartition("; see pumphouse ")[2].split()
+    args = ["--cluster", pump.cluster.url, *command, "pump-1", str(start_ts), str(orphan_ts), "--reason", "looked at"]
+    accepted = CliRunner().invoke(cli, args)
+    assert accepted.exit_code == 0, accepted.output
+    assert accepted.stdout.startswith("accepted: orphan commit")
+    assert [b.commit_ts for b in pump.pull_until(after[1])] == [after[1]]
+
+
+@pytest.mark.row("P7")
+def test_a_pull_from_below_zero_begins_at_the_beginning(pump: PumpServer) -> None:
+    first = pump.transaction(b"first")
+    assert [b.commit_ts for b in pump.pull_until(first[1], after=-1)] == [first[1]]
+    assert [row["commit_ts"] for row in pump.pull_batches(until=first[1], after=-(1 << 63))] == [first[1]]
 
 
 def test_a_repeated_commit_is_counted_and_ignored(shared: PumpServer) -> None:

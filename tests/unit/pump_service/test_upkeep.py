@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from include.clock import SYSTEM_CLOCK
-from include.errors import BadRecord, ConfigError, PumpUnavailable
+from include.errors import BadRecord, ConfigError, PositionCollected, PumpUnavailable
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, show
 from include.registry.file import FileCluster
@@ -358,6 +358,30 @@ def test_streams_wake_when_the_watermark_moves_say_so_when_it_does_not_and_end_o
 
     try:
         asyncio.run(asyncio.wait_for(run(), 20))
+    finally:
+        store.close()
+
+
+@pytest.mark.row("P7")
+def test_a_pull_from_below_zero_is_one_from_zero_until_something_was_collected(tmp_path: Path) -> None:
+    store = Store.open(settings(tmp_path / "data"))
+    store_all(store, prewrite(100), commit(100, 110), prewrite(120), commit(120, 130))
+
+    async def first() -> int:
+        pulls = Pulls(store, PumpMetrics(), memory_bytes=1 << 20)
+        stream = pulls.follow(Tso(-1), lambda batch: Messages(b"", len(batch)), max_bytes=1 << 20, strict=True)
+        try:
+            async with contextlib.aclosing(stream):
+                return (await anext(stream)).messages.count
+        finally:
+            pulls.close()
+
+    try:
+        assert asyncio.run(first()) == 2
+        store.collect({}, 115)
+        assert store.gc_point == 115
+        with pytest.raises(PositionCollected, match="after -1 were asked for"):
+            asyncio.run(first())
     finally:
         store.close()
 

@@ -147,7 +147,8 @@ def test_a_very_long_message_still_arrives(served):
             "no available space, available: 10, StopWriteAtAvailableSpace: 20",
         ),
         (errors.BadBinlog("unexpected EOF"), "proto: unexpected EOF"),
-        (errors.OrphanCommit("the C of 5 has no P", start_ts=5), "the C of 5 has no P"),
+        (errors.OrphanCommit("the C of 5 has no P", start_ts=5), "the C of 5 has no P; see pumphouse archive accept"),
+        (errors.LateCommit("5 is late", hint="look", commit_ts=5), "5 is late; see pumphouse archive accept"),
     ],
 )
 def test_refusals_of_binlog_pump_are_unknown_with_gos_text_and_no_details(error, text):
