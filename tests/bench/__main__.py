@@ -12,7 +12,18 @@ from pathlib import Path
 from tests.bench.harness import Result, keep, table
 
 # name prefix -> module; each module has BENCHES: {name: function(work dir, runs) -> Result}
-MODULES = ("door", "store_write", "pump_write", "pump_pull", "client", "snapshot", "decode", "load", "restart")
+MODULES = (
+    "door",
+    "store_write",
+    "pump_write",
+    "processes",
+    "pump_pull",
+    "client",
+    "snapshot",
+    "decode",
+    "load",
+    "restart",
+)
 
 
 def _benches() -> dict[str, Callable[[Path, int], Result]]:

@@ -1,15 +1,11 @@
-"""The Python client against a Pump, what a transaction pays for its binlogs, and two Pumps on one machine."""
+"""The Python client against a Pump, and what a transaction pays for its binlogs."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 from include.client.cluster import PumpClient
@@ -118,53 +114,7 @@ def transactions(work: Path, runs: int) -> Result:
     return Result("client_transaction_c16", "transactions/s", samples, "16 / 2 ms", 16 / _STORE_PREWRITE_S)
 
 
-def _load(running: RunningPump) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [
-            sys.executable, "-m", "tests.bench.h2_load", running.grpc, str(running.cluster_id),
-            "--size", "256", "--c", "64", "--seconds", str(_SECONDS),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-
-
-def _answered(process: subprocess.Popen[str]) -> float:
-    out, _ = process.communicate(timeout=60)
-    said = json.loads(out.strip().splitlines()[-1])
-    return float(said["ok"] / said["seconds"])
-
-
-def _two(work: Path) -> Sample:
-    with ExitStack() as stack:
-        pumps = []
-        for name in ("one", "two"):
-            (work / name).mkdir()
-            pumps.append(stack.enter_context(pump(work / name)))
-        alone = _answered(_load(pumps[0]))
-        watches = [stack.enter_context(Watch(each.pid)) for each in pumps]
-        together = sum(_answered(load) for load in [_load(each) for each in pumps])
-        for watch in watches:
-            watch.seconds = _SECONDS
-    both = [watch.sample(together * _SECONDS / 2) for watch in watches]
-    return Sample(
-        together * _SECONDS, _SECONDS, sum(each.cpu_s for each in both), sum(each.peak_rss_mb for each in both),
-        {"one_alone": alone, "times_one": together / alone},
-    )  # fmt: skip
-
-
-def two_processes(work: Path, runs: int) -> Result:
-    """Unary writes at concurrency 64 on each of two Pumps, against one of them alone; every Pump has its client."""
-    samples = []
-    for n in range(runs):
-        each = work / str(n)
-        each.mkdir()
-        samples.append(_two(each))
-    return Result("pump_two_processes_256B_c64", "requests/s", samples, "cores", float(os.cpu_count() or 1))
-
-
 BENCHES: dict[str, Callable[[Path, int], Result]] = {
     "client_write_batch_256B": batches,
     "client_transaction_c16": transactions,
-    "pump_two_processes_256B_c64": two_processes,
 }

@@ -39,14 +39,19 @@ class RunningPump:
 
 
 @contextmanager
-def pump(work: Path, *, kill: bool = False, **env: str) -> Iterator[RunningPump]:
-    """Start a Pump and wait until it serves; on leaving it is stopped, or killed with -9."""
-    url = f"file://{work / 'cluster'}"
+def pump(
+    work: Path, *, kill: bool = False, node_id: str = "bench", cluster_at: Path | None = None, **env: str
+) -> Iterator[RunningPump]:
+    """Start a Pump and wait until it serves; on leaving it is stopped, or killed with -9.
+
+    Its data lies in ``work``, and so does its cluster, unless another directory is named.
+    """
+    url = f"file://{cluster_at or work / 'cluster'}"
     began = time.perf_counter()
     process = subprocess.Popen(
         [
             sys.executable, "-m", "pumphouse", "--log-level", "warning", "pump", "run", "--cluster", url,
-            "--data-dir", str(work / "pump"), "--addr", "127.0.0.1:0", "--node-id", "bench",
+            "--data-dir", str(work / "pump"), "--addr", "127.0.0.1:0", "--node-id", node_id,
         ],
         stdout=subprocess.PIPE,
         text=True,

@@ -177,6 +177,7 @@ def test_a_pump_that_was_killed_starts_on_its_directory_at_another_address_at_on
         assert (now.extra.incarnation, now.extra.start_count) == (before.extra.incarnation, 2)
 
 
+@pytest.mark.row("P16")
 def test_a_second_process_on_the_same_data_is_refused_and_the_registry_stays_as_it_was(tmp_path: Path) -> None:
     cluster = FileCluster(tmp_path / "cluster")
     with PumpServer(tmp_path, cluster) as pump:
