@@ -1,4 +1,8 @@
-"""Triggers GC on the Pumps after their binlogs are safe, and reports what was freed and who holds the rest."""
+"""Triggers GC on the Pumps after their binlogs are safe, and reports what was freed and who holds the rest.
+
+A Go Pump cannot be told: its GC goes by age alone. The task compares the archive with the age that Go Pumps free at
+(`archive.go_pump_gc_s`), and fails when the archive is not ahead of it by `archive.go_pump_margin_s`.
+"""
 
 from __future__ import annotations
 

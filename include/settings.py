@@ -195,6 +195,22 @@ class ArchiveSettings(Section):
         7200.0, gt=0, description="a consumer that did not write its checkpoint for so long is shown as stale"
     )
     ddl_wait_s: float = Field(120.0, gt=0, description="how long a window waits for a DDL job to appear in the history")
+    go_pump_gc_s: float = Field(
+        7 * 86_400.0, gt=0, description="the shortest `gc` of the Go Pumps: they free by age, whatever the archive has"
+    )
+    go_pump_margin_s: float = Field(
+        20 * 3600.0, ge=0, description="GC reports a Go Pump as an error when the archive is less than this ahead of it"
+    )
+
+    @model_validator(mode="after")
+    def _margin_is_possible(self) -> Self:
+        """No archive is ahead by more than all that is kept."""
+        if self.go_pump_margin_s >= self.go_pump_gc_s:
+            raise ValueError(
+                f"archive.go_pump_margin_s ({self.go_pump_margin_s:g}) must be below archive.go_pump_gc_s "
+                f"({self.go_pump_gc_s:g}): an archive that has everything is ahead by that much"
+            )
+        return self
 
 
 class SchemaSettings(Section):

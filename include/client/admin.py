@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 import grpc
 
+from include.client.go_gc import GoLimits, distance, told_gc_point
 from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import BinlogError, ClusterUnavailable, PumpError, PumpUnavailable, UsageError
+from include.errors import BinlogError, ClusterUnavailable, GapError, PumpError, PumpUnavailable, UsageError
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, physical_ms
 from include.proto.pumphouse_pb2 import TriggerGcRequest, TriggerGcResponse
@@ -216,6 +217,10 @@ class PumpGc:
     kept_files: int = 0
     note: str = ""
     error: str = ""
+    # Of a Go Pump: where the archive stands, up to where the Pump may have freed, and how far these are apart.
+    archived: int | None = None
+    gone_upto: int | None = None
+    left_s: float | None = None
 
     @property
     def requested(self) -> int | None:
@@ -228,22 +233,46 @@ class PumpGc:
         return asdict(self) | {"requested": self.requested, "held_by": list(self.held_by)}
 
 
-def trigger_gc(cluster: Cluster, *, tls: TlsSettings | None = None, timeout_s: float = GC_TIMEOUT_S) -> list[PumpGc]:
-    """Run GC on every Pump that is not offline, one after the other; a Pump that fails has its ``error`` set."""
+def trigger_gc(
+    cluster: Cluster,
+    *,
+    tls: TlsSettings | None = None,
+    timeout_s: float = GC_TIMEOUT_S,
+    go_limits: GoLimits | None = None,
+) -> list[PumpGc]:
+    """Run GC on every Pump that is not offline, one after the other; a Pump that fails has its ``error`` set.
+
+    A Go Pump cannot be asked; ``go_limits``: it has an ``error`` where the archive is not far enough ahead of its GC.
+    """
     return [
-        _gc_of(cluster.cluster_id(), pump, tls, timeout_s)
+        _gc_of_go(cluster, pump, tls or TlsSettings(), go_limits)
+        if pump.extra is None
+        else _gc_of(cluster.cluster_id(), pump, tls, timeout_s)
         for pump in cluster.nodes(NodeKind.PUMP)
         if pump.state != NodeState.OFFLINE
     ]
 
 
+def _gc_of_go(cluster: Cluster, pump: NodeStatus, tls: TlsSettings, limits: GoLimits | None) -> PumpGc:
+    note = "a Go Pump: its GC goes by age alone and cannot be held by a checkpoint"
+    found = None
+    if limits is not None:
+        found = distance(pump, limits, cluster.tso(), told_gc_point(pump, tls))
+    if found is None:
+        unknown = "" if limits is None else "; there is no archive to compare with it"
+        return PumpGc(node_id=pump.node_id, asked=False, note=note + unknown)
+    return PumpGc(
+        node_id=pump.node_id,
+        asked=False,
+        note=f"{note}; {found.text()}" if found.enough else note,
+        error="" if found.enough else f"the archive is not ahead of this Go Pump's GC: {found.text()}",
+        archived=found.archived,
+        gone_upto=found.gone_upto,
+        left_s=found.left_s,
+    )
+
+
 def _gc_of(cluster_id: int, pump: NodeStatus, tls: TlsSettings | None, timeout_s: float) -> PumpGc:
-    if pump.extra is None:
-        return PumpGc(
-            node_id=pump.node_id,
-            asked=False,
-            note="a Go Pump: its GC goes by age alone and cannot be held by a checkpoint",
-        )
     with open_channel(pump.host, tls) as channel:
         try:
             answer = PumpBatchStub(channel).TriggerGc(TriggerGcRequest(cluster_id=cluster_id), timeout=timeout_s)
@@ -304,11 +333,20 @@ def failures(reports: list[PumpGc]) -> BinlogError | None:
     failed = [report for report in reports if report.error]
     if not failed:
         return None
-    return PumpUnavailable(
-        "GC failed on " + "; ".join(f"{report.node_id}: {report.error}" for report in failed),
-        hint="see `pumphouse pumps`",
-        node_id=failed[0].node_id,
-    )
+    what = "; ".join(f"{report.node_id}: {report.error}" for report in failed)
+    behind = [report for report in failed if report.archived is not None]
+    if behind:
+        # Nothing that another try could mend.
+        first = min(behind, key=lambda report: report.left_s or 0)
+        return GapError(
+            f"GC: {what}",
+            hint="extend the archive now: `pumphouse snapshot`; until it keeps up, start the Go Pumps with a larger "
+            "`gc`, and set archive.go_pump_gc_s to it",
+            node_id=first.node_id,
+            archived=first.archived,
+            gone_upto=first.gone_upto,
+        )
+    return PumpUnavailable(f"GC failed on {what}", hint="see `pumphouse pumps`", node_id=failed[0].node_id)
 
 
 def behind(cluster: Cluster, ts: Tso) -> list[NodeStatus]:

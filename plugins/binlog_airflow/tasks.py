@@ -110,12 +110,23 @@ def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
 
 
 def collect_pumps() -> dict[str, Any]:
-    """Trigger GC on every Pump; report what was freed and who holds the rest."""
+    """Trigger GC on every Pump; report what was asked for, what was freed and who holds the rest.
+
+    Fails when a Pump does, and when the archive is not far enough ahead of a Go Pump, whose GC nobody can hold.
+    """
+    from include.archive import consumer
     from include.client import admin
+    from include.client.go_gc import GoLimits
 
     settings = settings_from()
     with _cluster(settings) as cluster:
-        reports = admin.trigger_gc(cluster, tls=settings.tls)
+        limits = GoLimits(
+            # Not registered here is as bad as empty: the DAG runs to keep an archive safe.
+            archived=consumer.checkpoint(cluster, settings.archive.archive_id) or tso.Tso(0),
+            retention_s=settings.archive.go_pump_gc_s,
+            margin_s=settings.archive.go_pump_margin_s,
+        )
+        reports = admin.trigger_gc(cluster, tls=settings.tls, go_limits=limits)
     shown = [report.to_dict() for report in reports]
     for each in shown:
         log.info("pump_collected", **each)

@@ -11,7 +11,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from include.archive import consumer as of_archive
 from include.client import admin
+from include.client.go_gc import GoLimits
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, logical, parse_time, physical_ms, show, to_datetime
 from include.registry.base import Cluster
@@ -226,12 +228,24 @@ def tso(context: Context, time: str, *, as_json: bool) -> None:
         click.echo(show(ts))
 
 
+def _held_by(report: admin.PumpGc) -> str:
+    if not report.asked:
+        return "its age (see below)"
+    return report.error or report.note or ", ".join(report.held_by) or "-"
+
+
 @click.command()
 @json_option
 @pass_context
 def gc(context: Context, *, as_json: bool) -> None:
     """Run GC on every Pump; show up to where it was asked for, what was freed and who holds the rest."""
-    reports = admin.trigger_gc(open_registry(context.settings), tls=context.settings.tls)
+    cluster, archive = open_registry(context.settings), context.settings.archive
+    limits = GoLimits(
+        archived=of_archive.checkpoint(cluster, archive.archive_id) or None,  # 0: it is being begun
+        retention_s=archive.go_pump_gc_s,
+        margin_s=archive.go_pump_margin_s,
+    )
+    reports = admin.trigger_gc(cluster, tls=context.settings.tls, go_limits=limits)
     if as_json:
         print_json([report.to_dict() for report in reports])
     else:
@@ -243,11 +257,14 @@ def gc(context: Context, *, as_json: bool) -> None:
                 "-" if report.requested is None else show(report.requested),
                 show(report.gc_point),
                 show(report.deletion_limit),
-                report.error or report.note or ", ".join(report.held_by) or "-",
+                _held_by(report),
             )
             for report in reports
         ]
         print_table(("NODE", "FREED FILES", "KEPT", "REQUESTED", "GC POINT", "DELETION LIMIT", "HELD BY"), rows)
+        for report in reports:
+            if not report.asked:
+                click.echo(f"{report.node_id}: {report.error or report.note}")
     error = admin.failures(reports)
     if error is not None:
         raise error

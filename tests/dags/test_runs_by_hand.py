@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from include.archive import consumer
 from include.archive.archive import Archive
 from include.archive.init import init_archive
 from include.codec.payload import PrewriteValueBuilder
+from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import show
 from include.objectstore.open import open_store
 from include.registry.file import FileCluster
@@ -35,6 +37,28 @@ run = DagBag(%r).dags[%r].test(logical_date=None, run_conf=%r)
 assert run.logical_date is None and run.data_interval_end is None
 found = run.get_task_instances()
 print(json.dumps([run.state, {t.task_id: t.state for t in found}, said, {t.task_id: t.try_number for t in found}]))
+"""
+# The task of `pump_gc` under several settings, and the DAG under one at which it fails.
+_GC = """
+import json, os
+from types import SimpleNamespace
+from airflow.dag_processing.dagbag import DagBag
+from binlog_airflow import tasks
+from include.errors import GapError
+enough = tasks.collect_pumps()["pumps"]
+os.environ["PUMPHOUSE_ARCHIVE__ARCHIVE_ID"] = "other"
+try:
+    tasks.collect_pumps()
+    unknown = ""
+except GapError as error:
+    unknown = str(error)
+del os.environ["PUMPHOUSE_ARCHIVE__ARCHIVE_ID"]
+# Go Pumps that keep a second: no archive is ahead of that.
+os.environ |= {"PUMPHOUSE_ARCHIVE__GO_PUMP_GC_S": "1", "PUMPHOUSE_ARCHIVE__GO_PUMP_MARGIN_S": "0.999"}
+said = []
+tasks.log = SimpleNamespace(info=lambda event, **facts: said.append([event, facts]))
+run = DagBag(%r).dags["pump_gc"].test(logical_date=None)
+print(json.dumps([enough, unknown, run.state, [t.try_number for t in run.get_task_instances()], said]))
 """
 
 
@@ -84,6 +108,11 @@ class World:
         )
         return state, tasks, said
 
+    def collect(self) -> list[Any]:
+        """What `pump_gc` reports and says; see `_GC`."""
+        found: list[Any] = self._in_airflow(_GC % str(ROOT / "dags"), **self._connections)
+        return found
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, in_airflow: Callable[..., Any]) -> Iterator[World]:
@@ -124,3 +153,25 @@ def test_an_apply_without_an_interval_fails_and_one_without_a_target_is_skipped(
     assert world.tries == {"apply": 1}  # trying again gives it no interval
     state, tasks, _ = world.run("binlog_apply")
     assert (state, tasks) == ("success", {"apply": "skipped"})
+
+
+@pytest.mark.row("P11", "O1")
+def test_gc_says_how_far_the_archive_is_ahead_of_a_go_pump_and_fails_at_once_where_it_is_not(world: World) -> None:
+    go = NodeStatus(node_id="a-go-pump", host="127.0.0.1:1", state=NodeState.ONLINE)
+    world.cluster.update_node(NodeKind.PUMP, go.node_id, lambda _: go)
+    archived = consumer.checkpoint(world.cluster, "main")
+    assert archived
+    try:
+        (of_go, of_ours), unknown, state, tries, said = world.collect()
+    finally:
+        world.cluster.update_node(NodeKind.PUMP, go.node_id, lambda _: None)
+    assert of_go["archived"] == archived
+    assert 6 * 86_400 < of_go["left_s"] < 7 * 86_400
+    assert show(archived) in of_go["note"]
+    assert (of_ours["started"], of_ours["requested"]) == (True, of_ours["requested_by_retention"])
+    assert of_ours["requested_by_checkpoints"] == archived
+    # An archive of another name than the one that is registered.
+    assert "the archive has nothing yet" in unknown
+    assert (state, tries) == ("failed", [1])
+    assert [(event, facts["started"]) for event, facts in said] == [("pump_collected", False), ("pump_collected", True)]
+    assert "is not ahead of this Go Pump's GC" in said[0][1]["error"]

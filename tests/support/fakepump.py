@@ -35,6 +35,7 @@ class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
         self.taken: list[Binlog] = []
         self.asked = 0
         self.probes = 0
+        self.collected = 0  # GC runs
         self.abort_with: tuple[grpc.StatusCode, str] | None = None
         self.batches = True  # whether the batch call is served
         self.batched: list[int] = []  # sizes of its requests
@@ -130,6 +131,7 @@ class FakePump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer)
                 context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
 
     def TriggerGc(self, request, context):
+        self.collected += 1
         if isinstance(self.gc_answer, BinlogError):
             code, details, metadata = abort_details(self.gc_answer)
             context.set_trailing_metadata(metadata)

@@ -531,16 +531,20 @@ def test_gc_reports_what_each_pump_freed_and_who_holds_the_rest(cluster, run, pu
     of_go, ours = run("gc", as_json=True)
     assert (of_go["node_id"], of_go["asked"]) == ("go", False)
     assert "cannot be held" in of_go["note"]
+    assert "no archive" in of_go["note"]
     assert ours == {
         "node_id": "p:8250", "asked": True, "started": True, "gc_point": 5 << 18, "deletion_limit": 4 << 18,
         "held_by": ["pumphouse-main"], "freed_files": 2, "freed_bytes": 1000, "kept_files": 3, "note": "", "error": "",
         "requested": 6 << 18, "requested_by_retention": 8 << 18, "requested_by_checkpoints": 6 << 18,
+        "archived": None, "gone_upto": None, "left_s": None,
     }  # fmt: skip
-    heading, of_go, ours = (re.split(r"  +", line.strip()) for line in run("gc").stdout.splitlines())
+    *table, below = run("gc").stdout.splitlines()
+    heading, of_go, ours = (re.split(r"  +", line.strip()) for line in table)
     assert heading == ["NODE", "FREED FILES", "KEPT", "REQUESTED", "GC POINT", "DELETION LIMIT", "HELD BY"]
     shown = [show(ts << 18) for ts in (6, 5, 4)]
     assert ours == ["p:8250", "2 (1,000 B)", "3", *shown, "pumphouse-main"]
-    assert of_go[:4] == ["go", "-", "-", "-"]
+    assert (of_go[:4], of_go[-1]) == (["go", "-", "-", "-"], "its age (see below)")
+    assert below.startswith("go: a Go Pump: its GC goes by age alone")
 
 
 @pytest.mark.row("P11")
