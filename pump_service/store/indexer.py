@@ -306,7 +306,7 @@ class Indexer:
                 self.pairing.passed(0, pointer)
                 return
             collides = True
-        if (start, commit) in self._collected and commit <= self._gc_point():
+        if commit <= self._gc_point() and (start, commit) in self._collected:
             self.duplicates += 1
             self.pairing.passed(0, pointer)
             return

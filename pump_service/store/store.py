@@ -43,7 +43,7 @@ from pump_service.store.ahead import one_ahead
 from pump_service.store.batch import ORPHAN, PullBatch
 from pump_service.store.block import I64, U8
 from pump_service.store.chaser import Chaser
-from pump_service.store.collected import YOUNGER_THAN_MS, CollectedCommits
+from pump_service.store.collected import HELD_BY, YOUNGER_THAN_MS, CollectedCommits
 from pump_service.store.disk import DiskGuard, give_back_at_start, is_full
 from pump_service.store.fs import REAL_FS, FileSystem, Syncs
 from pump_service.store.gc import GcReport, GcState
@@ -806,7 +806,11 @@ class Store:
             self._gc.save(self.gc_point, limit.deletion_limit)
             files = gc.deletable(self._valuelog.files(), limit.deletion_limit, self._index.head(), self._index.handle())
             files = list(takewhile(lambda file: self._really_below(file, limit.deletion_limit), files))
-            deleted = self._delete_keys(snapshot.below(limit.deletion_limit))
+            deleted, upto = self._delete_keys(snapshot.below(limit.deletion_limit), limit.deletion_limit)
+        if upto < limit.deletion_limit:
+            # What could not be noted stays, with every file that has it.
+            limit = gc.Limit(deletion_limit=Tso(upto), held_by=[*limit.held_by, HELD_BY])
+            files = list(takewhile(lambda file: file.max_ts < upto, files))
         freed_bytes = 0
         for file in files:
             freed_bytes += file.end
@@ -885,7 +889,8 @@ class Store:
         file.max_ts = summary.max_ts
         return False
 
-    def _delete_keys(self, pairs: Iterable[tuple[bytes, bytes]]) -> int:
+    def _delete_keys(self, pairs: Iterable[tuple[bytes, bytes]], limit: int) -> tuple[int, int]:
+        """Delete in order of the timestamps; how many, and up to where all are gone: ``limit``, or less."""
         deleted = 0
         batch: list[tuple[bytes, bytes]] = []
         for pair in pairs:
@@ -893,19 +898,25 @@ class Store:
             if len(batch) >= _DELETE_KEYS_AT_ONCE:
                 if self._closed:  # which waits for this; files go behind their keys, so the next run does the rest
                     raise WriterFailed("the store is closing", hint="the next GC run goes on")
-                deleted += self._delete_batch(batch)
+                if (done := self._delete_batch(batch)) is None:
+                    return deleted, key_ts(batch[0][0])
+                deleted += done
                 batch = []
-        return deleted + self._delete_batch(batch)
+        if batch:
+            if (done := self._delete_batch(batch)) is None:
+                return deleted, key_ts(batch[0][0])
+            deleted += done
+        return deleted, limit
 
-    def _delete_batch(self, batch: list[tuple[bytes, bytes]]) -> int:
-        if not batch:
-            return 0
+    def _delete_batch(self, batch: list[tuple[bytes, bytes]]) -> int | None:
+        """Delete; None when there is no room to note which young commits these were."""
         oldest = compose(max(int(self._clock.now() * 1000) - YOUNGER_THAN_MS, 0))
         young = [unpack_pointer(value) for key, value in batch if key_ts(key) >= oldest]
         if young:
             # A key whose deletion was lost with the machine may point into a file that is gone: it was noted before.
             metas = [frame.read_meta(self._valuelog.read(p)) for p in young if p.fid >= self._valuelog.first_fid]
-            self._collected.add([(m.start_ts, m.commit_ts) for m in metas if m.tp != 0 and m.commit_ts], oldest)
+            if not self._collected.add([(m.start_ts, m.commit_ts) for m in metas if m.tp and m.commit_ts], oldest):
+                return None
         with self._indexer.lock:
             return self._index.delete_unchanged(batch)
 

@@ -8,6 +8,7 @@ import random
 import shutil
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from include.model.position import Pointer
 from include.model.tso import compose
 from pump_service.store import frame, gc
 from pump_service.store.block import Block, Entry
+from pump_service.store.collected import HELD_BY, CollectedCommits
 from pump_service.store.index import IndexFailed
 from pump_service.store.store import Store
 from pump_service.store.summary import FileSummary
@@ -349,6 +351,39 @@ def test_a_commit_that_its_client_repeats_after_gc_is_a_duplicate_and_not_a_late
     store.close()
 
 
+@pytest.mark.row("P11")
+def test_of_young_commits_only_so_many_go_as_can_be_noted_and_the_rest_when_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 4)
+    monkeypatch.setattr("pump_service.store.store.CollectedCommits", partial(CollectedCommits, most=20))
+    store = open_store(tmp_path, **SMALL)
+    now = compose(int(time.time() * 1000))
+    transactions(store, now, 60)
+    before = fids(tmp_path)
+    report = store.collect({"archive": now + 500}, FAR)
+    assert (report.gc_point, report.deletion_limit) == (now + 500, now + 200)
+    assert report.deleted_keys == 40, "20 prewrites and 20 commits"
+    assert HELD_BY in report.held_by
+    assert 0 < report.freed_files < 10
+    assert fids(tmp_path) == before[report.freed_files :]
+    # What stays is whole, and a commit that is repeated is known, be it gone or there.
+    assert store.find(now + 195) is None
+    assert store.find(now + 200) is not None
+    store_all(store, commit(now, now + 5), commit(now + 190, now + 195), commit(now + 200, now + 205))
+    assert store.late() == store.orphans() == []
+    assert store.status().duplicate_commits == 3
+    assert store.collect({"archive": now + 500}, FAR).deleted_keys == 0
+    store.close()
+    store = open_store(tmp_path, **SMALL)
+    assert [c for c, _, _, _ in pull_all(store, after=now + 500)] == list(range(now + 505, now + 600, 10))
+    monkeypatch.setattr("pump_service.store.store.YOUNGER_THAN_MS", -3_600_000)
+    report = store.collect({"archive": now + 500}, FAR)
+    assert (report.deletion_limit, report.deleted_keys, report.held_by) == (now + 500, 60, ["archive"])
+    assert report.freed_files > 5
+    store.close()
+
+
 def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store._gc_running.acquire()
@@ -371,7 +406,7 @@ def test_a_run_ends_when_the_store_closes_and_the_next_one_goes_on(
     closing = threading.Thread(target=store.close)
     real = Store._delete_batch
 
-    def delete(one: Store, batch: list[tuple[bytes, bytes]]) -> int:
+    def delete(one: Store, batch: list[tuple[bytes, bytes]]) -> int | None:
         if batch and not one._closed:
             closing.start()
             until(lambda: one._closed)
