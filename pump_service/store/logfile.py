@@ -217,7 +217,7 @@ class Stored:
         """What shows all of it, on the Pump's machine."""
         return (
             f"tail -c +{self.at + 1} {shlex.quote(str(self.file.path))} | head -c {self.size}"
-            " | protoc --decode=binlog.Binlog include/proto/binlog.proto"
+            " | protoc -I. --decode=binlog.Binlog include/proto/binlog.proto"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.support.storekit import open_store, prewrite, store_all
 
 pytestmark = pytest.mark.row("P12")
 LONGEST = 2 * dump._LONGEST
+ROOT = Path(__file__).parents[3]
 
 
 def value_of(text: str) -> str:
@@ -231,7 +233,13 @@ def test_the_whole_of_a_record_is_where_the_text_says(tmp_path: Path) -> None:
     assert isinstance(found, Stored)
     payload = store.find(100)
     assert found.read(0, found.size) == payload
-    cut = subprocess.run(found.command.rpartition(" | ")[0], shell=True, check=True, stdout=subprocess.PIPE).stdout
+    read, _, decode = found.command.rpartition(" | ")
+    cut = subprocess.run(read, shell=True, check=True, stdout=subprocess.PIPE).stdout
     assert cut == payload
+    # The compiler of our development tools stands for the operator's.
+    decode = decode.replace("protoc ", f"{sys.executable} -m grpc_tools.protoc ", 1)
+    small = prewrite(90).payload
+    shown = subprocess.run(decode, shell=True, check=True, input=small, stdout=subprocess.PIPE, cwd=ROOT).stdout
+    assert text_format.Parse(shown.decode(), Binlog()) == Binlog.FromString(small)
     assert store.stored(5) is None
     store.close()
