@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -95,12 +96,15 @@ def test_a_large_prewrite_goes_round_for_as_long_as_one_call_of_it_may_take(star
 
 
 @pytest.mark.row("P17", "C4")
-def test_a_small_one_does_not_wait_longer_for_a_pump_that_hangs(start, connect) -> None:
+def test_a_small_one_does_not_wait_longer_for_a_pump_that_hangs(start, connect, request) -> None:
+    go_on = threading.Event()
+    request.addfinalizer(go_on.set)
     hangs, _ = start("a"), start("b")
-    hangs.behave = lambda _: 3.0
-    small = make_prewrite(1, b"key", b"v")
-    assert connect(write_bytes_per_s=WRITE_BYTES_PER_S).write_prewrite(small, 1) == "b"
-    assert hangs.of_type("Prewrite") == []
+    hangs.behave = lambda _: PumpUnavailable("it hung") if go_on.wait(60) else None
+    client = connect(write_timeout_s=0.5, write_bytes_per_s=WRITE_BYTES_PER_S)
+    assert client.write_prewrite(make_prewrite(1, b"key", b"v"), 1) == "b"
+    assert hangs.asked >= 1
+    assert not go_on.is_set()
 
 
 @pytest.mark.row("P17")
