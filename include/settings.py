@@ -135,6 +135,12 @@ class PumpSettings(Section):
     max_message_bytes: int = Field(
         (1 << 31) - 1, ge=4096, le=(1 << 31) - 1, description="a larger request is refused as ResourceExhausted"
     )
+    incomplete_bytes: int = Field(
+        256 * MIB,
+        ge=16 * MIB,
+        description="bytes of requests that are still coming in, over all connections and beside the oldest, before "
+        'the others wait for that; above twice as many they are refused as Unavailable (`transport = "builtin"`)',
+    )
     socket: str = Field("", description="unix socket that gRPC listens on too, as unix:///path; empty = none")
     labels: dict[str, str] = Field(
         {}, description="labels that heartbeats carry, as zone=a,rack=7; clients may choose Pumps by them"

@@ -93,7 +93,11 @@ class _Door:
             self.server = Server(
                 *sockets,
                 tls=server_ssl_context(tls),
-                limits=Limits(message=settings.max_message_bytes, assembling=2 * settings.max_message_bytes),
+                limits=Limits(
+                    message=settings.max_message_bytes,
+                    assembling=settings.incomplete_bytes,
+                    assembling_most=2 * settings.incomplete_bytes,
+                ),
                 authorize=self._authorize if tls.enabled and tls.cert_allowed_cn else None,
             )
             undo.pop_all()

@@ -12,7 +12,7 @@ import grpc
 import structlog
 
 from pump_service.door.group import Messages, Refusal, Trailing
-from pump_service.door.messages import PREFIX, Assembler
+from pump_service.door.messages import PREFIX, STEP, Assembler
 from pump_service.door.routes import Head, metadata
 from pump_service.door.stream import Stream
 
@@ -46,7 +46,9 @@ class Call:
         self.done = False
         self._messages: list[bytes] = []
         self._half_closed = False
-        self._counted = 0  # bytes of `_assembler` and `_messages`, as the connection knows them
+        self._assembly = connection.server.assembly
+        self._inflates = False  # at the next turn of the loop
+        self._let = False  # whether it was asked for already
         if deadline is not None:
             self._bucket = connection.deadlines.add(deadline, self)
 
@@ -59,8 +61,24 @@ class Call:
             return
         inflating = self._assembler.inflating
         self._got(self._assembler.feed(data))
-        if self._assembler.inflating and not inflating and not self.done:
-            asyncio.get_running_loop().call_soon(self._inflate)
+        if self._assembler.inflating and not inflating:
+            self._inflate_soon()
+
+    def lets(self, size: int) -> bool:
+        """Whether so much more of the request may come; `go_on` is called when it may."""
+        return self.done or self._assembly.lets(self, size)
+
+    def coming(self) -> int:
+        """Bytes of the request that may come without more credit."""
+        if self._messages or self._half_closed:
+            return 0
+        return min(self._stream.recv_window, self._assembler.missing)
+
+    def go_on(self) -> None:
+        """More of the request may come."""
+        self._connection.give(self._stream)
+        self._let = self._assembler.inflating
+        self._inflate_soon()
 
     def _got(self, messages: list[bytes] | Refusal) -> None:
         if isinstance(messages, Refusal):
@@ -68,26 +86,32 @@ class Call:
             return
         if messages:
             self._take(messages)
-        if not self.done and not self._count(self._holding()):
-            self.refuse(Refusal(_Code.RESOURCE_EXHAUSTED, "the server holds too many incomplete requests"))
+        if not self.done and (refusal := self._assembly.count(self, self._holding())) is not None:
+            self.refuse(refusal)
+
+    def _inflate_soon(self) -> None:
+        if self._assembler.inflating and not self._inflates and not self.done:
+            self._inflates = True
+            asyncio.get_running_loop().call_soon(self._inflate)
 
     def _inflate(self) -> None:
         """A step of a large message; others have their turn between two."""
-        if self.done:
+        self._inflates = False
+        if self.done or not self._may_inflate():
             return
+        self._let = False
         self._got(self._assembler.inflate())
-        if self._assembler.inflating and not self.done:
-            asyncio.get_running_loop().call_soon(self._inflate)
+        if self._assembler.inflating:
+            self._inflate_soon()
         elif self._half_closed:
             self.half_close()
 
-    def _holding(self) -> int:
-        return self._assembler.size + sum(map(len, self._messages))
+    def _may_inflate(self) -> bool:
+        return self._let or self.lets(STEP)
 
-    def _count(self, held: int) -> bool:
-        """Tell what an open request holds: parts of messages, and whole ones without the end of the request."""
-        change, self._counted = held - self._counted, held
-        return not change or self._connection.assembling(change)
+    def _holding(self) -> int:
+        """Of an open request: parts of messages, and whole ones without the end of the request."""
+        return self._assembler.size + sum(map(len, self._messages))
 
     def _take(self, messages: list[bytes]) -> None:
         self._messages += messages
@@ -99,11 +123,12 @@ class Call:
         self._half_closed = True
         if self.done or self._assembler.inflating:
             return
+        self._assembly.settled(self)
         if self._assembler.held:
             self.refuse(Refusal(_Code.INTERNAL, "the request ends within a message"))
         else:
             if self._messages:
-                self._count(0)  # whoever takes it counts it from here
+                self._assembly.leave(self)  # whoever takes it counts it from here
             self._complete()
 
     def _complete(self) -> None:
@@ -133,7 +158,7 @@ class Call:
         self.done = True
         if self._bucket:
             self._connection.deadlines.discard(self._bucket, self)
-        self._count(0)
+        self._assembly.leave(self)
         self._messages = []
 
     def ended(self) -> None:
@@ -147,6 +172,11 @@ class PlainCall(Call):
 
     def feed(self, data: bytes) -> None:
         """Not looked at."""
+
+    def lets(self, size: int) -> bool:
+        """Nothing of it is held."""
+        del size
+        return True
 
     def half_close(self) -> None:
         """The whole request is here and well formed: answer."""
@@ -181,6 +211,7 @@ class HandlerCall(Call):
         self._stream.held += sum(map(len, messages))
         self._connection.held(sum(map(len, messages)))
         self._requests.put(messages)
+        self._assembly.complete(self)
 
     def _complete(self) -> None:
         if self._requests is not None:
@@ -200,6 +231,10 @@ class HandlerCall(Call):
         parse = self._head.method.request_deserializer
         return message if parse is None else parse(message)
 
+    def coming(self) -> int:
+        """Bytes of the request that may come without more credit."""
+        return super().coming() if self._requests is None else self._stream.recv_window
+
     def _holding(self) -> int:
         # What is inflated may be a thousand times as much as the windows let through.
         waiting = self._stream.held if self._head.gzip and self._requests is not None else 0
@@ -210,7 +245,12 @@ class HandlerCall(Call):
         self._stream.held -= size
         self._connection.held(-size)
         self._connection.credit(self._stream)
-        self._count(self._holding())
+        self._assembly.count(self, self._holding())
+        self._inflate_soon()
+
+    def _may_inflate(self) -> bool:
+        # What the handler has not taken is not bounded by the windows.
+        return self._stream.held <= self._connection.limits.stream_window and super()._may_inflate()
 
     def _start(self, request: Any) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(request), name=self._head.path)

@@ -62,7 +62,6 @@ class Connection(asyncio.Protocol):
         self._repeated = b""  # header block of the last common call, which the next ones are expected to have
         self._most = min(self.limits.frame - 5, self.limits.message)  # bytes of a message that is taken there
         self._held_bytes = 0  # of requests that handlers have not taken
-        self._assembling = 0  # of requests that are not complete
         self._uncredited = 0
         self.recv_window = self.limits.connection_window
         self._credit_from = self.limits.connection_window // 4  # the least that is worth a frame
@@ -402,18 +401,18 @@ class Connection(asyncio.Protocol):
             self.sender.add(frames.window_update(0, free))
 
     def credit(self, stream: Stream) -> None:
-        """Let the peer send more on a stream, when it is worth a frame."""
+        """Let the peer send more on a stream, when it is worth a frame and its call may have more."""
         free = stream.uncredited - stream.held
-        if free >= self.limits.stream_window // 4 and not stream.remote_closed and not self.closed:
+        if free >= self.limits.stream_window // 4 and (stream.call is None or stream.call.lets(free)):
+            self.give(stream)
+
+    def give(self, stream: Stream) -> None:
+        """Credit for what was taken."""
+        free = stream.uncredited - stream.held
+        if free > 0 and not stream.remote_closed and not self.closed:
             stream.uncredited -= free
             stream.recv_window += free
             self.sender.add(frames.window_update(stream.stream_id, free))
-
-    def assembling(self, change: int) -> bool:
-        """Count bytes of incomplete requests; False when this connection or the server has too many."""
-        self._assembling += change
-        room = self._assembling <= self.limits.message + self.limits.connection_window
-        return self.server.assembling(change) and (change <= 0 or room)
 
     # ---- calls -------------------------------------------------------------------------------------------------
 

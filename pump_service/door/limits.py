@@ -15,8 +15,11 @@ class Limits:
     connections: int = 4096
     streams: int = 1024  # of one connection at once
     message: int = (1 << 31) - 1
-    # Bytes of requests that are not complete yet, over all connections.
-    assembling: int = 5 << 30
+    # Bytes of requests that are not complete yet, over all connections and beside the oldest, before the others wait;
+    # and how many there may be (`assembly`).
+    assembling: int = 256 * MIB
+    assembling_most: int = 512 * MIB
+    stalled_s: float = 10.0  # for so long the oldest of them may stand still while others wait
     stream_window: int = MIB  # what a peer may send ahead on one stream
     connection_window: int = 8 * MIB
     frame: int = 16 * KIB  # SETTINGS_MAX_FRAME_SIZE

@@ -11,7 +11,8 @@ from pump_service.door.group import Refusal
 
 PREFIX = struct.Struct(">BI")
 _Code = grpc.StatusCode
-_STEP = 1 << 20  # inflated bytes at once: a millisecond or two
+STEP = 1 << 20  # inflated bytes at once: a millisecond or two
+_LARGEST = (1 << 32) - 1
 _SLICE = 64 << 10  # compressed bytes at once: what zlib has not used it copies
 
 
@@ -35,6 +36,12 @@ class Assembler:
     def inflating(self) -> bool:
         """Whether `inflate` has something to do."""
         return self._inflation is not None
+
+    @property
+    def missing(self) -> int:
+        """Bytes of the message that is not complete yet, as far as that is known."""
+        first = self._chunks[0] if self._chunks else b""
+        return PREFIX.size + (PREFIX.unpack_from(first)[1] if len(first) >= PREFIX.size else _LARGEST) - self.held
 
     @property
     def size(self) -> int:
@@ -94,7 +101,7 @@ class Assembler:
             at = end
             if compressed:
                 inflation = _Inflation(message, self._most)
-                done = inflation.step() if inflated < _STEP else None
+                done = inflation.step() if inflated < STEP else None
                 if isinstance(done, Refusal):
                     return done
                 if done is None:
@@ -140,8 +147,8 @@ class _Inflation:
         return self._left_bytes + self._inflated
 
     def step(self) -> bytes | Refusal | None:
-        """Inflate up to `_STEP` bytes; the message when it is complete, None when there is more to do."""
-        inflater, left = self._inflater, min(_STEP, self._most + 1 - self._inflated)
+        """Inflate up to `STEP` bytes; the message when it is complete, None when there is more to do."""
+        inflater, left = self._inflater, min(STEP, self._most + 1 - self._inflated)
         while left > 0:
             given = inflater.unconsumed_tail
             if not given and self._left:

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import structlog
 
+from pump_service.door.assembly import Assembly
 from pump_service.door.connection import Connection
 from pump_service.door.deadlines import Deadlines
 from pump_service.door.frames import PING, frame
@@ -53,18 +54,19 @@ class Server:
         self._http1: Callable[[], asyncio.Protocol] | None = None
         self.limits = limits
         self.routes = Routes(limits.header_list)
-        self.deadlines = Deadlines(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self.deadlines = Deadlines(loop)
+        self.assembly = Assembly(limits, self.deadlines, loop.time, lambda: self.paused)
         self._connections: set[Connection] = set()
         self._sniffers: set[Sniffer] = set()
         self._servers: list[asyncio.Server] = []
         self.runs = Runs(self.limits.streams)
-        self.turn = Turn(asyncio.get_running_loop(), self.runs, self.deadlines)
+        self.turn = Turn(loop, self.runs, self.deadlines)
         self.feeders = 0  # connections that bring requests in plenty
         self.paused = False  # whoever takes the requests has no room
         self._stopping = False
         self._empty = asyncio.Event()
         self._empty.set()
-        self._assembling = 0
         self._keeper: asyncio.TimerHandle | None = None
 
     # ---- registration, as generated code does it -----------------------------------------------------------------
@@ -195,11 +197,6 @@ class Server:
             return f"unix:{name or ''}", auth_context(transport)
         peer = f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"
         return peer, auth_context(transport)
-
-    def assembling(self, change: int) -> bool:
-        """Count bytes of incomplete requests; False when there are more than allowed."""
-        self._assembling += change
-        return change <= 0 or self._assembling <= self.limits.assembling
 
     def _keep_alive(self) -> None:
         """Ask peers that have been silent, give up those that do not answer."""

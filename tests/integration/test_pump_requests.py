@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pump_pb2_grpc import PumpStub
 from include.proto.pumphouse_pb2 import WriteBinlogsRequest
 from include.registry.file import FileCluster
+from include.rpc.channel import open_channel
 from tests.support.pumpserver import PumpServer, prewrite
 
 LIMIT = 4 << 20
@@ -23,7 +25,10 @@ LIMIT = 4 << 20
 def pump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PumpServer]:
     directory = tmp_path_factory.mktemp("pump")
     cluster = FileCluster(directory / "cluster")
-    with PumpServer(directory, cluster, max_message_bytes=LIMIT, transport=request.param) as server:
+    # Of 32 requests of 3 MB most wait for others: that many bytes, and a window of each, are below twice the setting.
+    with PumpServer(
+        directory, cluster, max_message_bytes=LIMIT, incomplete_bytes=32 << 20, transport=request.param
+    ) as server:
         yield server
 
 
@@ -61,3 +66,20 @@ def test_a_request_as_large_as_the_limit_passes(pump: PumpServer) -> None:
     payload = prewrite(pump.cluster.tso(), bytes(LIMIT - 100 + LIMIT - request.ByteSize()))
     assert WriteBinlogReq(clusterID=pump.cluster_id, payload=payload).ByteSize() == LIMIT
     pump.write(payload)
+
+
+@pytest.mark.row("W1", "P15")
+@pytest.mark.parametrize("connections", [1, 8])
+def test_large_requests_at_once_are_all_taken(pump: PumpServer, connections: int) -> None:
+    value = os.urandom(3 << 20)
+    channels = [open_channel(pump.addr) for _ in range(connections)]
+    try:
+        calls = []
+        for n in range(32):
+            request = WriteBinlogReq(clusterID=pump.cluster_id, payload=prewrite(pump.cluster.tso(), value))
+            calls.append(PumpStub(channels[n % connections]).WriteBinlog.future(request, timeout=120))
+        for call in calls:
+            call.result()
+    finally:
+        for channel in channels:
+            channel.close()

@@ -1,0 +1,215 @@
+"""How many bytes of incomplete requests a server holds, and who may send more of theirs.
+
+HTTP/2 lets a peer send `Limits.stream_window` bytes ahead on each stream; what comes after them needs credit. While the
+incomplete requests beside the oldest, with all that may still come of them, are no more than `Limits.assembling`,
+everybody gets it. Above that only the oldest does, so that it always completes, and the others wait with their peers,
+in the order in which they began to wait, until there is room or they are the oldest. The window of a connection is
+given back at once whatever its streams wait for: the oldest request and small calls pass on every connection. What is
+compressed is inflated by the same rule.
+
+The oldest may be as large as a message may be. If it does not move while others wait it becomes the youngest: after
+`Limits.stalled_s` in which it grew by less than a quarter of a stream's window, unless it is the server that does not
+read.
+
+Bound: the requests beside the oldest hold `Limits.assembling_most` bytes at most, all together no more than that, a
+message and a stream's window (and one frame, or step of inflating, for the moment in which it is counted). Credit makes
+no more than `assembling` of what they hold; without it each stream brings its first window. Where there are so many of
+these that they come to more than the bound, what would go over it is refused with UNAVAILABLE, after requests that have
+lost their favour and have not moved since. An oldest that loses it with so much that the bound would not hold is
+refused itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import grpc
+
+from pump_service.door.deadlines import Deadlines
+from pump_service.door.group import Refusal
+from pump_service.door.limits import Limits
+
+if TYPE_CHECKING:
+    from pump_service.door.calls import Call
+
+
+class Assembly:
+    """Of a server. Calls say what they hold (`count`), ask before they take more (`lets`), and `leave`."""
+
+    def __init__(
+        self, limits: Limits, deadlines: Deadlines, now: Callable[[], float], paused: Callable[[], bool]
+    ) -> None:
+        """``paused``: whether nothing is read for want of room behind the door."""
+        self._limits = limits
+        self._deadlines = deadlines
+        self._now = now
+        self._paused = paused
+        self.held = 0  # by all calls
+        self._calls: OrderedDict[Call, int] = OrderedDict()  # what each holds, oldest first; and those that wait
+        self._grew: dict[Call, float] = {}  # when each last did
+        self._waiting: OrderedDict[Call, int] = OrderedDict()  # and how much more each asks for
+        self._coming: dict[Call, int] = {}  # what each may bring without more credit
+        self._coming_bytes = 0
+        self._still: dict[Call, None] = {}  # lost their favour, and have not moved since
+        self._favoured: Call | None = None  # the oldest
+        self._since = 0.0  # when that was last found to move
+        self._had = 0  # bytes that it held then
+        self._bucket = 0
+
+    def lets(self, call: Call, size: int) -> bool:
+        """Whether a call may take so much more. If not, its `go_on` is called when it may."""
+        if call is self._favoured or self._favoured is None or self._has_room(size):
+            if call in self._calls:
+                self._comes(call, self._coming.get(call, 0) + size)
+            return True
+        self._calls.setdefault(call, 0)
+        self._waiting[call] = size
+        self._watch()
+        return False
+
+    def count(self, call: Call, held: int) -> Refusal | None:
+        """What a call holds now; a Refusal if that cannot be."""
+        before = self._calls.get(call, 0)
+        change = held - before
+        self.held += change
+        if held or call in self._waiting:
+            self._calls[call] = held
+            self._comes(call, call.coming())
+        else:
+            self._forget(call)
+        if change > 0:
+            return self._grown(call)
+        if change:
+            self._go_on()
+        return None
+
+    def complete(self, call: Call) -> None:
+        """A message of it is, and more follow: others have their turn."""
+        if call is self._favoured and self._waiting:
+            self._calls.move_to_end(call)
+            self._go_on()
+
+    def settled(self, call: Call) -> None:
+        """The peer has sent everything: nothing is to be asked for."""
+        if self._waiting.pop(call, None) is not None:
+            if not self._calls[call]:
+                self._forget(call)
+            self._go_on()
+
+    def leave(self, call: Call) -> None:
+        """It has ended, or others count its request from here on."""
+        if call in self._calls:
+            self._waiting.pop(call, None)
+            self.held -= self._calls[call]
+            self._forget(call)
+            self._go_on()
+
+    def expire(self, now: float) -> None:
+        """See whether the oldest moves."""
+        self._bucket = 0
+        while self._waiting and now - self._since >= self._limits.stalled_s:
+            grown = self._calls[self._favoured] - self._had if self._favoured is not None else 0
+            if grown >= self._limits.stream_window // 4 or self._paused():
+                self._moves(now)
+            else:
+                self._unfavour()
+        if self._waiting:
+            self._watch()
+
+    def _beside(self) -> int:
+        """Bytes of all but the oldest."""
+        return self.held - (self._calls[self._favoured] if self._favoured is not None else 0)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether so much more may come beside the oldest."""
+        coming = self._coming_bytes
+        if self._favoured is not None:
+            coming -= self._coming.get(self._favoured, 0)
+        return self._beside() + coming + size <= self._limits.assembling
+
+    def _comes(self, call: Call, size: int) -> None:
+        self._coming_bytes += size - self._coming.get(call, 0)
+        self._coming[call] = size
+
+    def _moves(self, now: float) -> None:
+        """The oldest does, at this time."""
+        self._since = now
+        self._had = self._calls[self._favoured] if self._favoured is not None else 0
+
+    def _forget(self, call: Call) -> None:
+        self._coming_bytes -= self._coming.pop(call, 0)
+        self._calls.pop(call, None)
+        self._grew.pop(call, None)
+        self._still.pop(call, None)
+
+    def _grown(self, call: Call) -> Refusal | None:
+        self._grew[call] = self._now()
+        self._still.pop(call, None)
+        if self._favoured is None:
+            self._favour_oldest()
+        while self._still and self._over(call):
+            next(iter(self._still)).refuse(self._refusal())
+        return self._refusal() if self._over(call) else None
+
+    def _over(self, call: Call) -> bool:
+        limits = self._limits
+        if call is not self._favoured and self._beside() > limits.assembling_most:
+            return True
+        return self.held > limits.assembling_most + limits.message + limits.stream_window
+
+    def _refusal(self) -> Refusal:
+        text = (
+            f"too many incomplete requests: {self._beside()} bytes beside the oldest, "
+            f"{self._limits.assembling_most} (twice pump.incomplete_bytes) is the most"
+        )
+        return Refusal(grpc.StatusCode.UNAVAILABLE, text)
+
+    def _favour_oldest(self) -> None:
+        oldest = next(iter(self._calls), None)
+        if oldest is not self._favoured:
+            self._favoured = oldest
+            since = self._now()
+            # One that did not wait could have moved before.
+            if oldest is not None and oldest not in self._waiting:
+                since = self._grew.get(oldest, since)
+            self._moves(since)
+
+    def _go_on(self) -> None:
+        """Let the oldest take more, and as many others as there is room for."""
+        self._favour_oldest()
+        while self._favoured is not None and self._favoured in self._waiting:
+            self._let(self._favoured)  # which leaves the row if it holds nothing
+            self._favour_oldest()
+        while self._waiting:
+            call, size = next(iter(self._waiting.items()))
+            if not self._has_room(size):
+                break
+            self._let(call)
+        if self._bucket and not self._waiting:
+            self._deadlines.discard(self._bucket, self)
+            self._bucket = 0
+
+    def _let(self, call: Call) -> None:
+        size = self._waiting.pop(call)
+        if self._calls[call]:
+            # Not all of them are let in before the first has sent anything.
+            self._comes(call, self._coming.get(call, 0) + size)
+        else:
+            self._forget(call)
+        call.go_on()
+
+    def _unfavour(self) -> None:
+        call = self._favoured
+        if call is None:
+            return
+        self._calls.move_to_end(call)
+        self._still[call] = None
+        self._go_on()
+        if self._beside() > self._limits.assembling_most:
+            call.refuse(self._refusal())
+
+    def _watch(self) -> None:
+        if not self._bucket:
+            self._bucket = self._deadlines.add(self._since + self._limits.stalled_s, self)
