@@ -22,9 +22,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 class Refused(StackError):
     """Airflow refused a call; ``code`` is the HTTP status."""
 
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
+    code: int
 
 
 class AirflowApi:
@@ -171,7 +169,7 @@ class AirflowApi:
             except urllib.error.HTTPError as error:
                 if error.code != http.HTTPStatus.UNAUTHORIZED or fresh:
                     text = error.read().decode(errors="replace")[:600]
-                    raise Refused(f"Airflow refused {method} {path}: {error.code} {text}", error.code) from error
+                    raise Refused(f"Airflow refused {method} {path}: {error.code} {text}", code=error.code) from error
         raise AssertionError
 
     def _request(self, method: str, path: str, body: Any = None, *, token: bool = True) -> Any:
