@@ -13,10 +13,10 @@ read.
 
 Bound: the requests beside the oldest hold `Limits.assembling_most` bytes at most, all together no more than that, a
 message and a stream's window (and one frame, or step of inflating, for the moment in which it is counted). Credit makes
-no more than `assembling` of what they hold; without it each stream brings its first window. Where there are so many of
-these that they come to more than the bound, what would go over it is refused with UNAVAILABLE, after requests that have
-lost their favour and have not moved since. An oldest that loses it with so much that the bound would not hold is
-refused itself.
+no more than `assembling` of what they hold, without it each stream brings its first window, and one that was the oldest
+may have had more. Where all that comes to more than the bound, what would go over it is refused with UNAVAILABLE, after
+requests that have lost their favour and have not moved since. An oldest that loses it with so much that the bound would
+not hold is refused itself.
 """
 
 from __future__ import annotations

@@ -403,7 +403,9 @@ class Connection(asyncio.Protocol):
     def credit(self, stream: Stream) -> None:
         """Let the peer send more on a stream, when it is worth a frame and its call may have more."""
         free = stream.uncredited - stream.held
-        if free >= self.limits.stream_window // 4 and (stream.call is None or stream.call.lets(free)):
+        if free < self.limits.stream_window // 4 or stream.remote_closed or self.closed:
+            return
+        if stream.call is None or stream.call.lets(free):
             self.give(stream)
 
     def give(self, stream: Stream) -> None:

@@ -359,3 +359,30 @@ async def test_a_stream_that_has_ended_while_it_waited_is_in_nobodys_way() -> No
     assert call in server.assembly._waiting
     sender.peer.send(frame(1, 5, stream, sender.peer.encoder.encode([("x-end", "1")])))  # trailers
     assert call not in server.assembly._waiting
+
+
+@run
+async def test_a_stream_that_has_ended_asks_for_nothing_while_its_handler_still_takes_from_it() -> None:
+    class Slow(Echo):
+        async def up(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
+            await self.begins.wait()  # type: ignore[attr-defined]
+            taken = [x async for x in requests]
+            await asyncio.Event().wait()
+            return b"|".join(taken)
+
+    echo = Slow()
+    echo.begins = asyncio.Event()  # type: ignore[attr-defined]
+    server = serve(echo=echo)
+    sender = Sender(server)
+    for _ in range(24):
+        sender.open(bytes(MIB))
+    stream = sender.open(b"", UP, whole=False)
+    sender.unsent[stream] = prefixed(bytes(20 * KIB)) * 3
+    for _ in range(30):
+        await sender.step()
+    sender.peer.send(frame(0, 1, stream))
+    echo.begins.set()  # type: ignore[attr-defined]
+    await sender.peer.settle()
+    call = sender.peer.connection.streams[stream].call
+    assert call not in server.assembly._waiting
+    assert call not in server.assembly._calls
