@@ -40,52 +40,51 @@ def bounded(handler: Any, most: int) -> Any:
 
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
     behavior = getattr(handler, kind)
-    of_request = _Requests if handler.request_streaming else None
+    take = _all_of if handler.request_streaming else _fitting
     # A streaming one that writes by itself is awaited like a unary one.
     wrap = _awaited if inspect.iscoroutinefunction(behavior) else _iterated
-    return handler._replace(request_deserializer=parse, **{kind: wrap(behavior, of_request, most)})
+    return handler._replace(request_deserializer=parse, **{kind: wrap(behavior, take, most)})
 
 
-async def _refuse(request: Any, context: Any, most: int) -> None:
+class _Refused(Exception):  # passes through a handler
+    """A request is too large. Told by the task that answers: one that only reads would do it amid an answer."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+def _fitting(request: Any) -> Any:
     if isinstance(request, _TooLarge):
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large_text(request.size, most))
+        raise _Refused(request.size)
+    return request
 
 
-def _awaited(behavior: Behavior, of_request: Any, most: int) -> Callable[[Any, Any], Awaitable[Any]]:
+async def _all_of(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _fitting(request)
+
+
+async def _refuse(context: Any, refused: _Refused, most: int) -> None:
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_large_text(refused.size, most))
+
+
+def _awaited(behavior: Behavior, take: Callable[[Any], Any], most: int) -> Callable[[Any, Any], Awaitable[Any]]:
     async def checked(request: Any, context: Any) -> Any:
-        if of_request is not None:
-            request = of_request(request, context, most)
-        else:
-            await _refuse(request, context, most)
-        return await behavior(request, context)
+        try:
+            return await behavior(take(request), context)
+        except _Refused as refused:
+            await _refuse(context, refused, most)
 
     return checked
 
 
-def _iterated(behavior: Behavior, of_request: Any, most: int) -> Callable[[Any, Any], AsyncIterator[Any]]:
+def _iterated(behavior: Behavior, take: Callable[[Any], Any], most: int) -> Callable[[Any, Any], AsyncIterator[Any]]:
     async def checked(request: Any, context: Any) -> AsyncIterator[Any]:
-        if of_request is not None:
-            request = of_request(request, context, most)
-        else:
-            await _refuse(request, context, most)
-        async for message in behavior(request, context):
-            yield message
+        try:
+            async for message in behavior(take(request), context):
+                yield message
+        except _Refused as refused:
+            await _refuse(context, refused, most)
 
     return checked
-
-
-class _Requests:
-    """Requests of a stream; the first that is too large ends the call."""
-
-    def __init__(self, requests: AsyncIterator[Any], context: Any, most: int) -> None:
-        self._requests = aiter(requests)
-        self._context = context
-        self._most = most
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
-
-    async def __anext__(self) -> Any:
-        request = await anext(self._requests)
-        await _refuse(request, self._context, self._most)
-        return request
