@@ -17,6 +17,8 @@ from pump_service.fields import Field, Fields, Source
 _LONGEST = 256 << 10
 # A byte takes up to four characters, and one value leaves room for the next.
 _SHARE = 8
+# A prewrite value is not shown where it is found.
+_EACH = 16
 # A value of which no more can be shown is not begun.
 _LEAST = 1 << 10
 _VARINT, _BYTES = 0, 2
@@ -72,6 +74,7 @@ def _message(
             return value
         if kind is _BINLOG and (field.number, field.wire) == (_VALUE, _BYTES):
             value = field  # the last one counts
+            page.left -= _EACH  # so that many of them come to an end too
         elif not _field(page, fields, field, kind.fields_by_number.get(field.number), stop, indent):
             break
         at = field.after

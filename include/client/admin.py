@@ -257,7 +257,10 @@ def _gc_of_go(cluster: Cluster, pump: NodeStatus, tls: TlsSettings, limits: GoLi
     note = "a Go Pump: its GC goes by age alone and cannot be held by a checkpoint"
     found = None
     if limits is not None:
-        found = distance(pump, limits, cluster.tso(), told_gc_point(pump, tls))
+        try:
+            found = distance(pump, limits, cluster.tso(), told_gc_point(pump, tls))
+        except (BinlogError, OSError) as error:  # those behind it have their turn all the same
+            return PumpGc(node_id=pump.node_id, asked=False, note=note, error=f"it was not compared: {error}")
     if found is None:
         unknown = "" if limits is None else "; there is no archive to compare with it"
         return PumpGc(node_id=pump.node_id, asked=False, note=note + unknown)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import grpc
 
 from include.client.admin import behind
-from include.errors import ClusterUnavailable
+from include.errors import BinlogError
 from include.model.node import NodeState, NodeStatus
 from include.model.tso import show
 from include.proto.pumphouse_pb2 import StatusRequest
@@ -64,16 +64,16 @@ def waits_for(cluster: Cluster, status: NodeStatus | None, tls: TlsSettings | No
     try:
         cluster_id = cluster.cluster_id()
         names = tuple(each.node_id for each in behind(cluster, status.max_commit_ts))
-    except (ClusterUnavailable, OSError):
+    except (BinlogError, OSError):
         return Waiting(node_id=status.node_id)
     count, oldest = _open_prewrites(cluster_id, status, tls) if status.extra is not None else (0, 0)
     return Waiting(node_id=status.node_id, prewrites=count, oldest=oldest, consumers=names)
 
 
 def _open_prewrites(cluster_id: int, status: NodeStatus, tls: TlsSettings | None) -> tuple[int, int]:
-    with open_channel(status.host, tls) as channel:
-        try:
+    try:
+        with open_channel(status.host, tls) as channel:
             answer = PumpBatchStub(channel).Status(StatusRequest(cluster_id=cluster_id), timeout=_TIMEOUT_S)
-        except grpc.RpcError:
-            return 0, 0
+    except (BinlogError, OSError, grpc.RpcError):
+        return 0, 0
     return int(answer.unresolved), next((int(each.start_ts) for each in answer.oldest_unresolved), 0)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import http.client
 import re
+import time
 from dataclasses import dataclass
 
+from include.errors import BinlogError
 from include.model.node import NodeState, NodeStatus
 from include.model.tso import Tso, compose, physical_ms, show
 from include.rpc.tls import client_ssl_context
@@ -17,6 +19,7 @@ from include.settings import TlsSettings
 
 HTTP_TIMEOUT_S = 5.0
 _METRICS_BYTES = 8 << 20
+_PIECE = 64 << 10
 _GC_TS = re.compile(rb"^binlog_pump_storage_gc_ts ([0-9.e+]+)$", re.MULTILINE)
 
 
@@ -38,14 +41,14 @@ class Distance:
     gone_upto: Tso
     left_s: float
     enough: bool
-    nothing_more: bool  # it is paused, and the archive has all of it
+    nothing_more: bool  # it is paused, and the archive has all that it had ordered
 
     def text(self) -> str:
         """One sentence with both ends."""
         have = f"the archive has up to {show(self.archived)}" if self.archived else "the archive has nothing yet"
         gone = f"it may have freed what lies up to {show(self.gone_upto)}"
         if self.nothing_more:
-            return f"it is paused, and {have}, which is all of it"
+            return f"it is paused, and {have}, which is all that it had ordered"
         left = f"{span(self.left_s)} left" if self.left_s >= 0 else f"{span(-self.left_s)} behind"
         return f"{have}, {gone}: {left}"
 
@@ -63,12 +66,12 @@ def distance(pump: NodeStatus, limits: GoLimits, now: Tso, told: Tso | None) -> 
     """Compare; None when there is no archive. ``told``: the GC point that the Pump itself names.
 
     That one counts where it is later than its age allows: its real ``gc`` is shorter than the setting then. An earlier
-    one does not, the next run brings it up to the age.
+    one does not, the next run brings it up to the age; nor does one of the future, which is none.
     """
     if limits.archived is None:
         return None
     aged = compose(max(physical_ms(now) - int(limits.retention_s * 1000), 0))
-    gone = Tso(max(aged, told or 0))
+    gone = Tso(max(aged, told if told is not None and told <= now else 0))
     left_s = (physical_ms(limits.archived) - physical_ms(gone)) / 1000
     # One that runs may have more than its last heartbeat says.
     nothing_more = pump.state is NodeState.PAUSED and 0 < pump.max_commit_ts <= limits.archived
@@ -86,17 +89,28 @@ def told_gc_point(pump: NodeStatus, tls: TlsSettings) -> Tso | None:
     """The GC point in a running Go Pump's metrics; None where it does not say: its age decides alone then."""
     if not pump.host or pump.state in (NodeState.PAUSED, NodeState.OFFLINE):
         return None
+    try:
+        found = _GC_TS.search(_metrics(pump.host, tls))
+        return compose(int(float(found[1]))) if found is not None else None
+    except (BinlogError, OSError, ValueError, OverflowError, http.client.HTTPException):
+        return None
+
+
+def _metrics(host: str, tls: TlsSettings) -> bytes:
+    """As much of them as comes in time: a peer that sends byte by byte holds nobody up."""
+    until = time.monotonic() + HTTP_TIMEOUT_S
     context = client_ssl_context(tls)
     connection = (
-        http.client.HTTPConnection(pump.host, timeout=HTTP_TIMEOUT_S)
+        http.client.HTTPConnection(host, timeout=HTTP_TIMEOUT_S)
         if context is None
-        else http.client.HTTPSConnection(pump.host, timeout=HTTP_TIMEOUT_S, context=context)
+        else http.client.HTTPSConnection(host, timeout=HTTP_TIMEOUT_S, context=context)
     )
     try:
         connection.request("GET", "/metrics")
-        found = _GC_TS.search(connection.getresponse().read(_METRICS_BYTES))
-        return compose(int(float(found[1]))) if found is not None else None
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
+        answer = connection.getresponse()
+        read = b""
+        while len(read) < _METRICS_BYTES and time.monotonic() < until and (piece := answer.read1(_PIECE)):
+            read += piece
+        return read
     finally:
         connection.close()

@@ -44,8 +44,14 @@ class Probes:
                     self._waiting.append(pump)
             for _ in range(min(len(self._waiting), self._most - len(self._threads))):
                 thread = threading.Thread(target=self._run, name="pump-probe", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no more threads in this process now: the next round probes them
+                    log.warning("no_thread_for_probes", error=str(error))
+                    if not self._threads:
+                        self._drop_waiting()
+                    return
                 self._threads.add(thread)
-                thread.start()
 
     def wait(self) -> None:
         """Wait until none is under way."""
@@ -56,13 +62,16 @@ class Probes:
         """Begin no more, and wait so long for those under way."""
         with self._changed:
             self._closed = True
-            self._under_way -= {pump.node_id for pump in self._waiting}
-            self._waiting.clear()
-            self._changed.notify_all()
+            self._drop_waiting()
             threads = list(self._threads)
         until = time.monotonic() + timeout_s
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+
+    def _drop_waiting(self) -> None:
+        self._under_way -= {pump.node_id for pump in self._waiting}
+        self._waiting.clear()
+        self._changed.notify_all()
 
     def _run(self) -> None:
         while (pump := self._next()) is not None:

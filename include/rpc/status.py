@@ -177,7 +177,7 @@ _NO_HANDSHAKE = re.compile(
 TLS_HINT = "do both sides speak TLS? Check the settings tls.ca, tls.cert and tls.key"
 
 TOO_LARGE_HINT = "split the transaction, or raise pump.max_message_bytes where that is the limit"
-_GO_TOO_LARGE = re.compile(r"received message larger than max \((\d+) vs\. (\d+)\)", re.IGNORECASE)
+_GO_TOO_LARGE = re.compile(r"received message larger than max \((\d{1,20}) vs\. (\d{1,20})\)", re.IGNORECASE)
 _GO_MISMATCH = re.compile(r"cluster ID are mismatch, (\d+) vs (\d+)")
 _GO_STATE = re.compile(r"no online: (\w+)")
 _GO_SPACE = re.compile(r"no available space, available: (\d+), StopWriteAtAvailableSpace: (\d+)")

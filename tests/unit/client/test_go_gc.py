@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from include.archive import consumer
 from include.client.admin import PumpGc, failures, trigger_gc
 from include.client.go_gc import Distance, GoLimits, distance, span
-from include.errors import ConfigError, GapError, PumpUnavailable
+from include.errors import ClusterUnavailable, ConfigError, GapError, PumpUnavailable
 from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
 from include.model.tso import Tso, compose, physical_ms, show
 from include.proto.pumphouse_pb2 import TriggerGcResponse
@@ -209,7 +209,7 @@ def test_a_pump_that_fails_and_a_go_pump_that_is_not_archived_are_both_named(
 class Metrics(http.server.BaseHTTPRequestHandler):
     """A Go Pump's HTTP port; its GC point is one day ago."""
 
-    gc_ms = 0
+    gc_ms = 0.0
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/metrics" else 404)
@@ -232,12 +232,52 @@ def test_a_go_pump_whose_gc_is_shorter_than_the_setting_is_found_out_by_its_own_
         consumer.move(cluster, "main", before(cluster.tso(), 2 * DAY + HALF_AN_HOUR))
         with pytest.raises(GapError, match="1 d 0 h behind") as failed:
             collect()
-        assert failed.value.facts["gone_upto"] == compose(Metrics.gc_ms)
+        assert failed.value.facts["gone_upto"] == compose(int(Metrics.gc_ms))
         monkeypatch.setattr(Metrics, "gc_ms", 0)  # it never ran GC
         assert (collect()[0].left_s or 0) > 4 * 86_400
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize("said", [float("inf"), 1e30])
+def test_a_gc_point_that_cannot_be_decides_nothing(
+    cluster: FileCluster, collect: Callable[..., list[PumpGc]], monkeypatch: pytest.MonkeyPatch, said: float
+) -> None:
+    monkeypatch.setattr(Metrics, "gc_ms", said)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        register(cluster, go_pump(host=f"127.0.0.1:{server.server_port}"))
+        consumer.move(cluster, "main", before(cluster.tso(), DAY))
+        assert (collect()[0].left_s or 0) > 5 * 86_400
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_an_address_that_is_none_decides_nothing(
+    cluster: FileCluster, collect: Callable[..., list[PumpGc]], ours: FakePump
+) -> None:
+    register(cluster, go_pump(host="go:bad"))
+    consumer.move(cluster, "main", before(cluster.tso(), DAY))
+    assert (collect()[0].left_s or 0) > 5 * 86_400
+    assert ours.collected == 1
+
+
+def test_where_the_time_is_not_to_be_had_the_others_are_collected_all_the_same(
+    cluster: FileCluster, collect: Callable[..., list[PumpGc]], ours: FakePump, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(cluster, go_pump())
+    consumer.move(cluster, "main", cluster.tso())
+
+    def away(_: FileCluster) -> Tso:
+        raise ClusterUnavailable("no leader")
+
+    monkeypatch.setattr(FileCluster, "tso", away)
+    with pytest.raises(PumpUnavailable, match="go: it was not compared: no leader"):
+        collect()
+    assert ours.collected == 1
 
 
 def test_the_command_reports_the_same_and_fails_where_there_is_an_archive_that_is_behind(cluster: FileCluster) -> None:

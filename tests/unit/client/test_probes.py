@@ -78,3 +78,23 @@ def test_a_probe_that_fails_in_an_unforeseen_way_holds_up_no_other() -> None:
     probes.start(PUMPS[:1])
     probes.wait()
     assert asked == Counter(p0=2, p1=1, p2=1)
+
+
+@pytest.mark.row("C5")
+def test_where_no_thread_can_be_started_the_next_round_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked()
+    asked.go_on.set()
+    probes = Probes(asked)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        probes.start(PUMPS)
+    probes.wait()
+    assert not asked.of
+    probes.start(PUMPS)
+    probes.wait()
+    assert len(asked.of) == len(PUMPS)
+    probes.close(30)
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

@@ -147,6 +147,21 @@ def test_of_very_many_tables_and_fields_no_more_is_shown() -> None:
     assert len(key) < LONGEST and "of 1,048,576 bytes" in key and "prewrite value (5 bytes)" in key
 
 
+def test_very_many_prewrite_values_are_counted_not_walked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the last counts, and none is shown where it is found: no room would be used up by them."""
+    walked: list[int] = []
+    field = Fields.field
+
+    def counted(self: Fields, at: int, end: int) -> fields.Field | None:
+        walked.append(at)
+        return field(self, at, end)
+
+    monkeypatch.setattr(Fields, "field", counted)
+    text = describe(Held(Binlog(prewrite_value=b"12").SerializeToString() * 100_000))
+    assert len(walked) < 20_000
+    assert "prewrite_value" in text.partition("not shown, for its size")[2]
+
+
 @pytest.mark.parametrize("place", ["binlog", "value", "table", "passed over"])
 def test_where_the_bytes_do_not_parse_they_are_shown(place: str) -> None:
     table = TableMutation(table_id=5, inserted_rows=[b"row"]).SerializeToString()

@@ -180,6 +180,8 @@ def test_what_is_too_large_is_said_in_the_words_that_tidb_looks_for_and_understo
         back = call(served, (abort.code, text, ()))
         assert (type(back), back.size, back.limit) == (errors.BadBinlog, 7, 6)
         assert back.hint
+    absurd = call(served, (abort.code, f"received message larger than max ({'9' * 5000} vs. 6)", ()))
+    assert (type(absurd), absurd.size) == (errors.BadBinlog, None)
 
 
 @pytest.mark.parametrize(
