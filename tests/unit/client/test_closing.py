@@ -1,0 +1,34 @@
+"""What is said beside a wait for a closing Pump must not end that wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.client.closing import Waiting, waits_for
+from include.errors import BadRecord, BinlogError, ClusterUnavailable
+from include.model.node import NodeState, NodeStatus
+from include.model.tso import Tso
+from include.registry.file import FileCluster
+
+CLOSING = NodeStatus(node_id="p", host="nowhere:1", state=NodeState.CLOSING, max_commit_ts=Tso(5))
+
+
+@pytest.mark.row("P13")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClusterUnavailable("away"),
+        BadRecord("a consumer's record", path="d1", offset=0, reason="no JSON"),
+        OSError("disk"),
+    ],
+)
+def test_a_registry_that_cannot_be_read_says_nothing_and_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BinlogError | OSError
+) -> None:
+    def unreadable(*_: object) -> list[NodeStatus]:
+        raise error
+
+    monkeypatch.setattr(FileCluster, "nodes", unreadable)
+    assert waits_for(FileCluster(tmp_path / "cluster"), CLOSING) == Waiting(node_id="p")
