@@ -9,14 +9,14 @@ compressed is inflated by the same rule.
 
 The oldest may be as large as a message may be. If it does not move while others wait it becomes the youngest: after
 `Limits.stalled_s` in which it grew by less than a quarter of a stream's window, unless it is the server that does not
-read.
+read, or that inflates what is there.
 
 Bound: the requests beside the oldest hold `Limits.assembling_most` bytes at most, all together no more than that, a
 message and a stream's window (and one frame, or step of inflating, for the moment in which it is counted). Credit makes
 no more than `assembling` of what they hold, without it each stream brings its first window, and one that was the oldest
 may have had more. Where all that comes to more than the bound, what would go over it is refused with UNAVAILABLE, after
-requests that have lost their favour and have not moved since. An oldest that loses it with so much that the bound would
-not hold is refused itself.
+requests that have lost their favour and have not moved since, and others that have stood still for as long without
+asking for credit. An oldest that loses its favour with so much that the bound would not hold is refused itself.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Assembly:
         self._paused = paused
         self.held = 0  # by all calls
         self._calls: OrderedDict[Call, int] = OrderedDict()  # what each holds, oldest first; and those that wait
-        self._grew: dict[Call, float] = {}  # when each last did
+        self._grew: dict[Call, tuple[float, int]] = {}  # when each had last grown by a quarter window, and to what
         self._waiting: OrderedDict[Call, int] = OrderedDict()  # and how much more each asks for
         self._coming: dict[Call, int] = {}  # what each may bring without more credit
         self._coming_bytes = 0
@@ -60,7 +60,7 @@ class Assembly:
 
     def lets(self, call: Call, size: int) -> bool:
         """Whether a call may take so much more. If not, its `go_on` is called when it may."""
-        if call is self._favoured or self._favoured is None or self._has_room(size):
+        if call is self._favoured or self._favoured is None or (not self._waiting and self._has_room(size)):
             if call in self._calls:
                 self._comes(call, self._coming.get(call, 0) + size)
             return True
@@ -82,19 +82,35 @@ class Assembly:
         if change > 0:
             return self._grown(call)
         if change:
+            if call is self._favoured and call in self._calls:
+                self.moved(call)
             self._go_on()
         return None
 
+    def moved(self, call: Call) -> None:
+        """It has, though it does not hold more: a step of inflating, a message that is complete."""
+        if call in self._calls:
+            self._mark(call)
+            if call is self._favoured:
+                self._moves(self._now())
+
+    def resumed(self) -> None:
+        """The server reads again: what stood still did so for its sake."""
+        self._moves(self._now())
+
     def complete(self, call: Call) -> None:
         """A message of it is, and more follow: others have their turn."""
-        if call is self._favoured and self._waiting:
+        if call is self._favoured and self._waiting and self.held <= self._limits.assembling_most:
             self._calls.move_to_end(call)
             self._go_on()
 
     def settled(self, call: Call) -> None:
         """The peer has sent everything: nothing is to be asked for."""
-        if self._waiting.pop(call, None) is not None:
-            if not self._calls[call]:
+        if call in self._calls:
+            self._waiting.pop(call, None)
+            if self._calls[call]:
+                self._comes(call, 0)
+            else:
                 self._forget(call)
             self._go_on()
 
@@ -145,13 +161,33 @@ class Assembly:
         self._still.pop(call, None)
 
     def _grown(self, call: Call) -> Refusal | None:
-        self._grew[call] = self._now()
-        self._still.pop(call, None)
+        grew = self._grew.get(call)
+        if grew is None or self._calls[call] - grew[1] >= self._limits.stream_window // 4:
+            self._mark(call)
         if self._favoured is None:
             self._favour_oldest()
-        while self._still and self._over(call):
-            next(iter(self._still)).refuse(self._refusal())
+        while self._over(call) and (dead := self._dead(call)) is not None:
+            dead.refuse(self._refusal())
         return self._refusal() if self._over(call) else None
+
+    def _mark(self, call: Call) -> None:
+        self._grew.pop(call, None)  # the stalest are first
+        self._grew[call] = self._now(), self._calls[call]
+        self._still.pop(call, None)
+
+    def _dead(self, call: Call) -> Call | None:
+        """One that stands still by its own fault."""
+        for each in self._still:
+            if each is not call:
+                return each
+        if not self._paused():
+            before = self._now() - self._limits.stalled_s
+            for each, (when, _) in self._grew.items():
+                if when > before:
+                    break
+                if each is not call and each is not self._favoured and each not in self._waiting:
+                    return each
+        return None
 
     def _over(self, call: Call) -> bool:
         limits = self._limits
@@ -170,11 +206,14 @@ class Assembly:
         oldest = next(iter(self._calls), None)
         if oldest is not self._favoured:
             self._favoured = oldest
-            since = self._now()
+            self._moves(self._now())
             # One that did not wait could have moved before.
-            if oldest is not None and oldest not in self._waiting:
-                since = self._grew.get(oldest, since)
-            self._moves(since)
+            if oldest is not None and oldest not in self._waiting and oldest in self._grew:
+                self._since, self._had = self._grew[oldest]
+            if self._bucket:
+                self._deadlines.discard(self._bucket, self)
+                self._bucket = 0
+                self._watch()
 
     def _go_on(self) -> None:
         """Let the oldest take more, and as many others as there is room for."""
@@ -196,6 +235,7 @@ class Assembly:
         if self._calls[call]:
             # Not all of them are let in before the first has sent anything.
             self._comes(call, self._coming.get(call, 0) + size)
+            self._mark(call)  # it stood still for our sake
         else:
             self._forget(call)
         call.go_on()

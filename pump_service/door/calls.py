@@ -70,9 +70,13 @@ class Call:
 
     def coming(self) -> int:
         """Bytes of the request that may come without more credit."""
-        if self._messages or self._half_closed:
+        if self._messages or self._half_closed or self._assembler.inflating:
             return 0
-        return min(self._stream.recv_window, self._assembler.missing)
+        return max(min(self._stream.recv_window, self._assembler.missing), 0)
+
+    def needs_credit(self) -> bool:
+        """Whether the windows that it has are less than what is missing."""
+        return self.done or self._assembler.missing > self._stream.recv_window
 
     def go_on(self) -> None:
         """More of the request may come."""
@@ -88,6 +92,8 @@ class Call:
             self._take(messages)
         if not self.done and (refusal := self._assembly.count(self, self._holding())) is not None:
             self.refuse(refusal)
+        elif messages and not self.done:
+            self._assembly.complete(self)
 
     def _inflate_soon(self) -> None:
         if self._assembler.inflating and not self._inflates and not self.done:
@@ -100,6 +106,7 @@ class Call:
         if self.done or not self._may_inflate():
             return
         self._let = False
+        self._assembly.moved(self)
         self._got(self._assembler.inflate())
         if self._assembler.inflating:
             self._inflate_soon()
@@ -160,6 +167,7 @@ class Call:
             self._connection.deadlines.discard(self._bucket, self)
         self._assembly.leave(self)
         self._messages = []
+        self._assembler.drop()
 
     def ended(self) -> None:
         """Somebody else has answered it (a group)."""
@@ -211,7 +219,6 @@ class HandlerCall(Call):
         self._stream.held += sum(map(len, messages))
         self._connection.held(sum(map(len, messages)))
         self._requests.put(messages)
-        self._assembly.complete(self)
 
     def _complete(self) -> None:
         if self._requests is not None:
@@ -233,7 +240,13 @@ class HandlerCall(Call):
 
     def coming(self) -> int:
         """Bytes of the request that may come without more credit."""
-        return super().coming() if self._requests is None else self._stream.recv_window
+        if self._requests is None:
+            return super().coming()
+        return 0 if self._half_closed else max(self._stream.recv_window, 0)
+
+    def needs_credit(self) -> bool:
+        """Of a stream of requests there may always be more."""
+        return self._requests is not None or super().needs_credit()
 
     def _holding(self) -> int:
         # What is inflated may be a thousand times as much as the windows let through.
@@ -246,6 +259,8 @@ class HandlerCall(Call):
         self._connection.held(-size)
         self._connection.credit(self._stream)
         self._assembly.count(self, self._holding())
+        if self._head.gzip:
+            self._assembly.complete(self)
         self._inflate_soon()
 
     def _may_inflate(self) -> bool:

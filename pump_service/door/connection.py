@@ -405,7 +405,7 @@ class Connection(asyncio.Protocol):
         free = stream.uncredited - stream.held
         if free < self.limits.stream_window // 4 or stream.remote_closed or self.closed:
             return
-        if stream.call is None or stream.call.lets(free):
+        if stream.call is None or (stream.call.needs_credit() and stream.call.lets(free)):
             self.give(stream)
 
     def give(self, stream: Stream) -> None:

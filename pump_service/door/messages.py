@@ -48,6 +48,10 @@ class Assembler:
         """Bytes in memory."""
         return self.held + (self._inflation.size if self._inflation is not None else 0)
 
+    def drop(self) -> None:
+        """Nobody wants what is held."""
+        self._chunks, self._inflation, self.held = [], None, 0
+
     def inflate(self) -> list[bytes] | Refusal:
         """One step; complete messages or a Refusal as `feed` gives them."""
         assert self._inflation is not None  # noqa: S101 - the caller has looked

@@ -151,6 +151,7 @@ class Server:
         """Read again."""
         if self.paused:
             self.paused = False
+            self.assembly.resumed()
             for connection in self._connections:
                 connection.resume("server")
 
