@@ -78,6 +78,7 @@ def _before() -> None:
         if running & _LIBRARY and not collected:
             gc.collect()  # a channel that nobody closed may lie in a cycle; the child would end in its handler
             collected = True
+            began = time.monotonic()  # in a large process that alone takes as long as the wait may
         if _LAST_THREAD in running:
             longest = _LONGEST_LAST_S
         if time.monotonic() - began > longest:

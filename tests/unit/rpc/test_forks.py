@@ -183,6 +183,22 @@ def test_where_others_have_threads_one_look_without_any_of_grpcs_is_not_believed
     assert not looks
 
 
+def test_the_time_that_collecting_takes_is_not_taken_from_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [({"event_engine"}, False), (set[str](), True)]
+    monkeypatch.setattr(forks, "_library_runs", lambda: looks.pop(0))
+    now = [0.0]
+    monkeypatch.setattr(forks.time, "monotonic", lambda: now[0])
+
+    def collect() -> int:
+        now[0] += 2 * forks._LONGEST_S
+        return 0
+
+    monkeypatch.setattr(forks.gc, "collect", collect)
+    forks._before()
+    forks._in_parent()
+    assert not looks
+
+
 _NEW = """
 import os, signal, sys, time
 import grpc
