@@ -63,9 +63,16 @@ class CollectedCommits:
         return sum(len(piece.rows) for piece in self._pieces)
 
     def load(self) -> None:
-        """Read the pairs."""
+        """Read the pairs. Raises OSError."""
         if not self._fs.exists(self._path):
             return
+        # What counts from here on is never written again, and its keys and files go: a process that was killed may have
+        # written it without the sync.
+        handle = self._fs.open_log(self._path)
+        try:
+            handle.sync()
+        finally:
+            handle.close()
         data = self._fs.read(self._path)
         # The end of an append that was not synced may be half a pair, or zeros: its keys were not removed. Half a pair
         # is written over by the next.

@@ -314,7 +314,10 @@ class Indexer:
         # Under 0 the index has rollbacks. A commit of 0 is refused now; a log of another writer may have one.
         orphan = not waited and (start == 0 or self._pointer_of(start) is None)
         if orphan and self._replaying and commit <= self._gc_point() and not self._pending.knows(start, commit):
-            # Collected: consumers have it, its prewrite went with its file.
+            # Collected: consumers have it, its prewrite went with its file. Its own key did not have to go: it may lie
+            # above what was deleted. A repeat must find it as it would have before the index was lost.
+            if not collides:
+                self._put(commit, pointer, turn)
             self.pairing.passed(0, pointer)
             return
         if (late or orphan) and not self._pending.knows(start, commit):

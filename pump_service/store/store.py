@@ -810,6 +810,8 @@ class Store:
         if upto < limit.deletion_limit:
             # What could not be noted stays, with every file that has it.
             limit = gc.Limit(deletion_limit=Tso(upto), held_by=[*limit.held_by, HELD_BY])
+            # Killed before this, the higher one stays there until the next run: it says what may go, not what went.
+            self._gc.save(self.gc_point, limit.deletion_limit)
             files = list(takewhile(lambda file: file.max_ts < upto, files))
         freed_bytes = 0
         for file in files:

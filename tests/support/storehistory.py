@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from include.errors import PumpReadOnly
+from pump_service.store.collected import HELD_BY, CollectedCommits
 from pump_service.store.frame import read_meta
 from pump_service.store.store import Item, Store
 from tests.support.crashfs import CrashFs, Image
@@ -36,6 +38,8 @@ from tests.support.syncs import attached_stores
 TAILS = ("nothing", "half", "all", "holes")
 INDEXES = ("kept", "lost", "behind", "holes")
 SMALL = {"value_log_file_bytes": 4096}
+# Start ts and commit ts of a transaction that lies across what GC deletes.
+ACROSS = (1, 97)
 
 
 class History:
@@ -52,11 +56,20 @@ class History:
 
 
 def run(data_dir: Path, seed: int) -> tuple[list[Image], History]:
-    """A workload with rotation, rollbacks, fakes, a late commit, an orphan, a full disk, a large record and a GC run."""
-    chance = random.Random(seed)
+    """A workload with rotation, rollbacks, fakes, a late commit, an orphan, a full disk, a large record and GC runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Every commit is one that its client may repeat, and few of them can be noted.
+        patch.setattr("pump_service.store.store.YOUNGER_THAN_MS", 1 << 60)
+        patch.setattr("pump_service.store.store.CollectedCommits", partial(CollectedCommits, most=7, piece=4))
+        patch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 6)
+        return _run(data_dir, random.Random(seed))
+
+
+def _run(data_dir: Path, chance: random.Random) -> tuple[list[Image], History]:
     history = History()
     fs = CrashFs(data_dir, history.note)
     store = Store.open(settings(data_dir, **SMALL, reserve_bytes=65536, index_write_buffer_bytes=65536), fs=fs)
+    _collect_across(store, history)
     ts = 100
     open_starts: list[int] = []
     for step in range(36):
@@ -92,13 +105,13 @@ def run(data_dir: Path, seed: int) -> tuple[list[Image], History]:
             open_starts.append(ts)
         if step == 12:
             ts += 10
-            odd = [commit(5, ts), commit(6, 7)]  # an orphan; one that is late as well
+            odd = [commit(5, ts), commit(6, 107)]  # an orphan; one that is late as well
             history.sent += odd
             assert write(store, *odd) == [None, None]
             history.answered += odd
             settle(store)
             assert len(store.orphans()) == 2
-            history.pending = {(5, ts), (6, 7)}
+            history.pending = {(5, ts), (6, 107)}
             for start, commit_ts in history.pending:
                 store.accept(start, commit_ts, "test")
         if step == 18:
@@ -108,6 +121,23 @@ def run(data_dir: Path, seed: int) -> tuple[list[Image], History]:
     assert fs.full is None, "the disk was full once"
     store.close()
     return fs.images, history
+
+
+def _collect_across(store: Store, history: History) -> None:
+    """Before anything holds GC: it notes what it removes, until a commit stays whose prewrite went with its file."""
+    first = [prewrite(ACROSS[0], b"across")]
+    for start in range(10, 90, 10):
+        first += [prewrite(start, bytes(700)), commit(start, start + 5)]
+    for group in (first[:13], first[13:], [commit(*ACROSS), fake(ACROSS[1] + 2)]):
+        history.sent += group
+        assert not any(write(store, *group))
+        history.answered += group
+        settle(store)
+    history.gc_point = ACROSS[1] + 2
+    report = store.collect({"archive": history.gc_point}, 1 << 60)
+    assert HELD_BY in report.held_by
+    assert (report.gc_point, report.deletion_limit, report.freed_files) == (history.gc_point, 65, 1)
+    assert store.find(ACROSS[1]) is not None
 
 
 def crashed_store(how: str) -> tuple[list[Image], History]:
@@ -129,7 +159,7 @@ def check_image(image: Image, history: History, tmp_path: Path, tail: str, index
     store = open_store(directory, **SMALL)
     try:
         _check_found(store, answered, {item.payload for item in history.sent}, pending, where)
-        _check_it_goes_on(store)
+        _check_it_goes_on(store, answered, where)
     finally:
         store.close()
     if image.number % 5 == 0:
@@ -154,7 +184,9 @@ def _check_found(
         ts = item.commit_ts if item.tp else item.start_ts
         if ts > floor:
             assert store.find(ts) == item.payload, f"{where}: {ts} was answered and is gone"
+    # The deletion limit may be lower again than what an earlier run has deleted.
     collected = {start for start in starts if start < store.deletion_limit}
+    collected |= {item.start_ts for item in answered if item.tp == 1 and item.commit_ts <= floor}
     waiting = {each.start_ts for each in store.unresolved(1000)}
     assert starts - resolved - collected <= waiting, f"{where}: an unresolved prewrite is forgotten"
     # Whatever lies at or below the watermark is in the stream.
@@ -168,7 +200,14 @@ def _check_found(
     assert {(item.start_ts, item.commit_ts) for item in answered if item.tp == 1 and item.start_ts in (5, 6)} <= known
 
 
-def _check_it_goes_on(store: Store) -> None:
+def _check_it_goes_on(store: Store, answered: list[Item], where: str) -> None:
     left = [rollback(each.start_ts) for each in store.unresolved(1000)]
-    store_all(store, *left, prewrite(1 << 41), commit(1 << 41, (1 << 41) + 1))
+    # A client whose answer was lost repeats its commit, be it collected or not: that is no late one, and no orphan.
+    repeated = [
+        item for item in answered
+        if item.tp == 1 and item.start_ts not in (5, 6) and item.commit_ts <= store.gc_point
+    ]  # fmt: skip
+    before = store.late(), store.orphans()
+    store_all(store, *left, *repeated, prewrite(1 << 41), commit(1 << 41, (1 << 41) + 1))
+    assert (store.late(), store.orphans()) == before, f"{where}: a repeated commit is taken for another"
     assert store.watermark == (1 << 41) + 1

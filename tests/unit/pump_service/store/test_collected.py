@@ -10,7 +10,7 @@ import pytest
 
 from pump_service.store.collected import FILE_NAME, CollectedCommits
 from pump_service.store.fs import REAL_FS
-from tests.support.crashfs import FaultyFs, failing
+from tests.support.crashfs import CrashFs, FaultyFs, failing
 
 pytestmark = pytest.mark.row("P11")
 
@@ -98,6 +98,33 @@ def test_an_append_that_was_cut_anywhere_costs_nothing_that_was_noted(tmp_path: 
             assert all(pair in after for pair in first)
             assert after.add(third, 0)
             assert all(pair in opened(tmp_path) for pair in (*first, *third))
+
+
+def test_what_a_killed_process_had_not_synced_counts_when_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is new to the next process, so that no other sync would come before its keys go."""
+    fs = CrashFs(tmp_path / "data", lambda: None)
+    (tmp_path / "data").mkdir()
+    kept = CollectedCommits(fs, tmp_path / "data")
+    assert kept.add([(1, 2)], 0)
+
+    def killed(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.support.crashfs._CrashHandle.sync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            kept.add([(3, 4)], 0)
+    again = CollectedCommits(fs, tmp_path / "data")
+    again.load()
+    assert again.add([(3, 4)], 0)
+    # Now its keys may go; and now the power is lost.
+    fs._take("power")
+    fs.images[-1].lay_out(tmp_path / "found", tail="nothing", index="lost")
+    found = opened(tmp_path / "found")
+    assert (1, 2) in found
+    assert (3, 4) in found
 
 
 def test_a_write_that_fails_notes_nothing_and_the_next_one_does(tmp_path: Path) -> None:

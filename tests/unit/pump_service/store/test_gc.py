@@ -384,6 +384,59 @@ def test_of_young_commits_only_so_many_go_as_can_be_noted_and_the_rest_when_it_i
     store.close()
 
 
+@pytest.mark.row("P11", "P5")
+@pytest.mark.parametrize(
+    ("most", "point", "holder", "limit"),
+    [
+        (20, 500, None, 205),  # what can be noted ends between its prewrite and it
+        (10_000, 252, None, 252),  # the checkpoint is this very commit
+        (10_000, 500, 200, 200),  # an old transaction that is still open
+    ],
+)
+def test_a_commit_that_stays_without_its_prewrite_is_found_by_its_repeat_after_the_index_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, point: int, holder: int | None, limit: int
+) -> None:
+    monkeypatch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 4)
+    monkeypatch.setattr("pump_service.store.store.CollectedCommits", partial(CollectedCommits, most=most))
+    store = open_store(tmp_path, **SMALL)
+    now = compose(int(time.time() * 1000))
+    store_all(store, prewrite(now + 1))
+    transactions(store, now + 10, 24)
+    store_all(store, commit(now + 1, now + 252))
+    transactions(store, now + 260, 40)
+    if holder is not None:
+        store_all(store, prewrite(now + holder + 3))
+        limit = holder + 3
+    report = store.collect({"archive": now + point}, FAR)
+    assert (report.gc_point, report.deletion_limit) == (now + point, now + limit)
+    # So do all that show it, also after a restart.
+    assert store.status().deletion_limit == now + limit
+    assert json.loads((tmp_path / "pumphouse" / "gc.json").read_bytes())["deletion_limit"] == now + limit
+    assert report.freed_files > 1, "its prewrite is gone"
+    assert store.find(now + 252) is not None
+    expected = pull_all(store, after=now + point)
+    store.close()
+    shutil.rmtree(tmp_path / "kv")
+    for repeats in (1, 2):
+        store = open_store(tmp_path, **SMALL)
+        assert store.deletion_limit == now + limit
+        store_all(store, commit(now + 1, now + 252))
+        assert store.late() == store.orphans() == []
+        assert store.status().duplicate_commits >= repeats
+        assert pull_all(store, after=now + point) == expected
+        assert store.pull(now + point, max_bytes=1 << 20, strict=True).last > now + point
+        store.close()
+    # It holds nothing, and goes when its time has come.
+    monkeypatch.setattr("pump_service.store.store.YOUNGER_THAN_MS", -3_600_000)
+    store = open_store(tmp_path, **SMALL)
+    if holder is not None:
+        store_all(store, rollback(now + holder + 3))
+    report = store.collect({"archive": now + 600}, FAR)
+    assert report.deletion_limit == now + 600
+    assert store.find(now + 252) is None
+    store.close()
+
+
 def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store._gc_running.acquire()
