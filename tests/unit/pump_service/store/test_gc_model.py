@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from include.errors import PositionCollected
+from pump_service.store.collected import CollectedCommits
 from pump_service.store.store import Store
 from tests.support.storekit import (
     commit,
@@ -123,6 +125,13 @@ class Model:
         assert report.deletion_limit <= report.gc_point
         self.point = int(report.gc_point)
 
+    def repeat(self) -> None:
+        """A client whose answer was lost sends its commit again, be it collected or not."""
+        before = self.store.late(), self.store.orphans()
+        for ts in self.chance.sample(sorted(self.committed), min(5, len(self.committed))):
+            store_all(self.store, commit(self.committed[ts][0], ts))
+        assert (self.store.late(), self.store.orphans()) == before, "a repeated commit is a duplicate"
+
     def restart(self) -> None:
         """Stopped, or killed (a copy of what lies there while it runs), with or without its index."""
         old, how = self.store, self.chance.choice(["stopped", "killed", "without index"])
@@ -172,18 +181,36 @@ def directory() -> Iterator[Path]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_is_needed_is_freed(seed: int, directory: Path) -> None:
-    model = Model(directory, seed)
+    check(Model(directory, seed))
+
+
+@pytest.mark.parametrize("most", [20, 1000])
+def test_so_it_is_while_clients_repeat_their_commits(
+    most: int, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are young; with a small ``most`` GC mostly ends where no more can be noted."""
+    monkeypatch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 4)
+    monkeypatch.setattr("pump_service.store.store.CollectedCommits", partial(CollectedCommits, most=most, piece=8))
+    monkeypatch.setattr("pump_service.store.store.YOUNGER_THAN_MS", 1 << 60)
+    model = Model(directory, most)
+    check(
+        model, [model.repeat] * 4, lambda: monkeypatch.setattr("pump_service.store.store.YOUNGER_THAN_MS", -3_600_000)
+    )
+
+
+def check(model: Model, more: Sequence[Callable[[], None]] = (), at_the_end: Callable[[], None] = int) -> None:
     steps = (
         [model.begin] * 3
         + [model.prewrite] * 8
         + [model.outcome] * 9
         + [model.late, model.orphan, model.accept, model.collect]
     )
-    steps += [model.collect, model.restart]
+    steps += [model.collect, model.restart, *more]
     for number in range(160):
         model.chance.choice(steps)()
         if number % 4 == 0:
             model.check()
+    at_the_end()
     # And nothing is kept for ever: when all is settled and confirmed, all but the newest file goes.
     model.settle_all()
     while any(ts not in model.accepted for ts in model.held):
