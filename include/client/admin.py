@@ -9,6 +9,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from urllib.parse import quote
@@ -25,7 +26,7 @@ from include.proto.pumphouse_pb2_grpc import PumpBatchStub
 from include.registry.base import Cluster
 from include.rpc.channel import open_channel
 from include.rpc.status import TLS_HINT, from_rpc_error
-from include.rpc.tls import client_ssl_context
+from include.rpc.tls import http_connection
 from include.settings import TlsSettings
 
 # A Pump writes its status every 2 s; one that is silent for so long is not running.
@@ -302,16 +303,11 @@ def _said(answer: TriggerGcResponse, name: str) -> int | None:
 
 
 def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dict[str, Any]:
-    context = client_ssl_context(tls)
-    connection = (
-        http.client.HTTPConnection(host, timeout=HTTP_TIMEOUT_S)
-        if context is None
-        else http.client.HTTPSConnection(host, timeout=HTTP_TIMEOUT_S, context=context)
-    )
     try:
-        connection.request("PUT", path)
-        response = connection.getresponse()
-        body = response.read()
+        with closing(http_connection(host, tls, HTTP_TIMEOUT_S)) as connection:
+            connection.request("PUT", path)
+            response = connection.getresponse()
+            body = response.read()
     except (OSError, http.client.HTTPException) as error:
         # One that takes the connection and ends it without an answer runs.
         cut = isinstance(error, (ssl.SSLError, ConnectionResetError, http.client.BadStatusLine))
@@ -320,8 +316,6 @@ def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dic
             hint=TLS_HINT if cut else f"only a running {name} can pause or drain: start it, then ask again",
             node_id=node_id,
         ) from error
-    finally:
-        connection.close()
     try:
         answer = json.loads(body)
         if isinstance(answer, dict):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import http.client
 import re
 import time
+from contextlib import closing
 from dataclasses import dataclass
 
 from include.errors import BinlogError
 from include.model.node import NodeState, NodeStatus
 from include.model.tso import Tso, compose, physical_ms, show
-from include.rpc.tls import client_ssl_context
+from include.rpc.tls import http_connection
 from include.settings import TlsSettings
 
 HTTP_TIMEOUT_S = 5.0
@@ -99,18 +100,10 @@ def told_gc_point(pump: NodeStatus, tls: TlsSettings) -> Tso | None:
 def _metrics(host: str, tls: TlsSettings) -> bytes:
     """As much of them as comes in time: a peer that sends byte by byte holds nobody up."""
     until = time.monotonic() + HTTP_TIMEOUT_S
-    context = client_ssl_context(tls)
-    connection = (
-        http.client.HTTPConnection(host, timeout=HTTP_TIMEOUT_S)
-        if context is None
-        else http.client.HTTPSConnection(host, timeout=HTTP_TIMEOUT_S, context=context)
-    )
-    try:
+    with closing(http_connection(host, tls, HTTP_TIMEOUT_S)) as connection:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
         read = b""
         while len(read) < _METRICS_BYTES and time.monotonic() < until and (piece := answer.read1(_PIECE)):
             read += piece
         return read
-    finally:
-        connection.close()

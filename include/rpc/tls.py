@@ -6,6 +6,7 @@ the Go tools do: then one is required, signed by the CA, and its common name mus
 
 from __future__ import annotations
 
+import http.client
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -63,6 +64,14 @@ def client_ssl_context(tls: TlsSettings) -> ssl.SSLContext | None:
         with _usable(tls, "cert", "key"):
             context.load_cert_chain(_path(tls.cert, "cert"), _path(tls.key, "key"))
     return context
+
+
+def http_connection(addr: str, tls: TlsSettings, timeout_s: float) -> http.client.HTTPConnection:
+    """To ``host:port``, not yet open. `http.client.InvalidURL` where that is none."""
+    context = client_ssl_context(tls)
+    if context is None:
+        return http.client.HTTPConnection(addr, timeout=timeout_s)
+    return http.client.HTTPSConnection(addr, timeout=timeout_s, context=context)
 
 
 def check_grpc_peer(auth_context: Mapping[str, Any], tls: TlsSettings, *, peer: str = "") -> None:
