@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gzip
+import random
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
@@ -14,7 +16,8 @@ import pytest
 from pump_service.door import frames as f
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
-from tests.support.doorkit import GROUP, UNARY, UP, Echo, Peer, frame, prefixed
+from tests.support.doorkit import BOTH, GROUP, UNARY, UP, Echo, Peer, frame, prefixed
+from tests.unit.pump_service.door.test_turn import StillLoop, still
 
 pytestmark = pytest.mark.row("P15", "W1")
 KIB, MIB = 1 << 10, 1 << 20
@@ -32,6 +35,22 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         asyncio.run(asyncio.wait_for(test(), 60))
 
     return runs
+
+
+def run_still(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """On a loop whose time moves only when the test says so."""
+
+    @functools.wraps(test)
+    def runs() -> None:
+        with asyncio.Runner(loop_factory=StillLoop) as runner:
+            runner.run(test())
+
+    return runs
+
+
+def packed(message: bytes) -> bytes:
+    data = gzip.compress(message, 1)
+    return b"\1" + struct.pack(">I", len(data)) + data
 
 
 class Sender:
@@ -386,3 +405,223 @@ async def test_a_stream_that_has_ended_asks_for_nothing_while_its_handler_still_
     call = sender.peer.connection.streams[stream].call
     assert call not in server.assembly._waiting
     assert call not in server.assembly._calls
+
+
+async def passes(seconds: float, *senders: Sender) -> None:
+    """Time of a `StillLoop`, and what is due then."""
+    still().now += seconds
+    for _ in range(6):
+        await asyncio.sleep(0)
+    for sender in senders:
+        sender.hear()
+
+
+def limits_of(assembling: int, most: int, message: int = 4 * MIB) -> Limits:
+    """A peer may stand still for a second."""
+    return Limits(
+        message=message, stream_window=64 * KIB, connection_window=MIB, assembling=assembling, assembling_most=most,
+        stalled_s=1.0,
+    )  # fmt: skip
+
+
+def codes(*senders: Sender) -> set[int]:
+    return {code for sender in senders for code, _ in sender.status.values()}
+
+
+@run_still
+async def test_a_message_of_a_compressed_stream_may_be_larger_than_what_is_held_beside_the_oldest() -> None:
+    server = serve(limits_of(MIB, 2 * MIB, 16 * MIB))
+    sender, others = Sender(server), Sender(server)
+    stream = sender.open(b"", UP, ("grpc-encoding", "gzip"))
+    sender.unsent[stream] = packed(bytes(8 * MIB)) * 2
+    sender.send(stream, 1000)
+    for _ in range(20):
+        others.open(bytes(MIB))
+    for _ in range(10):
+        await others.step()
+    assert server.assembly._waiting
+    idle = 0
+    while sender.unsent or others.unsent:
+        idle = 0 if await sender.step() + await others.step() else idle + 1
+        assert idle < 100, "nobody may send"  # while a step is inflated
+    await passes(0.1, sender, others)
+    assert len(sender.status) + len(others.status) == 21
+    assert codes(sender, others) == {0}
+
+
+@run_still
+async def test_an_oldest_that_the_server_inflates_moves_though_it_does_not_grow() -> None:
+    server = serve(limits_of(MIB, 2 * MIB, 8 * MIB))
+    sender, others = Sender(server), Sender(server)
+    large = sender.open(b"", UNARY, ("grpc-encoding", "gzip"))
+    sender.unsent[large] = packed(random.Random(1).randbytes(6 * MIB))
+    while large in sender.unsent:
+        sender.send(large)
+    call = sender.peer.connection.streams[large].call
+    for _ in range(20):
+        others.open(bytes(MIB))
+    while sum([others.send(n) for n in others.unsent]):
+        pass
+    assert call is server.assembly._favoured
+    assert server.assembly._waiting
+    began = still().now
+    while call is server.assembly._favoured and not sender.status:
+        still().now += 0.4  # the loop has other work between two steps
+        await asyncio.sleep(0)
+        sender.hear()
+    assert still().now - began > 1.5
+    while not sender.status:  # the answer goes out piece by piece
+        await passes(0.1, sender)
+        assert still().now - began < 60
+    assert sender.status == {large: (0, "")}
+
+
+@run_still
+async def test_requests_that_stand_still_without_asking_for_more_lock_nobody_out() -> None:
+    server = serve(limits_of(512 * KIB, MIB))
+    dead, others = Sender(server), Sender(server)
+    while server.assembly._beside() + 15 * KIB <= MIB:
+        dead.send(dead.open(bytes(200 * KIB)), 15 * KIB)  # less than what is worth credit
+    assert not server.assembly._waiting
+    early = others.open(bytes(60 * KIB))
+    while early in others.unsent:
+        others.send(early)
+    assert others.status[early][0] == grpc.StatusCode.UNAVAILABLE.value[0]
+    assert not dead.status
+    await passes(1.5)
+    for _ in range(3):
+        n = others.open(bytes(60 * KIB))
+        while n in others.unsent:
+            assert others.send(n)
+        await passes(0.1, others, dead)
+        assert others.status[n] == (0, "")
+    assert codes(dead) == {grpc.StatusCode.UNAVAILABLE.value[0]}
+    assert len(dead.status) < 10
+
+
+async def waited(sender: Sender, live: Sequence[int], trickles: Callable[[], None] = lambda: None) -> float:
+    """Seconds until these are answered."""
+    began = still().now
+    while not sender.status.keys() >= set(live):
+        if not await sender.step():
+            trickles()
+            await passes(0.1, sender)
+        assert still().now - began < 60
+    assert codes(sender) == {0}
+    return still().now - began
+
+
+@run_still
+async def test_those_that_stand_still_together_are_waited_for_once() -> None:
+    server = serve(limits_of(64 * KIB, 16 * MIB))
+    dead, others = Sender(server), Sender(server)
+    live = []
+    for _ in range(8):
+        dead.send(dead.open(bytes(200 * KIB)), 8 * KIB)
+        live.append(others.open(bytes(MIB)))
+        others.send(live[-1])
+    assert await waited(others, live) < 2.0
+
+
+@run_still
+async def test_a_byte_now_and_then_does_not_keep_the_favour() -> None:
+    server = serve(limits_of(MIB, 8 * MIB))
+    tricklers, others = Sender(server), Sender(server)
+    streams = [tricklers.open(bytes(3 * MIB)) for _ in range(20)]
+
+    def trickle() -> None:
+        for n in streams:
+            tricklers.send(n, 1)
+
+    trickle()
+    for _ in range(2):
+        assert await waited(others, [others.open(bytes(MIB))], trickle) < 3.0
+
+
+@run_still
+async def test_a_request_whose_window_covers_what_is_missing_needs_no_credit_and_does_not_wait() -> None:
+    server = serve(limits_of(MIB, 8 * MIB))
+    sender, others = Sender(server), Sender(server)
+    for _ in range(24):
+        others.open(bytes(MIB))
+    for path in (GROUP, UNARY):
+        n = sender.open(bytes(60 * KIB), path)
+        sender.send(n)
+        assert sender.send(n)
+        assert sender.windows[n] == 32 * KIB  # while there was room
+        while await others.step():
+            pass
+        m = sender.open(bytes(60 * KIB), path)
+        sender.send(m)
+        assert sender.send(m)
+        waiting = server.assembly._waiting
+        assert len(waiting) >= 23
+        assert not {sender.peer.connection.streams[each].call for each in (n, m)} & set(waiting)
+        while sender.unsent:
+            sender.send(n) if n in sender.unsent else sender.send(m)
+        await passes(0.1, sender)
+    assert list(sender.status.values()) == [(0, "")] * 4
+
+
+@run_still
+async def test_time_in_which_the_server_did_not_read_is_nobodys() -> None:
+    server = serve(limits_of(MIB, 8 * MIB))
+    sender, others = Sender(server), Sender(server)
+    first = sender.open(bytes(2 * MIB))
+    sender.send(first)
+    call = sender.peer.connection.streams[first].call
+    for _ in range(24):
+        others.open(bytes(MIB))
+    while await others.step():
+        pass
+    assert server.assembly._waiting
+    server.pause_reading()
+    await passes(0.9)
+    server.resume_reading()
+    await passes(0.5)
+    assert call is server.assembly._favoured
+    await passes(0.6)
+    assert call is not server.assembly._favoured
+
+
+@run_still
+async def test_a_call_that_has_ended_holds_nothing_though_its_handler_lingers() -> None:
+    class Linger(Echo):
+        async def both(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await self.go.wait()  # type: ignore[attr-defined]
+            yield b""
+
+    echo = Linger()
+    echo.go = asyncio.Event()  # type: ignore[attr-defined]
+    server = serve(echo=echo)
+    sender = Sender(server)
+    stream = sender.open(bytes(2 * MIB), BOTH, ("grpc-timeout", "300m"))
+    await sender.step()
+    for _ in range(20):
+        sender.send(stream)
+    call = sender.peer.connection.streams[stream].call
+    assert call is not None
+    assert call._assembler.size == server.assembly.held > 256 * KIB
+    await passes(0.5, sender)
+    assert codes(sender) == {grpc.StatusCode.DEADLINE_EXCEEDED.value[0]}
+    assert (call._assembler.size, server.assembly.held) == (0, 0)
+    echo.go.set()  # type: ignore[attr-defined]
+    await passes(0.1)
+
+
+@run_still
+async def test_what_follows_a_message_that_is_being_inflated_is_not_taken_from_what_others_may_bring() -> None:
+    server = serve(limits_of(MIB, 8 * MIB))
+    sender, others = Sender(server), Sender(server)
+    others.send(others.open(bytes(MIB)))
+    large = sender.open(b"", UNARY, ("grpc-encoding", "gzip"))
+    sender.unsent[large] = packed(bytes(3 * MIB)) + bytes(10 * KIB)
+    while large in sender.unsent:
+        assert sender.send(large)
+    call = sender.peer.connection.streams[large].call
+    assert call is not None and call._assembler.inflating
+    assert server.assembly._coming[call] == 0
+    assert server.assembly._coming_bytes == sum(server.assembly._coming.values())
