@@ -21,6 +21,7 @@ asking for credit. An oldest that loses its favour with so much that the bound w
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -57,6 +58,8 @@ class Assembly:
         self._since = 0.0  # when that was last found to move
         self._had = 0  # bytes that it held then
         self._bucket = 0
+        self._stopped = math.inf  # when the server ceased to read, if it does not
+        self._unread_s = 0.0  # for so long it did not read, in all; the times above are without it
 
     def lets(self, call: Call, size: int) -> bool:
         """Whether a call may take so much more. If not, its `go_on` is called when it may."""
@@ -92,11 +95,16 @@ class Assembly:
         if call in self._calls:
             self._mark(call)
             if call is self._favoured:
-                self._moves(self._now())
+                self._moves()
+
+    def stopped(self) -> None:
+        """The server does not read: time stands still for all."""
+        self._stopped = self._now()
 
     def resumed(self) -> None:
-        """The server reads again: what stood still did so for its sake."""
-        self._moves(self._now())
+        """The server reads again."""
+        self._unread_s += self._now() - self._stopped
+        self._stopped = math.inf
 
     def complete(self, call: Call) -> None:
         """A message of it is, and more follow: others have their turn."""
@@ -124,11 +132,12 @@ class Assembly:
 
     def expire(self, now: float) -> None:
         """See whether the oldest moves."""
+        del now
         self._bucket = 0
-        while self._waiting and now - self._since >= self._limits.stalled_s:
+        while self._waiting and not self._paused() and self._reading() - self._since >= self._limits.stalled_s:
             grown = self._calls[self._favoured] - self._had if self._favoured is not None else 0
-            if grown >= self._limits.stream_window // 4 or self._paused():
-                self._moves(now)
+            if grown >= self._limits.stream_window // 4:
+                self._moves()
             else:
                 self._unfavour()
         if self._waiting:
@@ -149,9 +158,13 @@ class Assembly:
         self._coming_bytes += size - self._coming.get(call, 0)
         self._coming[call] = size
 
-    def _moves(self, now: float) -> None:
-        """The oldest does, at this time."""
-        self._since = now
+    def _reading(self) -> float:
+        """A time that stands still while the server does not read."""
+        return min(self._now(), self._stopped) - self._unread_s
+
+    def _moves(self) -> None:
+        """The oldest does."""
+        self._since = self._reading()
         self._had = self._calls[self._favoured] if self._favoured is not None else 0
 
     def _forget(self, call: Call) -> None:
@@ -172,7 +185,7 @@ class Assembly:
 
     def _mark(self, call: Call) -> None:
         self._grew.pop(call, None)  # the stalest are first
-        self._grew[call] = self._now(), self._calls[call]
+        self._grew[call] = self._reading(), self._calls[call]
         self._still.pop(call, None)
 
     def _dead(self, call: Call) -> Call | None:
@@ -181,7 +194,7 @@ class Assembly:
             if each is not call:
                 return each
         if not self._paused():
-            before = self._now() - self._limits.stalled_s
+            before = self._reading() - self._limits.stalled_s
             for each, (when, _) in self._grew.items():
                 if when > before:
                     break
@@ -206,7 +219,7 @@ class Assembly:
         oldest = next(iter(self._calls), None)
         if oldest is not self._favoured:
             self._favoured = oldest
-            self._moves(self._now())
+            self._moves()
             # One that did not wait could have moved before.
             if oldest is not None and oldest not in self._waiting and oldest in self._grew:
                 self._since, self._had = self._grew[oldest]
@@ -252,4 +265,4 @@ class Assembly:
 
     def _watch(self) -> None:
         if not self._bucket:
-            self._bucket = self._deadlines.add(self._since + self._limits.stalled_s, self)
+            self._bucket = self._deadlines.add(self._since + self._limits.stalled_s + self._unread_s, self)

@@ -143,6 +143,7 @@ class Server:
         """
         if not self.paused:
             self.paused = True
+            self.assembly.stopped()
             for connection in self._connections:
                 if connection.feeds:
                     connection.pause("server")

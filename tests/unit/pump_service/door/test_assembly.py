@@ -625,3 +625,42 @@ async def test_what_follows_a_message_that_is_being_inflated_is_not_taken_from_w
     assert call is not None and call._assembler.inflating
     assert server.assembly._coming[call] == 0
     assert server.assembly._coming_bytes == sum(server.assembly._coming.values())
+
+
+@run_still
+async def test_short_pauses_of_the_server_do_not_save_an_oldest_that_sends_nothing() -> None:
+    server = serve(limits_of(MIB, 8 * MIB))
+    sender, other = Sender(server), Sender(server)
+    first = sender.open(bytes(2 * MIB))
+    sender.send(first)
+    call = sender.peer.connection.streams[first].call
+    for _ in range(24):
+        other.open(bytes(MIB))
+    while await other.step():
+        pass
+    for _ in range(4):
+        assert call is server.assembly._favoured
+        await passes(0.48 * server.limits.stalled_s)
+        server.pause_reading()
+        await passes(0.02 * server.limits.stalled_s)
+        server.resume_reading()
+        if call is not server.assembly._favoured:
+            break
+    assert call is not server.assembly._favoured
+
+
+@run_still
+async def test_who_stood_still_while_the_server_did_not_read_is_not_ended_for_it() -> None:
+    server = serve(limits_of(512 * KIB, MIB))
+    sender, other = Sender(server), Sender(server)
+    while server.assembly._beside() + 15 * KIB <= MIB:
+        sender.send(sender.open(bytes(30 * KIB)), 15 * KIB)
+    server.pause_reading()
+    await passes(5 * server.limits.stalled_s)
+    server.resume_reading()
+    late = other.open(bytes(60 * KIB))
+    while late in other.unsent:
+        other.send(late)
+    await passes(0.01, sender, other)
+    assert not sender.status
+    assert other.status
