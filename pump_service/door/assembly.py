@@ -39,14 +39,10 @@ if TYPE_CHECKING:
 class Assembly:
     """Of a server. Calls say what they hold (`count`), ask before they take more (`lets`), and `leave`."""
 
-    def __init__(
-        self, limits: Limits, deadlines: Deadlines, now: Callable[[], float], paused: Callable[[], bool]
-    ) -> None:
-        """``paused``: whether nothing is read for want of room behind the door."""
+    def __init__(self, limits: Limits, deadlines: Deadlines, now: Callable[[], float]) -> None:
         self._limits = limits
         self._deadlines = deadlines
         self._now = now
-        self._paused = paused
         self.held = 0  # by all calls
         self._calls: OrderedDict[Call, int] = OrderedDict()  # what each holds, oldest first; and those that wait
         self._grew: dict[Call, tuple[float, int]] = {}  # when each had last grown by a quarter window, and to what
@@ -98,7 +94,7 @@ class Assembly:
                 self._moves()
 
     def stopped(self) -> None:
-        """The server does not read: time stands still for all."""
+        """The server does not read, for want of room behind the door: time stands still for all."""
         self._stopped = self._now()
 
     def resumed(self) -> None:
@@ -134,7 +130,7 @@ class Assembly:
         """See whether the oldest moves."""
         del now
         self._bucket = 0
-        while self._waiting and not self._paused() and self._reading() - self._since >= self._limits.stalled_s:
+        while self._waiting and not self._paused and self._reading() - self._since >= self._limits.stalled_s:
             grown = self._calls[self._favoured] - self._had if self._favoured is not None else 0
             if grown >= self._limits.stream_window // 4:
                 self._moves()
@@ -157,6 +153,10 @@ class Assembly:
     def _comes(self, call: Call, size: int) -> None:
         self._coming_bytes += size - self._coming.get(call, 0)
         self._coming[call] = size
+
+    @property
+    def _paused(self) -> bool:
+        return self._stopped < math.inf
 
     def _reading(self) -> float:
         """A time that stands still while the server does not read."""
@@ -193,7 +193,7 @@ class Assembly:
         for each in self._still:
             if each is not call:
                 return each
-        if not self._paused():
+        if not self._paused:
             before = self._reading() - self._limits.stalled_s
             for each, (when, _) in self._grew.items():
                 if when > before:

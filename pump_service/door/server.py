@@ -56,7 +56,7 @@ class Server:
         self.routes = Routes(limits.header_list)
         loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(loop)
-        self.assembly = Assembly(limits, self.deadlines, loop.time, lambda: self.paused)
+        self.assembly = Assembly(limits, self.deadlines, loop.time)
         self._connections: set[Connection] = set()
         self._sniffers: set[Sniffer] = set()
         self._servers: list[asyncio.Server] = []

@@ -233,10 +233,10 @@ async def test_an_oldest_that_the_server_itself_does_not_read_keeps_its_turn() -
         others.open(bytes(MIB))
     while await others.step():
         pass
-    server.paused = True  # as `pause_reading` does, but for the transports
+    server.assembly.stopped()  # as `pause_reading` says, but for the transports
     later(server)
     assert not sum([await others.step() for _ in range(5)])
-    server.paused = False
+    server.assembly.resumed()
     later(server)
     assert sum([await others.step() for _ in range(5)])
     await finish(server, [sender, others])
@@ -563,17 +563,22 @@ async def test_a_request_whose_window_covers_what_is_missing_needs_no_credit_and
     assert list(sender.status.values()) == [(0, "")] * 4
 
 
-@run_still
-async def test_time_in_which_the_server_did_not_read_is_nobodys() -> None:
+async def behind_an_oldest_that_sends_nothing_more() -> tuple[Server, Any]:
+    """Large requests that wait, and the call of the oldest."""
     server = serve(limits_of(MIB, 8 * MIB))
     sender, others = Sender(server), Sender(server)
     first = sender.open(bytes(2 * MIB))
     sender.send(first)
-    call = sender.peer.connection.streams[first].call
     for _ in range(24):
         others.open(bytes(MIB))
     while await others.step():
         pass
+    return server, sender.peer.connection.streams[first].call
+
+
+@run_still
+async def test_time_in_which_the_server_did_not_read_is_nobodys() -> None:
+    server, call = await behind_an_oldest_that_sends_nothing_more()
     assert server.assembly._waiting
     server.pause_reading()
     await passes(0.9)
@@ -629,15 +634,7 @@ async def test_what_follows_a_message_that_is_being_inflated_is_not_taken_from_w
 
 @run_still
 async def test_short_pauses_of_the_server_do_not_save_an_oldest_that_sends_nothing() -> None:
-    server = serve(limits_of(MIB, 8 * MIB))
-    sender, other = Sender(server), Sender(server)
-    first = sender.open(bytes(2 * MIB))
-    sender.send(first)
-    call = sender.peer.connection.streams[first].call
-    for _ in range(24):
-        other.open(bytes(MIB))
-    while await other.step():
-        pass
+    server, call = await behind_an_oldest_that_sends_nothing_more()
     for _ in range(4):
         assert call is server.assembly._favoured
         await passes(0.48 * server.limits.stalled_s)
