@@ -2,7 +2,8 @@
 
 One commit or fake from the future would lift the watermark above every commit to come, and all of them would be late.
 Writers and resolvers draw their timestamps from the same cluster as we do, so what lies above a fresh one of ours is
-made up. To ask for each write would be dear: what lies in the milliseconds that have passed since the last question is
+made up. To ask for each write would be dear. A cluster whose clock is this machine's tells what is past by itself
+(`FileTso.past`). Of the others, what lies in the milliseconds that have passed since the last question is
 believed, because the cluster's clock goes on. It may do so in steps (PD's are of 50 ms), or stand still for a while
 where it was ahead of the time of day (a new leader of PD, an etcd:// cluster of machines that disagree): so one that is
 made up can be believed early, by `BELIEVED_S` at most. Whatever was drawn from the cluster is never refused, and never
@@ -12,6 +13,7 @@ above the cluster's clock, so of those that draw their timestamps no commit come
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from include.clock import Clock
 from include.errors import BinlogError, PumpUnavailable
@@ -52,7 +54,9 @@ class Timestamps(Shared[Tso]):
 class Horizon:
     """Asks the cluster only about what it cannot tell by itself. Owned by the event loop."""
 
-    def __init__(self, timestamps: Timestamps, clock: Clock, *, patience_s: float = 0.0) -> None:
+    def __init__(
+        self, timestamps: Timestamps, clock: Clock, *, patience_s: float = 0.0, past: Callable[[], int] | None = None
+    ) -> None:
         """Know nothing yet.
 
         Args:
@@ -60,9 +64,11 @@ class Horizon:
             clock: this machine's.
             patience_s: how long a timestamp may wait until it is believed, rather than cost a question. For clusters
                 whose clock is a server: many commits are of the millisecond in which that was asked last.
+            past: tells the largest timestamp that lies in the past, where that takes no server; does not block.
         """
         self._timestamps = timestamps
         self._patience_s = patience_s
+        self._past = past
         self._clock = clock
 
     def covers(self, ts: int) -> bool:
@@ -71,7 +77,9 @@ class Horizon:
         if ts <= known.latest:
             return True
         elapsed_s = self._clock.monotonic() - known.answered_at
-        return elapsed_s < BELIEVED_S and physical_ms(ts) < known.physical_ms + int(elapsed_s * 1000)
+        if elapsed_s < BELIEVED_S and physical_ms(ts) < known.physical_ms + int(elapsed_s * 1000):
+            return True
+        return self._past is not None and ts <= self._past()
 
     async def reaches(self, ts: int) -> bool:
         """Whether the cluster can have given out a timestamp. Raises PumpUnavailable when it cannot be asked."""

@@ -75,7 +75,10 @@ def build_stages(
     submitter = Submitter(store, settings.queue_bytes, metrics)
     cluster_id = cluster.cluster_id()
     timestamps = Timestamps(cluster, clock)
-    horizon = Horizon(timestamps, clock, patience_s=0.0 if isinstance(cluster, FileCluster) else _PATIENCE_S)
+    if isinstance(cluster, FileCluster):
+        horizon = Horizon(timestamps, clock, past=cluster.past)
+    else:
+        horizon = Horizon(timestamps, clock, patience_s=_PATIENCE_S)
     ingest = Ingest(
         cluster_id=cluster_id,
         horizon=horizon,

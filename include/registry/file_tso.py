@@ -29,6 +29,8 @@ from include.model.tso import Tso, compose
 from include.registry.lock import locked
 
 BOUND_AHEAD_MS = 3_000
+# `FileTso.past` follows the time of day so far beyond the last timestamp.
+PAST_AHEAD_MS = 100
 # last, the bound as it was when last was written, boot id; then the CRC-32C of those.
 _STATE = struct.Struct("<qq16s")
 _CRC = struct.Struct("<I")
@@ -79,16 +81,47 @@ class FileTso:
             os.pwrite(fd, body + _CRC.pack(google_crc32c.value(body)), 0)
         return Tso(ts)
 
+    def past(self) -> int:
+        """The largest timestamp that can be told to lie in the past, with no lock and nothing written; 0 = none.
+
+        It and every smaller one was given out or cannot be any more. That is the last one given out; or the last of
+        the millisecond before this one, which `next` never goes below while the time of day goes on. Should that go
+        back, then `next` is below what was told here by `PAST_AHEAD_MS` at most.
+        """
+        try:
+            fd = os.open(self._state_path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return 0
+        try:
+            state = self._state(fd)
+        except OSError:
+            return 0
+        finally:
+            os.close(fd)
+        if state is None:  # half written, perhaps: no lock is held
+            return 0
+        last, _ = state
+        before = compose(int(self._clock.now() * 1000)) - 1
+        return max(last, min(before, last + compose(PAST_AHEAD_MS)))
+
     def _read(self, fd: int) -> tuple[int, int]:
-        data = os.pread(fd, _STATE_BYTES, 0)
-        if len(data) == _STATE_BYTES:
-            body = data[: _STATE.size]
-            last, bound, boot = _STATE.unpack(body)
-            # Another boot id means that the page cache was lost, and with it perhaps the newest value of `last`.
-            if boot == self._boot and _CRC.unpack(data[_STATE.size :])[0] == google_crc32c.value(body):
-                return last, bound
+        state = self._state(fd)
+        if state is not None:
+            return state
         bound = self._durable_bound()
         return bound, bound
+
+    def _state(self, fd: int) -> tuple[int, int] | None:
+        """The last timestamp and the bound; None where the file does not tell."""
+        data = os.pread(fd, _STATE_BYTES, 0)
+        if len(data) != _STATE_BYTES:
+            return None
+        body = data[: _STATE.size]
+        last, bound, boot = _STATE.unpack(body)
+        # Another boot id means that the page cache was lost, and with it perhaps the newest value of `last`.
+        if boot != self._boot or _CRC.unpack(data[_STATE.size :])[0] != google_crc32c.value(body):
+            return None
+        return last, bound
 
     def _durable_bound(self) -> int:
         try:

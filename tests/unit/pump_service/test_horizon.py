@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from include.model.tso import Tso, compose
 from include.registry.base import Cluster
+from include.registry.file import FileCluster
 from pump_service.horizon import Horizon, Timestamps
 
 pytestmark = pytest.mark.row("P1")
@@ -57,6 +59,46 @@ def questions(*, patience_s: float) -> int:
 def test_commits_wait_a_moment_rather_than_cost_a_question_each() -> None:
     assert questions(patience_s=0.0) > 40
     assert questions(patience_s=0.002) < 5
+
+
+class CountedCluster(FileCluster):
+    """A cluster in a directory that counts how often it draws a timestamp."""
+
+    asked = 0
+
+    def tso(self) -> Tso:
+        self.asked += 1
+        return super().tso()
+
+
+def test_a_cluster_on_this_machine_is_hardly_asked_about_timestamps_of_the_moment(tmp_path: Path) -> None:
+    clock = Server()
+    ours = CountedCluster(tmp_path, clock=clock)
+    theirs = FileCluster(tmp_path, clock=clock)
+    horizon = Horizon(Timestamps(ours, clock), clock, past=ours.past)
+
+    async def run() -> None:
+        for _ in range(200):
+            assert await horizon.reaches(theirs.tso())
+        assert ours.asked == 0  # what was drawn is known to have been drawn
+        for _ in range(1000):  # a client that takes the time of day: 0.3 ms each
+            assert await horizon.reaches(compose(int(clock.monotonic() * 1000)) - 1)
+        assert ours.asked <= 5
+        asked = ours.asked
+        assert not await horizon.reaches(compose(int(clock.moment * 1000) + 110))
+        assert ours.asked > asked
+
+    asyncio.run(run())
+
+
+def test_what_is_past_is_not_taken_for_what_the_cluster_said() -> None:
+    """A past of this machine's clock is true now; should the clock go back, it must not stay believed."""
+    server, pasts = Server(), [compose(1_000_050), compose(1_000_000)]
+    cluster: Cluster = server  # type: ignore[assignment]
+    horizon = Horizon(Timestamps(cluster, server), server, past=lambda: pasts.pop(0))
+    assert horizon.covers(compose(1_000_050))
+    assert not horizon.covers(compose(1_000_050))
+    assert server.asked == 0
 
 
 def test_a_timestamp_from_the_future_is_asked_about_and_refused() -> None:

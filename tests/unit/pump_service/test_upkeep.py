@@ -26,6 +26,7 @@ from pump_service.door.group import Messages
 from pump_service.fakes import FakeWriter
 from pump_service.heartbeat import Registrar
 from pump_service.horizon import Timestamps
+from pump_service.lifecycle import Action
 from pump_service.listen import bind_http, split_address
 from pump_service.metrics import PumpMetrics
 from pump_service.pulls import Pulls
@@ -437,6 +438,42 @@ def test_the_score_falls_with_disk_use_load_and_stored_size_and_is_0_for_a_pump_
     sizes = [score_of(stored=stored) for stored in (0, 100, 500, 2000, 10**9)]
     assert sizes == sorted(set(sizes), reverse=True)
     assert sizes[0] == 2 * sizes[-1]
+
+
+@pytest.mark.row("P1")
+def test_commits_of_a_cluster_on_this_machine_cost_it_no_question(tmp_path: Path) -> None:
+    class Asked(FileCluster):
+        times = 0
+
+        def tso(self) -> Tso:
+            self.times += 1
+            return super().tso()
+
+    ours = Asked(tmp_path / "cluster")
+    given = settings(tmp_path / "data")
+
+    async def run() -> None:
+        store = Store.open(given)
+        registrar = Registrar(ours, "pump", "127.0.0.1:1", SYSTEM_CLOCK)
+        stages = build_stages(
+            given, cluster=ours, tls=TlsSettings(), clock=SYSTEM_CLOCK, store=store, registrar=registrar, http="",
+            request=lambda _: None,
+        )  # fmt: skip
+        stages.lifecycle.apply(Action.START)
+        application = FileCluster(tmp_path / "cluster")
+        asked = ours.times  # the registrar's timestamp of the start
+        try:
+            for _ in range(50):
+                start_ts = application.tso()
+                await stages.ingest.write(prewrite(start_ts).payload)
+                await stages.ingest.write(commit(start_ts, application.tso()).payload)
+            assert ours.times == asked
+        finally:
+            stages.pulls.close()
+            await registrar.close()
+            store.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.row("P10")

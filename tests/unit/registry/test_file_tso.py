@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from include.errors import CorruptionError
 from include.model.tso import compose, physical_ms
-from include.registry.file_tso import BOUND_AHEAD_MS, FileTso
+from include.registry.file_tso import BOUND_AHEAD_MS, PAST_AHEAD_MS, FileTso
 
 BOOT_1, BOOT_2 = b"1" * 16, b"2" * 16
 
@@ -145,6 +145,57 @@ def test_it_never_goes_back_whatever_clock_and_power_do(tmp_path_factory, action
             on_disk = [old]
             boots += 1
             tso = FileTso(directory, clock=clock, boot=bytes([boots % 256]) * 16)
+
+
+@pytest.mark.row("W4", "P1")
+def test_what_is_past_is_told_without_drawing_a_timestamp(directory, clock):
+    tso, other = FileTso(directory, clock=clock), FileTso(directory, clock=clock)
+    assert tso.past() == 0  # none was given out yet: nothing tells where the clock stands
+    last = other.next()
+    assert tso.past() == last
+    clock.value += 0.030
+    assert tso.past() == compose(physical_ms(last) + 30) - 1
+    clock.value += 3600  # so far it is not followed: it may be wrong, and go back
+    assert tso.past() == last + compose(PAST_AHEAD_MS)
+    clock.value -= 7200
+    assert tso.past() == last
+    assert other.next() == last + 1
+    assert tso.past() == last + 1
+
+
+@pytest.mark.row("W4", "P1")
+@given(steps=st.lists(st.tuples(st.booleans(), st.floats(0, 0.2)), max_size=30))
+def test_no_timestamp_is_given_out_below_what_was_past(tmp_path_factory, steps):
+    directory = tmp_path_factory.mktemp("tso")
+    FileTso.create(directory)
+    clock = SetClock(1_700_000_000.0)
+    tso = FileTso(directory, clock=clock)
+    past = 0
+    for draws, passes in steps:
+        clock.value += passes
+        if draws:
+            given_out = tso.next()
+            assert given_out > past
+            assert tso.past() >= given_out
+        past = max(past, tso.past())
+
+
+@pytest.mark.row("W4", "P1")
+def test_a_counter_that_does_not_read_back_tells_no_past(directory, clock):
+    tso = FileTso(directory, clock=clock, boot=BOOT_1)
+    tso.next()
+    assert tso.past() > 0
+    assert FileTso(directory, clock=clock, boot=BOOT_2).past() == 0
+    for damage in (b"", b"short", b"\xff" * 36):
+        (directory / "tso").write_bytes(damage)
+        assert tso.past() == 0
+    (directory / "tso").unlink()
+    assert tso.past() == 0
+    assert not (directory / "tso").exists()
+    tso.next()
+    (directory / "tso").unlink()
+    (directory / "tso").mkdir()
+    assert tso.past() == 0  # it opens, and cannot be read
 
 
 @pytest.mark.row("W4")
