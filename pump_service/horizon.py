@@ -3,7 +3,7 @@
 One commit or fake from the future would lift the watermark above every commit to come, and all of them would be late.
 Writers and resolvers draw their timestamps from the same cluster as we do, so what lies above a fresh one of ours is
 made up. To ask for each write would be dear. A cluster whose clock is this machine's tells what is past by itself
-(`FileTso.past`). Of the others, what lies in the milliseconds that have passed since the last question is
+(`FileTso.is_past`). Of the others, what lies in the milliseconds that have passed since the last question is
 believed, because the cluster's clock goes on. It may do so in steps (PD's are of 50 ms), or stand still for a while
 where it was ahead of the time of day (a new leader of PD, an etcd:// cluster of machines that disagree): so one that is
 made up can be believed early, by `BELIEVED_S` at most. Whatever was drawn from the cluster is never refused, and never
@@ -55,7 +55,12 @@ class Horizon:
     """Asks the cluster only about what it cannot tell by itself. Owned by the event loop."""
 
     def __init__(
-        self, timestamps: Timestamps, clock: Clock, *, patience_s: float = 0.0, past: Callable[[], int] | None = None
+        self,
+        timestamps: Timestamps,
+        clock: Clock,
+        *,
+        patience_s: float = 0.0,
+        is_past: Callable[[int], bool] = lambda _ts: False,
     ) -> None:
         """Know nothing yet.
 
@@ -64,22 +69,20 @@ class Horizon:
             clock: this machine's.
             patience_s: how long a timestamp may wait until it is believed, rather than cost a question. For clusters
                 whose clock is a server: many commits are of the millisecond in which that was asked last.
-            past: tells the largest timestamp that lies in the past, where that takes no server; does not block.
+            is_past: tells what lies in the past for certain, where that takes no server; does not block.
         """
         self._timestamps = timestamps
         self._patience_s = patience_s
-        self._past = past
+        self._is_past = is_past
         self._clock = clock
 
     def covers(self, ts: int) -> bool:
         """Whether a timestamp, and so every smaller one, is known to lie in the past; False = ask `reaches`."""
         known = self._timestamps
-        if ts <= known.latest:
+        if ts <= known.latest or self._is_past(ts):
             return True
         elapsed_s = self._clock.monotonic() - known.answered_at
-        if elapsed_s < BELIEVED_S and physical_ms(ts) < known.physical_ms + int(elapsed_s * 1000):
-            return True
-        return self._past is not None and ts <= self._past()
+        return elapsed_s < BELIEVED_S and physical_ms(ts) < known.physical_ms + int(elapsed_s * 1000)
 
     async def reaches(self, ts: int) -> bool:
         """Whether the cluster can have given out a timestamp. Raises PumpUnavailable when it cannot be asked."""

@@ -76,7 +76,7 @@ def build_stages(
     cluster_id = cluster.cluster_id()
     timestamps = Timestamps(cluster, clock)
     if isinstance(cluster, FileCluster):
-        horizon = Horizon(timestamps, clock, past=cluster.past)
+        horizon = Horizon(timestamps, clock, is_past=cluster.is_past)
     else:
         horizon = Horizon(timestamps, clock, patience_s=_PATIENCE_S)
     ingest = Ingest(

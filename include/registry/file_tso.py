@@ -29,7 +29,7 @@ from include.model.tso import Tso, compose
 from include.registry.lock import locked
 
 BOUND_AHEAD_MS = 3_000
-# `FileTso.past` follows the time of day so far beyond the last timestamp.
+# `FileTso.is_past` follows the time of day so far beyond the last timestamp.
 PAST_AHEAD_MS = 100
 # last, the bound as it was when last was written, boot id; then the CRC-32C of those.
 _STATE = struct.Struct("<qq16s")
@@ -54,6 +54,7 @@ class FileTso:
         self._bound_path = directory / "tso.bound"
         self._clock = clock
         self._boot = boot if boot is not None else boot_id()
+        self._seen = 0  # the largest timestamp of which it is known that it was given out
         # Threads queue here rather than in the kernel. Kept with its pid: after a fork the parent's lock may be held
         # by a thread that the child does not have.
         self._mutex = (os.getpid(), threading.Lock())
@@ -81,13 +82,21 @@ class FileTso:
             os.pwrite(fd, body + _CRC.pack(google_crc32c.value(body)), 0)
         return Tso(ts)
 
-    def past(self) -> int:
-        """The largest timestamp that can be told to lie in the past, with no lock and nothing written; 0 = none.
+    def is_past(self, ts: int) -> bool:
+        """Whether a timestamp can be told to lie in the past, with no lock and nothing written.
 
-        It and every smaller one was given out or cannot be any more. That is the last one given out; or the last of
-        the millisecond before this one, which `next` never goes below while the time of day goes on. Should that go
-        back, then `next` is below what was told here by `PAST_AHEAD_MS` at most.
+        True: it was given out, or cannot be any more. So is each up to the last one given out; and each of a
+        millisecond before this one, which `next` never goes below while the time of day goes on. Should that go back,
+        then `next` is below what was told here by `PAST_AHEAD_MS` at most.
         """
+        before = compose(int(self._clock.now() * 1000)) - 1
+        # The last one is only looked up where what was seen of it before is too little.
+        if ts > min(before, self._seen + compose(PAST_AHEAD_MS)):
+            self._seen = max(self._seen, self._last())
+        return ts <= max(self._seen, min(before, self._seen + compose(PAST_AHEAD_MS)))
+
+    def _last(self) -> int:
+        """The last timestamp given out, or one before; 0 = not known."""
         try:
             fd = os.open(self._state_path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -98,11 +107,7 @@ class FileTso:
             return 0
         finally:
             os.close(fd)
-        if state is None:  # half written, perhaps: no lock is held
-            return 0
-        last, _ = state
-        before = compose(int(self._clock.now() * 1000)) - 1
-        return max(last, min(before, last + compose(PAST_AHEAD_MS)))
+        return 0 if state is None else state[0]  # none: half written, perhaps, as no lock is held
 
     def _read(self, fd: int) -> tuple[int, int]:
         state = self._state(fd)

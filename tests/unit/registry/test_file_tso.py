@@ -147,20 +147,30 @@ def test_it_never_goes_back_whatever_clock_and_power_do(tmp_path_factory, action
             tso = FileTso(directory, clock=clock, boot=bytes([boots % 256]) * 16)
 
 
+def past(tso: FileTso) -> int:
+    """The largest timestamp of which it says that it is past; 0 = none."""
+    low, high = 0, 1 << 62
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if tso.is_past(middle) else (low, middle)
+    return low
+
+
 @pytest.mark.row("W4", "P1")
 def test_what_is_past_is_told_without_drawing_a_timestamp(directory, clock):
     tso, other = FileTso(directory, clock=clock), FileTso(directory, clock=clock)
-    assert tso.past() == 0  # none was given out yet: nothing tells where the clock stands
+    # None was given out yet: nothing tells where the clock stands.
+    assert past(tso) == compose(PAST_AHEAD_MS)
     last = other.next()
-    assert tso.past() == last
+    assert past(tso) == last
     clock.value += 0.030
-    assert tso.past() == compose(physical_ms(last) + 30) - 1
+    assert past(tso) == compose(physical_ms(last) + 30) - 1
     clock.value += 3600  # so far it is not followed: it may be wrong, and go back
-    assert tso.past() == last + compose(PAST_AHEAD_MS)
+    assert past(tso) == last + compose(PAST_AHEAD_MS)
     clock.value -= 7200
-    assert tso.past() == last
+    assert past(tso) == last
     assert other.next() == last + 1
-    assert tso.past() == last + 1
+    assert past(tso) == last + 1
 
 
 @pytest.mark.row("W4", "P1")
@@ -169,33 +179,43 @@ def test_no_timestamp_is_given_out_below_what_was_past(tmp_path_factory, steps):
     directory = tmp_path_factory.mktemp("tso")
     FileTso.create(directory)
     clock = SetClock(1_700_000_000.0)
-    tso = FileTso(directory, clock=clock)
-    past = 0
+    tso, other = FileTso(directory, clock=clock), FileTso(directory, clock=clock)
+    most = 0
     for draws, passes in steps:
         clock.value += passes
         if draws:
-            given_out = tso.next()
-            assert given_out > past
-            assert tso.past() >= given_out
-        past = max(past, tso.past())
+            given_out = other.next()
+            assert given_out > most
+            assert tso.is_past(given_out)
+        most = max(most, past(tso))
 
 
 @pytest.mark.row("W4", "P1")
 def test_a_counter_that_does_not_read_back_tells_no_past(directory, clock):
-    tso = FileTso(directory, clock=clock, boot=BOOT_1)
-    tso.next()
-    assert tso.past() > 0
-    assert FileTso(directory, clock=clock, boot=BOOT_2).past() == 0
+    last = FileTso(directory, clock=clock, boot=BOOT_1).next()
+    assert FileTso(directory, clock=clock, boot=BOOT_1).is_past(last)
+    assert not FileTso(directory, clock=clock, boot=BOOT_2).is_past(last)
     for damage in (b"", b"short", b"\xff" * 36):
         (directory / "tso").write_bytes(damage)
-        assert tso.past() == 0
+        assert not FileTso(directory, clock=clock, boot=BOOT_1).is_past(last)
     (directory / "tso").unlink()
-    assert tso.past() == 0
+    assert not FileTso(directory, clock=clock, boot=BOOT_1).is_past(last)
     assert not (directory / "tso").exists()
-    tso.next()
-    (directory / "tso").unlink()
-    (directory / "tso").mkdir()
-    assert tso.past() == 0  # it opens, and cannot be read
+    (directory / "tso").mkdir()  # it opens, and cannot be read
+    assert not FileTso(directory, clock=clock, boot=BOOT_1).is_past(last)
+
+
+@pytest.mark.row("W4", "P1")
+def test_the_last_timestamp_is_looked_up_only_where_it_tells_more(directory, monkeypatch):
+    """A look costs as much as all else that is done about the times of a group."""
+    looks = []
+    clock = SetClock(1_700_000_000.0)
+    tso = FileTso(directory, clock=clock)
+    monkeypatch.setattr(FileTso, "_last", lambda _: looks.append(1) or compose(1_700_000_000_000))
+    for _ in range(50):
+        clock.value += 0.001
+        assert tso.is_past(compose(int(clock.value * 1000)) - 1)
+    assert len(looks) == 1
 
 
 @pytest.mark.row("W4")
