@@ -16,7 +16,7 @@ from typing import Self
 import structlog
 
 from include.client.commits import PERMANENT, CommitSender, Send
-from include.client.members import Members
+from include.client.members import Members, same_process
 from include.client.probes import Probes
 from include.client.pump import WRITE_BYTES_PER_S, PumpConnection, refuse_too_large, time_for
 from include.client.selector import make_selector
@@ -57,6 +57,14 @@ class ClientStats:
     prewrites_failed: int
     commits_sent: int
     commits_lost: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Connected:
+    """A connection, and the Pump as it was registered when that was opened."""
+
+    to: NodeStatus
+    by: PumpConnection
 
 
 class PumpClient:
@@ -110,7 +118,7 @@ class PumpClient:
         self._members = Members(make_selector(strategy, labels, label_fallback=label_fallback))
         self._lock = threading.Lock()
         self._closed = False
-        self._connections: dict[str, PumpConnection] = {}
+        self._connections: dict[str, _Connected] = {}
         self._senders: dict[str, CommitSender] = {}
         self._taken_by: OrderedDict[int, str] = OrderedDict()
         self._prewrites = self._retries = self._failed = 0
@@ -236,7 +244,7 @@ class PumpClient:
         self.flush(flush_s)
         with self._lock:
             self._closed = True
-            senders, connections = list(self._senders.values()), list(self._connections.values())
+            senders, connections = list(self._senders.values()), [each.by for each in self._connections.values()]
             self._connections.clear()
         for sender in senders:
             sender.close(0)
@@ -309,7 +317,7 @@ class PumpClient:
             elif not isinstance(error, BadBinlog):
                 raise error
         if left:
-            self._members.failed(pump.node_id, refused=any(isinstance(error, _REFUSALS) for error in answers))
+            self._members.failed(pump, refused=any(isinstance(error, _REFUSALS) for error in answers))
         else:
             self._members.succeeded(pump.node_id)
         return left
@@ -331,28 +339,33 @@ class PumpClient:
                 self._taken_by.popitem(last=False)
 
     def _connection(self, pump: NodeStatus) -> PumpConnection:
+        """The connection to the Pump as it is registered now; one to a process that is gone is closed.
+
+        Its channel would wait after each failure before it looks for the new process, and calls fail meanwhile.
+        """
+        pump = self._members.get(pump.node_id) or pump
+        batch = pump.extra is not None and pump.extra.batch
         stale = None
         with self._lock:
             if self._closed:  # a thread that was on its way would leave a channel behind
                 raise PumpUnavailable("this client is closed", node_id=pump.node_id)
-            connection = self._connections.get(pump.node_id)
-            batch = pump.extra is not None and pump.extra.batch
-            if connection is not None and (connection.host, connection.batch) != (pump.host, batch):
-                stale, connection = connection, None
-            if connection is None:
+            connected = self._connections.get(pump.node_id)
+            if connected is not None and (connected.by.batch != batch or not same_process(connected.to, pump)):
+                stale, connected = connected, None
+            if connected is None:
                 connection = PumpConnection(
                     pump.node_id, pump.host, self._cluster_id, self._tls, batch=batch, bytes_per_s=self._bytes_per_s
                 )
-                self._connections[pump.node_id] = connection
+                connected = self._connections[pump.node_id] = _Connected(to=pump, by=connection)
         if stale is not None:
-            stale.close()
-        return connection
+            stale.by.close()
+        return connected.by
 
     def _disconnect(self, node_id: str) -> None:
         with self._lock:
-            connection = self._connections.pop(node_id, None)
-        if connection is not None:
-            connection.close()
+            connected = self._connections.pop(node_id, None)
+        if connected is not None:
+            connected.by.close()
 
     def _let_go(self) -> None:
         """End what belongs to Pumps that were removed, once nothing is on its way to them."""
@@ -360,7 +373,7 @@ class PumpClient:
             gone = {node_id for node_id in (*self._senders, *self._connections) if self._members.get(node_id) is None}
             gone -= {node_id for node_id in gone & self._senders.keys() if not self._senders[node_id].idle}
             senders = [self._senders.pop(node_id) for node_id in gone & self._senders.keys()]
-            connections = [self._connections.pop(node_id) for node_id in gone & self._connections.keys()]
+            connections = [self._connections.pop(node_id).by for node_id in gone & self._connections.keys()]
             self._commits_sent += sum(sender.sent for sender in senders)
             self._commits_lost += sum(sender.lost for sender in senders)
         for sender in senders:

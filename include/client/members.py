@@ -95,11 +95,14 @@ class Members:
                 member.available = True
                 self._tell_selector()
 
-    def failed(self, node_id: str, *, refused: bool = False) -> None:
-        """A write failed; ``refused``: the Pump itself says that it takes no prewrites, so one failure is enough."""
+    def failed(self, pump: NodeStatus, *, refused: bool = False) -> None:
+        """A write failed; ``refused``: the Pump itself says that it takes no prewrites, so one failure is enough.
+
+        ``pump`` is the status for which it was sent: that of a process which is gone says nothing of its successor.
+        """
         with self._lock:
-            member = self._members.get(node_id)
-            if member is None:
+            member = self._members.get(pump.node_id)
+            if member is None or not same_process(pump, member.status):
                 return
             member.errors += 1
             if member.available and (refused or member.errors > MAX_ERRORS):
@@ -112,15 +115,14 @@ class Members:
 
 def _merged(old: _Member | None, status: NodeStatus) -> _Member:
     online = status.state == NodeState.ONLINE
-    if old is None or not online or _is_new_run(old.status, status):
+    if old is None or not online or old.status.state != status.state or not same_process(old.status, status):
         return _Member(status, available=online)
     old.status = status
     return old
 
 
-def _is_new_run(old: NodeStatus, new: NodeStatus) -> bool:
-    if old.state != new.state or old.host != new.host:
-        return True
-    if old.extra is None or new.extra is None:
-        return False
-    return (old.extra.incarnation, old.extra.start_count) != (new.extra.incarnation, new.extra.start_count)
+def same_process(one: NodeStatus, other: NodeStatus) -> bool:
+    """Whether two statuses of a Pump are of one process, as far as they tell: those of a Go Pump tell its address."""
+    if one.host != other.host or one.extra is None or other.extra is None:
+        return one.host == other.host
+    return (one.extra.incarnation, one.extra.start_count) == (other.extra.incarnation, other.extra.start_count)

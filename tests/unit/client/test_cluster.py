@@ -65,6 +65,12 @@ def prewrite(client: PumpClient, start_ts: int) -> str:
     return client.write_prewrite(make_prewrite(start_ts, b"key", b"value"), start_ts)
 
 
+def unavailable(client: PumpClient, name: str) -> None:
+    status = client._members.get(name)
+    assert status is not None
+    client._members.failed(status, refused=True)
+
+
 def names(statuses) -> list[str]:
     return [status.node_id for status in statuses]
 
@@ -504,6 +510,48 @@ def test_a_client_that_is_closed_opens_nothing_any_more(start, connect, monkeypa
     assert client.stats.commits_lost == 2
 
 
+@pytest.mark.row("C1", "C4")
+def test_a_pump_that_was_started_again_at_its_address_takes_prewrites_at_once(start, connect, monkeypatch):
+    """The old channel waits before it connects again; what fails on it is not the new process's fault."""
+    opened, closed = [], []
+
+    class Seen(PumpConnection):
+        def __init__(self, node_id, *rest, **more):
+            super().__init__(node_id, *rest, **more)
+            opened.append(self)
+
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    monkeypatch.setattr(cluster_module, "PumpConnection", Seen)
+    hold = threading.Event()
+    first, _ = start("a"), start("b")
+    client = connect()
+    assert {prewrite(client, ts) for ts in range(1, 5)} == {"a", "b"}
+    first.behave = lambda _: PumpDraining("x", state="closing") if hold.wait(60) else None
+    under_way = threading.Thread(target=prewrite, args=(client, 5), daemon=True)
+    under_way.start()
+    wait_until(lambda: first.asked == 3)
+    (before,) = [each for each in opened if each.node_id == "a"]
+    as_it_was = client._members.get("a")
+    # The status of the new process comes while a call of the old one is under way.
+    first.register(start_count=2)
+    client.refresh()
+    first.behave = lambda _: None
+    assert {prewrite(client, ts) for ts in range(10, 14)} == {"a", "b"}
+    assert before in closed
+    assert [each is before for each in opened if each.node_id == "a"] == [True, False]
+    assert client._connection(as_it_was) is not before  # a thread that chose it earlier does not go back to the old one
+    hold.set()
+    under_way.join()
+    assert names(client.available()) == ["a", "b"]
+    opened_by_now = len(opened)
+    client.refresh()  # nothing is new
+    assert {prewrite(client, ts) for ts in range(20, 24)} == {"a", "b"}
+    assert len(opened) == opened_by_now
+
+
 @pytest.mark.row("C5", "C1")
 def test_a_pump_that_hangs_delays_neither_the_probes_of_others_nor_the_watch(start, connect, request):
     hold = threading.Event()
@@ -511,14 +559,14 @@ def test_a_pump_that_hangs_delays_neither_the_probes_of_others_nor_the_watch(sta
     pumps = {name: start(name) for name in ("a", "b", "c")}
     client = connect(probe_interval_s=0.1, write_timeout_s=60.0)
     for name in pumps:
-        client._members.failed(name, refused=True)
+        unavailable(client, name)
     pumps["a"].behave = lambda _: PumpUnavailable("it hung") if hold.wait(60) else None  # the first that is probed
     wait_until(lambda: names(client.available()) == ["b", "c"])
     # The watch looks at this registry; meanwhile "a" is asked once, however often its turn comes.
     start("d")
     wait_until(lambda: names(client.available()) == ["b", "c", "d"])
     pumps["b"].behave = lambda _: PumpUnavailable("leveldb: closed")
-    client._members.failed("b", refused=True)
+    unavailable(client, "b")
     wait_until(lambda: pumps["b"].asked >= 4)
     assert pumps["a"].asked == 1
     hold.set()
@@ -530,7 +578,7 @@ def test_a_client_ends_its_probes_with_itself(start, connect, request):
     request.addfinalizer(hold.set)
     pump = start("a")
     client = connect(probe_interval_s=0.05, write_timeout_s=60.0)
-    client._members.failed("a", refused=True)
+    unavailable(client, "a")
     pump.behave = lambda _: PumpUnavailable("it hung") if hold.wait(60) else None
     wait_until(lambda: pump.asked == 1)
     probing = [thread for thread in threading.enumerate() if thread.name == "pump-probe"]
@@ -545,6 +593,6 @@ def test_probes_that_are_asked_for_have_ended_on_return(start, connect):
     start("b")
     client = connect()
     for name in "ab":
-        client._members.failed(name, refused=True)
+        unavailable(client, name)
     client.probe()
     assert names(client.available()) == ["a", "b"]

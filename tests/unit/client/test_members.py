@@ -49,12 +49,12 @@ def test_a_change_of_state_moves_a_pump_between_the_sets():
 def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable_and_a_success_resets_the_count():
     known = members(pump("a"), pump("b"))
     for _ in range(MAX_ERRORS):
-        known.failed("a")
+        known.failed(pump("a"))
     known.succeeded("a")
     for _ in range(MAX_ERRORS):
-        known.failed("a")
+        known.failed(pump("a"))
     assert names(known.available()) == ["a", "b"]
-    known.failed("a")
+    known.failed(pump("a"))
     assert names(known.available()) == ["b"]
     assert names(known.to_probe()) == ["a"]
     assert {known.select(0, 0).node_id for _ in range(4)} == {"b"}
@@ -63,14 +63,14 @@ def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable_and_a_success_res
 @pytest.mark.row("C4")
 def test_a_refusal_in_the_pumps_own_words_counts_at_once():
     known = members(pump("a"))
-    known.failed("a", refused=True)
+    known.failed(pump("a"), refused=True)
     assert known.available() == []
 
 
 @pytest.mark.row("C5")
 def test_only_an_answer_brings_back_a_pump_that_stays_online():
     known = members(pump("a", start_count=1))
-    known.failed("a", refused=True)
+    known.failed(pump("a"), refused=True)
     known.update([pump("a", start_count=1)])  # its heartbeats go on
     assert known.available() == []
     known.succeeded("a")
@@ -81,9 +81,27 @@ def test_only_an_answer_brings_back_a_pump_that_stays_online():
 @pytest.mark.parametrize("now", [pump("a", start_count=2), pump("a", host="h:2", start_count=1)])
 def test_a_pump_that_was_started_again_is_available_even_if_no_other_state_was_seen(now):
     known = members(pump("a", start_count=1))
-    known.failed("a", refused=True)
+    known.failed(pump("a"), refused=True)
     known.update([now])
     assert names(known.available()) == ["a"]
+
+
+@pytest.mark.row("C4", "C1")
+def test_what_fails_at_a_process_that_is_gone_is_not_counted_against_its_successor():
+    known = members(pump("a", start_count=2))
+    for gone in (pump("a", start_count=1), pump("a", host="h:2", start_count=2)):
+        known.failed(gone, refused=True)
+        assert names(known.available()) == ["a"]
+    known.failed(pump("a", PAUSED, start_count=2), refused=True)
+    assert known.available() == []
+
+
+@pytest.mark.row("C4")
+def test_without_the_number_of_its_start_a_failure_at_the_same_address_is_counted():
+    for registered, failed in [(pump("a"), pump("a")), (pump("a", start_count=2), pump("a"))]:
+        known = members(registered)
+        known.failed(failed, refused=True)
+        assert known.available() == []
 
 
 @pytest.mark.row("C5")
@@ -100,7 +118,7 @@ def test_single_changes_of_a_watch_do_what_a_whole_list_does():
     known.change("a", pump("a"))
     known.change("c", pump("c", PAUSED))
     assert names(known.available()) == ["a", "b"]
-    known.failed("a", refused=True)
+    known.failed(pump("a"), refused=True)
     known.change("a", pump("a"))  # a heartbeat
     assert names(known.available()) == ["b"]
     known.change("b", None)
@@ -114,6 +132,6 @@ def test_single_changes_of_a_watch_do_what_a_whole_list_does():
 def test_news_of_a_pump_that_is_gone_are_nothing():
     known = members(pump("a"))
     known.update([])
-    known.failed("a")
+    known.failed(pump("a"))
     known.succeeded("a")
     assert known.select(0, 0) is None
