@@ -28,14 +28,17 @@ SyncDone = Callable[[OSError | None], None]
 
 
 class Syncs(Protocol):
-    """Runs fdatasyncs for which no thread waits, and tells one thread, that of an event loop, when they are done."""
+    """Runs fdatasyncs beside an event loop, and tells its thread when they are done."""
 
     def mine(self) -> bool:
         """Whether the caller is that thread."""
         ...
 
-    def begin(self, fd: int, done: SyncDone) -> bool:
-        """Begin an fdatasync; ``done`` is called on that thread, later. False: nothing was begun. That thread only."""
+    def begin(self, fd: int, done: SyncDone, *, alone: bool) -> bool:
+        """Begin an fdatasync; ``done`` is called on that thread, later. False: nothing was begun. That thread only.
+
+        ``alone``: one caller waits for it, so it may be waited for in here where that is a moment.
+        """
         ...
 
     def call(self, action: Callable[[], None]) -> bool:
@@ -66,8 +69,8 @@ class LogHandle(Protocol):
         """Return when data and size are on the medium. Raises OSError."""
         ...
 
-    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
-        """As `sync`, but returns at once; ``done`` is called later, on the thread of ``syncs``. False: not begun."""
+    def begin_sync(self, syncs: Syncs, done: SyncDone, *, alone: bool) -> bool:
+        """As `sync`, but ``done`` is called later, on the thread of ``syncs``. False: not begun."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -191,9 +194,9 @@ class RealLogHandle:
         """fdatasync, which brings the size along."""
         os.fdatasync(self._fd)
 
-    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
-        """The same without a thread that waits."""
-        return syncs.begin(self._fd, done)
+    def begin_sync(self, syncs: Syncs, done: SyncDone, *, alone: bool) -> bool:
+        """The same beside an event loop."""
+        return syncs.begin(self._fd, done, alone=alone)
 
     def truncate(self, size: int) -> None:
         """Cut the file."""

@@ -300,7 +300,8 @@ class Writer:
                 self._left_behind = written is not None
                 if written is not None:
                     done = partial(self._synced, group, written, ended)
-                    begun = written.file.handle.begin_sync(syncs, done)
+                    alone = len(group) == 1 and len(group[0].records) == 1
+                    begun = written.file.handle.begin_sync(syncs, done, alone=alone)
                     if not begun and self._inline is not None:
                         self._inline.stay_away()  # or each group would be written twice
         except OSError as error:

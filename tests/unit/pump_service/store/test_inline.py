@@ -210,6 +210,23 @@ def test_what_comes_while_a_sync_is_under_way_goes_together_as_the_next_group(tm
 
 
 @pytest.mark.row("P3")
+def test_the_sync_of_one_binlog_is_one_for_which_the_loop_may_wait(tmp_path: Path) -> None:
+    with beside(tmp_path) as pump:
+        pump.submit(prewrite(10))
+        pump.submit(prewrite(11))
+        pump.submit(prewrite(12))
+        pump.held.end()
+        pump.held.end()
+        assert pump.held.alone == [True, False]
+        pump.store.submit([prewrite(13), prewrite(14)], lambda _: None)
+        pump.held.end()
+        assert pump.held.alone == [True, False, False]
+        pump.submit(prewrite(15))
+        pump.held.end()
+        assert pump.held.alone == [True, False, False, True]
+
+
+@pytest.mark.row("P3")
 def test_a_group_takes_no_more_bytes_than_it_may_and_what_was_too_much_comes_first_in_the_next(tmp_path: Path) -> None:
     with beside(tmp_path, group_commit_bytes=4096) as pump:
         pump.submit(prewrite(10))
