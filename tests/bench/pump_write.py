@@ -7,7 +7,6 @@ Pump behind stock grpcio, from the same client, in turn with ours: a shared mach
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.harness import Result, Sample, Watch
-from tests.bench.pumps import disk_floor, pump
+from tests.bench.pumps import disk_floor, go_pump, pump
 
 _SECONDS = 5.0
 _BASELINE_SECONDS = 3.0
@@ -47,10 +46,8 @@ def _one(work: Path, arguments: list[str], transport: str, seconds: float) -> Sa
 
 
 def _baseline(work: Path, arguments: list[str]) -> tuple[str, Sample]:
-    go = os.environ.get("PUMPHOUSE_GO_PUMP")
-    if go:
-        addr, pid, cluster_id = go.split(",")
-        return "Go Pump", _load(addr, int(cluster_id), int(pid), arguments, _BASELINE_SECONDS)
+    if go := go_pump():
+        return "Go Pump", _load(go.grpc, go.cluster_id, go.pid, arguments, _BASELINE_SECONDS)
     return "stock grpcio", _one(work, arguments, "grpcio", _BASELINE_SECONDS)
 
 

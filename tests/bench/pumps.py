@@ -24,6 +24,24 @@ _SETTINGS = {
 }
 
 
+@dataclass(frozen=True)
+class GoPump:
+    """A Go Pump that runs already, to compare with in the same minutes."""
+
+    grpc: str
+    pid: int
+    cluster_id: int
+
+
+def go_pump() -> GoPump | None:
+    """The one that ``PUMPHOUSE_GO_PUMP=host:port,pid,cluster id`` names."""
+    named = os.environ.get("PUMPHOUSE_GO_PUMP")
+    if not named:
+        return None
+    grpc, pid, cluster_id = named.split(",")
+    return GoPump(grpc, int(pid), int(cluster_id))
+
+
 @dataclass
 class RunningPump:
     process: subprocess.Popen[str]
