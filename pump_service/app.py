@@ -30,6 +30,7 @@ from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
 from pump_service.api.services import add_services
+from pump_service.compiler import compile_apart
 from pump_service.drain import drained
 from pump_service.footprint import give_back_compiler, share_heaps
 from pump_service.horizon import BELIEVED_S
@@ -121,6 +122,7 @@ class PumpApp:
         undo.push_async_callback(registrar.close)
         cluster_id = await asyncio.to_thread(self._cluster.cluster_id)
         identity.check_cluster(settings.data_dir, cluster_id)
+        await asyncio.to_thread(compile_apart)
         await asyncio.to_thread(warm)
         await asyncio.to_thread(warm_reads)
         await asyncio.to_thread(give_back_compiler)

@@ -306,7 +306,8 @@ class PumpClient:
         outcomes: list[str | BinlogError],
     ) -> list[int]:
         """One try at one Pump; the places that another one may still take. What no other would answer is raised."""
-        answers = self._connection(pump).write_many([prewrites[place][1] for place in places], self._timeout_s)
+        connected = self._connected(pump)
+        answers = connected.by.write_many([prewrites[place][1] for place in places], self._timeout_s)
         left = []
         for place, error in zip(places, answers, strict=True):
             outcomes[place] = pump.node_id if error is None else error
@@ -317,18 +318,19 @@ class PumpClient:
             elif not isinstance(error, BadBinlog):
                 raise error
         if left:
-            self._members.failed(pump, refused=any(isinstance(error, _REFUSALS) for error in answers))
+            self._members.failed(connected.to, refused=any(isinstance(error, _REFUSALS) for error in answers))
         else:
-            self._members.succeeded(pump.node_id)
+            self._members.succeeded(connected.to)
         return left
 
     def _probe(self, pump: NodeStatus) -> None:
         try:
-            self._connection(pump).probe(self._timeout_s)
+            connected = self._connected(pump)
+            connected.by.probe(self._timeout_s)
         except (BinlogError, OSError) as error:  # an OSError: a certificate that cannot be read now
             log.debug("probe_failed", node_id=pump.node_id, error=str(error))
         else:
-            self._members.succeeded(pump.node_id)
+            self._members.succeeded(connected.to)
             log.info("pump_available_again", node_id=pump.node_id)
 
     def _remember(self, start_ts: int, node_id: str) -> None:
@@ -338,17 +340,18 @@ class PumpClient:
             if len(self._taken_by) > _MOST_OPEN:
                 self._taken_by.popitem(last=False)
 
-    def _connection(self, pump: NodeStatus) -> PumpConnection:
+    def _connected(self, pump: NodeStatus) -> _Connected:
         """The connection to the Pump as it is registered now; one to a process that is gone is closed.
 
         Its channel would wait after each failure before it looks for the new process, and calls fail meanwhile.
         """
-        pump = self._members.get(pump.node_id) or pump
-        batch = pump.extra is not None and pump.extra.batch
         stale = None
         with self._lock:
             if self._closed:  # a thread that was on its way would leave a channel behind
                 raise PumpUnavailable("this client is closed", node_id=pump.node_id)
+            # Under the lock: what another thread has connected to meanwhile was registered later.
+            pump = self._members.get(pump.node_id) or pump
+            batch = pump.extra is not None and pump.extra.batch
             connected = self._connections.get(pump.node_id)
             if connected is not None and (connected.by.batch != batch or not same_process(connected.to, pump)):
                 stale, connected = connected, None
@@ -359,7 +362,7 @@ class PumpClient:
                 connected = self._connections[pump.node_id] = _Connected(to=pump, by=connection)
         if stale is not None:
             stale.by.close()
-        return connected.by
+        return connected
 
     def _disconnect(self, node_id: str) -> None:
         with self._lock:
@@ -400,7 +403,7 @@ class PumpClient:
             if pump is None:
                 gone = PumpUnavailable(f"Pump {node_id} is not registered any more", node_id=node_id)
                 return [gone] * len(payloads)
-            return self._connection(pump).write_many(payloads, self._timeout_s)
+            return self._connected(pump).by.write_many(payloads, self._timeout_s)
 
         return send
 

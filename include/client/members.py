@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from include.client.selector import Selector
 from include.model.node import NodeState, NodeStatus
@@ -84,11 +84,11 @@ class Members:
         with self._lock:
             return [m.status for m in self._members.values() if m.status.state == NodeState.ONLINE and not m.available]
 
-    def succeeded(self, node_id: str) -> None:
-        """A write or a probe was answered."""
+    def succeeded(self, pump: NodeStatus) -> None:
+        """A write or a probe was answered; ``pump`` as with `failed`."""
         with self._lock:
-            member = self._members.get(node_id)
-            if member is None:
+            member = self._members.get(pump.node_id)
+            if member is None or not same_process(pump, member.status):
                 return
             member.errors = 0
             if not member.available and member.status.state == NodeState.ONLINE:
@@ -98,7 +98,7 @@ class Members:
     def failed(self, pump: NodeStatus, *, refused: bool = False) -> None:
         """A write failed; ``refused``: the Pump itself says that it takes no prewrites, so one failure is enough.
 
-        ``pump`` is the status for which it was sent: that of a process which is gone says nothing of its successor.
+        ``pump`` is the status to which it was sent: that of a process which is gone says nothing of its successor.
         """
         with self._lock:
             member = self._members.get(pump.node_id)
@@ -114,6 +114,9 @@ class Members:
 
 
 def _merged(old: _Member | None, status: NodeStatus) -> _Member:
+    if old is not None and status.extra is None and status.host == old.status.host:
+        # A Go program has written it, which drops what it does not know. The next heartbeat brings it back.
+        status = replace(status, extra=old.status.extra)
     online = status.state == NodeState.ONLINE
     if old is None or not online or old.status.state != status.state or not same_process(old.status, status):
         return _Member(status, available=online)

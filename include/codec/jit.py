@@ -41,11 +41,25 @@ _OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
 _CONSTANTS = (bool, int, float, str, bytes, tuple, np.generic)
 _STAMPS: dict[str, str] = {}  # source file -> digest
 _NATIVE: list[CFunc] = []
+_KERNELS: list[Any] = []
 
 
 def kernel(function: F) -> F:
     """Compile with numba at the first call; Python integers in kernels are 64 bits wide."""
-    return cast("F", _named_by_stamp(numba.njit(**_OPTIONS)(function)))
+    made = _named_by_stamp(numba.njit(**_OPTIONS)(function))
+    _KERNELS.append(made)
+    return cast("F", made)
+
+
+def not_on_disk(package: str) -> list[str]:
+    """Names of the kernels of a package, of modules that are imported, of which the disk cache has nothing yet."""
+    return [
+        f"{made.py_func.__module__}.{made.py_func.__name__}"
+        for made in _KERNELS
+        if hasattr(made, "_cache")  # not with NUMBA_DISABLE_JIT
+        and made.py_func.__module__.startswith(f"{package}.")
+        and not Path(made._cache._cache_file._index_path).exists()  # noqa: SLF001
+    ]
 
 
 def primitive(function: F) -> F:

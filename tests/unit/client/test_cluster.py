@@ -510,46 +510,121 @@ def test_a_client_that_is_closed_opens_nothing_any_more(start, connect, monkeypa
     assert client.stats.commits_lost == 2
 
 
+class SeenConnections:
+    """Those that clients open and close."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[PumpConnection] = []
+        self.closed: list[PumpConnection] = []
+        seen = self
+
+        class Seen(PumpConnection):
+            def __init__(self, *given, **more):
+                super().__init__(*given, **more)
+                seen.opened.append(self)
+
+            def close(self):
+                seen.closed.append(self)
+                super().close()
+
+        monkeypatch.setattr(cluster_module, "PumpConnection", Seen)
+
+    def of(self, name: str) -> list[PumpConnection]:
+        return [each for each in self.opened if each.node_id == name]
+
+
 @pytest.mark.row("C1", "C4")
 def test_a_pump_that_was_started_again_at_its_address_takes_prewrites_at_once(start, connect, monkeypatch):
     """The old channel waits before it connects again; what fails on it is not the new process's fault."""
-    opened, closed = [], []
-
-    class Seen(PumpConnection):
-        def __init__(self, node_id, *rest, **more):
-            super().__init__(node_id, *rest, **more)
-            opened.append(self)
-
-        def close(self):
-            closed.append(self)
-            super().close()
-
-    monkeypatch.setattr(cluster_module, "PumpConnection", Seen)
+    seen = SeenConnections(monkeypatch)
     hold = threading.Event()
     first, _ = start("a"), start("b")
     client = connect()
     assert {prewrite(client, ts) for ts in range(1, 5)} == {"a", "b"}
     first.behave = lambda _: PumpDraining("x", state="closing") if hold.wait(60) else None
-    under_way = threading.Thread(target=prewrite, args=(client, 5), daemon=True)
-    under_way.start()
-    wait_until(lambda: first.asked == 3)
-    (before,) = [each for each in opened if each.node_id == "a"]
-    as_it_was = client._members.get("a")
-    # The status of the new process comes while a call of the old one is under way.
+    under_way = [threading.Thread(target=prewrite, args=(client, 100 + n), daemon=True) for n in range(4 * MAX_ERRORS)]
+    for thread in under_way:
+        thread.start()
+    wait_until(lambda: first.asked > 1 + MAX_ERRORS)
+    (before,) = seen.of("a")
+    # The status of the new process comes while calls of the old one are under way.
     first.register(start_count=2)
     client.refresh()
     first.behave = lambda _: None
     assert {prewrite(client, ts) for ts in range(10, 14)} == {"a", "b"}
-    assert before in closed
-    assert [each is before for each in opened if each.node_id == "a"] == [True, False]
-    assert client._connection(as_it_was) is not before  # a thread that chose it earlier does not go back to the old one
+    assert before in seen.closed
+    assert [each is before for each in seen.of("a")] == [True, False]
     hold.set()
-    under_way.join()
+    for thread in under_way:
+        thread.join()
     assert names(client.available()) == ["a", "b"]
-    opened_by_now = len(opened)
-    client.refresh()  # nothing is new
-    assert {prewrite(client, ts) for ts in range(20, 24)} == {"a", "b"}
-    assert len(opened) == opened_by_now
+    opened = len(seen.opened)
+    for go in (False, True, False):  # heartbeats, and what a Go program writes
+        first.register(start_count=2, go=go)
+        client.refresh()
+        assert {prewrite(client, ts) for ts in range(20, 24)} == {"a", "b"}
+    assert len(seen.opened) == opened
+
+
+@pytest.mark.row("C1")
+def test_a_thread_that_is_slow_to_connect_does_not_go_back_to_the_process_before(start, connect, monkeypatch):
+    seen = SeenConnections(monkeypatch)
+    pump = start("a")
+    client = connect(watch_interval_s=60.0)
+    chosen = client._members.get("a")
+    plain, slow = client._members.get, threading.Event()
+
+    def get(node_id):
+        found = plain(node_id)
+        if threading.current_thread() is late and not slow.is_set():
+            slow.set()
+            time.sleep(0.3)
+        return found
+
+    late = threading.Thread(target=client._connected, args=(chosen,))
+    monkeypatch.setattr(client._members, "get", get)
+    late.start()
+    assert slow.wait(10)
+    pump.register(start_count=2)
+    client._members.update([pump.cluster.node(NodeKind.PUMP, "a")])
+    newest = client._connected(chosen)
+    late.join()
+    assert newest.to.extra.start_count == 2
+    assert client._connected(chosen) is newest
+    assert newest.by not in seen.closed
+
+
+@pytest.mark.row("C4")
+def test_what_fails_counts_against_the_process_that_it_was_sent_to(start, connect):
+    pump, _ = start("a"), start("b")
+    client = connect(watch_interval_s=60.0)
+    chosen = client._members.get("a")
+    pump.register(start_count=2)
+    client.refresh()
+    pump.behave = lambda _: PumpDraining("x", state="closing")
+    assert client._try(chosen, [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == [0]
+    assert names(client.available()) == ["b"]
+
+
+@pytest.mark.row("C1")
+def test_a_pump_that_is_removed_when_it_was_just_chosen_is_asked_all_the_same(start, connect, cluster):
+    pump = start("a")
+    client = connect(watch_interval_s=60.0)
+    chosen = client._members.get("a")
+    client._members.change("a", None)
+    assert client._try(chosen, [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == []
+    assert pump.of_type("Prewrite") == [1]
+
+
+@pytest.mark.row("C1", "P2")
+def test_a_pump_of_ours_in_place_of_a_go_pump_is_asked_in_batches(start, connect):
+    pump = start("a").register(go=True)
+    client = connect(watch_interval_s=60.0)
+    assert prewrite(client, 1) == "a"
+    pump.register()
+    client.refresh()
+    assert client.write_prewrites([(ts, make_prewrite(ts, b"key", b"value")) for ts in (2, 3)]) == [None, None]
+    assert pump.batched == [2]
 
 
 @pytest.mark.row("C5", "C1")

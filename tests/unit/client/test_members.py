@@ -11,8 +11,10 @@ from include.model.node import NodeState, NodeStatus, PumpExtra
 ONLINE, PAUSED, CLOSING = NodeState.ONLINE, NodeState.PAUSED, NodeState.CLOSING
 
 
-def pump(name: str, state: NodeState = ONLINE, *, host: str = "h:1", start_count: int | None = None) -> NodeStatus:
-    extra = None if start_count is None else PumpExtra(incarnation="i", start_count=start_count)
+def pump(
+    name: str, state: NodeState = ONLINE, *, host: str = "h:1", start_count: int | None = None, incarnation: str = "i"
+) -> NodeStatus:
+    extra = None if start_count is None else PumpExtra(incarnation=incarnation, start_count=start_count)
     return NodeStatus(node_id=name, host=host, state=state, extra=extra)
 
 
@@ -50,7 +52,7 @@ def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable_and_a_success_res
     known = members(pump("a"), pump("b"))
     for _ in range(MAX_ERRORS):
         known.failed(pump("a"))
-    known.succeeded("a")
+    known.succeeded(pump("a"))
     for _ in range(MAX_ERRORS):
         known.failed(pump("a"))
     assert names(known.available()) == ["a", "b"]
@@ -73,7 +75,7 @@ def test_only_an_answer_brings_back_a_pump_that_stays_online():
     known.failed(pump("a"), refused=True)
     known.update([pump("a", start_count=1)])  # its heartbeats go on
     assert known.available() == []
-    known.succeeded("a")
+    known.succeeded(pump("a"))
     assert names(known.available()) == ["a"]
 
 
@@ -86,14 +88,47 @@ def test_a_pump_that_was_started_again_is_available_even_if_no_other_state_was_s
     assert names(known.available()) == ["a"]
 
 
+GONE = [
+    pump("a", start_count=1),
+    pump("a", host="h:2", start_count=2),
+    pump("a", start_count=2, incarnation="another"),
+]
+
+
 @pytest.mark.row("C4", "C1")
-def test_what_fails_at_a_process_that_is_gone_is_not_counted_against_its_successor():
+@pytest.mark.parametrize("gone", GONE)
+def test_what_a_process_that_is_gone_did_or_failed_to_do_is_not_its_successors(gone):
     known = members(pump("a", start_count=2))
-    for gone in (pump("a", start_count=1), pump("a", host="h:2", start_count=2)):
-        known.failed(gone, refused=True)
-        assert names(known.available()) == ["a"]
+    known.failed(gone, refused=True)
+    for _ in range(2 * MAX_ERRORS):
+        known.failed(gone)
+    assert names(known.available()) == ["a"]
     known.failed(pump("a", PAUSED, start_count=2), refused=True)
     assert known.available() == []
+    known.succeeded(gone)
+    assert known.available() == []
+    known.succeeded(pump("a", PAUSED, start_count=2))
+    assert names(known.available()) == ["a"]
+
+
+@pytest.mark.row("C1")
+@pytest.mark.parametrize("by_watch", [False, True])
+def test_a_status_that_a_go_program_wrote_leaves_what_is_known_of_the_process(by_watch):
+    def heard(status: NodeStatus) -> None:
+        known.change("a", status) if by_watch else known.update([status])
+
+    known = members(pump("a", start_count=1))
+    heard(pump("a"))  # it drops what it does not know
+    assert known.get("a") == pump("a", start_count=1)
+    known.failed(pump("a", start_count=1), refused=True)
+    heard(pump("a"))
+    heard(pump("a", start_count=1))
+    assert known.available() == [], "the same process"
+    heard(pump("a"))
+    heard(pump("a", start_count=2))
+    assert names(known.available()) == ["a"], "another one"
+    heard(pump("a", host="h:2"))  # a Go Pump at another address
+    assert known.get("a") == pump("a", host="h:2")
 
 
 @pytest.mark.row("C4")
@@ -107,7 +142,7 @@ def test_without_the_number_of_its_start_a_failure_at_the_same_address_is_counte
 @pytest.mark.row("C5")
 def test_an_answer_does_not_make_a_pump_available_that_is_not_online():
     known = members(pump("a", CLOSING))
-    known.succeeded("a")  # it takes commits
+    known.succeeded(pump("a"))  # it takes commits
     assert known.available() == []
     assert known.to_probe() == []
 
@@ -133,5 +168,5 @@ def test_news_of_a_pump_that_is_gone_are_nothing():
     known = members(pump("a"))
     known.update([])
     known.failed(pump("a"))
-    known.succeeded("a")
+    known.succeeded(pump("a"))
     assert known.select(0, 0) is None

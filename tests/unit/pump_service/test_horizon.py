@@ -10,7 +10,8 @@ import pytest
 from include.model.tso import Tso, compose
 from include.registry.base import Cluster
 from include.registry.file import FileCluster
-from pump_service.horizon import Horizon, Timestamps
+from include.registry.file_tso import PAST_AHEAD_MS
+from pump_service.horizon import BELIEVED_S, Horizon, Timestamps
 
 pytestmark = pytest.mark.row("P1")
 
@@ -99,6 +100,11 @@ def test_what_is_past_is_not_taken_for_what_the_cluster_said() -> None:
     assert horizon.covers(compose(1_000_050))
     assert not horizon.covers(compose(1_000_050))
     assert server.asked == 0
+
+
+def test_no_more_of_the_future_is_believed_than_a_start_tolerates() -> None:
+    """A Pump does not start above the cluster's clock by more than this (`pump_service.app`)."""
+    assert PAST_AHEAD_MS <= BELIEVED_S * 1000
 
 
 def test_a_timestamp_from_the_future_is_asked_about_and_refused() -> None:

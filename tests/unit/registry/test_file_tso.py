@@ -206,6 +206,16 @@ def test_a_counter_that_does_not_read_back_tells_no_past(directory, clock):
 
 
 @pytest.mark.row("W4", "P1")
+def test_what_was_seen_once_stays_known_when_the_counter_cannot_be_read(directory, clock):
+    tso = FileTso(directory, clock=clock)
+    last = tso.next()
+    assert tso.is_past(last)
+    (directory / "tso").write_bytes(b"short")
+    assert not tso.is_past(last + 1)
+    assert tso.is_past(last)
+
+
+@pytest.mark.row("W4", "P1")
 def test_the_last_timestamp_is_looked_up_only_where_it_tells_more(directory, monkeypatch):
     """A look costs as much as all else that is done about the times of a group."""
     looks = []

@@ -21,7 +21,7 @@ import pytest
 from include.clock import SystemClock
 from include.errors import PumpReadOnly, WriterFailed
 from include.model.position import ZERO_POINTER
-from pump_service.store import inline
+from pump_service.store import inline, writer
 from pump_service.store.store import Item, Status, Store
 from pump_service.store.summary import FileSummary
 from tests.support.crashfs import FaultyFs, failing
@@ -224,6 +224,9 @@ def test_the_sync_of_one_binlog_is_one_for_which_the_loop_may_wait(tmp_path: Pat
         pump.submit(prewrite(15))
         pump.held.end()
         assert pump.held.alone == [True, False, False, True]
+        pump.submit(prewrite(16, bytes(writer.LONE_BYTES)))  # a large one's takes longer
+        pump.held.end()
+        assert pump.held.alone == [True, False, False, True, False]
 
 
 @pytest.mark.row("P3")
