@@ -1,6 +1,7 @@
 """Load every kernel of the write path before the first request: compiled code comes from the disk cache in some tenths.
 
-Where the cache is empty they are compiled, which takes some ten seconds once.
+The cache was filled before by `pump_service.compiler`, which goes by the kernels that are not in it: so each of this
+package is loaded, here or in `pump_service.warm_reads`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from include.proto.pump_pb2 import WriteBinlogReq
 from include.proto.pumphouse_pb2 import WriteBinlogsRequest
 from pump_service.door import lean
 from pump_service.door.group import Requests
+from pump_service.intake.parse import parse
 from pump_service.intake.requests import read_batch, read_group
 from pump_service.store.block import Block
-from pump_service.store.crc import crc32c_of
+from pump_service.store.crc import crc32c_by_table, crc32c_of
 from pump_service.store.framing import Framer, Place
 from pump_service.store.order import SMALLEST, Recent, Waiting
 from pump_service.store.records import Records
@@ -31,7 +33,9 @@ def warm() -> None:
     read_batch(WriteBinlogsRequest(cluster_id=1, batch_id=1, payloads=[payload]).SerializeToString())
     records = Records(intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes)
     Framer().write([records], Place(), fid=0, begin=0, limit=1 << 20, most=1 << 20)
+    parse(intake.data, intake.starts, intake.sizes)
     crc32c_of(records.data, 0, 1, 0)
+    crc32c_by_table(records.data, 0, 1, 0)
     block = Block.zeros(3)
     block.tp[:] = 0, 1, 2
     block.start_ts[:] = 1, 1, 3
