@@ -3,7 +3,7 @@
 One commit or fake from the future would lift the watermark above every commit to come, and all of them would be late.
 Writers and resolvers draw their timestamps from the same cluster as we do, so what lies above a fresh one of ours is
 made up. To ask for each write would be dear. A cluster whose clock is this machine's tells what is past by itself
-(`FileTso.is_past`). Of the others, what lies in the milliseconds that have passed since the last question is
+(`FileTso.is_past`). Else what lies in the milliseconds that have passed since the last question is
 believed, because the cluster's clock goes on. It may do so in steps (PD's are of 50 ms), or stand still for a while
 where it was ahead of the time of day (a new leader of PD, an etcd:// cluster of machines that disagree): so one that is
 made up can be believed early, by `BELIEVED_S` at most. Whatever was drawn from the cluster is never refused, and never
@@ -69,7 +69,7 @@ class Horizon:
             clock: this machine's.
             patience_s: how long a timestamp may wait until it is believed, rather than cost a question. For clusters
                 whose clock is a server: many commits are of the millisecond in which that was asked last.
-            is_past: tells what lies in the past for certain, where that takes no server; does not block.
+            is_past: tells what lies in the past, where that takes no server (`FileTso.is_past`); does not block.
         """
         self._timestamps = timestamps
         self._patience_s = patience_s

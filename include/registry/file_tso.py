@@ -85,9 +85,10 @@ class FileTso:
     def is_past(self, ts: int) -> bool:
         """Whether a timestamp can be told to lie in the past, with no lock and nothing written.
 
-        True: it was given out, or cannot be any more. So is each up to the last one given out; and each of a
-        millisecond before this one, which `next` never goes below while the time of day goes on. Should that go back,
-        then `next` is below what was told here by `PAST_AHEAD_MS` at most.
+        True: no `next` that begins from here on gives it out. So it is with each up to the last one given out; and
+        with each of a millisecond before this one, as `next` does not go below the time of day. Should that go back,
+        then `next` is below what was told here by `PAST_AHEAD_MS` at most. One that is under way may be below too,
+        which is enough: a transaction's P is durable before its commit ts is drawn, and holds the watermark.
         """
         before = compose(int(self._clock.now() * 1000)) - 1
         # The last one is only looked up where what was seen of it before is too little.

@@ -280,7 +280,7 @@ class Writer:
         return group
 
     def begin(self, group: _Group, syncs: Syncs, ended: Callable[[bool], None]) -> bool:
-        """Write a group on the thread of ``syncs``, where nothing can be in the way and nothing blocks.
+        """Write a group on the thread of ``syncs``, where nothing can be in the way and nothing blocks for long.
 
         False, and nothing is answered, where it must be the writer thread. Else ``ended`` is called on this thread
         after the sync: whether the group was answered; if not, writing has failed and the writer thread is to say so.
