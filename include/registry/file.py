@@ -68,7 +68,7 @@ class FileCluster:
         return self._tso.next()
 
     def is_past(self, ts: int) -> bool:
-        """Whether a timestamp can be told to lie in the past, without drawing one; 1 us, or 6 with a look at the file."""
+        """Whether a timestamp can be told to lie in the past, without drawing one; about 1 us, 6 with a look at it."""
         return self._tso.is_past(ts)
 
     def nodes(self, kind: NodeKind) -> list[NodeStatus]:

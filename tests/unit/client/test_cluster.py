@@ -606,6 +606,22 @@ def test_what_fails_counts_against_the_process_that_it_was_sent_to(start, connec
     assert names(client.available()) == ["b"]
 
 
+@pytest.mark.row("C4")
+def test_what_fails_when_its_process_is_gone_does_not_count_against_the_next(start, connect):
+    pump, _ = start("a"), start("b")
+    client = connect(watch_interval_s=60.0)
+
+    def ends(_):
+        pump.register(start_count=2)
+        client.refresh()
+        return PumpDraining("x", state="closing")
+
+    pump.behave = ends
+    chosen = client._members.get("a")
+    assert client._try(chosen, [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == [0]
+    assert names(client.available()) == ["a", "b"]
+
+
 @pytest.mark.row("C1")
 def test_a_pump_that_is_removed_when_it_was_just_chosen_is_asked_all_the_same(start, connect, cluster):
     pump = start("a")
