@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -24,10 +24,11 @@ class Shared(Generic[T]):
 
     def question(self) -> tuple[asyncio.Task[T], bool]:
         """The question that is under way, or a new one, and whether it is new. Wait for it with `asyncio.shield`."""
-        if self._question is not None:
+        # Not one that has ended: to wait for that is no wait, and whoever asks until an answer will do would never end.
+        if self._question is not None and not self._question.done():
             return self._question, False
         self._question = asyncio.create_task(self._run())
-        self._question.add_done_callback(self._answered)
+        self._question.add_done_callback(_answered)
         return self._question, True
 
     async def current(self) -> T:
@@ -45,7 +46,7 @@ class Shared(Generic[T]):
     async def _run(self) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask)
 
-    def _answered(self, question: asyncio.Task[T]) -> None:
-        self._question = None
-        if not question.cancelled():
-            question.exception()  # who asked may have gone
+
+def _answered(question: asyncio.Task[Any]) -> None:
+    if not question.cancelled():
+        question.exception()  # who asked may have gone

@@ -122,6 +122,38 @@ def test_a_timestamp_from_the_future_is_asked_about_and_refused() -> None:
     asyncio.run(run())
 
 
+def test_a_commit_that_has_its_turn_when_a_question_has_just_ended_asks_another() -> None:
+    class Late(Server):
+        looks = 0
+        begin = staticmethod(lambda: None)
+
+        def monotonic(self) -> float:
+            self.looks += 1
+            assert self.looks < 10_000, "it looks for ever"
+            begin, self.begin = self.begin, lambda: None
+            begin()
+            return super().monotonic()
+
+    server = Late()
+    cluster: Cluster = server  # type: ignore[assignment]
+    timestamps = Timestamps(cluster, server)
+    horizon = Horizon(timestamps, server, patience_s=0.002)
+    answers: list[asyncio.Task[bool]] = []
+
+    async def commit() -> bool:
+        server.sleep(0.2)  # the answer had to wait: drawn that much later, and come before it was heard
+        return await horizon.reaches(server.draw())
+
+    async def run() -> None:
+        # The question looks at the clock in its last step: what begins there has its turn before its end is told.
+        server.begin = lambda: answers.append(asyncio.create_task(commit()))
+        await timestamps.current()
+        assert await answers[0]
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert server.asked == 2
+
+
 def test_a_clock_that_stands_still_is_not_believed_to_have_gone_far() -> None:
     server = Server()
     cluster: Cluster = server  # type: ignore[assignment]

@@ -48,6 +48,32 @@ def test_all_share_one_question_and_who_needs_a_fresh_answer_waits_for_the_next(
     assert asyncio.run(asyncio.wait_for(run(), 10)) == [1] * 51 + [2] * 50
 
 
+def test_a_question_that_has_just_ended_is_not_under_way_any_more() -> None:
+    asked = itertools.count(1)
+    found: list[tuple[int, bool]] = []
+
+    class Ending(Shared[int]):
+        async def _run(self) -> int:
+            answer = await super()._run()
+            if answer == 1:
+                asyncio.get_running_loop().call_soon(self.look)  # before what the question's end calls
+            return answer
+
+        def look(self) -> None:
+            question, new = self.question()
+            question.add_done_callback(lambda done: found.append((done.result(), new)))
+
+    async def run() -> None:
+        shared = Ending(lambda: next(asked), "test")
+        assert await shared.current() == 1
+        while not found:
+            await asyncio.sleep(0.001)
+        assert found == [(2, True)]
+        assert await shared.fresh() == 3
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
 def test_no_two_fakes_get_the_same_timestamp_and_the_horizon_knows_whatever_was_drawn(tmp_path: Path) -> None:
     cluster = FileCluster(tmp_path)
 
