@@ -121,7 +121,7 @@ class HeldSyncs:
             os.fdatasync(fd)
         done(error)
 
-    def run_until(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    def run_until(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
         """Run what is called until something is so."""
         pause = threading.Event()
         for _ in range(int(seconds / 0.002)):
