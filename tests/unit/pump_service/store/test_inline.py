@@ -579,8 +579,9 @@ def test_what_would_only_come_back_to_the_thread_it_takes_by_itself(
     """A loop that is busy holds no large group up; small ones behind them are the loop's again."""
     monkeypatch.setattr("pump_service.store.writer.INLINE_BYTES", 1000)
     with beside(tmp_path, group_commit_bytes=4096) as pump:
-        for start in (10, 11, 12, 13):
-            pump.submit(prewrite(start, b"v" * 3000))
+        with pump.store._writer.lock:  # none is written before all of them wait
+            for start in (10, 11, 12, 13):
+                pump.submit(prewrite(start, b"v" * 3000))
         until(lambda: len(pump.answers) == 4)  # the loop's thread does nothing meanwhile
         assert pump.taken() == [durable(start, THREAD) for start in (10, 11, 12, 13)]
         assert pump.goes(prewrite(14)) == HERE
@@ -1152,7 +1153,8 @@ def test_on_a_slow_disk_the_thread_goes_on_by_itself(tmp_path: Path) -> None:
         pump.submit(prewrite(10))
         pump.clock.at += inline.SLOW_S * 2
         pump.held.end()
-        for start in (11, 12, 13):
-            pump.submit(prewrite(start, b"v" * 3000))
+        with pump.store._writer.lock:  # none is written before all of them wait
+            for start in (11, 12, 13):
+                pump.submit(prewrite(start, b"v" * 3000))
         until(lambda: len(pump.answers) == 4)  # the loop's thread does nothing meanwhile
         assert pump.come(4) == [durable(10), *(durable(start, THREAD) for start in (11, 12, 13))]
