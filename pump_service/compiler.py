@@ -30,7 +30,7 @@ def compile_apart() -> None:
     if not not_on_disk("pump_service"):
         return
     began = time.monotonic()
-    log.info("compiling", hint="once after an installation or an update; some ten seconds")
+    log.info("compiling", hint="once after an installation or an update; some ten seconds, a minute on a busy machine")
     path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     try:
         done = subprocess.run(

@@ -46,7 +46,7 @@ class PumpProcess:
         """Directory of the value log."""
         return self.data_dir / "value"
 
-    def start(self, *, timeout_s: float = 60.0) -> Self:
+    def start(self, *, timeout_s: float = 300.0) -> Self:
         """Start and wait until it says that it serves."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         command: list[str] = [*CLI]
