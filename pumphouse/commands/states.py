@@ -17,11 +17,12 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.commands.nodes import consumer_dict, json_option, open_registry, print_json, pump_dict, yes_option
 
 F = TypeVar("F", bound=Callable[..., Any])
+_WAITS = " --wait SECONDS waits for it,"
 _AFTER: dict[tuple[NodeKind, admin.Action], str] = {
     (NodeKind.PUMP, "pause"): "It takes no more prewrites and ends; `pumphouse pump run` brings it back.",
     (NodeKind.PUMP, "close"): (
         "It takes no more prewrites, and goes offline when no transaction is open and every consumer has read it to"
-        " its end. `pumphouse pumps` shows it, --wait SECONDS waits for it, a snapshot lets the archive catch up."
+        f" its end. `pumphouse pumps` shows it,{_WAITS} a snapshot lets the archive catch up."
     ),
     (NodeKind.DRAINER, "pause"): "It ends; its checkpoint goes on holding the Pumps' GC.",
     (NodeKind.DRAINER, "close"): "It ends and goes offline; the Pumps keep nothing for it any more.",
@@ -56,10 +57,19 @@ def _change(
         console = Console(stderr=True)
         with console.status(f"{node_id}: waiting for {wanted}") as spinner:
             told = False
+            last: tuple[object, ...] = ()
 
             def progress(status: NodeStatus | None) -> None:
+                nonlocal last
+                holds = waiting(status)
                 state = "gone" if status is None else f"{status.state}, at {show(status.max_commit_ts)}"
-                spinner.update(f"{node_id}: waiting for {wanted}; it is {state}{waiting(status)}")
+                text = f"{node_id}: waiting for {wanted}; it is {state}{holds}"
+                spinner.update(text)
+                # A spinner is for a terminal; a log gets a line when something else holds it.
+                now = (status and status.state, bool(holds.prewrites), holds.consumers)
+                if now != last and not console.is_terminal and (status is None or status.state != wanted):
+                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+                last = now
 
             def away(error: Exception) -> None:
                 nonlocal told
@@ -77,6 +87,8 @@ def _change(
         click.echo(f"{node_id}: {message} It is {status.state} now.")
     else:
         after = _AFTER[kind, action]
+        if wait_s:
+            after = after.replace(_WAITS, "")
         steps = f" {held.next_steps}." if held.prewrites else ""
         click.echo(f"{node_id}: {message} {after.removesuffix('.')}{held}.{steps}")
     if wait_s and reached is None:

@@ -358,6 +358,34 @@ def test_a_registry_that_is_away_while_a_command_waits_is_said_once(cluster, run
         run("offline-pump", "p:8250", "--wait", "0.1", code=None)
 
 
+@pytest.mark.row("O3", "P13")
+def test_where_nobody_watches_a_spinner_each_thing_that_holds_it_has_a_line(
+    cluster, run, http_pump, monkeypatch, tmp_path
+):
+    busy = BusyPump("p:8250", cluster)
+    steps = [
+        lambda: None,
+        lambda: setattr(busy, "unresolved", 2),  # the same still holds it
+        lambda: (setattr(busy, "unresolved", 0), setattr(busy, "oldest", 0)),
+        lambda: consumer(cluster, "pumphouse-main", 9),
+        lambda: busy.register(NodeState.OFFLINE, http=http_pump.host),
+    ]
+    monkeypatch.setattr("include.clock.SystemClock.sleep", lambda *_: steps.pop(0)())
+    http_pump.on_put = lambda: busy.register(NodeState.CLOSING, http=http_pump.host)
+    try:
+        busy.register(http=http_pump.host)
+        consumer(cluster, "pumphouse-main", 0)
+        result = run("offline-pump", "p:8250", "--wait", "60")
+    finally:
+        busy.stop()
+    lines = [line for line in result.stderr.splitlines() if "waiting for offline" in line]
+    assert len(lines) == 3
+    assert "3 in all; behind it: pumphouse-main" in lines[0]
+    assert "open prewrite" not in lines[1] and "; behind it: pumphouse-main" in lines[1]
+    assert "behind" not in lines[2] and "it is closing" in lines[2]
+    assert "--wait" not in result.stdout
+
+
 @pytest.mark.row("O3")
 def test_what_happens_next_is_said_when_nobody_waits(cluster, run, pump, http_pump):
     pump.register(http=http_pump.host)
