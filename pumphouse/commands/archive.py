@@ -99,16 +99,34 @@ def _pull_bars(shown: Progress | None) -> tuple[ProgressSink, Callable[[str], No
 
 
 _SAY_AGAIN_S = 30.0
+# A window is held for a moment by each transaction that is about to end.
+_HELD_S = 10.0
 
 
-def naming_silent_pumps(sink: ProgressSink, clock: Clock = SYSTEM_CLOCK) -> ProgressSink:
-    """The sink, and a line on stderr for a Pump that does not answer: at once, then every 30 s while it does not."""
+def naming_holders(sink: ProgressSink, clock: Clock = SYSTEM_CLOCK) -> ProgressSink:
+    """The sink, and a line on stderr for a Pump that holds the window, every 30 s while it does.
+
+    One that does not answer is named at once, one that answers and waits for something after ten seconds.
+    """
     said: dict[str, float] = {}
+    since: dict[str, float] = {}
 
     def pulled(each: Pulled) -> None:
         sink(each)
         now = clock.monotonic()
-        if each.silent_at and now - said.get(each.node_id, float("-inf")) >= _SAY_AGAIN_S:
+        began = since.setdefault(each.node_id, now)
+        if not each.waiting_for or each.silent_at:
+            since[each.node_id] = began = now
+        if now - said.get(each.node_id, float("-inf")) < _SAY_AGAIN_S:
+            return
+        if now - began >= _HELD_S:
+            said[each.node_id] = now
+            click.echo(
+                f"pumphouse: Pump {each.node_id} holds the window: {each.waiting_for}. `pumphouse pump status"
+                f" {each.node_id}` lists what it waits for; see docs/operations.md, 'When a window is held'",
+                err=True,
+            )
+        elif each.silent_at:
             said[each.node_id] = now
             click.echo(
                 f"pumphouse: waiting for Pump {each.node_id} at {each.silent_at}: {each.waiting_for}. Start it, and the"
@@ -131,7 +149,7 @@ def snapshot(context: Context, *, until: str, as_json: bool) -> None:
     with _bars() as shown:
         pulled, waiting = _pull_bars(shown)
         history = open_history(settings.history, settings.tls)
-        done = run_snapshot(archive, cluster, to, settings, history, naming_silent_pumps(pulled), waiting=waiting)
+        done = run_snapshot(archive, cluster, to, settings, history, naming_holders(pulled), waiting=waiting)
     if as_json:
         _print_json({"end": int(archive.end()), "windows": done})
         return

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from include.archive.report import Progress
 from include.model.tso import Tso
 from pumphouse.cli import cli
-from pumphouse.commands.archive import naming_silent_pumps
+from pumphouse.commands.archive import naming_holders
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_it_is_said_at_once_and_every_30_s(capsys):
             return self.now
 
     clock, seen = Clock(), []
-    sink = naming_silent_pumps(seen.append, clock)
+    sink = naming_holders(seen.append, clock)
     lines = {}
     for second in range(95):
         clock.now = float(second)
@@ -68,3 +68,31 @@ def test_it_is_said_at_once_and_every_30_s(capsys):
     assert list(lines) == [0, 30, 60, 90]
     assert not any("Pump b" in said for said in lines.values())
     assert len(seen) == 190
+
+
+@pytest.mark.row("A2")
+def test_a_pump_that_answers_and_waits_is_named_when_it_has_waited_for_ten_seconds(capsys):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    sink = naming_holders(lambda _: None, clock)
+    said = {}
+    for second in range(100):
+        clock.now = float(second)
+        for node, why in (("a", "it began and has no outcome"), ("b", "" if second % 9 == 0 else "a moment")):
+            why = "" if second in (50, 51) else why
+            sink(
+                Progress(
+                    node_id=node, start=Tso(0), end=Tso(9), reached=Tso(0), rows=0, payload_bytes=0, waiting_for=why
+                )
+            )
+        if text := capsys.readouterr().err:
+            said[second] = text
+    assert list(said) == [10, 40, 70]
+    for text in said.values():
+        assert text.count("\n") == 1
+        assert "Pump a holds the window: it began and has no outcome. `pumphouse pump status a` lists" in text
