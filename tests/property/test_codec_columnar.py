@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -137,6 +138,16 @@ def attempt(decode: Callable[[], Any]) -> Any:
         return None
 
 
+def comparable(sides: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """With a name for NaN, which damage can make, and which is equal to nothing."""
+    if sides is None:
+        return None
+    return [
+        {name: "NaN" if isinstance(value, float) and math.isnan(value) else value for name, value in side.items()}
+        for side in sides
+    ]
+
+
 @settings(PROFILE, max_examples=3 * EXAMPLES)
 @given(damaged())
 def test_damaged_rows_end_in_a_codec_error_or_in_the_values_of_the_reference(
@@ -147,7 +158,7 @@ def test_damaged_rows_end_in_a_codec_error_or_in_the_values_of_the_reference(
     found = attempt(lambda: fast(table, table, op, [image])[0])
     # The reference looks at more (columns that are not wanted, the hidden handle), so it may refuse more.
     if wanted is not None:
-        assert found == wanted
+        assert comparable(found) == comparable(wanted)
 
 
 @st.composite
