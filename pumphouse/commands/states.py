@@ -17,12 +17,12 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.commands.nodes import consumer_dict, json_option, open_registry, print_json, pump_dict, yes_option
 
 F = TypeVar("F", bound=Callable[..., Any])
-_WAITS = " --wait SECONDS waits for it,"
+_WAITS = "--wait SECONDS waits for it, "
 _AFTER: dict[tuple[NodeKind, admin.Action], str] = {
     (NodeKind.PUMP, "pause"): "It takes no more prewrites and ends; `pumphouse pump run` brings it back.",
     (NodeKind.PUMP, "close"): (
         "It takes no more prewrites, and goes offline when no transaction is open and every consumer has read it to"
-        f" its end. `pumphouse pumps` shows it,{_WAITS} a snapshot lets the archive catch up."
+        " its end. `pumphouse pumps` shows it, {waits}a snapshot lets the archive catch up."
     ),
     (NodeKind.DRAINER, "pause"): "It ends; its checkpoint goes on holding the Pumps' GC.",
     (NodeKind.DRAINER, "close"): "It ends and goes offline; the Pumps keep nothing for it any more.",
@@ -86,9 +86,7 @@ def _change(
     elif status.state == wanted:
         click.echo(f"{node_id}: {message} It is {status.state} now.")
     else:
-        after = _AFTER[kind, action]
-        if wait_s:
-            after = after.replace(_WAITS, "")
+        after = _AFTER[kind, action].format(waits="" if wait_s else _WAITS)
         steps = f" {held.next_steps}." if held.prewrites else ""
         click.echo(f"{node_id}: {message} {after.removesuffix('.')}{held}.{steps}")
     if wait_s and reached is None:

@@ -231,6 +231,9 @@ def test_waiting_for_offline_ends_with_it_or_says_who_is_behind(cluster, run, pu
     consumer(cluster, "done", 9)
     with pytest.raises(PumpError, match=r"is closing and not offline after 0.1 s; behind it: pumphouse-main"):
         run("offline-pump", "p:8250", "--wait", "0.1", code=None)
+    waited = run("offline-pump", "p:8250", "--wait", "0.1", code=1).stdout
+    assert "a snapshot lets the archive catch up; behind it: pumphouse-main" in waited
+    assert "--wait" not in waited, "whoever waits knows"
     # It is not asked again, which it would refuse.
     assert "it is closing already. It takes no more prewrites" in run("offline-pump", "p:8250").stdout
     assert len(http_pump.asked) == 1
@@ -383,7 +386,6 @@ def test_where_nobody_watches_a_spinner_each_thing_that_holds_it_has_a_line(
     assert "3 in all; behind it: pumphouse-main" in lines[0]
     assert "open prewrite" not in lines[1] and "; behind it: pumphouse-main" in lines[1]
     assert "behind" not in lines[2] and "it is closing" in lines[2]
-    assert "--wait" not in result.stdout
 
 
 @pytest.mark.row("O3")
