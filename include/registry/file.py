@@ -68,7 +68,10 @@ class FileCluster:
         return self._tso.next()
 
     def is_past(self, ts: int) -> bool:
-        """Whether a timestamp can be told to lie in the past, without drawing one; about 1 us, 6 with a look at it."""
+        """Whether a timestamp can be told to lie in the past, without drawing one.
+
+        About 1 us, or 6 where the last one given out must be looked up.
+        """
         return self._tso.is_past(ts)
 
     def nodes(self, kind: NodeKind) -> list[NodeStatus]:

@@ -31,6 +31,7 @@ from include.registry.lock import locked
 BOUND_AHEAD_MS = 3_000
 # `FileTso.is_past` follows the time of day so far beyond the last timestamp.
 PAST_AHEAD_MS = 100
+_PAST_AHEAD = compose(PAST_AHEAD_MS)
 # last, the bound as it was when last was written, boot id; then the CRC-32C of those.
 _STATE = struct.Struct("<qq16s")
 _CRC = struct.Struct("<I")
@@ -92,9 +93,9 @@ class FileTso:
         """
         before = compose(int(self._clock.now() * 1000)) - 1
         # The last one is only looked up where what was seen of it before is too little.
-        if ts > min(before, self._seen + compose(PAST_AHEAD_MS)):
+        if ts > min(before, self._seen + _PAST_AHEAD):
             self._seen = max(self._seen, self._last())
-        return ts <= max(self._seen, min(before, self._seen + compose(PAST_AHEAD_MS)))
+        return ts <= max(self._seen, min(before, self._seen + _PAST_AHEAD))
 
     def _last(self) -> int:
         """The last timestamp given out, or one before; 0 = not known."""

@@ -12,6 +12,22 @@ from pumphouse.cli import cli
 from pumphouse.commands.archive import naming_holders
 
 
+class Clock:
+    """A time that the test sets."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+def progress(node: str, *, silent_at: str = "", waiting_for: str = "") -> Progress:
+    return Progress(
+        node_id=node, start=Tso(0), end=Tso(9), reached=Tso(0), rows=0, payload_bytes=0, waiting_for=waiting_for,
+        silent_at=silent_at,
+    )  # fmt: skip
+
+
 @pytest.fixture
 def run(world, monkeypatch):
     monkeypatch.setattr("pumphouse.commands.archive._open", lambda _: (world.archive, world.cluster))
@@ -45,12 +61,6 @@ def test_a_pump_that_is_down_is_named_with_address_and_what_to_do_and_json_is_le
 
 @pytest.mark.row("A2")
 def test_it_is_said_at_once_and_every_30_s(capsys):
-    class Clock:
-        now = 0.0
-
-        def monotonic(self):
-            return self.now
-
     clock, seen = Clock(), []
     sink = naming_holders(seen.append, clock)
     lines = {}
@@ -58,11 +68,7 @@ def test_it_is_said_at_once_and_every_30_s(capsys):
         clock.now = float(second)
         for node in ("a", "b"):
             away = "h:1" if node == "a" else ""
-            sink(
-                Progress(
-                    node_id=node, start=Tso(0), end=Tso(9), reached=Tso(0), rows=0, payload_bytes=0, silent_at=away
-                )
-            )
+            sink(progress(node, silent_at=away))
         if said := capsys.readouterr().err:
             lines[second] = said
     assert list(lines) == [0, 30, 60, 90]
@@ -72,12 +78,6 @@ def test_it_is_said_at_once_and_every_30_s(capsys):
 
 @pytest.mark.row("A2")
 def test_a_pump_that_answers_and_waits_is_named_when_it_has_waited_for_ten_seconds(capsys):
-    class Clock:
-        now = 0.0
-
-        def monotonic(self):
-            return self.now
-
     clock = Clock()
     sink = naming_holders(lambda _: None, clock)
     said = {}
@@ -85,11 +85,7 @@ def test_a_pump_that_answers_and_waits_is_named_when_it_has_waited_for_ten_secon
         clock.now = float(second)
         for node, why in (("a", "it began and has no outcome"), ("b", "" if second % 9 == 0 else "a moment")):
             why = "" if second in (50, 51) else why
-            sink(
-                Progress(
-                    node_id=node, start=Tso(0), end=Tso(9), reached=Tso(0), rows=0, payload_bytes=0, waiting_for=why
-                )
-            )
+            sink(progress(node, waiting_for=why))
         if text := capsys.readouterr().err:
             said[second] = text
     assert list(said) == [10, 40, 70]
