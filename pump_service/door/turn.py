@@ -11,6 +11,10 @@ bring is collected, and a small group waits for more as long as more is sure to 
   the last time it was back at once. A peer that has shown no such habit is waited for by nobody.
 
 Nobody waits longer than that tick.
+
+To be woken for each of these connections, and to sleep again, costs as much as to read it. So while several with a few
+calls each are expected, and the server has nothing else to do, the loop sleeps for a moment on purpose, and finds what
+most of them have brought at once.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import grpc
@@ -42,15 +46,31 @@ _ENOUGH = 64
 _SOON_S = 0.001  # for so long after its answers a connection is expected back
 # uvloop's timers are of whole milliseconds of its own clock: this one is one to two of them.
 _LONGEST_S = 0.002
+# A third to a half of what a client needs for an answer and its next call: longer, and both wait for each other.
+_NAP_A_CALL_S = 4e-6
+_LONGEST_NAP_S = 0.0003
+_NAP_CONNECTIONS = 4  # at least
+_NAP_CALLS = range(6, 17)  # of each: with fewer the first is back sooner, more are worth to be woken for
 
 
 class Turn:
     """Batches that are collected, by method, and who is to bring more."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, runs: Runs, deadlines: Deadlines) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        runs: Runs,
+        deadlines: Deadlines,
+        *,
+        busy: Callable[[], bool] = lambda: True,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``busy``: whether the server may have more to do than to wait for these; then it never sleeps on purpose."""
         self._loop = loop
         self._runs = runs
         self._deadlines = deadlines
+        self._busy = busy
+        self._sleep = sleep
         self._now = time.monotonic  # the loop's own clock has ticks of a millisecond
         self._batches: dict[Group, list[Batch]] = {}
         self._calls = 0
@@ -161,31 +181,38 @@ class Turn:
                     self._expected[connection] = now + _SOON_S
         if self._batches:
             self._look_soon()
+        elif len(self._expected) >= _NAP_CONNECTIONS and given.calls // len(batches) in _NAP_CALLS:
+            self._loop.call_soon(self._nap, given.calls)  # behind what is still to be done for the answers
+
+    def _nap(self, calls: int) -> None:
+        idle = not self._batches and not self._out
+        if idle and len(self._expected) >= _NAP_CONNECTIONS and not self._busy():
+            self._sleep(min(calls * _NAP_A_CALL_S, _LONGEST_NAP_S))
 
 
 class _Given:
     """A group that is with its handler."""
 
-    __slots__ = ("_batches", "_bucket", "_calls", "_deadlines", "_group", "_turn")
+    __slots__ = ("_batches", "_bucket", "_deadlines", "_group", "_turn", "calls")
 
     def __init__(self, turn: Turn, group: Group, batches: list[Batch], deadlines: Deadlines) -> None:
         self._turn = turn
         self._group = group
         self._batches = batches  # none once they are answered
         self._deadlines = deadlines
-        self._calls = 0
+        self.calls = 0
         first = math.inf
         for batch in batches:
-            self._calls += len(batch.stream_ids)
+            self.calls += len(batch.stream_ids)
             first = min(first, batch.deadline)
         self._bucket = deadlines.add(first, self) if first < math.inf else 0
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """What the handler calls: one answer for each request, in order."""
         batches, self._batches = self._batches, []
-        if not batches or len(answers) != self._calls:
+        if not batches or len(answers) != self.calls:
             self._batches = batches
-            raise ValueError(f"{len(answers)} answers to {self._calls} calls of {self._group.path}, or twice")
+            raise ValueError(f"{len(answers)} answers to {self.calls} calls of {self._group.path}, or twice")
         if self._bucket:
             self._deadlines.discard(self._bucket, self)
         first = answers[0]
@@ -206,7 +233,7 @@ class _Given:
     def failed(self, error: Exception) -> None:
         """The handler did; it may have answered before."""
         if self._batches:
-            self.answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * self._calls)
+            self.answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * self.calls)
 
     def expire(self, now: float) -> None:
         """The first deadline has passed; from here on each batch watches its own."""

@@ -15,7 +15,7 @@ from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.headers import TIMEOUT_LITERAL
 from pump_service.door.server import Server
 from pump_service.door.turn import Turn
-from tests.support.doorkit import GROUP, Echo, Peer, answers, frame, prefixed, statuses
+from tests.support.doorkit import DOWN, GROUP, Echo, Peer, answers, frame, prefixed, statuses
 from tests.unit.pump_service.door.test_protocol import run
 
 UNKNOWN = grpc.StatusCode.UNKNOWN
@@ -149,6 +149,9 @@ class Waiting:
         self.turn._now = lambda: self.now
         self.turn._loop = self  # type: ignore[assignment]
         self.ticks: list[asyncio.Handle] = []
+        self.slept: list[float] = []
+        self.more: list[Peer] = []
+        self.turn._sleep = self.slept.append
         for peer in peers:
             peer.connection.prompt = False
 
@@ -156,8 +159,8 @@ class Waiting:
     async def of(cls, count: int) -> Waiting:
         return cls(*await peers_of(count, answering=False))
 
-    def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
-        return asyncio.get_running_loop().call_soon(callback)
+    def call_soon(self, callback: Callable[..., None], *args: Any) -> asyncio.Handle:
+        return asyncio.get_running_loop().call_soon(callback, *args)
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.Handle:
         assert delay == 0.002
@@ -922,3 +925,78 @@ async def test_a_read_that_comes_in_two_is_not_taken_whole() -> None:
     assert requests == [b"x", b"x"]
     answer([b"done"] * 2)
     assert several.ended()[0] == dict.fromkeys(ids, 0)
+
+
+async def _naps(count: int, calls: int, *, meanwhile: Callable[[Waiting], None] = lambda _: None) -> list[float]:
+    """How long the loop sleeps on purpose once so many calls of each are answered, on connections that come back."""
+    wait = await Waiting.of(count)
+    await wait.round(*range(count), takes=1.0)  # known from now on
+    await wait.round(*range(count), takes=0.0005)  # back at once
+    wait.slept.clear()
+    wait.now += 0.0005
+    for peer in wait.peers:
+        peer.send(b"".join(peer.call(GROUP, b"x")[1] for _ in range(calls)))
+    await asyncio.sleep(0)
+    wait.tick()
+    groups, wait.echo.groups = wait.echo.groups, []
+    ((requests, answer),) = groups
+    assert len(requests) == count * calls
+    answer([b"y"] * len(requests))
+    assert wait.slept == []  # behind all that is to be done for the answers
+    meanwhile(wait)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return wait.slept
+
+
+def naps(count: int, calls: int, *, meanwhile: Callable[[Waiting], None] = lambda _: None) -> list[float]:
+    return asyncio.run(_naps(count, calls, meanwhile=meanwhile))
+
+
+def test_while_several_with_a_few_calls_each_are_expected_the_loop_sleeps_for_a_part_of_the_time() -> None:
+    assert naps(4, 6) == [pytest.approx(24 * 4e-6)]
+    assert naps(5, 8) == [pytest.approx(40 * 4e-6)]
+    assert naps(8, 8) == [pytest.approx(64 * 4e-6)]
+    assert naps(16, 16) == [pytest.approx(0.0003)]
+
+
+@pytest.mark.parametrize(("count", "calls"), [(3, 8), (4, 5), (4, 17)])
+def test_it_does_not_for_few_connections_few_calls_or_many(count: int, calls: int) -> None:
+    assert naps(count, calls) == []
+
+
+def _pull(wait: Waiting) -> None:
+    peer = wait.peers[0]
+    peer.send(peer.call(DOWN, b"x")[1])
+
+
+def _bring(wait: Waiting) -> None:
+    peer = wait.peers[0]
+    peer.send(peer.call(GROUP, b"x")[1])
+
+
+def _bring_and_hand_over(wait: Waiting) -> None:
+    _bring(wait)
+    wait.turn._hand_over()
+
+
+def _lose(wait: Waiting) -> None:
+    for peer in wait.peers[:2]:
+        peer.wire.protocol.connection_lost(None)
+
+
+def _fill(wait: Waiting) -> None:
+    server = wait.peers[0].server
+    wait.more = [Peer(server).greet() for _ in range(60)]
+
+
+@pytest.mark.parametrize("meanwhile", [_pull, _bring, _bring_and_hand_over, _lose, _fill])
+def test_it_does_not_where_the_server_has_anything_else_to_do(meanwhile: Callable[[Waiting], None]) -> None:
+    assert naps(5, 8, meanwhile=meanwhile) == []
+
+
+def test_it_does_not_where_one_was_not_back_at_once() -> None:
+    def late(wait: Waiting) -> None:
+        wait.turn._expected.pop(wait.peers[0].connection)
+
+    assert naps(4, 8, meanwhile=late) == []
