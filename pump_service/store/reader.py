@@ -162,7 +162,8 @@ class Reader:
             # Some record cannot be read; the one that cannot is named by itself.
             return Found(NONE, after, closer=int(ts[n - 1]))
         used = int(np.searchsorted(ts, found.last, side="right"))
-        grown = 2 * keys if used == keys and found.binlogs.size < max_bytes // 2 else used + used // 4
+        # What is read beyond the batch is read again for the next.
+        grown = 2 * keys if used == keys and found.binlogs.size < max_bytes // 2 else used + used // 16
         self._keys = min(max(grown, _FEWEST_KEYS), _MOST_KEYS)
         if len(found.binlogs):
             self._mean = found.binlogs.size // len(found.binlogs) + 1
