@@ -13,6 +13,7 @@ help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
 
 $(STAMP): requirements.lock pyproject.toml
+	@echo "installing the locked packages into $(VENV): two to five minutes, without a word" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@if command -v uv > /dev/null; then \
 	  uv pip install -q --python $(BIN)/python --compile-bytecode --no-deps --require-hashes -r requirements.lock && \

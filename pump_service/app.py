@@ -162,7 +162,8 @@ class PumpApp:
             max_message_bytes=settings.max_message_bytes,
         )
         unnotified = notify.Unnotified(settings.data_dir)
-        if must_notify(registrar.found.state if registrar.found is not None else None):
+        was = registrar.found.state if registrar.found is not None else None
+        if must_notify(was):
             await asyncio.to_thread(unnotified.set)
         # From here to the last line a failure puts back what the registry held.
         failed = await undo.enter_async_context(contextlib.AsyncExitStack())
@@ -171,17 +172,24 @@ class PumpApp:
         self._front = serving
         self._before_serving()
         await serving.serve(HttpApi(stages.operations, stages.metrics, self._tls).application())
-        if unnotified.is_set:
-            nodes = await asyncio.to_thread(self._cluster.nodes, NodeKind.DRAINER)
-            await notify.notify([node for node in nodes if node.state is NodeState.ONLINE], self._tls)
-            await asyncio.to_thread(unnotified.clear)
+        await self._notify_drainers(unnotified)
         failed.pop_all()
 
         stages.lifecycle.apply(Action.START)
         self._run_loops(stages)
+        if was is NodeState.CLOSING:
+            log.warning(
+                "closing_was_cut_short", node_id=node_id, state="online", hint=f"pumphouse offline-pump {node_id}"
+            )
         self._announce(Serving(node_id=node_id, grpc=_reachable(addr), http=_reachable(http_addr), pid=os.getpid()))
         log.info("pump_serving", node_id=node_id, grpc=addr, http=http_addr, incarnation=store.incarnation)
         return stages
+
+    async def _notify_drainers(self, unnotified: notify.Unnotified) -> None:
+        if unnotified.is_set:
+            nodes = await asyncio.to_thread(self._cluster.nodes, NodeKind.DRAINER)
+            await notify.notify([node for node in nodes if node.state is NodeState.ONLINE], self._tls)
+            await asyncio.to_thread(unnotified.clear)
 
     def _run_loops(self, stages: Stages) -> None:
         settings = self._settings

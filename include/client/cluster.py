@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from include.client.commits import PERMANENT, CommitSender, Send
 from include.client.members import Members, same_process
 from include.client.probes import Probes
@@ -31,12 +29,13 @@ from include.errors import (
     PumpUnavailable,
     WriterFailed,
 )
+from include.log import library_logger
 from include.model.node import NodeKind, NodeStatus
 from include.registry.base import Cluster
 from include.rpc.retry import RetryPolicy, RetryState
 from include.settings import TlsSettings
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 RETRY_INTERVAL_S = 0.1
 WATCH_INTERVAL_S = 1.0

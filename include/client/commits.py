@@ -11,12 +11,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BadBinlog, BinlogError, ClusterMismatch, PeerRefused, PumpUnavailable
+from include.log import library_logger
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 GIVE_UP_S = 600.0
 RETRY_INTERVAL_S = 1.0

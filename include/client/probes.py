@@ -10,11 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-import structlog
-
+from include.log import library_logger
 from include.model.node import NodeStatus
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 # At once; a Pump that hangs keeps one for the time-out of a call.
 PROBES_AT_ONCE = 8

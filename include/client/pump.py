@@ -75,6 +75,7 @@ class PumpConnection:
         self._channel = open_channel(host, tls)
         self._stub = PumpStub(self._channel)
         self._batches = PumpBatchStub(self._channel)
+        self._ended = False
 
     def write(self, payload: bytes, timeout_s: float) -> None:
         """Store one binlog; durable on return. Any refusal or silence is a BinlogError."""
@@ -82,7 +83,7 @@ class PumpConnection:
         try:
             answer = self._stub.WriteBinlog(self._request(payload), timeout=self._time_for([payload], timeout_s))
         except grpc.RpcError as error:
-            raise from_rpc_error(error, peer=self.node_id) from error
+            raise self._failure(error) from error
         except ValueError as error:  # what gRPC says of a channel that another thread closed
             raise self._closed() from error
         self._check(answer)
@@ -128,10 +129,9 @@ class PumpConnection:
                     return [strange] * len(payloads)
                 outcomes += map(from_item_status, answer.statuses)
         except grpc.RpcError as error:
-            # A multi-threaded call raises itself: an RpcError that is a Call too.
             if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED and not outcomes:
                 return None
-            failure = from_rpc_error(error, peer=self.node_id)
+            failure = self._failure(error)
         except ValueError:
             failure = self._closed()
         if isinstance(failure, BadBinlog):
@@ -164,7 +164,7 @@ class PumpConnection:
             try:
                 self._check(call.result())
             except grpc.RpcError as error:
-                outcomes.append(from_rpc_error(error, peer=self.node_id))
+                outcomes.append(self._failure(error))
             except grpc.FutureCancelledError:
                 outcomes.append(self._closed())
             except BinlogError as error:
@@ -179,6 +179,7 @@ class PumpConnection:
 
     def close(self) -> None:
         """Close the channel; calls under way end with an error."""
+        self._ended = True
         self._channel.close()
 
     def _time_for(self, payloads: Iterable[bytes], timeout_s: float) -> float:
@@ -187,8 +188,16 @@ class PumpConnection:
     def _request(self, payload: bytes) -> WriteBinlogReq:
         return WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
 
+    def _failure(self, error: grpc.RpcError) -> BinlogError:
+        # A multi-threaded call raises itself: an RpcError that is a Call too.
+        if self._ended and isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.CANCELLED:
+            return self._closed()
+        return from_rpc_error(error, peer=self.node_id)
+
     def _closed(self) -> BinlogError:
-        return PumpUnavailable(f"Pump {self.node_id}: the connection was closed", node_id=self.node_id)
+        return PumpUnavailable(
+            f"Pump {self.node_id}: this client closed the connection before an answer came", node_id=self.node_id
+        )
 
     def _check(self, answer: WriteBinlogResp) -> None:
         # Failures come as a gRPC status; the field is of older Pumps.

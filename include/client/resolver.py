@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Self
 
 import grpc
-import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterMismatch, ConfigError
+from include.log import library_logger
 from include.model.tso import Tso
 from include.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
 from include.proto.pumphouse_pb2_grpc import TxnResolverServicer, add_TxnResolverServicer_to_server
@@ -28,7 +28,7 @@ from include.rpc.status import abort_details
 from include.rpc.tls import check_grpc_peer, server_credentials
 from include.settings import TlsSettings
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 HEARTBEAT_INTERVAL_S = 3.0
 

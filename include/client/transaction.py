@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-import structlog
-
 from include.client.cluster import PumpClient
 from include.clock import SYSTEM_CLOCK, Clock
 from include.codec.payload import make_commit, make_prewrite, make_rollback
+from include.log import library_logger
 from include.model.tso import Tso
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 _KEPT_SAMPLES = 10_000
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import structlog
-
 from include.client.members import Members
 from include.clock import Clock
 from include.errors import BinlogError
+from include.log import library_logger
 from include.model.node import NodeKind
 from include.registry.base import Cluster, NodeWatch, WatchesNodes
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 LOOK_ANYWAY_S = 30.0
 _LOOKS = 3

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterUnavailable, ConfigError
+from include.log import library_logger
 from include.proto import etcd_kv_pb2 as kvpb
 from include.proto import etcd_rpc_pb2 as pb
 from include.proto.etcd_rpc_pb2_grpc import AuthStub, KVStub, WatchStub
@@ -29,7 +29,7 @@ from include.rpc import forks
 from include.rpc.channel import open_channel
 from include.settings import TlsSettings
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 REQUEST_TIMEOUT_S = 5.0
 _FIRST_WAIT_S = 0.02

@@ -13,10 +13,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import structlog
-
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterUnavailable, CorruptionError, UsageError
+from include.log import library_logger
 from include.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from include.registry import resolvers
 from include.registry.base import NodeChange, ResolverRecord
@@ -31,7 +30,7 @@ from include.registry.etcd_client import (
 )
 from include.registry.etcd_watch import Watch
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 OWN_ROOT = "/pumphouse/v1"
 # An election takes a few seconds; a change goes on for so long over unanswered calls.

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import structlog
 
 from include.errors import BinlogError
+from include.log import library_logger
 from include.proto import etcd_kv_pb2 as kvpb
 from include.proto import etcd_rpc_pb2 as pb
 from include.registry.etcd_client import Compacted, EtcdClient, KeyValue, end_of_prefix, key_value
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 _ASK_AFTER_S = 5.0
 _FIRST_WAIT_S = 0.05

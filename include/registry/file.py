@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import structlog
-
 from include.clock import SYSTEM_CLOCK, Clock
 from include.durable import create_exclusive, fsync_dir, make_dirs, write_atomic
 from include.errors import BinlogError, ConfigError, CorruptionError, UsageError
+from include.log import library_logger
 from include.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from include.model.tso import Tso
 from include.registry import resolvers
@@ -29,7 +28,7 @@ from include.registry.base import ResolverRecord
 from include.registry.file_tso import FileTso
 from include.registry.lock import locked
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 FORMAT_VERSION = 1
 # File systems take 255 bytes; a temporary file's name is longer by its suffix.

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import structlog
-
 from include.clock import SYSTEM_CLOCK
 from include.errors import ClusterUnavailable, ConfigError
+from include.log import library_logger
 from include.registry.base import Cluster
 from include.registry.etcd import EtcdCluster
 from include.registry.etcd_client import EtcdClient
@@ -18,7 +17,7 @@ from include.registry.pd_members import PdOptions
 from include.rpc.shown import without_secrets
 from include.settings import ClusterSettings, TlsSettings
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 _SUPPORTED = "as in pd://host:2379[,host2:2379], etcd://host:2379[,host2:2379][/root] or file:///dir"
 # A command that only looks does not wait for minutes until PD comes up.

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
-import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import ClusterMismatch, ClusterUnavailable, ConfigError
+from include.log import library_logger
 from include.proto import pdpb_pb2 as pdpb
 from include.proto.pdpb_pb2_grpc import PDStub
 from include.rpc import forks
@@ -29,7 +29,7 @@ from include.rpc.channel import open_channel
 from include.rpc.shown import without_secrets
 from include.settings import TlsSettings
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 R = TypeVar("R")
 S = TypeVar("S")

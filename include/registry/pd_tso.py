@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-import structlog
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterUnavailable
+from include.log import library_logger
 from include.model.tso import LOGICAL_MASK, Tso, compose
 from include.proto import pdpb_pb2 as pdpb
 from include.proto.pdpb_pb2_grpc import PDStub
 from include.registry.pd_members import Members, reason_of
 from include.rpc import forks
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 MOST_AT_ONCE = 10_000
 _FIRST_WAIT_S = 0.02

@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import structlog
-
 from include.errors import CorruptionError, ResolverOverlap
+from include.log import library_logger
 from include.registry.base import RESOLVER_TTL_S, STOPPED, ResolverRecord
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 FORMAT_VERSION = 1
 

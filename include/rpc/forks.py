@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-import structlog
+from include.log import library_logger
 
-log = structlog.get_logger()
+log = library_logger(__name__)
 
 _TASKS = Path("/proc/self/task")
 # What gRPC calls its own threads. They end by themselves a moment after the process's last channel is closed; that may

@@ -930,6 +930,8 @@ def _lock(path: Path) -> int:
     except OSError as error:
         os.close(fd)
         raise ConfigError(
-            f"another process has {path.parent}", hint="one Pump a data directory", path=str(path)
+            f"another process has {path.parent}",
+            hint=f"one Pump a data directory: end that one (`fuser {path}` names it), or give another --data-dir",
+            path=str(path),
         ) from error
     return fd

@@ -6,6 +6,7 @@ import getpass
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -16,13 +17,16 @@ from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import parse_time, show
 from include.proto.pumphouse_pb2 import SettleRequest, StatusRequest
 from include.proto.pumphouse_pb2_grpc import PumpBatchStub
-from include.registry.base import Cluster
+from include.registry.base import Cluster, ResolverRecord
 from include.registry.open import open_cluster
+from include.registry.resolvers import is_live
 from include.rpc.channel import open_channel
 from include.rpc.status import from_rpc_error
 from include.settings import TlsSettings
 from pump_service.go_command import GoCommand, go_options, settings_of
+from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
+from pumphouse.commands.nodes import yes_option
 from pumphouse.commands.pump_status import status_command
 from pumphouse.progress import bar
 
@@ -58,6 +62,7 @@ def run(context: Context, /, config: Path | None, **options: str | None) -> None
 @click.option("--rolled-back", is_flag=True, help="It was rolled back, and no commit can follow.")
 @click.option("--reason", required=True, help="Why this is known; recorded by the Pump.")
 @click.option("--node", help="The Pump that holds it; default: every Pump is asked.")
+@yes_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_context
 def settle(
@@ -67,18 +72,24 @@ def settle(
     rolled_back: bool,
     reason: str,
     node: str | None,
+    *,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Say what became of the transaction with START_TS, where no resolver answers.
 
-    The last way out: a wrong answer loses a transaction, or makes one that never was.
+    The last way out: a wrong answer loses a transaction, or makes one that never was. Where a resolver is registered
+    for its key, it asks first.
     """
     if (committed is None) == (not rolled_back):
         raise click.UsageError("give one of --committed TIME and --rolled-back")
     settings = context.settings
     cluster = open_cluster(settings.cluster, settings.tls, create=False)
     commit_ts = 0 if committed is None else int(parse_time(committed, cluster.tso))
-    holders = _holders(cluster, settings.tls, start_ts, node)
+    holders, key = _holders(cluster, settings.tls, start_ts, node)
+    claimed = [] if key is None else [r for r in cluster.resolvers() if any(map(key.startswith, r.prefixes))]
+    if claimed:
+        confirm(_who_knows(claimed), yes=yes)
     request = SettleRequest(
         cluster_id=cluster.cluster_id(), start_ts=start_ts, commit_ts=commit_ts, reason=reason, who=getpass.getuser()
     )
@@ -95,16 +106,30 @@ def settle(
         click.echo(f"{show(start_ts)}: {outcome}, on {', '.join(h.node_id for h in holders)}")
 
 
-def _holders(cluster: Cluster, tls: TlsSettings, start_ts: int, node: str | None) -> list[NodeStatus]:
-    """The Pumps on which the prewrite is unresolved; a retried one may be on several."""
+def _who_knows(claimed: Sequence[ResolverRecord]) -> str:
+    now = time.time()
+    who = " and ".join(f"{r.resolver_id} ({'live' if is_live(r, now) else 'down'})" for r in claimed)
+    return (
+        f"the resolver {who} knows what became of this transaction, and says so to the Pump when it runs. If what you "
+        "say now is wrong, the archive is wrong for good."
+    )
+
+
+def _holders(
+    cluster: Cluster, tls: TlsSettings, start_ts: int, node: str | None
+) -> tuple[list[NodeStatus], bytes | None]:
+    """The Pumps on which the prewrite is unresolved, and its key where one shows it.
+
+    A retried one may be on several. A Pump shows its oldest ones only: with ``node`` that one is taken at its word.
+    """
     pumps = [n for n in cluster.nodes(NodeKind.PUMP) if n.state is not NodeState.OFFLINE and node in (None, n.node_id)]
     if not pumps:
         what = "no Pump is registered" if node is None else f"no Pump {node!r} is registered, or it is offline"
         raise UsageError(what, hint="`pumphouse pumps` lists them")
-    holders, silent = [], []
+    holders, silent, key = [], [], None
     for each in pumps:
         if node is not None:
-            return [each]
+            holders.append(each)
         with open_channel(each.host, tls) as channel:
             try:
                 status = PumpBatchStub(channel).Status(
@@ -113,12 +138,15 @@ def _holders(cluster: Cluster, tls: TlsSettings, start_ts: int, node: str | None
             except grpc.RpcError:
                 silent.append(each.node_id)
                 continue
-        if any(p.start_ts == start_ts for p in status.oldest_unresolved):
-            holders.append(each)
+        for shown in status.oldest_unresolved:
+            if shown.start_ts == start_ts:
+                key = shown.prewrite_key
+                if node is None:
+                    holders.append(each)
     if not holders:
         also = f"; no answer from {', '.join(silent)}" if silent else ""
         raise UsageError(f"no Pump shows an unresolved prewrite with start ts {show(start_ts)}{also}", hint="--node")
-    return holders
+    return holders, key
 
 
 @pump.command("verify")

@@ -10,7 +10,7 @@ import grpc
 
 from include.client import admin
 from include.errors import PumpUnavailable, UsageError
-from include.model.node import NodeStatus
+from include.model.node import NodeState, NodeStatus
 from include.model.tso import show
 from include.proto.pumphouse_pb2 import PendingCommit, StatusRequest, StatusResponse
 from include.proto.pumphouse_pb2_grpc import PumpBatchStub
@@ -43,7 +43,7 @@ def status_command(context: Context, node_id: str, *, as_json: bool) -> None:
                 ) from error
             failed = from_rpc_error(error, peer=node_id)
             if isinstance(failed, PumpUnavailable) and not failed.hint:
-                failed.hint = f"it is {_last_seen(node)}; start it, or see `pumphouse pumps`"
+                failed.hint = f"it is {_last_seen(node)}; {_next_step(node)}"
             raise failed from error
     if as_json:
         print_json(status_dict(status))
@@ -53,6 +53,12 @@ def status_command(context: Context, node_id: str, *, as_json: bool) -> None:
 
 def _last_seen(node: NodeStatus) -> str:
     return f"registered as {node.state.value} at {node.host}, its last heartbeat is {admin.age_s(node):,.0f} s old"
+
+
+def _next_step(node: NodeStatus) -> str:
+    if node.state is NodeState.OFFLINE:
+        return "it is out of the cluster; `pumphouse pump run` on its data directory brings it back"
+    return "start it, or see `pumphouse pumps`"
 
 
 def status_dict(status: StatusResponse) -> dict[str, Any]:

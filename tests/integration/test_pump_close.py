@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -193,6 +194,21 @@ def test_sigterm_while_closing_leaves_it_paused_and_it_comes_back_whole(pump: Pu
     assert pump.registered().state is NodeState.PAUSED
     with pump.start():
         assert pump.pull_until(commit_ts)[0].prewrite_value == b"kept"
+
+
+@pytest.mark.row("P13")
+def test_a_pump_that_was_killed_while_it_closed_is_online_again_and_says_so(
+    pump: PumpServer, cluster: FileCluster
+) -> None:
+    pump.consumer(0)
+    ask_state(cluster, "pump-1", "close")
+    wait_for_state(cluster, "pump-1", NodeState.CLOSING, 5)
+    pump.kill()
+    assert "closing_was_cut_short" not in pump.log()
+    with pump.start():
+        assert pump.registered().state is NodeState.ONLINE
+        (line,) = [json.loads(line) for line in pump.log().splitlines() if "closing_was_cut_short" in line]
+        assert (line["state"], line["hint"]) == ("online", "pumphouse offline-pump pump-1")
 
 
 def test_no_prewrite_is_lost_or_taken_late_when_a_pump_closes_under_load(

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from include.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
 from include.errors import UsageError
 from include.model.tso import Tso, compose, physical_ms, show
+from include.registry.base import ResolverRecord
 from include.registry.file import FileCluster
 from pumphouse.cli import Context
 from pumphouse.commands.pump import pump as pump_command
@@ -152,6 +153,34 @@ def test_without_an_answer_the_pump_holds_names_the_start_ts_and_raises_a_metric
     assert found.prewrite_value == b"rows"
     eventually(lambda: "prewrite_settled_by_hand" in pump.log())
     assert isinstance(settle("--rolled-back", "--reason", "again").exception, UsageError)
+
+
+def test_settling_what_a_registered_resolver_will_answer_for_needs_a_yes(
+    pump: PumpServer, cluster: FileCluster, application: Application
+) -> None:
+    context = Context(None, {"cluster.url": pump.cluster.url})
+
+    def settle(start_ts: int, *args: str) -> Result:
+        command = ["settle", str(start_ts), "--rolled-back", "--reason", "x", *args]
+        return CliRunner().invoke(pump_command, command, obj=context)
+
+    first, second = pump.cluster.tso(), pump.cluster.tso()
+    with ResolverServer(cluster, "shop", [b"shop/"], lambda *_: PENDING):
+        for start_ts in (first, second):
+            pump.write(prewrite(start_ts, key=b"shop/1"))
+        eventually(lambda: len(pump.status().oldest_unresolved) == 2)
+        asked = settle(first, "--node", "pump-1")
+        assert isinstance(asked.exception, UsageError)
+        assert "the resolver shop (live) knows" in asked.stderr
+    cluster.put_resolver(ResolverRecord(resolver_id="shop", host="127.0.0.1:1", prefixes=(b"shop/",), heartbeat=1.0))
+    asked = settle(first)
+    assert isinstance(asked.exception, UsageError)
+    assert "the resolver shop (down) knows" in asked.stderr
+    assert pump.status().unresolved == 2
+    for start_ts, more in ((first, ()), (second, ("--node", "pump-1"))):
+        assert settle(start_ts, "--yes", *more).exit_code == 0
+    eventually(lambda: pump.status().unresolved == 0)
+    cluster.delete_resolver("shop")
 
 
 def test_a_hand_settled_rollback_lets_the_stream_go_on(pump: PumpServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -325,6 +326,31 @@ def test_a_connection_closed_by_another_thread_is_an_error_of_ours(start, cluste
     with pytest.raises(PumpUnavailable):
         connection.write(b"", 1)
     assert [type(each) for each in connection.write_many([b"", b""], 1)] == [PumpUnavailable] * 2
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_calls_that_their_own_client_ends_say_so(start, cluster, batch):
+    pump, asked, goes_on = start("a"), threading.Semaphore(0), threading.Event()
+
+    def hang(_):
+        asked.release()
+        goes_on.wait(10)
+
+    pump.behave = hang
+    payload = make_prewrite(1, b"k", b"")
+    connection = PumpConnection("a", pump.host, cluster.cluster_id(), batch=batch)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            one = pool.submit(connection.write, payload, 10)
+            several = pool.submit(connection.write_many, [payload, payload], 10)
+            assert asked.acquire(timeout=5) and asked.acquire(timeout=5)
+            connection.close()
+            errors = [one.exception(5), *several.result(5)]
+            goes_on.set()
+    finally:
+        goes_on.set()
+    text = "Pump a: this client closed the connection before an answer came"
+    assert [(type(error), str(error)) for error in errors] == [(PumpUnavailable, text)] * 3
 
 
 def test_open_transactions_are_remembered_up_to_a_number(start, connect, monkeypatch):

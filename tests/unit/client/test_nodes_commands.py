@@ -651,3 +651,7 @@ def test_the_status_of_a_pump_that_does_not_answer_says_when_it_was_last_seen(cl
         run("pump", "status", "p:8250", code=None)
     with pytest.raises(UsageError, match="no Pump 'q' is registered"):
         run("pump", "settle", "7", "--rolled-back", "--reason", "gone", "--node", "q", code=None)
+    run("update-pump", "p:8250", "--state", "offline", "--yes")
+    with pytest.raises(PumpUnavailable) as gone:
+        run("pump", "status", "p:8250", code=None)
+    assert "it is out of the cluster; `pumphouse pump run` on its data directory brings it back" in gone.value.hint
