@@ -1,10 +1,13 @@
 """Pulled binlogs as gRPC messages: one Arrow frame (docs/formats.md, "PullBatches"), or one message a binlog.
 
-Both are made of a batch's columns at once. The payloads are copied once, into the messages.
+Both are made of a batch's columns at once. The payloads are copied once, into messages of one binlog each; into a frame
+not at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ SCHEMA = pa.schema(
 )
 _FRAME_FIELD = b"\x0a"  # PullBatchesResponse.frame
 _PREFIX_BYTES = 5
+_SMALL = 64 << 10  # smaller pieces of a message are joined to their neighbours
 
 
 class _Pieces:
@@ -79,11 +83,20 @@ def arrow_frame(binlogs: Binlogs) -> bytes:
 def frame_message(binlogs: Binlogs, beside: bytes) -> Messages:
     """One PullBatchesResponse. ``beside``: its other fields, which come behind the frame, serialized."""
     if not len(binlogs):
-        return Messages(_prefix(len(beside)) + beside, 1)
+        return Messages((_prefix(len(beside)) + beside,), 1)
     frame = _arrow(binlogs)
     head = _FRAME_FIELD + _varint(frame.size)
     prefix = _prefix(len(head) + frame.size + len(beside))
-    return Messages(b"".join((prefix, head, *frame.pieces, beside)), 1)
+    return Messages(_joined((prefix, head, *frame.pieces, beside)), 1)
+
+
+def _joined(pieces: Iterable[Any]) -> tuple[bytes | memoryview, ...]:
+    """The same bytes in few pieces, of which the large ones are not copied."""
+    found: list[bytes | memoryview] = []
+    for small, group in groupby(pieces, lambda piece: len(piece) < _SMALL):
+        some = list(group)
+        found += [b"".join(some)] if small else map(memoryview, some)
+    return tuple(found)
 
 
 def binlog_messages(binlogs: Binlogs) -> Messages:
@@ -93,13 +106,14 @@ def binlog_messages(binlogs: Binlogs) -> Messages:
     gather.message_offsets(*columns, offsets)
     out = np.empty(int(offsets[-1]), np.uint8)
     gather.encode_messages(binlogs.data, *columns, offsets, out)
-    return Messages(out.data, len(binlogs))
+    return Messages((out.data,), len(binlogs))
 
 
 def split(messages: Messages) -> list[bytes]:
     """The messages one by one, without prefixes, for a server that takes only such."""
     found = []
-    view = memoryview(messages.data)
+    (first, *more) = messages.pieces
+    view = memoryview(b"".join(messages.pieces) if more else first)
     at = 0
     while at < len(view):
         size = int.from_bytes(view[at + 1 : at + _PREFIX_BYTES], "big")

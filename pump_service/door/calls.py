@@ -312,7 +312,8 @@ class HandlerCall(Call):
         self.begin()
         sender, stream = self._connection.sender, self._stream
         if isinstance(response, Messages):
-            sender.data(stream, response.data)
+            for piece in response.pieces:
+                sender.data(stream, piece)
         else:
             message = self._serialize(response)
             sender.data(stream, PREFIX.pack(0, len(message)) + message)

@@ -93,7 +93,10 @@ GroupHandler = Callable[[Requests, AnswerGroup], None]
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Many response messages of a stream back to back, each with its gRPC prefix (0, then the length as u32be)."""
+    """Response messages of a stream back to back, each with its gRPC prefix (0, then the length as u32be).
 
-    data: bytes | memoryview
+    In one piece or several, cut anywhere: what is large need not be copied to stand behind its prefix.
+    """
+
+    pieces: tuple[bytes | memoryview, ...]
     count: int

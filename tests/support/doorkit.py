@@ -97,7 +97,8 @@ class Echo:
         try:
             for n in range(self.pieces):
                 if n % 2:
-                    yield Messages(prefixed(request) * 2, 2)
+                    both = prefixed(request) * 2
+                    yield Messages((both[:3], memoryview(both)[3:]), 2)
                 else:
                     yield request
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -42,7 +43,7 @@ def test_messages_are_those_of_the_protobuf_library(count: int) -> None:
     ]
     messages = binlog_messages(Binlogs.of(binlogs))
     assert messages.count == count
-    assert bytes(messages.data) == b"".join(b"\0" + len(e).to_bytes(4, "big") + e for e in expected)
+    assert b"".join(messages.pieces) == b"".join(b"\0" + len(e).to_bytes(4, "big") + e for e in expected)
     assert split(messages) == expected
 
 
@@ -76,6 +77,19 @@ def test_a_frame_is_the_message_with_an_arrow_stream_in_it() -> None:
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_batch(batch)
     assert arrow_frame(columns) == sink.getvalue().to_pybytes()
+
+
+@pytest.mark.row("P7")
+def test_what_is_large_in_a_frame_is_sent_from_where_it_lies() -> None:
+    columns = Binlogs.of([Binlog(n, n, b"%d" % (n % 10) * 30_000, 0) for n in range(1, 10)])
+    messages = frame_message(columns, PullBatchesResponse(watermark=99).SerializeToString())
+    (message,) = split(messages)
+    answer = PullBatchesResponse.FromString(message)
+    assert (answer.frame, answer.watermark) == (arrow_frame(columns), 99)
+    first, payloads, last = messages.pieces
+    assert np.shares_memory(np.frombuffer(payloads, np.uint8), columns.data)
+    assert len(payloads) == len(columns.data) == 270_000
+    assert all(0 < len(each) < 4096 for each in (first, last))
 
 
 @pytest.mark.row("P7")

@@ -340,7 +340,7 @@ def test_streams_wake_when_the_watermark_moves_say_so_when_it_does_not_and_end_o
 
         def render(batch: PullBatch) -> Messages:
             pulled.append(batch.commit_list)
-            return Messages(b"", len(batch))
+            return Messages((b"",), len(batch))
 
         stream = pulls.follow(Tso(0), render, max_bytes=1 << 20, strict=False)
         assert (await anext(stream)).messages.count == 0  # nothing yet, and it says so at once
@@ -370,7 +370,7 @@ def test_a_pull_from_below_zero_is_one_from_zero_until_something_was_collected(t
 
     async def first() -> int:
         pulls = Pulls(store, PumpMetrics(), memory_bytes=1 << 20)
-        stream = pulls.follow(Tso(-1), lambda batch: Messages(b"", len(batch)), max_bytes=1 << 20, strict=True)
+        stream = pulls.follow(Tso(-1), lambda batch: Messages((b"",), len(batch)), max_bytes=1 << 20, strict=True)
         try:
             async with contextlib.aclosing(stream):
                 return (await anext(stream)).messages.count
@@ -404,7 +404,7 @@ def test_damage_met_by_pulls_is_logged_once_for_each_place_with_its_absolute_pat
     async def pull_twice() -> None:
         pulls = Pulls(store, PumpMetrics(), memory_bytes=1 << 20)
         for _ in range(2):
-            stream = pulls.follow(Tso(0), lambda batch: Messages(b"", len(batch)), max_bytes=1 << 20, strict=False)
+            stream = pulls.follow(Tso(0), lambda batch: Messages((b"",), len(batch)), max_bytes=1 << 20, strict=False)
             assert (await anext(stream)).complete_to < 130  # what lies before it is served
             with pytest.raises(BadRecord):
                 await anext(stream)
