@@ -1,14 +1,11 @@
-"""Structured logging, configured once by entry points: JSON on stderr, readable lines on a terminal.
-
-What applications import takes `library_logger`: structlog as the application has configured it, else standard logging.
-"""
+"""Structured logging, configured once by entry points: JSON on stderr, readable lines on a terminal."""
 
 from __future__ import annotations
 
 import logging
 import sys
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 import structlog
 
@@ -78,32 +75,3 @@ def configure_logging(level: str = "info", path: str = "") -> None:
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", Unfailing(stream))),
         cache_logger_on_first_use=False,
     )
-
-
-class _LibraryLogger:
-    """Which logger it is shows at each call: an application may configure structlog after it has imported us."""
-
-    def __init__(self, name: str) -> None:
-        self._standard = structlog.wrap_logger(
-            logging.getLogger(name),
-            processors=[
-                structlog.stdlib.filter_by_level,
-                structlog.contextvars.merge_contextvars,
-                structlog.processors.format_exc_info,
-                structlog.processors.KeyValueRenderer(key_order=["event"]),
-            ],
-            wrapper_class=structlog.stdlib.BoundLogger,
-        )
-        self._configured = structlog.get_logger(name)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._configured if structlog.is_configured() else self._standard, name)
-
-
-def library_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """A logger for a module that runs in an application's process.
-
-    Structlog that nobody configured prints every line, debug too, on the application's standard output. Then the lines
-    go to standard logging under ``name``: warnings on stderr, unless the application says otherwise.
-    """
-    return cast("structlog.stdlib.BoundLogger", _LibraryLogger(name))

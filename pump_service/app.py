@@ -178,9 +178,7 @@ class PumpApp:
         stages.lifecycle.apply(Action.START)
         self._run_loops(stages)
         if was is NodeState.CLOSING:
-            log.warning(
-                "closing_was_cut_short", node_id=node_id, state="online", hint=f"pumphouse offline-pump {node_id}"
-            )
+            _cut_short(node_id, NodeState.ONLINE)
         self._announce(Serving(node_id=node_id, grpc=_reachable(addr), http=_reachable(http_addr), pid=os.getpid()))
         log.info("pump_serving", node_id=node_id, grpc=addr, http=http_addr, incarnation=store.incarnation)
         return stages
@@ -296,6 +294,8 @@ class PumpApp:
     async def _finish(self, stages: Stages) -> None:
         if self._change is not None and not self._change.done():
             self._change.cancel()  # SIGTERM while closing: paused, and to be closed again after the next start
+            if stages.lifecycle.state is NodeState.CLOSING:
+                _cut_short(stages.registrar.node_id, NodeState.PAUSED)
             await asyncio.wait([self._change])
         if stages.lifecycle.state in (NodeState.ONLINE, NodeState.CLOSING):
             stages.lifecycle.apply(Action.PAUSE)
@@ -319,6 +319,13 @@ class PumpApp:
                 async with asyncio.timeout(_GRACE_S):
                     await self._register(stages)
         log.info("pump_stopped", node_id=stages.registrar.node_id, state=str(stages.lifecycle.state))
+
+
+def _cut_short(node_id: str, state: NodeState) -> None:
+    start = "start it, then: " if state is NodeState.PAUSED else ""
+    log.warning(
+        "closing_was_cut_short", node_id=node_id, state=str(state), hint=f"{start}pumphouse offline-pump {node_id}"
+    )
 
 
 def check_clock(now: int, published: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,9 +21,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 # Calls of one connection at once; further ones wait with their caller. Without it their requests are in our memory,
 # however many wait for the disk. As `pump_service.door.limits` has it.
 _STREAMS = 1024
-_OTHER_ADDRESS = (
-    "is another Pump running? `ss -ltnp` shows who listens; --addr takes another address (port 0: any free)"
-)
+_IN_USE = "is another Pump running? `ss -ltnp` shows who listens (of others' processes to root only)"
 
 
 def split_address(addr: str) -> tuple[str, int]:
@@ -65,7 +64,7 @@ def bind_grpc(addr: str, tls: TlsSettings, *, socket_url: str = "") -> tuple[grp
         else:
             bound = server.add_insecure_port(target)
     except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {addr}: {error}", hint=_OTHER_ADDRESS, addr=addr) from error
+        raise ConfigError(f"cannot listen on {addr}: {error}", hint=_IN_USE, addr=addr) from error
     if socket_url:
         target = f"unix:{socket_path(socket_url)}"
         try:
@@ -85,7 +84,9 @@ def bind_http(addr: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=64)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {addr}: {error}", hint=_OTHER_ADDRESS, addr=addr) from error
+        raise ConfigError(
+            f"cannot listen on {addr}: {error}", hint=_IN_USE if error.errno == errno.EADDRINUSE else "", addr=addr
+        ) from error
 
 
 async def serve_http(application: web.Application, listening: socket.socket, tls: TlsSettings) -> web.AppRunner:

@@ -29,7 +29,7 @@ from include.errors import (
     PumpUnavailable,
     WriterFailed,
 )
-from include.log import library_logger
+from include.library_log import library_logger
 from include.model.node import NodeKind, NodeStatus
 from include.registry.base import Cluster
 from include.rpc.retry import RetryPolicy, RetryState

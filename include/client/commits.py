@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BadBinlog, BinlogError, ClusterMismatch, PeerRefused, PumpUnavailable
-from include.log import library_logger
+from include.library_log import library_logger
 
 log = library_logger(__name__)
 

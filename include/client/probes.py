@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from include.log import library_logger
+from include.library_log import library_logger
 from include.model.node import NodeStatus
 
 log = library_logger(__name__)

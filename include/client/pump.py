@@ -196,7 +196,9 @@ class PumpConnection:
 
     def _closed(self) -> BinlogError:
         return PumpUnavailable(
-            f"Pump {self.node_id}: this client closed the connection before an answer came", node_id=self.node_id
+            f"Pump {self.node_id}: this client closed the connection before an answer came",
+            node_id=self.node_id,
+            code=grpc.StatusCode.CANCELLED.name,
         )
 
     def _check(self, answer: WriteBinlogResp) -> None:

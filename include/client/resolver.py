@@ -18,7 +18,7 @@ import grpc
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterMismatch, ConfigError
-from include.log import library_logger
+from include.library_log import library_logger
 from include.model.tso import Tso
 from include.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
 from include.proto.pumphouse_pb2_grpc import TxnResolverServicer, add_TxnResolverServicer_to_server

@@ -21,7 +21,7 @@ from typing import Protocol, Self
 from include.client.cluster import PumpClient
 from include.clock import SYSTEM_CLOCK, Clock
 from include.codec.payload import make_commit, make_prewrite, make_rollback
-from include.log import library_logger
+from include.library_log import library_logger
 from include.model.tso import Tso
 
 log = library_logger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from include.client.members import Members
 from include.clock import Clock
 from include.errors import BinlogError
-from include.log import library_logger
+from include.library_log import library_logger
 from include.model.node import NodeKind
 from include.registry.base import Cluster, NodeWatch, WatchesNodes
 

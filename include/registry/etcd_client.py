@@ -21,7 +21,7 @@ import grpc
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterUnavailable, ConfigError
-from include.log import library_logger
+from include.library_log import library_logger
 from include.proto import etcd_kv_pb2 as kvpb
 from include.proto import etcd_rpc_pb2 as pb
 from include.proto.etcd_rpc_pb2_grpc import AuthStub, KVStub, WatchStub

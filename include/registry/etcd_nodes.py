@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterUnavailable, CorruptionError, UsageError
-from include.log import library_logger
+from include.library_log import library_logger
 from include.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from include.registry import resolvers
 from include.registry.base import NodeChange, ResolverRecord

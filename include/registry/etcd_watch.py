@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from include.errors import BinlogError
-from include.log import library_logger
+from include.library_log import library_logger
 from include.proto import etcd_kv_pb2 as kvpb
 from include.proto import etcd_rpc_pb2 as pb
 from include.registry.etcd_client import Compacted, EtcdClient, KeyValue, end_of_prefix, key_value

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from include.clock import SYSTEM_CLOCK, Clock
 from include.durable import create_exclusive, fsync_dir, make_dirs, write_atomic
 from include.errors import BinlogError, ConfigError, CorruptionError, UsageError
-from include.log import library_logger
+from include.library_log import library_logger
 from include.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from include.model.tso import Tso
 from include.registry import resolvers

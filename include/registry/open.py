@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from include.clock import SYSTEM_CLOCK
 from include.errors import ClusterUnavailable, ConfigError
-from include.log import library_logger
+from include.library_log import library_logger
 from include.registry.base import Cluster
 from include.registry.etcd import EtcdCluster
 from include.registry.etcd_client import EtcdClient

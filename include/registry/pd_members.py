@@ -21,7 +21,7 @@ import grpc
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import ClusterMismatch, ClusterUnavailable, ConfigError
-from include.log import library_logger
+from include.library_log import library_logger
 from include.proto import pdpb_pb2 as pdpb
 from include.proto.pdpb_pb2_grpc import PDStub
 from include.rpc import forks

@@ -20,7 +20,7 @@ import grpc
 
 from include.clock import SYSTEM_CLOCK, Clock
 from include.errors import BinlogError, ClusterUnavailable
-from include.log import library_logger
+from include.library_log import library_logger
 from include.model.tso import LOGICAL_MASK, Tso, compose
 from include.proto import pdpb_pb2 as pdpb
 from include.proto.pdpb_pb2_grpc import PDStub

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from include.errors import CorruptionError, ResolverOverlap
-from include.log import library_logger
+from include.library_log import library_logger
 from include.registry.base import RESOLVER_TTL_S, STOPPED, ResolverRecord
 
 log = library_logger(__name__)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from include.log import library_logger
+from include.library_log import library_logger
 
 log = library_logger(__name__)
 

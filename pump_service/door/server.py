@@ -202,8 +202,13 @@ class Server:
         return peer, auth_context(transport)
 
     def _busy(self) -> bool:
-        """Whether there are other calls than those of groups, or more connections than are quickly looked at."""
-        return len(self._connections) > _FEW or any(connection.streams for connection in self._connections)
+        """Whether there are other calls than those of groups, or more connections than are quickly looked at.
+
+        Also while nothing is read, or nothing new taken: then nobody comes back.
+        """
+        if self.paused or self._stopping or len(self._connections) > _FEW:
+            return True
+        return any(connection.streams for connection in self._connections)
 
     def _keep_alive(self) -> None:
         """Ask peers that have been silent, give up those that do not answer."""

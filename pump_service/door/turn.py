@@ -10,11 +10,12 @@ bring is collected, and a small group waits for more as long as more is sure to 
 - while a connection is about to bring the next calls: its answers went out a moment ago, none of its calls is open, and
   the last time it was back at once. A peer that has shown no such habit is waited for by nobody.
 
-Nobody waits longer than that tick.
+Nobody waits longer than that tick, and a nap.
 
 To be woken for each of these connections, and to sleep again, costs as much as to read it. So while several with a few
-calls each are expected, and the server has nothing else to do, the loop sleeps for a moment on purpose, and finds what
-most of them have brought at once.
+calls each are expected, and the server has nothing else to do, the loop sleeps for a moment on purpose: it takes a nap,
+and finds at once what some of them have brought. Where naps take much longer than they should, as on a busy host,
+there are none for a while.
 """
 
 from __future__ import annotations
@@ -46,9 +47,12 @@ _ENOUGH = 64
 _SOON_S = 0.001  # for so long after its answers a connection is expected back
 # uvloop's timers are of whole milliseconds of its own clock: this one is one to two of them.
 _LONGEST_S = 0.002
-# A third to a half of what a client needs for an answer and its next call: longer, and both wait for each other.
+# A third to a half of what one client process needs for an answer and its next call: longer, and both wait for each
+# other. Linux adds some 0.07 ms.
 _NAP_A_CALL_S = 4e-6
 _LONGEST_NAP_S = 0.0003
+_OVERSLEPT_S = 0.001
+_AWAKE_S = 1.0  # for so long behind that
 _NAP_CONNECTIONS = 4  # at least
 _NAP_CALLS = range(6, 17)  # of each: with fewer the first is back sooner, more are worth to be woken for
 
@@ -81,6 +85,8 @@ class Turn:
         self._answered_at: dict[Connection, float] = {}  # of those that have not been back
         self._soon: asyncio.Handle | None = None
         self._longest: asyncio.TimerHandle | None = None
+        self._nap_for = 0  # calls that were answered since the last turn of the loop
+        self._awake_until = -math.inf
 
     def add(self, batch: Batch) -> None:
         """Hand it over with those that others bring."""
@@ -182,12 +188,21 @@ class Turn:
         if self._batches:
             self._look_soon()
         elif len(self._expected) >= _NAP_CONNECTIONS and given.calls // len(batches) in _NAP_CALLS:
-            self._loop.call_soon(self._nap, given.calls)  # behind what is still to be done for the answers
+            if not self._nap_for:
+                self._loop.call_soon(self._nap)  # behind what is still to be done for the answers
+            self._nap_for += given.calls
 
-    def _nap(self, calls: int) -> None:
-        idle = not self._batches and not self._out
-        if idle and len(self._expected) >= _NAP_CONNECTIONS and not self._busy():
-            self._sleep(min(calls * _NAP_A_CALL_S, _LONGEST_NAP_S))
+    def _nap(self) -> None:
+        seconds = min(self._nap_for * _NAP_A_CALL_S, _LONGEST_NAP_S)
+        self._nap_for = 0
+        if self._batches or self._out or not self._expects() or len(self._expected) < _NAP_CONNECTIONS:
+            return
+        began = self._now()
+        if began < self._awake_until or self._busy():
+            return
+        self._sleep(seconds)
+        if (ended := self._now()) - began > _OVERSLEPT_S:
+            self._awake_until = ended + _AWAKE_S
 
 
 class _Given:

@@ -162,9 +162,11 @@ class Reader:
             # Some record cannot be read; the one that cannot is named by itself.
             return Found(NONE, after, closer=int(ts[n - 1]))
         used = int(np.searchsorted(ts, found.last, side="right"))
+        wanted = used
+        if used == keys and len(found.binlogs):  # there was room for more
+            wanted = min(2 * keys, keys * max_bytes // found.binlogs.size)
         # What is read beyond the batch is read again for the next.
-        grown = 2 * keys if used == keys and found.binlogs.size < max_bytes // 2 else used + used // 16
-        self._keys = min(max(grown, _FEWEST_KEYS), _MOST_KEYS)
+        self._keys = min(max(wanted + wanted // 8, _FEWEST_KEYS), _MOST_KEYS)
         if len(found.binlogs):
             self._mean = found.binlogs.size // len(found.binlogs) + 1
         return found

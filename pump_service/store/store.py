@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -931,7 +932,8 @@ def _lock(path: Path) -> int:
         os.close(fd)
         raise ConfigError(
             f"another process has {path.parent}",
-            hint=f"one Pump a data directory: end that one (`fuser {path}` names it), or give another --data-dir",
+            hint="one Pump a data directory: end that one, or give another --data-dir; "
+            f"`fuser {shlex.quote(str(path.absolute()))}` names its process, on its host",
             path=str(path),
         ) from error
     return fd

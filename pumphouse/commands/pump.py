@@ -79,7 +79,7 @@ def settle(
     """Say what became of the transaction with START_TS, where no resolver answers.
 
     The last way out: a wrong answer loses a transaction, or makes one that never was. Where a resolver is registered
-    for its key, it asks first.
+    that may answer for its key, it asks first.
     """
     if (committed is None) == (not rolled_back):
         raise click.UsageError("give one of --committed TIME and --rolled-back")
@@ -87,9 +87,9 @@ def settle(
     cluster = open_cluster(settings.cluster, settings.tls, create=False)
     commit_ts = 0 if committed is None else int(parse_time(committed, cluster.tso))
     holders, key = _holders(cluster, settings.tls, start_ts, node)
-    claimed = [] if key is None else [r for r in cluster.resolvers() if any(map(key.startswith, r.prefixes))]
-    if claimed:
-        confirm(_who_knows(claimed), yes=yes)
+    may_know = [r for r in cluster.resolvers() if not key or any(map(key.startswith, r.prefixes))]
+    if may_know:
+        confirm(_who_knows(may_know, key), yes=yes)
     request = SettleRequest(
         cluster_id=cluster.cluster_id(), start_ts=start_ts, commit_ts=commit_ts, reason=reason, who=getpass.getuser()
     )
@@ -106,12 +106,13 @@ def settle(
         click.echo(f"{show(start_ts)}: {outcome}, on {', '.join(h.node_id for h in holders)}")
 
 
-def _who_knows(claimed: Sequence[ResolverRecord]) -> str:
+def _who_knows(found: Sequence[ResolverRecord], key: bytes | None) -> str:
     now = time.time()
-    who = " and ".join(f"{r.resolver_id} ({'live' if is_live(r, now) else 'down'})" for r in claimed)
+    who = ", ".join(f"{r.resolver_id} ({'live' if is_live(r, now) else 'down'})" for r in found)
+    what = "answers for its key" if key else "may answer for it (its key is not among those that the Pump shows)"
     return (
-        f"the resolver {who} knows what became of this transaction, and says so to the Pump when it runs. If what you "
-        "say now is wrong, the archive is wrong for good."
+        f"{who}: a resolver that {what} is registered. It tells the Pump what became of this transaction, when it runs "
+        "again at the latest. If what you say now is wrong, the archive is wrong for good."
     )
 
 

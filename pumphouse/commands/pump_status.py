@@ -57,7 +57,10 @@ def _last_seen(node: NodeStatus) -> str:
 
 def _next_step(node: NodeStatus) -> str:
     if node.state is NodeState.OFFLINE:
-        return "it is out of the cluster; `pumphouse pump run` on its data directory brings it back"
+        return (
+            "it is out of the cluster; unless it was declared lost, `pumphouse pump run` on its data directory"
+            " brings it back"
+        )
     return "start it, or see `pumphouse pumps`"
 
 

@@ -192,8 +192,11 @@ def test_sigterm_while_closing_leaves_it_paused_and_it_comes_back_whole(pump: Pu
     wait_for_state(cluster, "pump-1", NodeState.CLOSING, 5)
     assert pump.stop() == 0
     assert pump.registered().state is NodeState.PAUSED
+    (line,) = [json.loads(line) for line in pump.log().splitlines() if "closing_was_cut_short" in line]
+    assert (line["state"], line["hint"]) == ("paused", "start it, then: pumphouse offline-pump pump-1")
     with pump.start():
         assert pump.pull_until(commit_ts)[0].prewrite_value == b"kept"
+        assert pump.log().count("closing_was_cut_short") <= 1
 
 
 @pytest.mark.row("P13")

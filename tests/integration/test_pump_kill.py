@@ -186,6 +186,7 @@ def test_a_second_process_on_the_same_data_is_refused_and_the_registry_stays_as_
         code, log = second.refuse_to_start()
         assert code != 0
         assert "another process has" in log
+        assert f"fuser {tmp_path}" in log
         now = pump.registered()
         assert (now.host, now.extra.start_count if now.extra else 0) == (
             registered.host,

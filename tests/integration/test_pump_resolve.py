@@ -171,16 +171,34 @@ def test_settling_what_a_registered_resolver_will_answer_for_needs_a_yes(
         eventually(lambda: len(pump.status().oldest_unresolved) == 2)
         asked = settle(first, "--node", "pump-1")
         assert isinstance(asked.exception, UsageError)
-        assert "the resolver shop (live) knows" in asked.stderr
+        assert "shop (live): a resolver that answers for its key is registered" in asked.stderr
     cluster.put_resolver(ResolverRecord(resolver_id="shop", host="127.0.0.1:1", prefixes=(b"shop/",), heartbeat=1.0))
     asked = settle(first)
     assert isinstance(asked.exception, UsageError)
-    assert "the resolver shop (down) knows" in asked.stderr
+    assert "shop (down): a resolver that answers for its key" in asked.stderr
     assert pump.status().unresolved == 2
     for start_ts, more in ((first, ()), (second, ("--node", "pump-1"))):
         assert settle(start_ts, "--yes", *more).exit_code == 0
     eventually(lambda: pump.status().unresolved == 0)
     cluster.delete_resolver("shop")
+
+
+def test_settling_one_of_more_than_a_pump_shows_needs_a_yes_while_any_resolver_is_registered(
+    pump: PumpServer, cluster: FileCluster, application: Application
+) -> None:
+    context = Context(None, {"cluster.url": pump.cluster.url})
+    opened = [pump.cluster.tso() for _ in range(101)]
+    for start_ts in opened:
+        application.outcomes[start_ts] = PENDING
+        pump.write(prewrite(start_ts))
+    eventually(lambda: len(pump.status().oldest_unresolved) == 100)
+    command = ["settle", str(opened[-1]), "--rolled-back", "--reason", "x", "--node", "pump-1"]
+    asked = CliRunner().invoke(pump_command, command, obj=context)
+    assert isinstance(asked.exception, UsageError)
+    assert "app (live): a resolver that may answer for it" in asked.stderr
+    for start_ts in opened:
+        application.outcomes[start_ts] = ROLLED_BACK
+    eventually(lambda: pump.status().unresolved == 0, within_s=40)
 
 
 def test_a_hand_settled_rollback_lets_the_stream_go_on(pump: PumpServer) -> None:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from include.client import cluster as cluster_module
@@ -18,6 +19,7 @@ from include.codec.payload import make_commit, make_prewrite, make_rollback
 from include.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
 from include.model.binlog import MAX_TRANSACTION_BYTES
 from include.model.node import NodeKind, NodeState
+from include.proto.pump_pb2_grpc import PumpServicer, add_PumpServicer_to_server
 from include.registry.file import FileCluster
 from tests.support.fakepump import FakePump
 
@@ -326,6 +328,25 @@ def test_a_connection_closed_by_another_thread_is_an_error_of_ours(start, cluste
     with pytest.raises(PumpUnavailable):
         connection.write(b"", 1)
     assert [type(each) for each in connection.write_many([b"", b""], 1)] == [PumpUnavailable] * 2
+
+
+class _Cancels(PumpServicer):
+    def WriteBinlog(self, request, context):
+        context.abort(grpc.StatusCode.CANCELLED, "the server did")
+
+
+def test_a_call_that_the_server_cancels_is_not_put_down_to_the_client(cluster):
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_PumpServicer_to_server(_Cancels(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    connection = PumpConnection("a", f"127.0.0.1:{port}", cluster.cluster_id())
+    try:
+        for outcome in connection.write_many([b"x", b"y"], 5):
+            assert "the server did" in str(outcome)
+    finally:
+        connection.close()
+        server.stop(0)
 
 
 @pytest.mark.parametrize("batch", [False, True])

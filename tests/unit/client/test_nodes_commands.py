@@ -654,4 +654,7 @@ def test_the_status_of_a_pump_that_does_not_answer_says_when_it_was_last_seen(cl
     run("update-pump", "p:8250", "--state", "offline", "--yes")
     with pytest.raises(PumpUnavailable) as gone:
         run("pump", "status", "p:8250", code=None)
-    assert "it is out of the cluster; `pumphouse pump run` on its data directory brings it back" in gone.value.hint
+    assert (
+        "it is out of the cluster; unless it was declared lost, `pumphouse pump run` on its data directory brings it back"
+        in gone.value.hint
+    )

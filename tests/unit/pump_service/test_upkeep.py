@@ -546,5 +546,9 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     with bind_http("127.0.0.1:0") as taken:
         addr = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f"cannot listen on {addr}"):
+        with pytest.raises(ConfigError, match=f"cannot listen on {addr}") as refused:
             bind_http(addr)
+    assert refused.value.hint.startswith("is another Pump running?")
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:1") as refused:  # nobody's address (RFC 5737)
+        bind_http("192.0.2.1:1")
+    assert refused.value.hint == ""

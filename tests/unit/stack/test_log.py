@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 
-from include.log import Unfailing, configure_logging, library_logger
+from include.library_log import library_logger
+from include.log import Unfailing, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -37,22 +41,56 @@ def test_what_could_not_be_written_is_counted_and_what_can_is_written() -> None:
 
 
 _APPLICATION = """
-import structlog
-from include.log import library_logger
+from include.library_log import library_logger
 log = library_logger("include.client.x")
 log.debug("quiet", pump="p1")
 log.warning("loud", pump="p1")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("broke", pump="p1")
+log.error("broken", exc_info=ValueError("seen"))
 """
 
 
 def test_a_library_writes_nothing_to_an_application_s_output_and_its_warnings_to_standard_logging() -> None:
     said = subprocess.run([sys.executable, "-c", _APPLICATION], capture_output=True, text=True, check=True)
-    assert (said.stdout, said.stderr) == ("", "event='loud' pump='p1'\n")
+    assert said.stdout == ""
+    lines = said.stderr.splitlines()
+    assert lines[:3] == ["event='loud' pump='p1'", "event='broke' pump='p1'", "Traceback (most recent call last):"]
+    assert lines[-2:] == ["event='broken'", "ValueError: seen"]
+    assert said.stderr.count("ZeroDivisionError") == 1
+
+
+def test_it_goes_to_the_logger_of_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    structlog.reset_defaults()
+    with caplog.at_level("DEBUG", "include.client.x"):
+        library_logger("include.client.x").debug("said", pump="p1")
+        library_logger("include.client.y").debug("not said")
+    assert [(each.name, each.message) for each in caplog.records] == [("include.client.x", "event='said' pump='p1'")]
 
 
 def test_an_application_that_has_configured_structlog_before_or_later_gets_all_lines() -> None:
-    log = library_logger("include.client.x")
+    log = copy.deepcopy(pickle.loads(pickle.dumps(library_logger("include.client.x"))))
     with structlog.testing.capture_logs() as lines:
         log.debug("quiet", pump="p1")
         log.error("loud")
     assert [(line["event"], line["log_level"]) for line in lines] == [("quiet", "debug"), ("loud", "error")]
+    found: list[str] = []
+    structlog.configure(processors=[structlog.processors.JSONRenderer()], logger_factory=lambda: _Printer(found))
+    log.warning("to a factory that takes no name")
+    assert len(found) == 1
+
+
+class _Printer:
+    def __init__(self, found: list[str]) -> None:
+        self.found = found
+
+    def warning(self, line: str) -> None:
+        self.found.append(line)
+
+
+def test_what_applications_import_logs_by_it() -> None:
+    for room in ("client", "registry", "rpc"):
+        for path in Path("include", room).glob("*.py"):
+            assert "structlog" not in path.read_text(), path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -927,13 +928,18 @@ async def test_a_read_that_comes_in_two_is_not_taken_whole() -> None:
     assert several.ended()[0] == dict.fromkeys(ids, 0)
 
 
-async def _naps(count: int, calls: int, *, meanwhile: Callable[[Waiting], None] = lambda _: None) -> list[float]:
-    """How long the loop sleeps on purpose once so many calls of each are answered, on connections that come back."""
+async def prompt_ones(count: int) -> Waiting:
     wait = await Waiting.of(count)
     await wait.round(*range(count), takes=1.0)  # known from now on
     await wait.round(*range(count), takes=0.0005)  # back at once
     wait.slept.clear()
     wait.now += 0.0005
+    return wait
+
+
+async def _naps(count: int, calls: int, *, meanwhile: Callable[[Waiting], None] = lambda _: None) -> list[float]:
+    """How long the loop sleeps on purpose once so many calls of each are answered, on connections that come back."""
+    wait = await prompt_ones(count)
     for peer in wait.peers:
         peer.send(b"".join(peer.call(GROUP, b"x")[1] for _ in range(calls)))
     await asyncio.sleep(0)
@@ -1000,3 +1006,63 @@ def test_it_does_not_where_one_was_not_back_at_once() -> None:
         wait.turn._expected.pop(wait.peers[0].connection)
 
     assert naps(4, 8, meanwhile=late) == []
+
+
+def test_groups_that_are_answered_together_are_slept_for_once() -> None:
+    async def run_it() -> list[float]:
+        wait = await prompt_ones(8)
+        for peers in (wait.peers[:4], wait.peers[4:]):
+            for peer in peers:
+                peer.send(b"".join(peer.call(GROUP, b"x")[1] for _ in range(6)))
+            wait.turn._hand_over()
+        assert wait.groups == [24, 24]
+        await wait.answer()
+        return wait.slept
+
+    assert asyncio.run(run_it()) == [pytest.approx(48 * 4e-6)]
+
+
+def test_it_does_not_for_those_that_should_have_been_back_long_ago() -> None:
+    def later(wait: Waiting) -> None:
+        wait.now += 60
+
+    assert naps(4, 8, meanwhile=later) == []
+
+
+@pytest.mark.parametrize("name", ["paused", "_stopping"])
+def test_it_does_not_where_nothing_is_read_or_taken(name: str) -> None:
+    assert naps(4, 8, meanwhile=lambda wait: setattr(wait.peers[0].server, name, True)) == []
+
+
+def test_who_overslept_stays_awake_for_a_while() -> None:
+    async def run_it() -> list[int]:
+        wait = await prompt_ones(4)
+        slept = []
+        takes = 0.0009
+
+        def sleep(seconds: float) -> None:
+            wait.slept.append(seconds)
+            wait.now += takes
+
+        wait.turn._sleep = sleep
+        for each, later in ((0.0009, 0.0), (0.0011, 0.0), (0.0, 0.0), (0.0, 1.1), (0.0, 0.0)):
+            takes = each
+            wait.now += later
+            for peer in wait.peers:
+                wait.turn._answered_at[peer.connection] = wait.now  # back at once
+                peer.send(b"".join(peer.call(GROUP, b"x")[1] for _ in range(8)))
+            await asyncio.sleep(0)
+            wait.tick()
+            await wait.answer()
+            slept.append(len(wait.slept))
+            wait.slept.clear()
+        return slept
+
+    assert asyncio.run(run_it()) == [1, 1, 0, 1, 1]
+
+
+def test_the_real_loop_sleeps_by_the_clock() -> None:
+    async def run_it() -> None:
+        assert Server().turn._sleep is time.sleep
+
+    asyncio.run(run_it())
