@@ -39,7 +39,12 @@ async def drained(cluster: Cluster, store: Store, fakes: FakeWriter) -> Tso:
         now = asyncio.get_running_loop().time()
         if behind.keys() != named or now - named_at >= _NAMED_EVERY_S:
             named, named_at = set(behind), now
-            log.info("waiting_for_consumers", ts=last, behind={name: show(ts) for name, ts in behind.items()})
+            log.info(
+                "waiting_for_consumers",
+                ts=last,
+                behind={name: show(ts) for name, ts in behind.items()},
+                hint="`pumphouse snapshot` lets an archive catch up, `pumphouse drainers` shows how far each is",
+            )
         await asyncio.sleep(_CONSUMERS_EVERY_S)
 
 
@@ -54,7 +59,8 @@ async def _nothing_unresolved(store: Store) -> None:
                 "waiting_for_prewrites",
                 count=count,
                 oldest=None if oldest is None else show(oldest),
-                hint="pumphouse pump status lists them; its transaction, its resolver or pump settle ends each",
+                hint="`pumphouse pump status` lists them; each ends with its transaction, or when its resolver answers;"
+                " last way out: `pumphouse pump settle START_TS --rolled-back --reason …`",
             )
         await asyncio.sleep(_LOOK_S)
 

@@ -363,9 +363,13 @@ def not_reached(
     next_steps: str = "",
 ) -> PumpError:
     """Error for a state that did not come in time."""
+    if is_silent(status):
+        goes_on = f"it has said nothing for {age_s(status):.0f} s: where it is dead, start it and ask again"
+    else:
+        goes_on = "it goes on by itself"
     return PumpError(
         f"{NAMES[kind]} {status.node_id} is {status.state} and not {wanted} after {waited_s:g} s{why}",
-        hint=f"it goes on by itself; {next_steps or f'see `pumphouse {kind} --show-offline`'}",
+        hint=f"{goes_on}; {next_steps or f'see `pumphouse {kind} --show-offline`'}",
         node_id=status.node_id,
         state=str(status.state),
     )

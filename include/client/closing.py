@@ -48,7 +48,7 @@ class Waiting:
             start_ts = self.oldest or "START_TS"
             steps.append(
                 f"`pumphouse pump status {self.node_id}` lists open prewrites: each ends with its transaction, or when "
-                f"its resolver answers; the last way out is `pumphouse pump settle {start_ts}`"
+                f"its resolver answers; the last way out is `pumphouse pump settle {start_ts} --rolled-back --reason …`"
             )
         if self.consumers:
             steps.append(

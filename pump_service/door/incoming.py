@@ -278,9 +278,13 @@ class Incoming:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != 8:
             raise ConnectionFault(frames.FRAME_SIZE_ERROR, "PING of a wrong size")
-        self._suspicious("PING frames")
+        sender = self._connection.sender
+        if sender.answered:  # by one PING behind an answer clients measure the way (grpc-go, gRPC core)
+            sender.answered = False
+        else:
+            self._suspicious("PING frames")
         if not flags & frames.ACK:
-            self._connection.sender.add(frames.frame(frames.PING, frames.ACK, 0, payload))
+            sender.add(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         del flags

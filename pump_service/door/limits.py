@@ -31,7 +31,8 @@ class Limits:
     handshake_s: float = 10.0
     keepalive_s: float = 60.0  # a peer that is silent for so long is asked
     keepalive_timeout_s: float = 20.0  # and given up when it does not answer
-    # Frames that cost a peer nothing (PING, SETTINGS, empty DATA, PRIORITY, RST_STREAM of an open call): a bucket.
+    # Frames that cost a peer nothing (PING, SETTINGS, empty DATA, PRIORITY, RST_STREAM of an open call): a bucket. One
+    # PING behind each answer is free.
     idle_frames: int = 2000
     idle_frames_per_s: float = 1000.0
 

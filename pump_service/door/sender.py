@@ -36,6 +36,7 @@ class Sender:
         self._scheduled = False
         self.in_turn = False  # the connection flushes at the end of its turn
         self.blocked = False  # the transport's buffer is full
+        self.answered = False  # a message of a response went out since somebody last looked (`Incoming` does)
         self.window = frames.DEFAULT_WINDOW
         self.initial_window = frames.DEFAULT_WINDOW
         self.max_frame = frames.DEFAULT_FRAME
@@ -89,6 +90,7 @@ class Sender:
         if template is None or template[0] is not message:
             template = self._template = self._make_template(message)
         _, row, packer, parts = template
+        self.answered = True
         self.window -= (len(message) + 5) * count
         if count <= _FEW:
             first, second, third = parts
@@ -107,6 +109,7 @@ class Sender:
         """A successful answer on one stream, for which `fits` was asked."""
         headers, trailers = self.replies.unary()
         data = b"\0" + len(message).to_bytes(4, "big") + message
+        self.answered = True
         self.window -= len(data)
         self.add(
             frames.frame(frames.HEADERS, frames.END_HEADERS, stream_id, headers)
@@ -250,6 +253,8 @@ class Sender:
                 queue[0] = piece[size:]
             left -= size
         moved = max(allowed - left, 0)
+        if moved:
+            self.answered = True
         self.window -= moved
         stream.send_window -= moved
         stream.queued -= moved

@@ -146,7 +146,10 @@ def _holders(
                     holders.append(each)
     if not holders:
         also = f"; no answer from {', '.join(silent)}" if silent else ""
-        raise UsageError(f"no Pump shows an unresolved prewrite with start ts {show(start_ts)}{also}", hint="--node")
+        hint = "`pumphouse pump status NODE_ID` shows the oldest ones of each; of a younger one say where it is: --node"
+        if silent:
+            hint = f"if it is on one that does not answer, start that: `pumphouse pump run`. {hint}"
+        raise UsageError(f"no Pump shows an unresolved prewrite with start ts {show(start_ts)}{also}", hint=hint)
     return holders, key
 
 

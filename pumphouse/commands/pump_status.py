@@ -61,7 +61,7 @@ def _next_step(node: NodeStatus) -> str:
             "it is out of the cluster; unless it was declared lost, `pumphouse pump run` on its data directory"
             " brings it back"
         )
-    return "start it, or see `pumphouse pumps`"
+    return "`pumphouse pump run` on its data directory starts it; `pumphouse pumps` shows the others"
 
 
 def status_dict(status: StatusResponse) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from include.client.admin import ask_state, wait_for_state
+from include.client.admin import ask_state, is_silent, wait_for_state
 from include.client.closing import waits_for
 from include.errors import PumpError
 from include.model.node import NodeKind, NodeState, NodeStatus
@@ -260,7 +260,10 @@ def test_a_pump_whose_node_id_another_data_directory_takes_stops_and_leaves_the_
 ) -> None:
     other = PumpServer(tmp_path / "other", cluster)
     other.directory.mkdir()
+    os.kill(pump.pid, signal.SIGSTOP)  # while it is heard, the other one is refused
+    eventually(lambda: is_silent(pump.registered()), within_s=20)
     with other.start():
+        os.kill(pump.pid, signal.SIGCONT)
         assert pump.wait() == 1
         assert "another process has registered as pump-1" in pump.log()
         assert pump.registered().host == other.addr

@@ -118,6 +118,28 @@ def test_a_data_directory_put_back_from_an_older_copy_is_another_incarnation(tmp
 
 
 @pytest.mark.row("W3", "A2")
+def test_an_empty_data_directory_does_not_take_the_node_id_of_the_pump_that_runs(tmp_path: Path) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    empty = PumpServer(tmp_path / "elsewhere", cluster)
+    empty.directory.mkdir()
+    with PumpServer(tmp_path, cluster) as pump:
+        pump.transaction()
+        before = pump.registered().extra
+        code, log = empty.refuse_to_start()
+        assert code != 0
+        assert f"a Pump runs at {pump.addr} under this node id" in log
+        assert "--node-id" in log
+        pump.transaction()
+        now = pump.registered()
+        assert before is not None
+        assert now.extra is not None
+        assert (now.state, now.extra.incarnation) == (NodeState.ONLINE, before.incarnation)
+        pump.kill()
+    with empty.start():  # nobody answers there any more
+        empty.transaction()
+
+
+@pytest.mark.row("W3", "A2")
 @pytest.mark.parametrize("newer", ["start", "log", "nothing"])
 def test_a_copy_of_a_data_directory_does_not_take_the_node_id_of_the_pump_that_runs(tmp_path: Path, newer: str) -> None:
     cluster = FileCluster(tmp_path / "cluster")

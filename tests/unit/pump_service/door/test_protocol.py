@@ -404,6 +404,29 @@ async def test_pings_at_a_decent_pace_go_on_for_ever() -> None:
     assert not goaways(peer.frames())
 
 
+@pytest.mark.parametrize("path", [GROUP, UNARY, DOWN])
+@pytest.mark.parametrize("calls", [1, 12])
+def test_a_ping_behind_each_answer_is_free_and_a_second_is_not(path: str, calls: int) -> None:
+    async def test() -> None:
+        ping = frame(6, 0, 0, bytes(8))
+        peer = Peer(limits=Limits(idle_frames=10, idle_frames_per_s=0.001)).greet()
+
+        async def ask(pings: int) -> list[int]:
+            peer.send(b"".join(peer.call(path, b"x")[1] for _ in range(calls)))
+            found = await peer.settle() + await peer.settle() + await peer.settle()
+            assert len(answers(found)) == calls
+            peer.send(ping * pings)
+            return goaways(peer.frames())
+
+        for _ in range(300):
+            assert not await ask(1)
+        for _ in range(9):  # the peer's SETTINGS were the first of ten
+            assert not await ask(2)
+        assert await ask(2) == [f.ENHANCE_YOUR_CALM]
+
+    asyncio.run(test())
+
+
 @run
 async def test_calls_above_the_limit_of_streams_are_refused_until_others_end() -> None:
     peer = Peer(limits=Limits(streams=3)).greet()
