@@ -27,12 +27,17 @@ class _LibraryLogger:
             processors=[structlog.stdlib.filter_by_level, _to_standard],
             wrapper_class=structlog.stdlib.BoundLogger,
         )
-        self._configured = structlog.get_logger()
+        self._named, self._unnamed = structlog.get_logger(name), structlog.get_logger()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._configured if structlog.is_configured() else self._standard, name)
+        if not structlog.is_configured():
+            return getattr(self._standard, name)
+        try:
+            return getattr(self._named, name)
+        except TypeError:  # the application's factory takes no name
+            return getattr(self._unnamed, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return library_logger, (self._name,)

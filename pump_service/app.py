@@ -38,7 +38,7 @@ from pump_service.lifecycle import Action, must_notify
 from pump_service.loop_syncs import loop_syncs
 from pump_service.push import push
 from pump_service.stages import Stages, build_stages
-from pump_service.store.store import Store
+from pump_service.store.store import Elsewhere, Store
 from pump_service.warm import warm
 from pump_service.warm_reads import warm_reads
 
@@ -127,7 +127,7 @@ class PumpApp:
         await asyncio.to_thread(warm_reads)
         await asyncio.to_thread(give_back_compiler)
         known = registrar.found.extra if registrar.found is not None else None
-        elsewhere = await asyncio.to_thread(registrar.elsewhere)
+        elsewhere = await asyncio.to_thread(_elsewhere, registrar, settings)
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known, elsewhere=elsewhere)
         syncs = loop_syncs()
         if syncs is not None:
@@ -294,7 +294,7 @@ class PumpApp:
     async def _finish(self, stages: Stages) -> None:
         if self._change is not None and not self._change.done():
             self._change.cancel()  # SIGTERM while closing: paused, and to be closed again after the next start
-            if stages.lifecycle.state is NodeState.CLOSING:
+            if stages.lifecycle.state is NodeState.CLOSING and self._failure is None:
                 _cut_short(stages.registrar.node_id, NodeState.PAUSED)
             await asyncio.wait([self._change])
         if stages.lifecycle.state in (NodeState.ONLINE, NodeState.CLOSING):
@@ -319,6 +319,12 @@ class PumpApp:
                 async with asyncio.timeout(_GRACE_S):
                     await self._register(stages)
         log.info("pump_stopped", node_id=stages.registrar.node_id, state=str(stages.lifecycle.state))
+
+
+def _elsewhere(registrar: heartbeat.Registrar, settings: PumpSettings) -> Elsewhere | None:
+    found = registrar.elsewhere()
+    identity.refuse_second(settings.data_dir, found)
+    return found
 
 
 def _cut_short(node_id: str, state: NodeState) -> None:

@@ -59,8 +59,9 @@ async def _nothing_unresolved(store: Store) -> None:
                 "waiting_for_prewrites",
                 count=count,
                 oldest=None if oldest is None else show(oldest),
-                hint="`pumphouse pump status` lists them; each ends with its transaction, or when its resolver answers;"
-                " last way out: `pumphouse pump settle START_TS --rolled-back --reason …`",
+                hint="`pumphouse pump status` lists them; each ends with its transaction or by its resolver;"
+                " last way out, for who knows which: `pumphouse pump settle START_TS --reason WHY` with"
+                " --committed TIME or --rolled-back",
             )
         await asyncio.sleep(_LOOK_S)
 

@@ -10,6 +10,7 @@ import structlog
 
 from include.durable import make_dirs, write_atomic
 from include.errors import ClusterMismatch, ConfigError, CorruptionError
+from pump_service.store.store import Elsewhere
 
 log = structlog.get_logger()
 
@@ -36,6 +37,24 @@ def node_id_of(data_dir: Path, wanted: str, advertised: str) -> str:
     # Stored even when it was a setting: a data directory is one node for ever, whatever the next start is told.
     write_atomic(path, node_id.encode(), mode=0o600)
     return node_id
+
+
+def refuse_second(data_dir: Path, elsewhere: Elsewhere | None) -> None:
+    """ConfigError for a directory that none of our Pumps has served from yet, while a Pump answers under its node id.
+
+    That one would end itself for this one (a Go Pump would not, and both would write the same key of the registry). A
+    node id that such a start has stored is taken back, so that the next may be given another.
+    """
+    if elsewhere is None or not elsewhere.answers or (data_dir / CLUSTER_FILE).exists():
+        return
+    if not (data_dir / "value").exists():
+        (data_dir / NODE_FILE).unlink(missing_ok=True)
+    raise ConfigError(
+        f"a Pump runs at {elsewhere.addr} under this node id, and {data_dir} is not its data directory",
+        hint="leave that one running, and give this one a node id of its own: --node-id, or leave that out. "
+        "Is that one dead: start this one again when its heartbeat is 10 s old",
+        found=elsewhere.addr,
+    )
 
 
 def check_cluster(data_dir: Path, cluster_id: int) -> None:

@@ -48,7 +48,8 @@ class Waiting:
             start_ts = self.oldest or "START_TS"
             steps.append(
                 f"`pumphouse pump status {self.node_id}` lists open prewrites: each ends with its transaction, or when "
-                f"its resolver answers; the last way out is `pumphouse pump settle {start_ts} --rolled-back --reason …`"
+                f"its resolver answers; the last way out, for who knows which it was: `pumphouse pump settle {start_ts}"
+                " --reason WHY` with --committed TIME or --rolled-back"
             )
         if self.consumers:
             steps.append(

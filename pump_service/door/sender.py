@@ -224,6 +224,8 @@ class Sender:
             elif stream.ending is not None:
                 self._end(stream, *stream.ending)
             if stream.waiter is not None and stream.queued <= self._limits.stream_ahead // 2:
+                # Who is woken takes all of it for sent: what is left must not hold the whole of a large message.
+                stream.queue = deque([memoryview(b"".join(stream.queue))] if stream.queue else ())
                 stream.wake()
 
     def _end(self, stream: Stream, code: int, text: str, metadata: Trailing) -> None:

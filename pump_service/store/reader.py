@@ -163,8 +163,8 @@ class Reader:
             return Found(NONE, after, closer=int(ts[n - 1]))
         used = int(np.searchsorted(ts, found.last, side="right"))
         wanted = used
-        if used == keys and len(found.binlogs):  # there was room for more
-            wanted = min(2 * keys, keys * max_bytes // found.binlogs.size)
+        if used == keys:  # there was room for more
+            wanted = min(2 * keys, keys * max_bytes // max(found.binlogs.size, 1))
         # What is read beyond the batch is read again for the next.
         self._keys = min(max(wanted + wanted // 8, _FEWEST_KEYS), _MOST_KEYS)
         if len(found.binlogs):

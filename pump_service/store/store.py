@@ -230,11 +230,8 @@ class Store:
             clean=previous is not None and previous.clean,
         )
         end = self._valuelog.end
-        if elsewhere is not None and registered is not None:
-            if previous is not None and previous.incarnation == registered.incarnation:
-                self._refuse_copy(previous, registered, elsewhere)
-            elif elsewhere.answers:
-                self._refuse_second(registered, elsewhere)
+        if elsewhere is not None and previous is not None and registered is not None:
+            self._refuse_copy(previous, registered, elsewhere)
         # Pointers into what is no longer there, or into other records at the same place. A replay brings no head until
         # its end: of one that was killed the identity tells, and that the index has timestamps without a head.
         went_back = previous is not None and end < previous.end
@@ -279,7 +276,9 @@ class Store:
         it cannot be told whether that one still runs, this one has to be behind the registry.
         """
         synced = Pointer(registered.synced_fid, registered.synced_offset)
-        if not (elsewhere.answers or registered.start_count > previous.start_count or synced > self._valuelog.end):
+        if registered.incarnation != previous.incarnation or not (
+            elsewhere.answers or registered.start_count > previous.start_count or synced > self._valuelog.end
+        ):
             return
         data_dir = self._settings.data_dir
         raise ConfigError(
@@ -288,18 +287,6 @@ class Store:
             f"start {registered.start_count} and is at {synced}",
             hint="leave that one running; for a further Pump take an empty data directory and a node id of its own. "
             "Is that one dead: start its own directory, or start this one again when its heartbeat is 10 s old",
-            found=elsewhere.addr,
-        )
-
-    def _refuse_second(self, registered: PumpExtra, elsewhere: Elsewhere) -> None:
-        """ConfigError: a Pump runs under our node id, and this directory, empty or not, was never its.
-
-        It would end itself for us, and what only its directory has would be missing in the archive.
-        """
-        raise ConfigError(
-            f"a Pump runs at {elsewhere.addr} under this node id, and {self._settings.data_dir} is not its data"
-            f" directory (that is of incarnation {registered.incarnation})",
-            hint="leave that one running, and give this one a node id of its own: --node-id, or leave that out",
             found=elsewhere.addr,
         )
 

@@ -87,7 +87,7 @@ def settle(
     cluster = open_cluster(settings.cluster, settings.tls, create=False)
     commit_ts = 0 if committed is None else int(parse_time(committed, cluster.tso))
     holders, key = _holders(cluster, settings.tls, start_ts, node)
-    may_know = [r for r in cluster.resolvers() if not key or any(map(key.startswith, r.prefixes))]
+    may_know = [r for r in cluster.resolvers() if key is None or any(map(key.startswith, r.prefixes))]
     if may_know:
         confirm(_who_knows(may_know, key), yes=yes)
     request = SettleRequest(
@@ -109,7 +109,11 @@ def settle(
 def _who_knows(found: Sequence[ResolverRecord], key: bytes | None) -> str:
     now = time.time()
     who = ", ".join(f"{r.resolver_id} ({'live' if is_live(r, now) else 'down'})" for r in found)
-    what = "answers for its key" if key else "may answer for it (its key is not among those that the Pump shows)"
+    what = (
+        "answers for its key"
+        if key is not None
+        else "may answer for it (its key is not among those that the Pump shows)"
+    )
     return (
         f"{who}: a resolver that {what} is registered. It tells the Pump what became of this transaction, when it runs "
         "again at the latest. If what you say now is wrong, the archive is wrong for good."

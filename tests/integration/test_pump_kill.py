@@ -134,6 +134,7 @@ def test_an_empty_data_directory_does_not_take_the_node_id_of_the_pump_that_runs
         assert before is not None
         assert now.extra is not None
         assert (now.state, now.extra.incarnation) == (NodeState.ONLINE, before.incarnation)
+        assert not (empty.data_dir / ".node").exists()  # the next start may be given another
         pump.kill()
     with empty.start():  # nobody answers there any more
         empty.transaction()

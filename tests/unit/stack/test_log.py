@@ -82,6 +82,18 @@ def test_an_application_that_has_configured_structlog_before_or_later_gets_all_l
     assert len(found) == 1
 
 
+def test_an_application_whose_structlog_goes_to_standard_logging_has_the_logger_of_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    structlog.configure(
+        processors=[structlog.processors.JSONRenderer()],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    library_logger("include.client.x").warning("said")
+    assert [each.name for each in caplog.records] == ["include.client.x"]
+
+
 class _Printer:
     def __init__(self, found: list[str]) -> None:
         self.found = found
