@@ -307,9 +307,15 @@ def test_a_watch_leaves_a_member_that_says_nothing_any_more(three):
 
 
 FORK_WITH_A_WATCH = """
-import os, signal, sys, threading
+import faulthandler, os, signal, sys, threading
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.registry.open import open_cluster
+def stands_still():  # says where, should it
+    faulthandler.dump_traceback()
+    os._exit(1)
+watchdog = threading.Timer(100, stands_still)
+watchdog.daemon = True
+watchdog.start()
 cluster = open_cluster(sys.argv[1])
 heard = threading.Semaphore(0)
 def listen():
