@@ -85,7 +85,7 @@ class Turn:
         self._answered_at: dict[Connection, float] = {}  # of those that have not been back
         self._soon: asyncio.Handle | None = None
         self._longest: asyncio.TimerHandle | None = None
-        self._nap_for = 0  # calls that were answered since the last turn of the loop
+        self._nap_for = 0  # calls for whose answers the next nap is; 0 = none is due
         self._awake_until = -math.inf
 
     def add(self, batch: Batch) -> None:

@@ -18,10 +18,10 @@ from pumphouse.commands.nodes import consumer_dict, json_option, open_registry, 
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WAITS = "--wait SECONDS waits for it, "
+_HELD_MEANWHILE = "Until it runs again snapshots wait for it, and GC of all Pumps with them."
 _AFTER: dict[tuple[NodeKind, admin.Action], str] = {
     (NodeKind.PUMP, "pause"): (
-        "It takes no more prewrites and ends; `pumphouse pump run` brings it back. Until then snapshots wait for it,"
-        " and GC of all Pumps with them."
+        f"It takes no more prewrites and ends; `pumphouse pump run` brings it back. {_HELD_MEANWHILE}"
     ),
     (NodeKind.PUMP, "close"): (
         "It takes no more prewrites, and goes offline when no transaction is open and every consumer has read it to"
@@ -87,20 +87,14 @@ def _change(
     if as_json:
         print_json(_node_dict(context, status, kind) | {"message": message})
     elif status.state == wanted:
-        holds = (
-            " Until it runs again snapshots wait for it, and GC of all Pumps with them." if _holds(status, kind) else ""
-        )
-        click.echo(f"{node_id}: {message} It is {status.state} now.{holds}")
+        paused = kind is NodeKind.PUMP and status.state is NodeState.PAUSED
+        click.echo(f"{node_id}: {message} It is {status.state} now.{f' {_HELD_MEANWHILE}' if paused else ''}")
     else:
         after = _AFTER[kind, action].format(waits="" if wait_s else _WAITS)
         steps = f" {held.next_steps}." if held.prewrites else ""
         click.echo(f"{node_id}: {message} {after.removesuffix('.')}{held}.{steps}")
     if wait_s and reached is None:
         raise admin.not_reached(status, wanted, wait_s, str(held), kind, next_steps=held.next_steps)
-
-
-def _holds(status: NodeStatus, kind: NodeKind) -> bool:
-    return kind is NodeKind.PUMP and status.state is NodeState.PAUSED
 
 
 @click.command("pause-pump")
