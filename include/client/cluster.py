@@ -317,9 +317,16 @@ class PumpClient:
             elif not isinstance(error, BadBinlog):
                 raise error
         if left:
-            self._members.failed(connected.to, refused=any(isinstance(error, _REFUSALS) for error in answers))
+            if self._members.failed(connected.to, refused=any(isinstance(error, _REFUSALS) for error in answers)):
+                log.warning(
+                    "pump_unavailable",
+                    node_id=pump.node_id,
+                    host=connected.to.host,
+                    error=str(outcomes[left[-1]]),
+                    hint="prewrites go to other Pumps until a probe of this one is answered",
+                )
         else:
-            self._members.succeeded(connected.to)
+            self._answered(connected.to)
         return left
 
     def _probe(self, pump: NodeStatus) -> None:
@@ -329,7 +336,10 @@ class PumpClient:
         except (BinlogError, OSError) as error:  # an OSError: a certificate that cannot be read now
             log.debug("probe_failed", node_id=pump.node_id, error=str(error))
         else:
-            self._members.succeeded(connected.to)
+            self._answered(connected.to)
+
+    def _answered(self, pump: NodeStatus) -> None:
+        if self._members.succeeded(pump):
             log.info("pump_available_again", node_id=pump.node_id)
 
     def _remember(self, start_ts: int, node_id: str) -> None:

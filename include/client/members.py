@@ -84,30 +84,35 @@ class Members:
         with self._lock:
             return [m.status for m in self._members.values() if m.status.state == NodeState.ONLINE and not m.available]
 
-    def succeeded(self, pump: NodeStatus) -> None:
-        """A write or a probe was answered; ``pump`` as with `failed`."""
+    def succeeded(self, pump: NodeStatus) -> bool:
+        """A write or a probe was answered; ``pump`` as with `failed`. Whether it is available again by that."""
         with self._lock:
             member = self._members.get(pump.node_id)
             if member is None or not same_process(pump, member.status):
-                return
+                return False
             member.errors = 0
-            if not member.available and member.status.state == NodeState.ONLINE:
-                member.available = True
-                self._tell_selector()
+            if member.available or member.status.state != NodeState.ONLINE:
+                return False
+            member.available = True
+            self._tell_selector()
+            return True
 
-    def failed(self, pump: NodeStatus, *, refused: bool = False) -> None:
+    def failed(self, pump: NodeStatus, *, refused: bool = False) -> bool:
         """A write failed; ``refused``: the Pump itself says that it takes no prewrites, so one failure is enough.
 
         ``pump`` is the status to which it was sent: that of a process which is gone says nothing of its successor.
+        Whether it is unavailable by that.
         """
         with self._lock:
             member = self._members.get(pump.node_id)
             if member is None or not same_process(pump, member.status):
-                return
+                return False
             member.errors += 1
-            if member.available and (refused or member.errors > MAX_ERRORS):
-                member.available = False
-                self._tell_selector()
+            if not member.available or not (refused or member.errors > MAX_ERRORS):
+                return False
+            member.available = False
+            self._tell_selector()
+            return True
 
     def _tell_selector(self) -> None:
         self._selector.set_pumps([member.status for member in self._members.values() if member.available])

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from include.client import cluster as cluster_module
 from include.client import commits
@@ -309,16 +310,24 @@ def test_a_registry_that_cannot_be_read_leaves_what_is_known(start, connect, tmp
 def test_a_probe_brings_back_an_unavailable_pump_and_stores_nothing(start, connect):
     pump = start("a")
     start("b")
-    client = connect(probe_interval_s=0.1)
-    pump.behave = lambda _: PumpReadOnly("x", available=1, limit=2)
-    for start_ts in (1, 2):
-        assert prewrite(client, start_ts) == "b"
-    time.sleep(0.4)
-    assert names(client.available()) == ["b"]  # probes are refused too
-    pump.behave = lambda _: None
-    wait_until(lambda: names(client.available()) == ["a", "b"])
+    with capture_logs() as logged:
+        client = connect(probe_interval_s=0.1)
+        pump.behave = lambda _: PumpReadOnly("x", available=1, limit=2)
+        for start_ts in (1, 2, 3, 4):
+            assert prewrite(client, start_ts) == "b"
+        time.sleep(0.4)
+        assert names(client.available()) == ["b"]  # probes are refused too
+        pump.behave = lambda _: None
+        wait_until(lambda: names(client.available()) == ["a", "b"])
+        wait_until(lambda: "pump_available_again" in [each["event"] for each in logged])
     assert pump.probes >= 1
     assert pump.taken == []
+    told = [each for each in logged if each["log_level"] in ("warning", "info")]
+    assert [(each["event"], each["node_id"]) for each in told] == [
+        ("pump_unavailable", "a"),
+        ("pump_available_again", "a"),
+    ]
+    assert "no available space" in told[0]["error"]
 
 
 def test_a_connection_closed_by_another_thread_is_an_error_of_ours(start, cluster):
