@@ -307,11 +307,17 @@ def test_a_watch_leaves_a_member_that_says_nothing_any_more(three):
 
 
 FORK_WITH_A_WATCH = """
-import faulthandler, os, signal, sys, threading
+import faulthandler, os, signal, sys, threading, time
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.registry.open import open_cluster
-def stands_still():  # says where, should it
+child = 0
+faulthandler.enable()
+faulthandler.register(signal.SIGALRM, chain=True)  # that a child gives itself
+def stands_still():  # says where, should it, and where its child does
     faulthandler.dump_traceback()
+    if child:
+        os.kill(child, signal.SIGABRT)
+        time.sleep(1)
     os._exit(1)
 watchdog = threading.Timer(100, stands_still)
 watchdog.daemon = True
