@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -114,8 +115,8 @@ class PumpApp:
         share_heaps()
         serving = front.bind(settings, self._tls)
         undo.push_async_callback(serving.close)
-        addr, http_addr, server = serving.addr, serving.http_addr, serving.server
-        advertised = settings.advertise_addr or _reachable(addr)
+        addr, http_addr = serving.addr, serving.http_addr
+        advertised, had_id = settings.advertise_addr or _reachable(addr), identity.has_node_id(settings.data_dir)
         node_id = identity.node_id_of(settings.data_dir, settings.node_id, advertised)
 
         registrar = await asyncio.to_thread(heartbeat.Registrar, self._cluster, node_id, advertised, self._clock)
@@ -127,7 +128,7 @@ class PumpApp:
         await asyncio.to_thread(warm_reads)
         await asyncio.to_thread(give_back_compiler)
         known = registrar.found.extra if registrar.found is not None else None
-        elsewhere = await asyncio.to_thread(_elsewhere, registrar, settings)
+        elsewhere = await asyncio.to_thread(_elsewhere, registrar, settings.data_dir, addr, stored=not had_id)
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known, elsewhere=elsewhere)
         syncs = loop_syncs()
         if syncs is not None:
@@ -154,7 +155,7 @@ class PumpApp:
         self._stages = stages
 
         add_services(
-            server,
+            serving.server,
             PumpApi(stages.ingest, stages.pulls, stages.metrics, pull_bytes=settings.pull_batch_bytes),
             PumpBatchApi(
                 stages.ingest, stages.pulls, stages.operations, stages.metrics, pull_bytes=settings.pull_batch_bytes
@@ -321,9 +322,9 @@ class PumpApp:
         log.info("pump_stopped", node_id=stages.registrar.node_id, state=str(stages.lifecycle.state))
 
 
-def _elsewhere(registrar: heartbeat.Registrar, settings: PumpSettings) -> Elsewhere | None:
-    found = registrar.elsewhere()
-    identity.refuse_second(settings.data_dir, found)
+def _elsewhere(registrar: heartbeat.Registrar, data_dir: Path, bound: str, *, stored: bool) -> Elsewhere | None:
+    found = registrar.elsewhere(bound)
+    identity.refuse_second(data_dir, found, stored=stored)
     return found
 
 

@@ -6,6 +6,7 @@ Cluster calls block, so they run on threads; everything else runs on the event l
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import itertools
 import socket
 from collections.abc import Callable
@@ -69,8 +70,8 @@ class Registrar:
         elapsed_ms = int((self._clock.monotonic() - self._start_at) * 1000)
         return Tso(max(compose(physical_ms(self.start_tso) + elapsed_ms), self.start_tso))
 
-    def elsewhere(self) -> Elsewhere | None:
-        """Where a process runs under our node id, None when none does; blocks.
+    def elsewhere(self, bound: str) -> Elsewhere | None:
+        """Where a process runs under our node id, None when none does; blocks. ``bound``: where this one listens.
 
         Its heartbeat is fresh, and something answers at its address or that cannot be told. A port that refuses is
         nobody's: that process is dead, whatever its last heartbeat says.
@@ -84,9 +85,7 @@ class Registrar:
         answers = False
         try:
             with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
-                # This process listens already: the registered address may be another name of its own.
-                own = port == self.host.rpartition(":")[2]
-                answers = not (own and connection.getsockname()[0] == connection.getpeername()[0])
+                answers = not _is_at(bound, connection)
         except ConnectionRefusedError:
             return None
         except (OSError, ValueError):
@@ -113,22 +112,22 @@ class Registrar:
         an older state never overwrites a newer one, however long it was under way.
         """
         mine_turn = self._turn() if turn is None else turn
+        before: NodeStatus | None = None
 
         def change(found: NodeStatus | None) -> NodeStatus | None:
+            nonlocal before
+            before = found
             if mine_turn != self._newest:
                 return found
             mine = report.extra
             other = found.extra if found is not None else None
-            if (
-                self._registered
-                and other is not None
-                and (other.incarnation != mine.incarnation or other.start_count > mine.start_count)
-            ):
+            if found is not None and other is not None and self._is_anothers(found, other, mine):
                 raise Superseded(
-                    f"another process has registered as {self.node_id} (incarnation {other.incarnation},"
-                    f" start {other.start_count}), this one is incarnation {mine.incarnation}, start"
+                    f"another process has registered as {self.node_id} (incarnation {other.incarnation}, start"
+                    f" {other.start_count}, at {found.host}), this one is incarnation {mine.incarnation}, start"
                     f" {mine.start_count}",
-                    hint="one node id belongs to one data directory and one process",
+                    hint="one node id belongs to one data directory and one process. Is that one the wrong one: stop"
+                    " it, keep its directory, then start this one again",
                     node_id=self.node_id,
                     found=other.incarnation,
                 )
@@ -148,7 +147,31 @@ class Registrar:
 
         self._mine = (report.extra.incarnation, report.extra.start_count)
         self._cluster.update_node(NodeKind.PUMP, self.node_id, change)
-        self._registered = True
+        if not self._registered:
+            self._registered = True
+            self._tell_of_replaced(before, report.extra)
+
+    def _is_anothers(self, found: NodeStatus, other: PumpExtra, mine: PumpExtra) -> bool:
+        if self._registered:
+            return other.incarnation != mine.incarnation or other.start_count > mine.start_count
+        # Two directories that were started at once: the other's process has written since this one looked.
+        newer = self.found is None or found.update_ts > self.found.update_ts
+        runs = found.state in RUNNING and found.host != self.host
+        return newer and runs and other.incarnation != mine.incarnation
+
+    def _tell_of_replaced(self, before: NodeStatus | None, mine: PumpExtra) -> None:
+        """One that is offline was drained, as far as the registry tells: nothing of it can be missed."""
+        earlier = () if before is None or before.extra is None else before.extra.replaced
+        if before is None or before.state is NodeState.OFFLINE or self._replaced == earlier:
+            return
+        log.warning(
+            "node_id_was_anothers",
+            node_id=self.node_id,
+            replaced=self._replaced[-1].incarnation or "a Go Pump",
+            incarnation=mine.incarnation,
+            hint="what that one answered is in its data directory alone, and snapshots will ask for it. Is this the"
+            " wrong directory: stop this Pump, keep this directory, start the right one",
+        )
 
     def put_back(self) -> None:
         """A failed start leaves the registry as it was, unless another has written there since; blocks."""
@@ -176,6 +199,19 @@ class Registrar:
                 error=str(error) or f"no answer within {_PUT_BACK_S:g} s",
                 hint=f"the registry may show {self.node_id} as online: start it, or pumphouse update-pump",
             )
+
+
+def _is_at(bound: str, connection: socket.socket) -> bool:
+    """Whether the peer is this process, which listens already: a registered address may be another name of its own."""
+    host, _, port = bound.rpartition(":")
+    at, to = connection.getsockname()[0], connection.getpeername()
+    if port != str(to[1]):
+        return False
+    listening = host.strip("[]")
+    if listening not in ("", "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        return to[0] in {found[4][0] for found in socket.getaddrinfo(listening, None)}
+    # Nobody else has this port on any address of this machine.
+    return at == to[0] or ipaddress.ip_address(to[0]).is_loopback
 
 
 def _replaced(found: NodeStatus | None, mine: PumpExtra) -> tuple[Replaced, ...]:

@@ -39,15 +39,20 @@ def node_id_of(data_dir: Path, wanted: str, advertised: str) -> str:
     return node_id
 
 
-def refuse_second(data_dir: Path, elsewhere: Elsewhere | None) -> None:
+def has_node_id(data_dir: Path) -> bool:
+    """Whether the directory has a node id already."""
+    return (data_dir / NODE_FILE).exists()
+
+
+def refuse_second(data_dir: Path, elsewhere: Elsewhere | None, *, stored: bool) -> None:
     """ConfigError for a directory that none of our Pumps has served from yet, while a Pump answers under its node id.
 
     That one would end itself for this one (a Go Pump would not, and both would write the same key of the registry). A
-    node id that such a start has stored is taken back, so that the next may be given another.
+    node id that this very start has ``stored`` is taken back, so that the next may be given another.
     """
     if elsewhere is None or not elsewhere.answers or (data_dir / CLUSTER_FILE).exists():
         return
-    if not (data_dir / "value").exists():
+    if stored:
         (data_dir / NODE_FILE).unlink(missing_ok=True)
     raise ConfigError(
         f"a Pump runs at {elsewhere.addr} under this node id, and {data_dir} is not its data directory",

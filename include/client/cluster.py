@@ -64,6 +64,7 @@ class _Connected:
 
     to: NodeStatus
     by: PumpConnection
+    at: float  # when it was opened
 
 
 class PumpClient:
@@ -276,10 +277,12 @@ class PumpClient:
             min_tries=len(self._members.available()) + 1,
         )
         state = RetryState(policy, self._clock)
+        began = self._clock.monotonic()
+        tried: set[PumpConnection] = set()
         while left:
             pump = self._members.select(prewrites[left[0]][0], state.tries)
             if pump is not None:
-                left = self._try(pump, prewrites, left, outcomes)
+                left = self._try(pump, prewrites, left, outcomes, tried)
             else:
                 self.refresh()
             if left:
@@ -289,8 +292,8 @@ class PumpClient:
                     break
         for pump in self._members.last_resort():
             if left:
-                self._disconnect(pump.node_id)
-                left = self._try(pump, prewrites, left, outcomes)
+                self._disconnect(pump.node_id, tried, opened_before=began)
+                left = self._try(pump, prewrites, left, outcomes, tried)
         with self._lock:
             self._failed += len(left)
         for place in left:
@@ -303,9 +306,11 @@ class PumpClient:
         prewrites: Sequence[tuple[int, bytes]],
         places: Sequence[int],
         outcomes: list[str | BinlogError],
+        tried: set[PumpConnection],
     ) -> list[int]:
         """One try at one Pump; the places that another one may still take. What no other would answer is raised."""
         connected = self._connected(pump)
+        tried.add(connected.by)
         answers = connected.by.write_many([prewrites[place][1] for place in places], self._timeout_s)
         left = []
         for place, error in zip(places, answers, strict=True):
@@ -316,17 +321,11 @@ class PumpClient:
                 left.append(place)
             elif not isinstance(error, BadBinlog):
                 raise error
-        if left:
-            if self._members.failed(connected.to, refused=any(isinstance(error, _REFUSALS) for error in answers)):
-                log.warning(
-                    "pump_unavailable",
-                    node_id=pump.node_id,
-                    host=connected.to.host,
-                    error=str(outcomes[left[-1]]),
-                    hint="prewrites go to other Pumps until a probe of this one is answered",
-                )
-        else:
-            self._answered(connected.to)
+        if not left:
+            self._members.succeeded(connected.to)
+        elif not connected.by.ended:
+            refusal = next((error for error in answers if isinstance(error, _REFUSALS)), None)
+            self._members.failed(connected.to, refusal or outcomes[left[-1]], refused=refusal is not None)
         return left
 
     def _probe(self, pump: NodeStatus) -> None:
@@ -336,11 +335,7 @@ class PumpClient:
         except (BinlogError, OSError) as error:  # an OSError: a certificate that cannot be read now
             log.debug("probe_failed", node_id=pump.node_id, error=str(error))
         else:
-            self._answered(connected.to)
-
-    def _answered(self, pump: NodeStatus) -> None:
-        if self._members.succeeded(pump):
-            log.info("pump_available_again", node_id=pump.node_id)
+            self._members.succeeded(connected.to)
 
     def _remember(self, start_ts: int, node_id: str) -> None:
         with self._lock:
@@ -368,16 +363,21 @@ class PumpClient:
                 connection = PumpConnection(
                     pump.node_id, pump.host, self._cluster_id, self._tls, batch=batch, bytes_per_s=self._bytes_per_s
                 )
-                connected = self._connections[pump.node_id] = _Connected(to=pump, by=connection)
+                connected = self._connections[pump.node_id] = _Connected(
+                    to=pump, by=connection, at=self._clock.monotonic()
+                )
         if stale is not None:
             stale.by.close()
         return connected
 
-    def _disconnect(self, node_id: str) -> None:
+    def _disconnect(self, node_id: str, tried: set[PumpConnection], *, opened_before: float) -> None:
+        """Close a connection that was tried or is old; one that another thread has just opened has its calls."""
         with self._lock:
-            connected = self._connections.pop(node_id, None)
-        if connected is not None:
-            connected.by.close()
+            connected = self._connections.get(node_id)
+            if connected is None or (connected.at >= opened_before and connected.by not in tried):
+                return
+            del self._connections[node_id]
+        connected.by.close()
 
     def _let_go(self) -> None:
         """End what belongs to Pumps that were removed, once nothing is on its way to them."""

@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from include.client.selector import Selector
+from include.library_log import library_logger
 from include.model.node import NodeState, NodeStatus
+
+log = library_logger(__name__)
 
 MAX_ERRORS = 10
 
@@ -20,6 +23,7 @@ class _Member:
     status: NodeStatus
     available: bool
     errors: int = 0
+    complained: bool = False  # that it is unavailable stands in the log, and not yet that it is back
 
 
 class Members:
@@ -41,6 +45,7 @@ class Members:
             for status in sorted(statuses, key=lambda each: each.node_id):
                 self._members[status.node_id] = _merged(known.get(status.node_id), status)
             self._tell_selector()
+        self._say_who_is_back()
 
     def change(self, node_id: str, status: NodeStatus | None) -> None:
         """Take one change that a watch brought; None = the Pump was removed."""
@@ -53,6 +58,7 @@ class Members:
                 if new:
                     self._members = dict(sorted(self._members.items()))
             self._tell_selector()
+        self._say_who_is_back()
 
     def select(self, start_ts: int, retry: int) -> NodeStatus | None:
         """The Pump for this try, or None."""
@@ -84,35 +90,53 @@ class Members:
         with self._lock:
             return [m.status for m in self._members.values() if m.status.state == NodeState.ONLINE and not m.available]
 
-    def succeeded(self, pump: NodeStatus) -> bool:
-        """A write or a probe was answered; ``pump`` as with `failed`. Whether it is available again by that."""
+    def succeeded(self, pump: NodeStatus) -> None:
+        """A write or a probe was answered; ``pump`` as with `failed`."""
         with self._lock:
             member = self._members.get(pump.node_id)
             if member is None or not same_process(pump, member.status):
-                return False
+                return
             member.errors = 0
             if member.available or member.status.state != NodeState.ONLINE:
-                return False
+                return
             member.available = True
             self._tell_selector()
-            return True
+        self._say_who_is_back()
 
-    def failed(self, pump: NodeStatus, *, refused: bool = False) -> bool:
+    def failed(self, pump: NodeStatus, why: object = "", *, refused: bool = False) -> None:
         """A write failed; ``refused``: the Pump itself says that it takes no prewrites, so one failure is enough.
 
         ``pump`` is the status to which it was sent: that of a process which is gone says nothing of its successor.
-        Whether it is unavailable by that.
         """
         with self._lock:
             member = self._members.get(pump.node_id)
             if member is None or not same_process(pump, member.status):
-                return False
+                return
             member.errors += 1
             if not member.available or not (refused or member.errors > MAX_ERRORS):
-                return False
+                return
             member.available = False
+            member.complained = True
             self._tell_selector()
-            return True
+            others = any(each.available for each in self._members.values())
+        log.warning(
+            "pump_unavailable",
+            node_id=pump.node_id,
+            host=pump.host,
+            error=str(why),
+            hint="prewrites go to other Pumps until it answers a probe or is started again"
+            if others
+            else "no other Pump is available: prewrites wait until one is, and fail when their time is over; see "
+            "`pumphouse pumps`",
+        )
+
+    def _say_who_is_back(self) -> None:
+        with self._lock:
+            back = [member for member in self._members.values() if member.complained and member.available]
+            for member in back:
+                member.complained = False
+        for member in back:  # as loud as what it takes back
+            log.warning("pump_available_again", node_id=member.status.node_id, host=member.status.host)
 
     def _tell_selector(self) -> None:
         self._selector.set_pumps([member.status for member in self._members.values() if member.available])
@@ -124,7 +148,7 @@ def _merged(old: _Member | None, status: NodeStatus) -> _Member:
         status = replace(status, extra=old.status.extra)
     online = status.state == NodeState.ONLINE
     if old is None or not online or old.status.state != status.state or not same_process(old.status, status):
-        return _Member(status, available=online)
+        return _Member(status, available=online, complained=old is not None and old.complained)
     old.status = status
     return old
 

@@ -75,7 +75,7 @@ class PumpConnection:
         self._channel = open_channel(host, tls)
         self._stub = PumpStub(self._channel)
         self._batches = PumpBatchStub(self._channel)
-        self._ended = False
+        self.ended = False  # by this client; what fails then says nothing of the Pump
 
     def write(self, payload: bytes, timeout_s: float) -> None:
         """Store one binlog; durable on return. Any refusal or silence is a BinlogError."""
@@ -179,7 +179,7 @@ class PumpConnection:
 
     def close(self) -> None:
         """Close the channel; calls under way end with an error."""
-        self._ended = True
+        self.ended = True
         self._channel.close()
 
     def _time_for(self, payloads: Iterable[bytes], timeout_s: float) -> float:
@@ -190,7 +190,7 @@ class PumpConnection:
 
     def _failure(self, error: grpc.RpcError) -> BinlogError:
         # A multi-threaded call raises itself: an RpcError that is a Call too.
-        if self._ended and isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.CANCELLED:
+        if self.ended and isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.CANCELLED:
             return self._closed()
         return from_rpc_error(error, peer=self.node_id)
 

@@ -230,8 +230,13 @@ class Store:
             clean=previous is not None and previous.clean,
         )
         end = self._valuelog.end
-        if elsewhere is not None and previous is not None and registered is not None:
-            self._refuse_copy(previous, registered, elsewhere)
+        if elsewhere is not None:
+            if elsewhere.answers and (
+                previous is None or registered is None or registered.incarnation != previous.incarnation
+            ):
+                self._refuse_other(previous, registered, elsewhere)
+            if previous is not None and registered is not None:
+                self._refuse_copy(previous, registered, elsewhere)
         # Pointers into what is no longer there, or into other records at the same place. A replay brings no head until
         # its end: of one that was killed the identity tells, and that the index has timestamps without a head.
         went_back = previous is not None and end < previous.end
@@ -268,6 +273,21 @@ class Store:
             self._replay(ZERO_POINTER)
         # Before anything is accepted: a start that did not get here has answered nothing.
         identity.save(self._fs, self._own, self._identity)
+
+    def _refuse_other(
+        self, previous: identity.Identity | None, registered: PumpExtra | None, elsewhere: Elsewhere
+    ) -> None:
+        """ConfigError: one node id belongs to one data directory, and that of another one runs elsewhere."""
+        mine = "new" if previous is None else f"incarnation {previous.incarnation}"
+        theirs = "a Go Pump" if registered is None else f"incarnation {registered.incarnation}"
+        raise ConfigError(
+            f"a Pump runs at {elsewhere.addr} under this node id, and {self._settings.data_dir} is not its data "
+            f"directory: this one is {mine}, that one is {theirs}",
+            hint="which is the right one? Is it that one: leave it running, and give a further Pump an empty directory "
+            "and a node id of its own. Is it this one: stop that one, keep its directory, then start this one. Is that "
+            "one dead: start this one again when its heartbeat is 10 s old",
+            found=elsewhere.addr,
+        )
 
     def _refuse_copy(self, previous: identity.Identity, registered: PumpExtra, elsewhere: Elsewhere) -> None:
         """ConfigError when this directory is a copy of the one that runs elsewhere.

@@ -118,7 +118,7 @@ def test_a_data_directory_put_back_from_an_older_copy_is_another_incarnation(tmp
 
 
 @pytest.mark.row("W3", "A2")
-def test_an_empty_data_directory_does_not_take_the_node_id_of_the_pump_that_runs(tmp_path: Path) -> None:
+def test_another_data_directory_does_not_take_the_node_id_of_the_pump_that_runs(tmp_path: Path) -> None:
     cluster = FileCluster(tmp_path / "cluster")
     empty = PumpServer(tmp_path / "elsewhere", cluster)
     empty.directory.mkdir()
@@ -134,10 +134,24 @@ def test_an_empty_data_directory_does_not_take_the_node_id_of_the_pump_that_runs
         assert before is not None
         assert now.extra is not None
         assert (now.state, now.extra.incarnation) == (NodeState.ONLINE, before.incarnation)
-        assert not (empty.data_dir / ".node").exists()  # the next start may be given another
+        node = empty.data_dir / ".node"
+        assert not node.exists()  # the next start may be given another
+        node.write_text(now.node_id)
+        assert empty.refuse_to_start()[0] != 0
+        assert node.read_text() == now.node_id  # somebody else has put it there
         pump.kill()
     with empty.start():  # nobody answers there any more
         empty.transaction()
+        assert "node_id_was_anothers" in empty.log()
+        taken = empty.registered().extra
+        code, log = pump.refuse_to_start()  # that has served before, and is not the one that is registered
+        assert code != 0
+        assert f"a Pump runs at {empty.addr} under this node id" in log
+        empty.transaction()
+        after = empty.registered()
+        assert taken is not None
+        assert after.extra is not None
+        assert (after.state, after.extra.incarnation) == (NodeState.ONLINE, taken.incarnation)
 
 
 @pytest.mark.row("W3", "A2")

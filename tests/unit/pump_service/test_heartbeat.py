@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from include.clock import SYSTEM_CLOCK
 from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
@@ -92,17 +93,65 @@ def test_a_process_whose_node_id_was_taken_stops_instead_of_overwriting(
     assert (node.extra.incarnation, node.extra.start_count) == other
 
 
-@pytest.mark.parametrize("port", ["its own", "ours"])
-def test_a_process_elsewhere_answers_unless_it_may_be_this_one(cluster: FileCluster, port: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        addr = f"127.0.0.1:{listening.getsockname()[1]}"
+@pytest.mark.parametrize(
+    ("registered", "bound", "answers"),
+    [
+        ("127.0.0.1", "127.0.0.1:{}", False),
+        ("127.0.0.1", "0.0.0.0:{}", False),
+        ("127.0.0.1", "localhost:{}", False),
+        ("127.0.0.2", "0.0.0.0:{}", False),  # as 127.0.1.1, which Debian gives to the name of a host
+        ("127.0.0.1", "127.0.0.1:1", True),
+        ("127.0.0.2", "127.0.0.1:{}", True),  # the same port of another address of this machine
+    ],
+)
+def test_a_process_elsewhere_answers_unless_it_is_this_one(
+    cluster: FileCluster, registered: str, bound: str, answers: bool
+) -> None:
+    with socket.create_server((registered, 0)) as listening:
+        port = listening.getsockname()[1]
+        addr = f"{registered}:{port}"
         Registrar(cluster, "p1", addr, SYSTEM_CLOCK).write(NodeState.ONLINE, report())
         # Its address has another name now, as after a change of advertise_addr.
-        mine = f"localhost:{listening.getsockname()[1]}" if port == "ours" else "127.0.0.1:1"
-        again = Registrar(cluster, "p1", mine, SYSTEM_CLOCK)
-        assert again.elsewhere() == Elsewhere(addr=addr, answers=port == "its own")
-        assert Registrar(cluster, "p1", addr, SYSTEM_CLOCK).elsewhere() is None
-    assert again.elsewhere() is None  # nobody listens there any more
+        again = Registrar(cluster, "p1", "another-name:1", SYSTEM_CLOCK)
+        assert again.elsewhere(bound.format(port)) == Elsewhere(addr=addr, answers=answers)
+        assert Registrar(cluster, "p1", addr, SYSTEM_CLOCK).elsewhere(bound.format(port)) is None
+    assert again.elsewhere(bound.format(port)) is None  # nobody listens there any more
+
+
+def test_of_two_directories_that_start_at_once_under_one_node_id_the_later_one_is_refused(cluster: FileCluster) -> None:
+    first = Registrar(cluster, "p1", "127.0.0.1:1", SYSTEM_CLOCK)
+    second = Registrar(cluster, "p1", "127.0.0.1:2", SYSTEM_CLOCK)
+    first.write(NodeState.ONLINE, report("a"))
+    with pytest.raises(Superseded, match=r"incarnation a, start 1, at 127\.0\.0\.1:1"):
+        second.write(NodeState.ONLINE, report("b"))
+    second.put_back()
+    first.write(NodeState.ONLINE, report("a"))  # goes on
+    first.write(NodeState.PAUSED, report("a"))
+    second.write(NodeState.ONLINE, report("b"))  # that one has ended
+
+
+@pytest.mark.parametrize(
+    ("state", "other", "warns"),
+    [
+        (NodeState.PAUSED, "a", True),
+        (NodeState.ONLINE, None, True),
+        (NodeState.OFFLINE, "a", False),  # drained
+        (NodeState.PAUSED, "b", False),  # its own
+    ],
+)
+def test_a_node_id_that_was_anothers_is_told(
+    cluster: FileCluster, state: NodeState, other: str | None, warns: bool
+) -> None:
+    extra = None if other is None else PumpExtra(incarnation=other, start_count=1)
+    before = NodeStatus(node_id="p1", host="old:1", state=state, extra=extra)
+    cluster.update_node(NodeKind.PUMP, "p1", lambda _: before)
+    with capture_logs() as logged:
+        mine = registrar(cluster)
+        mine.write(NodeState.ONLINE, report("b"))
+        mine.write(NodeState.ONLINE, report("b"))
+    told = [each for each in logged if each["event"] == "node_id_was_anothers"]
+    assert len(told) == int(warns)
+    assert not warns or told[0]["replaced"] == (other or "a Go Pump")
 
 
 def test_a_new_start_takes_over_the_registry_value_of_the_last_one(cluster: FileCluster) -> None:

@@ -142,9 +142,30 @@ def test_a_directory_as_new_as_the_registry_is_a_copy_only_where_the_registered_
     if answers:
         with pytest.raises(ConfigError, match="is a copy of the data directory of the Pump that runs at other:8250"):
             Store.open(settings(tmp_path), registered=known, elsewhere=elsewhere)
-        known = replace(known, incarnation="another")
+        elsewhere = None
     store = Store.open(settings(tmp_path), registered=known, elsewhere=elsewhere)
     assert (store.incarnation, store.start_count) == (incarnation, 2)
+    store.close()
+
+
+@pytest.mark.row("W3", "A2")
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("theirs", ["another", None])
+def test_a_directory_that_is_not_that_of_the_pump_that_runs_is_refused(
+    used: bool, theirs: str | None, tmp_path: Path
+) -> None:
+    incarnation = ""
+    if used:
+        store = open_store(tmp_path)
+        incarnation = store.incarnation
+        store.close()
+    registered = None if theirs is None else PumpExtra(incarnation=theirs, start_count=1)
+    runs = Elsewhere(addr="other:8250", answers=True)
+    with pytest.raises(ConfigError, match=r"a Pump runs at other:8250 .* is not its data directory") as error:
+        Store.open(settings(tmp_path), registered=registered, elsewhere=runs)
+    assert "stop that one, keep its directory" in (error.value.hint or "")
+    store = Store.open(settings(tmp_path), registered=registered, elsewhere=replace(runs, answers=False))
+    assert not used or store.incarnation == incarnation
     store.close()
 
 
