@@ -24,7 +24,11 @@ class _LibraryLogger:
         self._name = name
         self._standard = structlog.wrap_logger(
             logging.getLogger(name),
-            processors=[structlog.stdlib.filter_by_level, _to_standard],
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.contextvars.merge_contextvars,
+                _to_standard,
+            ],
             wrapper_class=structlog.stdlib.BoundLogger,
         )
         self._named, self._unnamed = structlog.get_logger(name), structlog.get_logger()

@@ -88,7 +88,11 @@ class ClusterSettings(Section):
 class PumpSettings(Section):
     """One Pump process."""
 
-    node_id: str = Field("", description="node id; empty = content of <data_dir>/.node, else host:port")
+    node_id: str = Field(
+        "",
+        description="node id of an empty data directory, whose own it is from then on (<data_dir>/.node); empty = "
+        "host name:port",
+    )
     data_dir: Path = Field(Path("data.pump"), description="value log, index and identity")
     addr: str = Field("127.0.0.1:8250", description="host:port that gRPC listens on")
     transport: Literal["builtin", "grpcio"] = Field(

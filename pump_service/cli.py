@@ -16,6 +16,7 @@ from include.errors import BinlogError, ConfigError, UsageError
 from include.log import configure_logging
 from include.registry.open import open_cluster
 from include.settings import Settings
+from pump_service import identity
 from pump_service.app import PumpApp, Serving
 from pump_service.footprint import leave_what_stays
 from pump_service.go_command import GoCommand, go_options, settings_of
@@ -29,7 +30,9 @@ def announce(serving: Serving) -> None:
 
 def serve(settings: Settings) -> int:
     """Run a Pump until it is told to stop; the exit code."""
-    cluster = open_cluster(settings.cluster, settings.tls)
+    # A directory that has served knows its cluster: where the URL leads to none, the URL is wrong.
+    create = not identity.has_cluster(settings.pump.data_dir)
+    cluster = open_cluster(settings.cluster, settings.tls, create=create, patient=True)
     try:
         code: int = uvloop.run(_run(settings, cluster))
         return code

@@ -30,7 +30,13 @@ def node_id_of(data_dir: Path, wanted: str, advertised: str) -> str:
     stored = path.read_text().strip() if path.exists() else ""
     if stored:
         if wanted and wanted != stored:
-            log.warning("node_id_setting_ignored", setting=wanted, stored=stored, path=str(path))
+            log.warning(
+                "node_id_setting_ignored",
+                setting=wanted,
+                stored=stored,
+                path=str(path),
+                hint="a data directory is one node for ever; a new node takes an empty one",
+            )
         return check_node_id(stored)
     node_id = check_node_id(wanted or f"{socket.gethostname()}:{advertised.rpartition(':')[2]}")
     make_dirs(data_dir)
@@ -60,6 +66,11 @@ def refuse_second(data_dir: Path, elsewhere: Elsewhere | None, *, stored: bool) 
         "Is that one dead: start this one again when its heartbeat is 10 s old",
         found=elsewhere.addr,
     )
+
+
+def has_cluster(data_dir: Path) -> bool:
+    """Whether the directory belongs to a cluster already."""
+    return (data_dir / CLUSTER_FILE).exists()
 
 
 def check_cluster(data_dir: Path, cluster_id: int) -> None:

@@ -168,7 +168,10 @@ class Operations:
             await asyncio.to_thread(self._store.wait_for_index)
         if not self._store.is_unresolved(start_ts):
             raise UsageError(
-                f"no unresolved prewrite has start ts {show(start_ts)}", hint="see `pumphouse pumps`", start_ts=start_ts
+                f"no unresolved prewrite has start ts {show(start_ts)}",
+                hint="is it on another Pump: leave out --node, then each is asked; `pumphouse pump status NODE_ID`"
+                " lists what is open",
+                start_ts=start_ts,
             )
         log.warning("prewrite_settled_by_hand", start_ts=start_ts, commit_ts=commit_ts, reason=reason, who=who)
         if not commit_ts:

@@ -90,7 +90,10 @@ def judge(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[D
         return Verdict(node_id=node_id, action=Action.HELD, why=_why_gone(now, before), hint=_way_out(node_id))
     fresh = replaced_since(replaced_by(now), before)
     why = _why_another(now, before, fresh, declared)
-    hint = _way_out(node_id)
+    hint = (
+        "is it on the wrong data directory: stop it, keep that directory, start it on the old one. Is the old one "
+        f"gone, was damage accepted, or did both take writes: pumphouse archive declare-lost {node_id} --reason …"
+    )
     if not why:
         why = _why_back_too_late(now, before, declared, start)
         hint = (
@@ -143,7 +146,7 @@ def _why_another(
         return _why_not_that(before, fresh, declared)
     return (
         f"it came back as another incarnation ({incarnation_of(now) or 'a Go Pump'}, the archive knows "
-        f"{before.incarnation or 'a Go Pump'}): was its data directory emptied or put back?"
+        f"{before.incarnation or 'a Go Pump'}): was its data directory emptied, put back, or damaged?"
     )
 
 

@@ -103,9 +103,11 @@ def ask_state(
     answer = _put(host, f"/state/{quote(node_id, safe='')}/{action}", tls or TlsSettings(), node_id, NAMES[kind])
     message = str(answer.get("message", ""))
     if answer.get("code") != http.client.OK:
-        hint = (
-            "" if status.state == NodeState.ONLINE else "only one that is online takes this: start it, then ask again"
-        )
+        hint = ""
+        if status.state in (NodeState.PAUSING, NodeState.CLOSING):
+            hint = "it is on its way: SIGTERM ends it as paused, and `pumphouse pump run` brings it back online"
+        elif status.state != NodeState.ONLINE:
+            hint = "only one that is online takes this: start it, then ask again"
         raise PumpError(
             f"{NAMES[kind]} {node_id} refuses: {message}", hint=hint, node_id=node_id, state=str(status.state)
         )
@@ -313,7 +315,11 @@ def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dic
         cut = isinstance(error, (ssl.SSLError, ConnectionResetError, http.client.BadStatusLine))
         raise PumpUnavailable(
             f"{name} {node_id} does not answer on {host}: {error}",
-            hint=TLS_HINT if cut else f"only a running {name} can pause or drain: start it, then ask again",
+            hint=TLS_HINT
+            if cut
+            else f"it has the order and may yet obey: see `pumphouse {name.lower()}s`"
+            if isinstance(error, TimeoutError)
+            else f"only a running {name} can pause or drain: start it, then ask again",
             node_id=node_id,
         ) from error
     try:

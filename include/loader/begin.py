@@ -56,7 +56,12 @@ def begin_equal(loader: Loader, at: Tso) -> Checkpoint:
     connection, archive = loader.connection, loader.archive
     start, end = archive.genesis().ts, archive.end()
     if not start <= at <= end:
-        raise LoadError(f"the archive covers {show(start)} to {show(end)}, not {show(at)}", target=connection.name)
+        raise LoadError(
+            f"the archive covers {show(start)} to {show(end)}, not {show(at)}",
+            hint=f"was the target equal when the archive began: `pumphouse load --equal-at {int(start)}`; of a later "
+            "moment: `pumphouse snapshot` first, until the archive covers it",
+            target=connection.name,
+        )
     if state.read(connection, loader.task) is not None:
         raise LoadError(
             f"target {connection.name} has a checkpoint already", hint="leave --equal-at out", target=connection.name

@@ -25,14 +25,17 @@ _TRIES_OF_A_COMMAND = 3
 _BETWEEN_TRIES_S = 1.0
 
 
-def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None, *, create: bool = True) -> Cluster:
+def open_cluster(
+    cluster: str | ClusterSettings, tls: TlsSettings | None = None, *, create: bool = True, patient: bool = False
+) -> Cluster:
     """Open ``pd://host:port[,…]``, ``etcd://host:port[,…][/root]`` or ``file:///dir`` (relative as ``file://./dir``).
 
     Args:
         cluster: the section ``cluster`` of the settings; or only its URL, for back ends without a password.
         tls: certificates for back ends that are servers; a directory needs none.
-        create: whether an ``etcd://`` or ``file://`` cluster that does not exist yet is made; a PD or etcd that does
-            not answer is asked ``cluster.init_tries`` times, and only three times without this.
+        create: whether an ``etcd://`` or ``file://`` cluster that does not exist yet is made.
+        patient: ask a PD or etcd that does not answer ``cluster.init_tries`` times without ``create`` too, not only
+            three times.
 
     Raises:
         ConfigError: the URL is of an unknown kind, or there is no cluster and none is to be made.
@@ -41,7 +44,7 @@ def open_cluster(cluster: str | ClusterSettings, tls: TlsSettings | None = None,
     settings = ClusterSettings(url=cluster) if isinstance(cluster, str) else cluster
     url = settings.url
     scheme, sep, rest = url.partition("://")
-    tries = settings.init_tries if create else min(settings.init_tries, _TRIES_OF_A_COMMAND)
+    tries = settings.init_tries if create or patient else min(settings.init_tries, _TRIES_OF_A_COMMAND)
     if sep and scheme == "etcd":
         return _open_etcd(settings, rest, tls or TlsSettings(), create=create, tries=tries)
     if sep and scheme == "pd":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -12,13 +13,14 @@ from pathlib import Path
 import click
 import grpc
 
-from include.errors import UsageError
+from include.errors import PumpUnavailable, UsageError
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import parse_time, show
 from include.proto.pumphouse_pb2 import SettleRequest, StatusRequest
 from include.proto.pumphouse_pb2_grpc import PumpBatchStub
 from include.registry.base import Cluster, ResolverRecord
 from include.registry.open import open_cluster
+from include.registry.pd import PdCluster
 from include.registry.resolvers import is_live
 from include.rpc.channel import open_channel
 from include.rpc.status import from_rpc_error
@@ -86,10 +88,17 @@ def settle(
     settings = context.settings
     cluster = open_cluster(settings.cluster, settings.tls, create=False)
     commit_ts = 0 if committed is None else int(parse_time(committed, cluster.tso))
-    holders, key = _holders(cluster, settings.tls, start_ts, node)
+    holders, silent, key = _holders(cluster, settings.tls, start_ts, node)
     may_know = [r for r in cluster.resolvers() if key is None or any(map(key.startswith, r.prefixes))]
     if may_know:
         confirm(_who_knows(may_know, key), yes=yes)
+    elif isinstance(cluster, PdCluster):
+        confirm(
+            "TiKV answers for its key, and the Pump goes on asking it. Settle this only if the Pump says that TiKV "
+            "cannot know any more (`gc_passed_prewrite` in its log). If what you say now is wrong, the archive is "
+            "wrong for good.",
+            yes=yes,
+        )
     request = SettleRequest(
         cluster_id=cluster.cluster_id(), start_ts=start_ts, commit_ts=commit_ts, reason=reason, who=getpass.getuser()
     )
@@ -101,9 +110,16 @@ def settle(
                 raise from_rpc_error(error, peer=holder.node_id) from error
     outcome = f"committed at {show(commit_ts)}" if commit_ts else "rolled back"
     if as_json:
-        click.echo(json.dumps({"start_ts": start_ts, "commit_ts": commit_ts, "pumps": [h.node_id for h in holders]}))
+        told = {"start_ts": start_ts, "commit_ts": commit_ts, "pumps": [h.node_id for h in holders], "silent": silent}
+        click.echo(json.dumps(told))
     else:
         click.echo(f"{show(start_ts)}: {outcome}, on {', '.join(h.node_id for h in holders)}")
+    if silent:
+        click.echo(
+            f"warning: no answer from {', '.join(silent)}: a prewrite that was sent twice waits there too. When it "
+            "runs again, settle it there in the same way, and in no other",
+            err=True,
+        )
 
 
 def _who_knows(found: Sequence[ResolverRecord], key: bytes | None) -> str:
@@ -122,8 +138,8 @@ def _who_knows(found: Sequence[ResolverRecord], key: bytes | None) -> str:
 
 def _holders(
     cluster: Cluster, tls: TlsSettings, start_ts: int, node: str | None
-) -> tuple[list[NodeStatus], bytes | None]:
-    """The Pumps on which the prewrite is unresolved, and its key where one shows it.
+) -> tuple[list[NodeStatus], list[str], bytes | None]:
+    """The Pumps on which the prewrite is unresolved, those that do not answer, and its key where one shows it.
 
     A retried one may be on several. A Pump shows its oldest ones only: with ``node`` that one is taken at its word.
     """
@@ -133,16 +149,22 @@ def _holders(
         raise UsageError(what, hint="`pumphouse pumps` lists them")
     holders, silent, key = [], [], None
     for each in pumps:
-        if node is not None:
-            holders.append(each)
         with open_channel(each.host, tls) as channel:
             try:
                 status = PumpBatchStub(channel).Status(
                     StatusRequest(cluster_id=cluster.cluster_id()), timeout=_TIMEOUT_S
                 )
-            except grpc.RpcError:
+            except grpc.RpcError as error:
+                if node is not None:
+                    raise PumpUnavailable(
+                        f"Pump {node} does not answer at {each.host}: {from_rpc_error(error).message}",
+                        hint="start it: `pumphouse pump run` on its data directory",
+                        node_id=node,
+                    ) from error
                 silent.append(each.node_id)
                 continue
+        if node is not None:
+            holders.append(each)
         for shown in status.oldest_unresolved:
             if shown.start_ts == start_ts:
                 key = shown.prewrite_key
@@ -154,7 +176,7 @@ def _holders(
         if silent:
             hint = f"if it is on one that does not answer, start that: `pumphouse pump run`. {hint}"
         raise UsageError(f"no Pump shows an unresolved prewrite with start ts {show(start_ts)}{also}", hint=hint)
-    return holders, key
+    return holders, silent, key
 
 
 @pump.command("verify")
@@ -178,7 +200,13 @@ def verify_command(data_dir: Path, *, as_json: bool) -> None:
             click.echo(f"{damage.name}: {damage.reason}{', accepted' if damage.accepted else ''}")
         for note in report.notes:
             click.echo(f"({note})")
-        verdict = "everything reads" if report.sound else "damaged"
+        accepted = sum(damage.accepted for damage in report.damages)
+        verdict = f"everything else reads, {accepted} stretches are given up" if accepted else "everything reads"
+        if not report.sound:
+            verdict = (
+                "damaged. Put the files back from a copy if there is one; else `pumphouse pump accept-damage "
+                f"{shlex.quote(str(data_dir))} FILE:FROM-TO --reason …` gives stretches up"
+            )
         click.echo(f"{report.files} files, {report.records} records, {report.bytes / 1e6:.1f} MB: {verdict}")
     sys.exit(0 if report.sound else 1)
 

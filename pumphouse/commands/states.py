@@ -18,7 +18,7 @@ from pumphouse.commands.nodes import consumer_dict, json_option, open_registry, 
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WAITS = "--wait SECONDS waits for it, "
-_HELD_MEANWHILE = "Until it runs again snapshots wait for it, and GC of all Pumps with them."
+_HELD_MEANWHILE = "Until it runs again snapshots and Drainers wait for it, and GC of all Pumps with them."
 _AFTER: dict[tuple[NodeKind, admin.Action], str] = {
     (NodeKind.PUMP, "pause"): (
         f"It takes no more prewrites and ends; `pumphouse pump run` brings it back. {_HELD_MEANWHILE}"

@@ -154,6 +154,18 @@ def test_another_data_directory_does_not_take_the_node_id_of_the_pump_that_runs(
         assert (after.state, after.extra.incarnation) == (NodeState.ONLINE, taken.incarnation)
 
 
+@pytest.mark.row("W5")
+def test_a_pump_that_has_served_makes_no_cluster_where_its_url_was_mistyped(tmp_path: Path) -> None:
+    with PumpServer(tmp_path, FileCluster(tmp_path / "cluster")) as pump:
+        pump.transaction()
+    pump.cluster = FileCluster(tmp_path / "other")
+    shutil.rmtree(tmp_path / "other")
+    code, log = pump.refuse_to_start()
+    assert code != 0
+    assert f"there is no cluster at {pump.cluster.url}" in log
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.row("W3", "A2")
 @pytest.mark.parametrize("newer", ["start", "log", "nothing"])
 def test_a_copy_of_a_data_directory_does_not_take_the_node_id_of_the_pump_that_runs(tmp_path: Path, newer: str) -> None:

@@ -9,12 +9,16 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from click.testing import CliRunner
 
 from include.client.resolver import PENDING, ResolverServer, committed
+from include.errors import UsageError
 from include.model.node import NodeKind, NodeState
 from include.model.tso import compose, physical_ms
 from include.registry.base import Cluster
 from include.registry.open import open_cluster
+from pumphouse.cli import Context
+from pumphouse.commands.pump import pump as pump_command
 from tests.support.etcdserver import EtcdServers
 from tests.support.pd import GC_WORKER, StandInPd
 from tests.support.percolator import Lock
@@ -99,6 +103,10 @@ def test_what_gc_may_have_taken_is_held_and_named(
     pump.write(prewrite(start_ts, b"rows", key=key(3)))
     commit_ts = cluster.tso()
     eventually(lambda: f'"start_ts": {start_ts}' in pump.log(), what="the log names the start ts", within_s=40)
+    command = ["settle", str(start_ts), "--rolled-back", "--reason", "x"]
+    asked = CliRunner().invoke(pump_command, command, obj=Context(None, {"cluster.url": pd.url}))
+    assert isinstance(asked.exception, UsageError)  # needs a yes
+    assert "TiKV answers for its key" in asked.stderr
     assert pump.status().unresolved == 1
     pd.state.gc_safe_point = 0
     tikv.data.key(key(3)).writes.clear()

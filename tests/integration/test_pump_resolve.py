@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from include.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
 from include.errors import UsageError
+from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import Tso, compose, physical_ms, show
 from include.registry.base import ResolverRecord
 from include.registry.file import FileCluster
@@ -146,9 +147,15 @@ def test_without_an_answer_the_pump_holds_names_the_start_ts_and_raises_a_metric
     assert settle("--reason", "x").exit_code == 2  # neither committed nor rolled back
     assert settle("--rolled-back").exit_code == 2  # no reason
     commit_ts = pump.cluster.tso()
+    silent = NodeStatus(node_id="pump-9", host="127.0.0.1:1", state=NodeState.ONLINE)
+    pump.cluster.update_node(NodeKind.PUMP, "pump-9", lambda _: silent)
     ended = settle("--committed", str(commit_ts), "--reason", "seen in the store", "--json")
+    pump.cluster.update_node(NodeKind.PUMP, "pump-9", lambda _: None)
     assert ended.exit_code == 0, ended.output
-    assert json.loads(ended.stdout) == {"start_ts": start_ts, "commit_ts": commit_ts, "pumps": ["pump-1"]}
+    told = json.loads(ended.stdout)
+    assert "pump-9" in told.pop("silent")
+    assert told == {"start_ts": start_ts, "commit_ts": commit_ts, "pumps": ["pump-1"]}
+    assert "pump-9: a prewrite that was sent twice waits there too" in ended.stderr
     (found,) = pump.pull_until(commit_ts, after=start_ts)
     assert found.prewrite_value == b"rows"
     eventually(lambda: "prewrite_settled_by_hand" in pump.log())
