@@ -102,7 +102,9 @@ class PumpSettings(Section):
         "", description="host:port of the HTTP API; empty = addr itself, or a free port on the same host (grpcio)"
     )
     advertise_addr: str = Field("", description="host:port that others connect to; empty = addr")
-    heartbeat_interval_s: float = Field(2.0, gt=0, description="seconds between heartbeats")
+    heartbeat_interval_s: float = Field(
+        2.0, gt=0, description="seconds between heartbeats; a Pump whose last is 10 s old counts as silent"
+    )
     gen_binlog_interval_s: float = Field(
         3.0, gt=0, description="seconds without progress after which a fake binlog is written"
     )

@@ -116,7 +116,6 @@ class Registrar:
 
         def change(found: NodeStatus | None) -> NodeStatus | None:
             nonlocal before
-            before = found
             if mine_turn != self._newest:
                 return found
             mine = report.extra
@@ -127,12 +126,14 @@ class Registrar:
                     f" {other.start_count}, at {found.host}), this one is incarnation {mine.incarnation}, start"
                     f" {mine.start_count}",
                     hint="one node id belongs to one data directory and one process. Is that one the wrong one: stop"
-                    " it, keep its directory, then start this one again",
+                    " it, keep its directory, then start this one again. A further Pump takes an empty directory and a"
+                    " node id of its own",
                     node_id=self.node_id,
                     found=other.incarnation,
                 )
             if not self._registered:
                 self._replaced = _replaced(found, mine)
+                before = found
             return NodeStatus(
                 node_id=self.node_id,
                 host=self.host,
@@ -160,18 +161,19 @@ class Registrar:
         return newer and runs and other.incarnation != mine.incarnation
 
     def _tell_of_replaced(self, before: NodeStatus | None, mine: PumpExtra) -> None:
-        """One that is offline was drained, as far as the registry tells: nothing of it can be missed."""
-        earlier = () if before is None or before.extra is None else before.extra.replaced
-        if before is None or before.state is NodeState.OFFLINE or self._replaced == earlier:
+        """One that is offline was drained, as far as the registry tells; a Go Pump's directory is taken over."""
+        if before is None or before.extra is None or before.state is NodeState.OFFLINE:
             return
-        log.warning(
-            "node_id_was_anothers",
-            node_id=self.node_id,
-            replaced=self._replaced[-1].incarnation or "a Go Pump",
-            incarnation=mine.incarnation,
-            hint="what that one answered is in its data directory alone, and snapshots will ask for it. Is this the"
-            " wrong directory: stop this Pump, keep this directory, start the right one",
-        )
+        if self._replaced != before.extra.replaced:
+            log.warning(
+                "node_id_had_another_incarnation",
+                node_id=self.node_id,
+                replaced=before.extra.incarnation,
+                incarnation=mine.incarnation,
+                hint="snapshots will ask for what that one answered. Did this directory lose some"
+                " (`incarnation_renewed` above): see there. Else it is another directory: is it the wrong one, stop"
+                " this Pump, keep this directory, start the right one",
+            )
 
     def put_back(self) -> None:
         """A failed start leaves the registry as it was, unless another has written there since; blocks."""

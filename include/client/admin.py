@@ -104,7 +104,9 @@ def ask_state(
     message = str(answer.get("message", ""))
     if answer.get("code") != http.client.OK:
         hint = ""
-        if status.state in (NodeState.PAUSING, NodeState.CLOSING):
+        # A Go Pump or Drainer that is closing and gets SIGTERM is offline.
+        ours = kind is NodeKind.PUMP and status.extra is not None
+        if ours and status.state in (NodeState.PAUSING, NodeState.CLOSING):
             hint = "it is on its way: SIGTERM ends it as paused, and `pumphouse pump run` brings it back online"
         elif status.state != NodeState.ONLINE:
             hint = "only one that is online takes this: start it, then ask again"
@@ -305,8 +307,11 @@ def _said(answer: TriggerGcResponse, name: str) -> int | None:
 
 
 def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dict[str, Any]:
+    asked = False
     try:
         with closing(http_connection(host, tls, HTTP_TIMEOUT_S)) as connection:
+            connection.connect()
+            asked = True
             connection.request("PUT", path)
             response = connection.getresponse()
             body = response.read()
@@ -318,7 +323,7 @@ def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dic
             hint=TLS_HINT
             if cut
             else f"it has the order and may yet obey: see `pumphouse {name.lower()}s`"
-            if isinstance(error, TimeoutError)
+            if asked and isinstance(error, TimeoutError)
             else f"only a running {name} can pause or drain: start it, then ask again",
             node_id=node_id,
         ) from error

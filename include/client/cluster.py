@@ -64,7 +64,6 @@ class _Connected:
 
     to: NodeStatus
     by: PumpConnection
-    at: float  # when it was opened
 
 
 class PumpClient:
@@ -119,6 +118,7 @@ class PumpClient:
         self._lock = threading.Lock()
         self._closed = False
         self._connections: dict[str, _Connected] = {}
+        self._last_tries: set[PumpConnection] = set()
         self._senders: dict[str, CommitSender] = {}
         self._taken_by: OrderedDict[int, str] = OrderedDict()
         self._prewrites = self._retries = self._failed = 0
@@ -244,7 +244,8 @@ class PumpClient:
         self.flush(flush_s)
         with self._lock:
             self._closed = True
-            senders, connections = list(self._senders.values()), [each.by for each in self._connections.values()]
+            senders = list(self._senders.values())
+            connections = [*(each.by for each in self._connections.values()), *self._last_tries]
             self._connections.clear()
         for sender in senders:
             sender.close(0)
@@ -277,12 +278,13 @@ class PumpClient:
             min_tries=len(self._members.available()) + 1,
         )
         state = RetryState(policy, self._clock)
-        began = self._clock.monotonic()
         tried: set[PumpConnection] = set()
         while left:
             pump = self._members.select(prewrites[left[0]][0], state.tries)
             if pump is not None:
-                left = self._try(pump, prewrites, left, outcomes, tried)
+                connected = self._connected(pump)
+                tried.add(connected.by)
+                left = self._try(connected, prewrites, left, outcomes)
             else:
                 self.refresh()
             if left:
@@ -292,15 +294,14 @@ class PumpClient:
                     break
         for pump in self._members.last_resort():
             if left:
-                self._disconnect(pump.node_id, tried, opened_before=began)
-                left = self._try(pump, prewrites, left, outcomes, tried)
+                left = self._last_try(pump, prewrites, left, outcomes, tried)
         with self._lock:
             self._failed += len(left)
         for place in left:
             outcomes[place] = _nobody_took(prewrites[place][0], outcomes[place])
         return outcomes
 
-    def _try(
+    def _last_try(
         self,
         pump: NodeStatus,
         prewrites: Sequence[tuple[int, bytes]],
@@ -308,15 +309,42 @@ class PumpClient:
         outcomes: list[str | BinlogError],
         tried: set[PumpConnection],
     ) -> list[int]:
+        """`_try` over a connection of its own, that no other thread ends; it stays where the shared one was no good."""
+        with self._lock:
+            if self._closed:
+                raise PumpUnavailable("this client is closed", node_id=pump.node_id)
+            connected = self._open(self._members.get(pump.node_id) or pump)
+            self._last_tries.add(connected.by)
+        useless: PumpConnection | None = connected.by
+        try:
+            left = self._try(connected, prewrites, places, outcomes)
+            with self._lock:
+                shared = self._connections.get(pump.node_id)
+                if not left and not self._closed and (shared is None or shared.by in tried):
+                    self._connections[pump.node_id] = connected
+                    useless = None if shared is None else shared.by
+        finally:
+            with self._lock:
+                self._last_tries.discard(connected.by)
+            if useless is not None:
+                useless.close()
+        return left
+
+    def _try(
+        self,
+        connected: _Connected,
+        prewrites: Sequence[tuple[int, bytes]],
+        places: Sequence[int],
+        outcomes: list[str | BinlogError],
+    ) -> list[int]:
         """One try at one Pump; the places that another one may still take. What no other would answer is raised."""
-        connected = self._connected(pump)
-        tried.add(connected.by)
+        node_id = connected.to.node_id
         answers = connected.by.write_many([prewrites[place][1] for place in places], self._timeout_s)
         left = []
         for place, error in zip(places, answers, strict=True):
-            outcomes[place] = pump.node_id if error is None else error
+            outcomes[place] = node_id if error is None else error
             if error is None:
-                self._remember(prewrites[place][0], pump.node_id)
+                self._remember(prewrites[place][0], node_id)
             elif not isinstance(error, PERMANENT):
                 left.append(place)
             elif not isinstance(error, BadBinlog):
@@ -355,29 +383,23 @@ class PumpClient:
                 raise PumpUnavailable("this client is closed", node_id=pump.node_id)
             # Under the lock: what another thread has connected to meanwhile was registered later.
             pump = self._members.get(pump.node_id) or pump
-            batch = pump.extra is not None and pump.extra.batch
             connected = self._connections.get(pump.node_id)
-            if connected is not None and (connected.by.batch != batch or not same_process(connected.to, pump)):
+            if connected is not None and (
+                connected.by.batch != _takes_batches(pump) or not same_process(connected.to, pump)
+            ):
                 stale, connected = connected, None
             if connected is None:
-                connection = PumpConnection(
-                    pump.node_id, pump.host, self._cluster_id, self._tls, batch=batch, bytes_per_s=self._bytes_per_s
-                )
-                connected = self._connections[pump.node_id] = _Connected(
-                    to=pump, by=connection, at=self._clock.monotonic()
-                )
+                connected = self._connections[pump.node_id] = self._open(pump)
         if stale is not None:
             stale.by.close()
         return connected
 
-    def _disconnect(self, node_id: str, tried: set[PumpConnection], *, opened_before: float) -> None:
-        """Close a connection that was tried or is old; one that another thread has just opened has its calls."""
-        with self._lock:
-            connected = self._connections.get(node_id)
-            if connected is None or (connected.at >= opened_before and connected.by not in tried):
-                return
-            del self._connections[node_id]
-        connected.by.close()
+    def _open(self, pump: NodeStatus) -> _Connected:
+        batch = _takes_batches(pump)
+        connection = PumpConnection(
+            pump.node_id, pump.host, self._cluster_id, self._tls, batch=batch, bytes_per_s=self._bytes_per_s
+        )
+        return _Connected(to=pump, by=connection)
 
     def _let_go(self) -> None:
         """End what belongs to Pumps that were removed, once nothing is on its way to them."""
@@ -426,3 +448,7 @@ def _nobody_took(start_ts: int, last: str | BinlogError) -> PumpUnavailable:
     )
     error.__cause__ = last if isinstance(last, BinlogError) else None
     return error
+
+
+def _takes_batches(pump: NodeStatus) -> bool:
+    return pump.extra is not None and pump.extra.batch

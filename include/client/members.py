@@ -118,7 +118,7 @@ class Members:
             member.available = False
             member.complained = True
             self._tell_selector()
-            others = any(each.available for each in self._members.values())
+            others = any(each.available and self._selector.may_take(each.status) for each in self._members.values())
         log.warning(
             "pump_unavailable",
             node_id=pump.node_id,

@@ -104,7 +104,8 @@ class EtcdCluster:
             if not create:
                 raise ConfigError(
                     f"there is no cluster at {self.url}",
-                    hint="a Pump makes one when it starts; check the setting cluster.url",
+                    hint="check the setting cluster.url, and that its storage is there. A Pump makes one at its first "
+                    "start, not on a data directory that belongs to a cluster already",
                     url=self.url,
                 )
             wanted = {"format_version": FORMAT_VERSION, "cluster_id": secrets.randbelow((1 << 62) - 1) + 1}

@@ -46,7 +46,8 @@ class FileCluster:
             if not create:
                 raise ConfigError(
                     f"there is no cluster at {self.url}",
-                    hint="a Pump makes one when it starts; check the setting cluster.url",
+                    hint="check the setting cluster.url, and that its storage is there. A Pump makes one at its first "
+                    "start, not on a data directory that belongs to a cluster already",
                     path=str(self._dir),
                 )
             _create(self._dir)

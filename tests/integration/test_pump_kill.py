@@ -142,7 +142,7 @@ def test_another_data_directory_does_not_take_the_node_id_of_the_pump_that_runs(
         pump.kill()
     with empty.start():  # nobody answers there any more
         empty.transaction()
-        assert "node_id_was_anothers" in empty.log()
+        assert "node_id_had_another_incarnation" in empty.log()
         taken = empty.registered().extra
         code, log = pump.refuse_to_start()  # that has served before, and is not the one that is registered
         assert code != 0

@@ -654,13 +654,14 @@ def test_a_thread_that_is_slow_to_connect_does_not_go_back_to_the_process_before
 def test_threads_do_not_end_each_others_last_try(start, connect):
     pump = start("a")
     pump.behave = lambda _: 3.0
-    client = connect(write_timeout_s=0.6)
+    client = connect(write_timeout_s=0.6, write_bytes_per_s=2_000)
     taken: list[object] = []
 
     def write(start_ts: int) -> None:
         time.sleep(start_ts / 100)  # each comes to its last try a little behind the one before
+        value = bytes(6_000) if start_ts == 1 else b""  # the first one's last try is answered, long after theirs
         try:
-            taken.append(prewrite(client, start_ts))
+            taken.append(client.write_prewrite(make_prewrite(start_ts, b"key", value), start_ts))
         except PumpUnavailable as error:
             taken.append(error)
 
@@ -670,8 +671,26 @@ def test_threads_do_not_end_each_others_last_try(start, connect):
             thread.start()
         for thread in threads:
             thread.join()
+    assert "a" in taken
     assert not [each for each in taken if "closed the connection" in str(each)]
     assert not [each for each in logged if "closed the connection" in str(each.get("error"))]
+    assert not client._last_tries
+
+
+@pytest.mark.row("C4")
+def test_a_last_try_that_works_where_the_shared_connection_did_not_takes_its_place(start, connect):
+    pump = start("a")
+    client = connect(write_timeout_s=0.3)
+    prewrite(client, 1)
+    before = client._connections["a"].by
+    answers = [1.0] * 2
+    pump.behave = lambda _: answers.pop() if answers else None
+    assert prewrite(client, 2) == "a"
+    after = client._connections["a"].by
+    assert after is not before
+    assert (before.ended, after.ended) == (True, False)
+    assert prewrite(client, 3) == "a"
+    assert client._connections["a"].by is after
 
 
 @pytest.mark.row("C4")
@@ -697,7 +716,7 @@ def test_what_fails_counts_against_the_process_that_it_was_sent_to(start, connec
     pump.register(start_count=2)
     client.refresh()
     pump.behave = lambda _: PumpDraining("x", state="closing")
-    assert client._try(chosen, [(1, make_prewrite(1, b"key", b"value"))], [0], [""], set()) == [0]
+    assert client._try(client._connected(chosen), [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == [0]
     assert names(client.available()) == ["b"]
 
 
@@ -713,7 +732,7 @@ def test_what_fails_when_its_process_is_gone_does_not_count_against_the_next(sta
 
     pump.behave = ends
     chosen = client._members.get("a")
-    assert client._try(chosen, [(1, make_prewrite(1, b"key", b"value"))], [0], [""], set()) == [0]
+    assert client._try(client._connected(chosen), [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == [0]
     assert names(client.available()) == ["a", "b"]
 
 
@@ -723,7 +742,7 @@ def test_a_pump_that_is_removed_when_it_was_just_chosen_is_asked_all_the_same(st
     client = connect(watch_interval_s=60.0)
     chosen = client._members.get("a")
     client._members.change("a", None)
-    assert client._try(chosen, [(1, make_prewrite(1, b"key", b"value"))], [0], [""], set()) == []
+    assert client._try(client._connected(chosen), [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == []
     assert pump.of_type("Prewrite") == [1]
 
 
