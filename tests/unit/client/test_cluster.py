@@ -694,6 +694,18 @@ def test_a_last_try_that_works_where_the_shared_connection_did_not_takes_its_pla
 
 
 @pytest.mark.row("C4")
+def test_what_this_client_ended_itself_is_no_failure_of_the_pump(start, connect):
+    pump = start("a")
+    client = connect()
+    connected = client._connected(client._members.get("a"))
+    connected.by.close()
+    for _ in range(MAX_ERRORS + 1):
+        assert client._try(connected, [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == [0]
+    assert names(client.available()) == ["a"]
+    assert pump.asked == 0
+
+
+@pytest.mark.row("C4")
 def test_a_pump_that_was_started_again_is_said_to_be_back(start, connect):
     pump, _ = start("a"), start("b")
     with capture_logs() as logged:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import re
+import socket
 import threading
 from pathlib import Path
 
@@ -658,3 +659,24 @@ def test_the_status_of_a_pump_that_does_not_answer_says_when_it_was_last_seen(cl
         "it is out of the cluster; unless it was declared lost, `pumphouse pump run` on its data directory brings it back"
         in gone.value.hint
     )
+
+
+@pytest.mark.row("P13")
+def test_an_order_that_is_not_answered_may_yet_be_obeyed_and_one_that_was_not_sent_is_not(cluster, monkeypatch):
+    monkeypatch.setattr(admin, "HTTP_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # takes the order, as a stopped process does
+        status = NodeStatus(
+            node_id="p", host=f"127.0.0.1:{listening.getsockname()[1]}", state=NodeState.ONLINE, update_ts=cluster.tso()
+        )
+        cluster.update_node(NodeKind.PUMP, "p", lambda _: status)
+        with pytest.raises(PumpUnavailable) as silent:
+            admin.ask_state(cluster, "p", "close")
+    assert "it has the order and may yet obey: see `pumphouse pumps`" in silent.value.hint
+
+    def no_way(*_: object) -> None:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", no_way)
+    with pytest.raises(PumpUnavailable) as unsent:
+        admin.ask_state(cluster, "p", "close")
+    assert "only a running Pump can pause or drain: start it" in unsent.value.hint
