@@ -15,10 +15,11 @@ import pyarrow as pa
 from include.errors import BinlogError, LoadError
 from include.loader import stages
 from include.loader.blob import SPARK_SCHEMA, Blob, from_batch, to_batch
-from include.loader.context import LoadContext, Piece
+from include.loader.context import LoadContext
 from include.loader.engine import apply_here
 from include.loader.plan import UnitId
 from include.loader.stages import ApplyContext, UnitSummary
+from include.loader.work import Piece
 from spark_tasks import faults
 from spark_tasks.session import build_session
 
@@ -161,7 +162,7 @@ def _deal(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
     """Spread pieces over tasks, the largest first to the lightest task."""
     tasks: list[list[Piece]] = [[] for _ in range(max(1, min(most, len(pieces))))]
     weights = [0] * len(tasks)
-    for piece in sorted(pieces, key=lambda p: (-p.bytes, p.key)):
+    for piece in sorted(pieces, key=lambda p: (-p.bytes, p.segment.key)):
         at = weights.index(min(weights))
         tasks[at].append(piece)
         weights[at] += piece.bytes

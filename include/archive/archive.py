@@ -7,7 +7,8 @@ window visible, and `hint`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -74,12 +75,20 @@ class Archive:
 
     # -- windows ------------------------------------------------------------------------------------------------
 
-    def chain(self) -> list[Manifest]:
-        """Every window in order, held against genesis and each other; BadManifest."""
+    def chain(self, since: Tso | None = None) -> list[Manifest]:
+        """Windows in order, held against genesis and each other; BadManifest.
+
+        All of them, or from the one that holds the first commit ts above ``since``; the newest one in any case.
+        """
         genesis = self.genesis()
         keys = [each.key for each in self.store.list(layout.WINDOWS)]
+        if since is not None:
+            starts = [layout.window_start(key) for key in keys]
+            keys = keys[max(bisect_right(starts, since) - 1, 0) :]
         manifests = self._read(keys)
-        check_chain(manifests, cluster_id=self.cluster_id, start=genesis.ts, digest=genesis.sha256)
+        whole = not manifests or since is None or manifests[0].start == genesis.ts
+        start, digest = (genesis.ts, genesis.sha256) if whole else (manifests[0].start, manifests[0].previous)
+        check_chain(manifests, cluster_id=self.cluster_id, start=start, digest=digest)
         return manifests
 
     def last(self) -> Manifest | None:
@@ -188,32 +197,15 @@ class Archive:
             self.store, segment, after=Tso(segment.min_commit_ts - 1), upto=segment.max_commit_ts, columns=columns
         )
 
-    def jobs(self, after: Tso, upto: Tso) -> list[ArchivedJob]:
-        """DDL binlogs with commit ts in (after, upto] and their jobs, in commit order."""
+    def jobs(self, windows: Iterable[Manifest], after: Tso, upto: Tso) -> list[ArchivedJob]:
+        """DDL binlogs of these windows with commit ts in (after, upto] and their jobs, in commit order."""
         found: list[ArchivedJob] = []
-        for manifest in self.windows_between(after, upto):
+        for manifest in windows:
             if manifest.ddl is not None:
                 found.extend(read_jobs(self.store, manifest.ddl))
         return sorted(
             (each for each in found if after < each.commit_ts <= upto), key=lambda each: (each.commit_ts, each.start_ts)
         )
-
-    def genesis_jobs(self) -> list[ArchivedJob]:
-        """Jobs that make the schema at genesis, by schema version; their commit ts is not known and is 0.
-
-        A job that a window brings as well is left out: it is folded once, at that window's commit ts. Only jobs that
-        finished after genesis can be such, and a job's FinishedTS lies behind the commit ts of its binlog.
-        """
-        genesis = self.genesis()
-        jobs = read_jobs(self.store, genesis.ddl)
-        finished = {each.job_id: job.finished_ts for each in jobs if (job := each.parsed()) is not None}
-        # A source that does not say when a job finished leaves all its jobs in doubt.
-        doubtful = [ts or self.end() for ts in finished.values() if ts > genesis.ts or not ts]
-        if doubtful:
-            upto = Tso(min(max(doubtful), self.end()))
-            brought = {each.job_id for each in self.jobs(genesis.ts, upto) if each.job is not None}
-            jobs = [each for each in jobs if each.job_id not in brought]
-        return jobs
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -9,15 +9,16 @@ bytes, and a lost object is made again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from include.archive.archive import Archive
-from include.archive.ddl import ArchivedJob
+from include.archive.ddl import ArchivedJob, read_jobs
 from include.archive.document import dump, parse, sha256
 from include.archive.layout import FORMAT_VERSION, SCHEMA
-from include.errors import BadManifest, HistoryUnavailable, ObjectExists, ObjectNotFound
+from include.archive.manifest import Manifest
+from include.errors import BadManifest, ConfigError, HistoryUnavailable, ObjectExists, ObjectNotFound
 from include.model.binlog import SchemaState
 from include.model.table import Job, JobState
 from include.model.tso import Tso, name20, show
@@ -74,6 +75,15 @@ class StoredSchema:
 
 
 @dataclass(frozen=True, slots=True)
+class Folded:
+    """A timeline and what it was folded from: the ``stored`` object it begins with, the ``jobs`` that came after."""
+
+    timeline: Timeline
+    stored: StoredSchema | None
+    jobs: tuple[TimedJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rebuilt:
     """A timeline and how it came about: ``jobs`` new ones were folded, ``key`` was written ('' = nothing new)."""
 
@@ -90,9 +100,9 @@ def rebuild_schema(archive: Archive, upto: Tso | None = None) -> Timeline:
 
 def pending_jobs(archive: Archive, upto: Tso | None = None) -> int:
     """How many DDL jobs a rebuild would have to fold; 0 = it needs no Spark session."""
-    end = archive.end() if upto is None else upto
-    at = _newest(archive, end)
-    return len(_window_jobs(archive, archive.genesis().ts if at is None else at, end)) + (at is None)
+    at, windows, end = _seen(archive, upto)
+    after = archive.genesis().ts if at is None else at
+    return len(list(timed_jobs(archive.jobs(windows, after, end)))) + (at is None)
 
 
 def rebuild(archive: Archive, upto: Tso | None = None, *, store: bool = True) -> Rebuilt:
@@ -103,31 +113,48 @@ def rebuild(archive: Archive, upto: Tso | None = None, *, store: bool = True) ->
         HistoryUnavailable: a job of genesis may belong to a window that is not in the archive yet; run again.
         UnknownDdl, SchemaError: the jobs make no schema.
     """
-    end = archive.end() if upto is None else upto
+    at, windows, end = _seen(archive, upto)
+    folded = fold_schema(archive, windows, at, end)
+    # Only at a window's end is a name's content the same for every writer, whatever came after.
+    ends_window = end == archive.genesis().ts or any(each.end == end for each in windows)
+    if not store or (folded.stored is not None and not folded.jobs) or not ends_window:
+        return Rebuilt(folded.timeline, end, len(folded.jobs), "")
+    return Rebuilt(folded.timeline, end, len(folded.jobs), _put(archive, _object(archive, folded, end)))
+
+
+def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso | None = None) -> Folded:
+    """Fold what is stored at ``at`` (None = nothing is) and the jobs of these windows, which begin there or earlier.
+
+    ``upto`` None = the end of the windows. Nothing else is read: neither a later window nor another stored object.
+    """
     genesis = archive.genesis()
-    stored = _read(archive, end)
-    if stored is None:
-        at, timeline, depth, base_digest = genesis.ts, _from_genesis(archive), -1, ""
+    end = windows[-1].end if windows else genesis.ts
+    if at is not None and at > end:
+        raise BadManifest(
+            f"{schema_key(at)} was made from windows that are not there: the archive ends at {show(end)}",
+            hint="put the newest windows back; pumphouse archive verify says what is there",
+            path=schema_key(at),
+            reason="end",
+        )
+    upto = end if upto is None else upto
+    if at is None:
+        jobs = [job for each in jobs_at_genesis(archive, windows) if (job := each.parsed()) is not None]
+        stored, timeline, after = None, _from_genesis(jobs, genesis.ts, end), genesis.ts
     else:
-        newest, timeline = stored
-        at, depth, base_digest = newest.upto, newest.depth, newest.sha256
-    jobs = _window_jobs(archive, at, end)
-    timeline = timeline.fold(jobs)
-    if not store or (stored is not None and not jobs) or not _ends_window(archive, end):
-        return Rebuilt(timeline, end, len(jobs), "")
-    whole = stored is None or depth + 1 >= WHOLE_EVERY
-    key = _put(
-        archive,
-        StoredSchema(
-            upto=end,
-            genesis=genesis.sha256,
-            base=None if whole else at,
-            base_sha256="" if whole else base_digest,
-            depth=0 if whole else depth + 1,
-            jobs=timeline.jobs if whole else tuple(jobs),
-        ),
-    )
-    return Rebuilt(timeline, end, len(jobs), key)
+        stored, timeline = _read(archive, at)
+        after = at
+    fresh = tuple(timed_jobs(archive.jobs(windows, after, upto)))
+    return Folded(timeline.fold(fresh), stored, fresh)
+
+
+def newest_schema(archive: Archive, upto: Tso | None = None) -> Tso | None:
+    """Ts of the newest stored schema at or below ``upto`` (None = of all); None when there is none."""
+    newest = None
+    for each in archive.store.list(SCHEMA):
+        found = re.fullmatch(rf"{SCHEMA}(\d{{20}})\.json", each.key)
+        if found and (upto is None or int(found.group(1)) <= upto):
+            newest = Tso(int(found.group(1)))
+    return newest
 
 
 def schema_key(upto: Tso) -> str:
@@ -147,11 +174,17 @@ def _put(archive: Archive, schema: StoredSchema) -> str:
     return key
 
 
-def _read(archive: Archive, upto: Tso) -> tuple[StoredSchema, Timeline] | None:
-    """Newest stored schema at or below ``upto``, with its timeline; None when there is none."""
-    at = _newest(archive, upto)
-    if at is None:
-        return None
+def _object(archive: Archive, folded: Folded, upto: Tso) -> StoredSchema:
+    """What is stored of a fold: every job now and then, else those that came after the object before."""
+    before = folded.stored
+    if before is None or before.depth + 1 >= WHOLE_EVERY:
+        return StoredSchema(upto, archive.genesis().sha256, None, "", 0, folded.timeline.jobs)
+    return StoredSchema(upto, archive.genesis().sha256, before.upto, before.sha256, before.depth + 1, folded.jobs)
+
+
+def _read(archive: Archive, upto: Tso) -> tuple[StoredSchema, Timeline]:
+    """The schema stored at ``upto``, with its timeline."""
+    at: Tso | None = upto
     chain: list[StoredSchema] = []
     digest = ""
     while at is not None:
@@ -178,32 +211,51 @@ def _other_genesis(key: str) -> BadManifest:
     return BadManifest(f"{key} was made from another genesis", hint=_REMEDY, path=key, reason="genesis")
 
 
-def _newest(archive: Archive, upto: Tso) -> Tso | None:
-    newest = None
-    for each in archive.store.list(SCHEMA):
-        found = re.fullmatch(rf"{SCHEMA}(\d{{20}})\.json", each.key)
-        if found and int(found.group(1)) <= upto:
-            newest = Tso(int(found.group(1)))
-    return newest
+def _seen(archive: Archive, upto: Tso | None) -> tuple[Tso | None, list[Manifest], Tso]:
+    """Newest stored schema at or below ``upto``, the windows from there on, and ``upto`` (None = where they end)."""
+    genesis = archive.genesis()
+    at = newest_schema(archive, upto)
+    windows = archive.chain(genesis.ts if at is None else at)
+    end = windows[-1].end if windows else genesis.ts
+    if upto is not None and not genesis.ts <= upto <= end:
+        raise ConfigError(
+            f"the archive covers {show(genesis.ts)} to {show(end)}, asked for {show(upto)}", hint="pumphouse archive ls"
+        )
+    return at, windows, end if upto is None else upto
 
 
-def _from_genesis(archive: Archive) -> Timeline:
-    genesis, end = archive.genesis(), archive.end()
-    jobs = [job for each in archive.genesis_jobs() if (job := each.parsed()) is not None]
-    for job in jobs:
+def jobs_at_genesis(archive: Archive, windows: Sequence[Manifest]) -> list[ArchivedJob]:
+    """Jobs that make the schema at genesis, by schema version; their commit ts is not known and is 0.
+
+    A job that a window (of ``windows``, from genesis on) brings as well is left out: it is folded once, at its
+    window's commit ts. Only jobs that finished after genesis can be such, and a job's FinishedTS lies behind the commit
+    ts of its binlog.
+    """
+    genesis = archive.genesis()
+    end = windows[-1].end if windows else genesis.ts
+    jobs = read_jobs(archive.store, genesis.ddl)
+    finished = {each.job_id: job.finished_ts for each in jobs if (job := each.parsed()) is not None}
+    # A source that does not say when a job finished leaves all its jobs in doubt.
+    doubtful = [ts or end for ts in finished.values() if ts > genesis.ts or not ts]
+    if doubtful:
+        upto = Tso(min(max(doubtful), end))
+        brought = {each.job_id for each in archive.jobs(windows, genesis.ts, upto) if each.job is not None}
+        jobs = [each for each in jobs if each.job_id not in brought]
+    return jobs
+
+
+def _from_genesis(jobs: Iterable[Job], genesis_ts: Tso, end: Tso) -> Timeline:
+    known = list(jobs)
+    for job in known:
         # Its binlog may have committed just before genesis or just after: the windows up to its end will tell.
-        if job.done and job.finished_ts > max(end, genesis.ts):
+        if job.done and job.finished_ts > max(end, genesis_ts):
             raise HistoryUnavailable(
                 f"DDL job {job.id} was running at genesis; it is placed when the archive has passed "
                 f"{show(job.finished_ts)}, it ends at {show(end)}",
                 hint="pumphouse snapshot",
                 job_id=job.id,
             )
-    return Timeline.empty().fold(genesis_jobs(jobs, genesis.ts))
-
-
-def _window_jobs(archive: Archive, after: Tso, upto: Tso) -> list[TimedJob]:
-    return list(timed_jobs(archive.jobs(after, upto))) if after < upto else []
+    return Timeline.empty().fold(genesis_jobs(known, genesis_ts))
 
 
 def timed_jobs(archived: Iterable[ArchivedJob]) -> Iterable[TimedJob]:
@@ -219,11 +271,3 @@ def _final(archived: ArchivedJob, job: Job) -> bool:
     if job.state not in (JobState.DONE, JobState.SYNCED):
         return False
     return not (archived.schema_state == SchemaState.DELETE_ONLY and job.schema_state != SchemaState.DELETE_ONLY)
-
-
-def _ends_window(archive: Archive, ts: Tso) -> bool:
-    """Only at a window's end is a name's content the same for every writer, whatever came after."""
-    if ts == archive.end() or ts == archive.genesis().ts:
-        return True
-    windows = archive.windows_between(archive.genesis().ts, ts)
-    return bool(windows) and windows[-1].end == ts

@@ -6,15 +6,17 @@ The same steps serve a restore, which first throws away what is there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from include.archive.genesis import Genesis
+from include.archive.view import ArchiveView
 from include.errors import LoadError
 from include.loader import state
 from include.loader.ddl import forget_ddl
-from include.loader.plan import Mode
-from include.loader.run import Loader, databases_between
+from include.loader.fence import Ownership
+from include.loader.run import Loader
 from include.loader.state import Checkpoint, TargetState
 from include.loader.target import StatementFailed, TargetConnection
+from include.loader.work import Work, base_work, databases_between
 from include.model.table import DbInfo
 from include.model.tso import Tso, show
 from include.schema.actions import is_system
@@ -26,21 +28,19 @@ from include.schema.timeline import TableVersion, Timeline
 BEGINNING = "the first load has not ended"
 
 
-def begin_from_base(loader: Loader) -> Checkpoint:
+def begin_from_base(loader: Loader, found: Checkpoint | None) -> Checkpoint:
     """First load of a target: refuses databases that have tables already, unless this very step was killed before."""
-    connection = loader.connection
-    found = state.read(connection, loader.task)
-    databases = databases_of(loader.timeline, loader.archive.genesis().ts)
-    resumed = found is not None and found.state is TargetState.INCOMPLETE and found.reason == BEGINNING
-    if lacks_dump(loader.archive.genesis(), loader.timeline):
+    connection, view = loader.connection, loader.view
+    databases = databases_of(view.timeline, view.genesis.ts)
+    if lacks_dump(view):
         raise LoadError(
             f"target {connection.name} has no checkpoint, and the archive has no dump to begin from",
             hint="say from where it is equal to the source: `pumphouse load --equal-at TIME`",
             target=connection.name,
         )
     # Of what is to come, too: as long as nothing is loaded, another name costs nothing.
-    loader.require_own_schema(databases_between(loader.timeline, loader.archive.genesis().ts, loader.archive.end()))
-    if not resumed:
+    loader.require_own_schema(databases_between(view.timeline, view.genesis.ts, view.end))
+    if not (found is not None and is_beginning(found)):
         taken = tables_in(connection, databases)
         if taken:
             raise LoadError(
@@ -48,13 +48,20 @@ def begin_from_base(loader: Loader) -> Checkpoint:
                 hint="`pumphouse restore --to …` replaces them; `pumphouse load --equal-at TIME` keeps them",
                 target=connection.name,
             )
-    return build(loader, [info.name for info in databases], BEGINNING)
+    base = base_work(view, loader.task, loader.settings)
+    checkpoint = build(loader, base, [info.name for info in databases], BEGINNING)
+    state.set_state(connection, loader.owner, loader.task, TargetState.READY, "")
+    return replace(checkpoint, state=TargetState.READY, reason="")
 
 
-def begin_equal(loader: Loader, at: Tso) -> Checkpoint:
+def is_beginning(checkpoint: Checkpoint) -> bool:
+    """Whether a first load was begun and has not ended."""
+    return checkpoint.state is TargetState.INCOMPLETE and checkpoint.reason == BEGINNING
+
+
+def begin_equal(connection: TargetConnection, owner: Ownership, task: str, view: ArchiveView, at: Tso) -> Checkpoint:
     """The user says that the target equals the source at a moment: the load goes on from there."""
-    connection, archive = loader.connection, loader.archive
-    start, end = archive.genesis().ts, archive.end()
+    start, end = view.genesis.ts, view.end
     if not start <= at <= end:
         raise LoadError(
             f"the archive covers {show(start)} to {show(end)}, not {show(at)}",
@@ -62,31 +69,31 @@ def begin_equal(loader: Loader, at: Tso) -> Checkpoint:
             "moment: `pumphouse snapshot` first, until the archive covers it",
             target=connection.name,
         )
-    if state.read(connection, loader.task) is not None:
+    if state.read(connection, task) is not None:
         raise LoadError(
             f"target {connection.name} has a checkpoint already", hint="leave --equal-at out", target=connection.name
         )
     checkpoint = Checkpoint(
-        task=loader.task, ts=at, state=TargetState.READY, reason="", cluster_id=archive.cluster_id, plan_number=0
+        task=task, ts=at, state=TargetState.READY, reason="", cluster_id=view.genesis.cluster_id, plan_number=0
     )
-    state.write(connection, loader.owner, checkpoint)
+    state.write(connection, owner, checkpoint)
     return checkpoint
 
 
-def build(loader: Loader, databases: Sequence[str], reason: str, *, keep_incomplete: bool = False) -> Checkpoint:
+def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> Checkpoint:
     """Make the target what the source was at genesis; whatever the named databases held is gone.
 
-    The checkpoint row says `incomplete` before the first change; it stays so with ``keep_incomplete``, because a
-    restore goes on from here.
+    The checkpoint row says `incomplete` before the first change, and stays so: who called says when it is ready.
     """
-    connection, genesis = loader.connection, loader.archive.genesis()
-    loader.require_own_schema([*databases, *(info.name for info in databases_of(loader.timeline, genesis.ts))])
+    connection, view = loader.connection, loader.view
+    genesis = view.genesis
+    loader.require_own_schema([*databases, *(info.name for info in databases_of(view.timeline, genesis.ts))])
     checkpoint = Checkpoint(
         task=loader.task,
         ts=genesis.ts,
         state=TargetState.INCOMPLETE,
         reason=reason,
-        cluster_id=loader.archive.cluster_id,
+        cluster_id=genesis.cluster_id,
         plan_number=0,
     )
     state.reset(connection, loader.owner, checkpoint)
@@ -94,31 +101,26 @@ def build(loader: Loader, databases: Sequence[str], reason: str, *, keep_incompl
     dialect = Dialect.of_version(str(connection.value("SELECT VERSION()")))
     for name in databases:
         connection.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
-    for info in databases_of(loader.timeline, genesis.ts):
+    for info in databases_of(view.timeline, genesis.ts):
         connection.execute(create_database(info, dialect))
-    objects = in_creation_order(loader.timeline, genesis.ts, dialect)
+    objects = in_creation_order(view.timeline, genesis.ts, dialect)
     for version in objects:
         if not version.table.is_view:
             connection.execute(create_object(version.db, version.table, dialect))
     loader.report.notes += _create_views(connection, [v for v in objects if v.table.is_view], dialect)
-    loader.run_plan(loader.begin(loader.plan_of(Mode.BASE, genesis.ts, genesis.ts)))
-    if not keep_incomplete:
-        state.set_state(connection, loader.owner, loader.task, TargetState.READY, "")
-    found = state.read(connection, loader.task)
-    if found is None:
-        raise LoadError("the checkpoint row is gone", target=connection.name)
-    loader.report.from_ts = genesis.ts
-    return found
+    begun = loader.begin(base)
+    loader.run(begun)
+    return replace(checkpoint, plan_number=begun.plan.number)
 
 
-def lacks_dump(genesis: Genesis, timeline: Timeline) -> bool:
+def lacks_dump(view: ArchiveView) -> bool:
     """Whether rows may be missing at genesis: there is no dump, and there were tables that could have had some."""
-    return genesis.base is None and any(
+    return view.genesis.base is None and any(
         not is_system(version.db)
         and not version.table.is_view
         and not version.table.is_sequence
         and not int(version.table.raw.get("temp_table_type") or 0)
-        for version in timeline.tables_at(genesis.ts)
+        for version in view.timeline.tables_at(view.genesis.ts)
     )
 
 

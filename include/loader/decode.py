@@ -17,9 +17,10 @@ from include.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, de
 from include.codec.layout import RowLayout
 from include.errors import CodecError, MissingColumn
 from include.loader.blob import Blob, blobs_of
-from include.loader.context import LoadContext, Piece
+from include.loader.context import LoadContext
 from include.loader.fold import COUNT_FIELD, ORDER_FIELDS, fold_keyed, fold_multiset
 from include.loader.tables import Wanted, WantedTables
+from include.loader.work import Piece
 
 # Entries of one table that a worker holds before it folds, cuts and hands them on.
 _FLUSH_BYTES = 32 << 20
@@ -41,7 +42,7 @@ class Decoder:
     def __init__(self, context: LoadContext) -> None:
         self._context = context
         self._plan = context.plan
-        self._wanted = WantedTables(context)
+        self._wanted = WantedTables(context.plan, context.timeline)
         self._pending: dict[tuple[int, int], list[pa.RecordBatch]] = {}
         self._bytes: dict[tuple[int, int], int] = {}
         self._layouts: dict[tuple[int, int, int], RowLayout] = {}
@@ -86,7 +87,8 @@ class Decoder:
             raise MissingColumn(
                 f"{name}: {error}",
                 hint=f"a DROP COLUMN of {name} was under way when these rows were written, and its end lies beyond "
-                "this load's: restore the target to a moment after it (`pumphouse restore --to …`)",
+                "what was asked for: nothing was changed; load again when the archive has it (`pumphouse snapshot`), "
+                "or restore to a moment after it",
                 **(error.facts | {"table": name}),
             ) from error
         except CodecError as error:

@@ -9,9 +9,10 @@ from typing import Protocol
 
 from include.loader import stages
 from include.loader.blob import Blob
-from include.loader.context import LoadContext, Piece
+from include.loader.context import LoadContext
 from include.loader.plan import UnitId
 from include.loader.stages import ApplyContext, UnitSummary
+from include.loader.work import Piece
 
 
 class Engine(Protocol):

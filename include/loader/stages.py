@@ -9,12 +9,13 @@ from itertools import groupby
 import pyarrow as pa
 
 from include.loader.blob import Blob, blobs_of
-from include.loader.context import LoadContext, Piece
+from include.loader.context import LoadContext
 from include.loader.decode import Decoder
 from include.loader.fold import check_keys, fold_keyed, fold_multiset, net_of_keyed, net_of_multiset
 from include.loader.plan import Mode, Phase, UnitId
 from include.loader.target import TargetConnection
 from include.loader.unit import Claim, UnitHead, apply_unit
+from include.loader.work import Piece
 from include.settings import TargetSettings
 
 

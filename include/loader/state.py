@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from include.errors import FenceLost, LoadError
 from include.loader.fence import Ownership
-from include.loader.plan import Plan, UnitId
+from include.loader.plan import Mode, Plan, UnitId
 from include.loader.target import TargetConnection
 from include.model.tso import Tso
 
@@ -162,6 +162,30 @@ def set_state(
             " WHERE task = %s",
             (str(state), reason, ts, task),
         )
+
+
+def discard_untouched(connection: TargetConnection, owner: Ownership, plan: Plan) -> bool:
+    """Give up an open plan of which nothing was applied: no unit, and no DDL of its range was begun; whether it was so.
+
+    Under the exclusive fence no unit is under way. Statements that were written down for its DDLs go too.
+    """
+    ddl, reach = connection.table("ddl"), "task = %s AND commit_ts > %s AND commit_ts <= %s"
+    args = (plan.task, plan.from_ts, plan.to_ts)
+    with connection.transaction():
+        lock_fence(connection, owner)
+        touched = applied_units(connection, plan) or (
+            plan.mode is Mode.MERGE
+            and connection.value(f"SELECT 1 FROM {ddl} WHERE {reach} AND state <> 'planned' LIMIT 1", args)
+        )
+        if touched:
+            return False
+        if plan.mode is Mode.MERGE:
+            connection.execute(f"DELETE FROM {ddl} WHERE {reach} AND state = 'planned'", args)
+        connection.execute(
+            f"UPDATE {connection.table('plan')} SET state = 'discarded' WHERE task = %s AND number = %s",
+            (plan.task, plan.number),
+        )
+    return True
 
 
 def abandon_plan(connection: TargetConnection, owner: Ownership, plan: Plan, reason: str) -> None:

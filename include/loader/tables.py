@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from include.loader.context import LoadContext
-from include.loader.plan import Mode, UnitId
+from include.loader.plan import Mode, Plan, UnitId
 from include.loader.unit import UnitHead
 from include.model.table import ColumnInfo, TableInfo
 from include.schema.actions import is_system
 from include.schema.table_sql import checks
-from include.schema.timeline import TableVersion
+from include.schema.timeline import TableVersion, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +58,14 @@ def key_columns(table: TableInfo) -> tuple[str, ...]:
 class WantedTables:
     """Answers for one plan, remembered."""
 
-    def __init__(self, context: LoadContext) -> None:
-        self._context = context
+    def __init__(self, plan: Plan, timeline: Timeline) -> None:
+        self._plan = plan
+        self._timeline = timeline
         self._found: dict[tuple[int, int], Wanted | None] = {}
 
     def of(self, table_id: int, commit_ts: int) -> Wanted | None:
         """The table for rows of a transaction; None when they have no place to go (dropped, truncated, left out)."""
-        plan = self._context.plan
+        plan = self._plan
         epoch = plan.epoch_of(commit_ts)
         if (table_id, epoch) not in self._found:
             moment = commit_ts if plan.mode is Mode.MERGE else plan.to_ts
@@ -73,7 +73,7 @@ class WantedTables:
         return self._found[table_id, epoch]
 
     def _look(self, table_id: int, moment: int, epoch: int) -> Wanted | None:
-        timeline, plan = self._context.timeline, self._context.plan
+        timeline, plan = self._timeline, self._plan
         version = timeline.at_ts(table_id, moment)
         if version.dropped or is_system(version.db) or f"{version.db}.{version.table.name}" in plan.skipped:
             return None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from include.archive.genesis import Genesis
-from include.archive.manifest import Declaration, Manifest
+from include.archive.manifest import Manifest
+from include.archive.view import ArchiveView
 from include.errors import RestoreError, TargetUnreachable
 from include.loader.begin import lacks_dump
-from include.loader.losses import Losses, Range, losses_of
+from include.loader.losses import Losses, losses_of
+from include.loader.work import Piece, Work, base_work, total_bytes, works_between
 from include.model.tso import Tso, parse_time, physical_ms, show
 from include.schema.actions import is_system
 from include.schema.timeline import Timeline
+from include.settings import LoadSettings
 
 LATEST = "latest"
 # The clock of this machine may lag behind that of the cluster by this much.
@@ -49,115 +53,138 @@ class DdlStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """A restore from the dump at genesis to ``to``.
+    """A restore from the dump at genesis to ``to``: what is shown is what is carried out.
 
     Args:
         to: every transaction with commit ts <= this, none above it.
+        end: end of the archive that was seen; who carries the plan out later sees the archive up to there.
         base: ts of the dump.
         base_tables: tables in it.
-        base_rows: rows in it.
-        base_bytes: payload bytes of it.
-        windows: windows that are read, in order.
-        ddls: DDLs in (base, to], in order.
+        works: the plans, the dump's first; each names the segments and DDLs that it reads.
+        windows: windows in (base, to], in order, with what is read of them.
         databases: databases that are replaced on the target.
         tables: tables that there will be.
-        rows: row changes in the windows; a window that is cut counts in full.
-        bytes: payload bytes in the windows.
-        declared: what was given up in (base, to]; see `Losses` for this and the next two.
-        unsynced: Pumps that ran without fsync then.
-        binlog_skipped: ranges in which TiDB skipped binlogs.
+        losses: what (base, to] lacks.
     """
 
     to: Tso
+    end: Tso
     base: Tso
     base_tables: int
-    base_rows: int
-    base_bytes: int
+    works: tuple[Work, ...]
     windows: tuple[WindowStep, ...]
-    ddls: tuple[DdlStep, ...]
     databases: tuple[str, ...]
     tables: int
-    rows: int
-    bytes: int
-    declared: tuple[Declaration, ...] = ()
-    unsynced: tuple[str, ...] = ()
-    binlog_skipped: tuple[Range, ...] = ()
+    losses: Losses
 
     @property
-    def losses(self) -> Losses:
-        """What the target will lack, or may lack."""
-        return Losses(declared=self.declared, unsynced=self.unsynced, binlog_skipped=self.binlog_skipped)
+    def base_rows(self) -> int:
+        """Rows in the dump."""
+        return sum(piece.segment.changes for piece in self.works[0].pieces)
+
+    @property
+    def base_bytes(self) -> int:
+        """Payload bytes of the dump."""
+        return total_bytes(self.works[:1])
+
+    @property
+    def ddls(self) -> tuple[DdlStep, ...]:
+        """DDLs in (base, to], in order."""
+        return tuple(
+            DdlStep(
+                commit_ts=event.commit_ts, job_id=event.job.id, action=event.action.name, query=event.job.query[:500]
+            )
+            for work in self.works
+            for event in work.events
+        )
+
+    @property
+    def rows(self) -> int:
+        """Row changes in the segments that are read; one that is cut counts in full."""
+        return sum(window.rows for window in self.windows)
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes in them."""
+        return total_bytes(self.works[1:])
+
+    def digest(self) -> str:
+        """SHA-256 of everything that decides what is done: a plan that was shown is told from another by it."""
+        digest = hashlib.sha256(f"{self.to} {self.end} {self.databases}".encode())
+        for work in self.works:
+            digest.update(work.plan.digest().encode())
+            for piece in work.pieces:
+                digest.update(f"{piece.segment.key} {piece.segment.sha256} {piece.after} {piece.upto}\n".encode())
+        return digest.hexdigest()
 
     def require_accepted(self, accept_losses: bool) -> None:
         """RestoreError when something in the range was declared lost and nobody said that this is accepted."""
-        if self.declared and not accept_losses:
-            lines = Losses(declared=self.declared).lines()
+        declared = self.losses.declared
+        if declared and not accept_losses:
+            lines = Losses(declared=declared).lines()
             raise RestoreError(
                 f"the moment {show(self.to)} cannot be restored whole: {'; '.join(lines)}",
                 hint="restore what there is with --accept-losses (accept_losses=True), or a moment before the loss",
-                declared=[each.to_dict() for each in self.declared],
+                declared=[each.to_dict() for each in declared],
             )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
-        return asdict(self)
+        return {
+            "to": self.to,
+            "end": self.end,
+            "digest": self.digest(),
+            "base": self.base,
+            "base_tables": self.base_tables,
+            "base_rows": self.base_rows,
+            "base_bytes": self.base_bytes,
+            "windows": [asdict(window) for window in self.windows],
+            "ddls": [asdict(ddl) for ddl in self.ddls],
+            "databases": self.databases,
+            "tables": self.tables,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            **asdict(self.losses),
+        }
 
 
 def plan_restore(
-    genesis: Genesis,
-    manifests: Sequence[Manifest],
-    target_ts: Tso | None,
-    timeline: Timeline,
-    *,
-    wall: Tso | None = None,
+    view: ArchiveView, target_ts: Tso | None, *, task: str, settings: LoadSettings, wall: Tso | None = None
 ) -> RestorePlan:
     """Plan a restore.
 
     Args:
-        genesis: where the archive begins.
-        manifests: the chain, in order, as far as it goes.
+        view: the whole archive, from genesis on.
         target_ts: the moment, inclusive; None = the archive's end.
-        timeline: schema up to the archive's end.
+        task: load that goes on from there.
+        settings: how plans are cut and spread over units.
         wall: this machine's time, to say of a moment that it lies in the future.
 
     Raises:
         TargetUnreachable: the moment lies before genesis or behind the archive; it is never moved to fit.
         RestoreError: the archive holds no dump of the tables that there were at genesis.
     """
-    end = manifests[-1].end if manifests else genesis.ts
-    if target_ts is None:
-        target_ts = end
-    if not genesis.ts <= target_ts <= end:
-        raise _unreachable(target_ts, genesis.ts, end, wall)
-    if lacks_dump(genesis, timeline):
+    genesis, end = view.genesis, view.end
+    to = end if target_ts is None else target_ts
+    if not genesis.ts <= to <= end:
+        raise _unreachable(to, genesis.ts, end, wall)
+    if lacks_dump(view):
         raise RestoreError(
             "the archive was begun without a dump of the tables that there were: there is nothing to restore from",
             hint="make a target equal to the source yourself, then go on from there: `pumphouse load --equal-at TIME`",
         )
-    base = genesis.base or ()
-    losses = losses_of(manifests, after=genesis.ts, upto=target_ts)
-    windows = tuple(_step(manifest, target_ts) for manifest in manifests if manifest.start < target_ts)
+    works = (base_work(view, task, settings), *works_between(view, genesis.ts, to, task, settings))
+    windows = view.between(genesis.ts, to)
     return RestorePlan(
-        to=target_ts,
+        to=to,
+        end=end,
         base=genesis.ts,
-        base_tables=len(base),
-        base_rows=sum(table.rows for table in base),
-        base_bytes=sum(segment.payload_bytes for table in base for segment in table.segments),
-        windows=windows,
-        ddls=tuple(
-            DdlStep(
-                commit_ts=event.commit_ts, job_id=event.job.id, action=event.action.name, query=event.job.query[:500]
-            )
-            for event in timeline.ddls(genesis.ts, target_ts)
-            if not event.silent
-        ),
-        databases=all_databases(timeline),
-        tables=sum(not is_system(version.db) for version in timeline.tables_at(target_ts)),
-        rows=sum(window.rows for window in windows),
-        bytes=sum(window.bytes for window in windows),
-        declared=losses.declared,
-        unsynced=losses.unsynced,
-        binlog_skipped=losses.binlog_skipped,
+        base_tables=len(genesis.base or ()),
+        works=works,
+        windows=tuple(_steps(windows, works, to)),
+        databases=all_databases(view.timeline),
+        tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
+        losses=losses_of(windows, after=genesis.ts, upto=to),
     )
 
 
@@ -183,16 +210,23 @@ def _unreachable(target_ts: Tso, start: Tso, end: Tso, wall: Tso | None) -> Targ
     )
 
 
-def _step(manifest: Manifest, target_ts: Tso) -> WindowStep:
-    read = [segment for segment in manifest.segments if segment.min_commit_ts <= target_ts and segment.rows]
-    return WindowStep(
-        start=manifest.start,
-        end=manifest.end,
-        segments=len(read),
-        bytes=sum(segment.payload_bytes for segment in read),
-        rows=sum(segment.changes for segment in read),
-        cut=manifest.end > target_ts,
-    )
+def _steps(windows: Sequence[Manifest], works: Sequence[Work], to: Tso) -> Iterator[WindowStep]:
+    pieces: dict[Tso, list[Piece]] = defaultdict(list)
+    for work in works:
+        for piece in work.pieces:
+            if piece.window is not None:
+                pieces[piece.window].append(piece)
+    for window in windows:
+        # A plan may end in the middle of a window, and the next one reads the rest of the same segment.
+        read = {piece.segment.key: piece.segment for piece in pieces[window.start]}.values()
+        yield WindowStep(
+            start=window.start,
+            end=window.end,
+            segments=len(read),
+            bytes=sum(segment.payload_bytes for segment in read),
+            rows=sum(segment.changes for segment in read),
+            cut=window.end > to,
+        )
 
 
 def all_databases(timeline: Timeline) -> tuple[str, ...]:

@@ -10,8 +10,23 @@ from include.loader.begin import build
 from include.loader.report import LoadReport
 from include.loader.run import Loader
 from include.loader.state import TargetState
-from include.model.tso import show
+from include.model.tso import Tso, show
 from include.restore.plan import RestorePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPlan:
+    """Which plan somebody saw: enough to make it again from the archive, whatever was published since."""
+
+    to: Tso
+    end: Tso
+    digest: str
+
+    @classmethod
+    def from_dict(cls, shown: dict[str, Any]) -> ShownPlan:
+        """Of the JSON of a dry run."""
+        plan = shown["plan"]
+        return cls(to=Tso(int(plan["to"])), end=Tso(int(plan["end"])), digest=str(plan["digest"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +37,11 @@ class RestoreReport:
     target: str
     dry_run: bool
     load: LoadReport | None = None
+
+    @property
+    def shown(self) -> ShownPlan:
+        """What has to be said for exactly this plan to be carried out."""
+        return ShownPlan(to=self.plan.to, end=self.plan.end, digest=self.plan.digest())
 
     def to_dict(self) -> dict[str, Any]:
         """Small JSON: the plan's totals and the load's."""
@@ -41,9 +61,11 @@ def restore(loader: Loader, plan: RestorePlan) -> LoadReport:
 
     It begins from the dump each time: what an earlier attempt left is thrown away like everything else.
     """
-    reason = f"a restore to {show(plan.to)} has not ended"
-    checkpoint = build(loader, plan.databases, reason, keep_incomplete=True)
-    at = loader.advance(checkpoint.ts, plan.to)
+    base, *works = plan.works
+    at = build(loader, base, plan.databases, f"a restore to {show(plan.to)} has not ended").ts
+    for work in works:
+        at = loader.run(loader.begin(work))
     # Only now may the target be loaded further; until here a load is refused.
     state.set_state(loader.connection, loader.owner, loader.task, TargetState.READY, f"restored to {show(plan.to)}")
+    loader.report.from_ts = plan.base
     return loader.finish(at)

@@ -150,13 +150,18 @@ def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
 
 
 def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_losses: bool) -> dict[str, Any]:
-    """Carry the plan out: reset the target, load the base and the windows up to the moment."""
+    """Carry out the plan that was shown, and no other: reset the target, load the dump, then the windows."""
+    from include.restore.run import ShownPlan
     from spark_tasks.jobs import restore
 
     settings = settings_from(downstream=conn_id)
-    moment = tso.Tso(int(plan["to"]))
     return restore.run(
-        settings, target=settings.target, to=moment, dry_run=False, run_id=run_id, accept_losses=accept_losses
+        settings,
+        target=settings.target,
+        shown=ShownPlan.from_dict(plan),
+        dry_run=False,
+        run_id=run_id,
+        accept_losses=accept_losses,
     ).to_dict()
 
 

@@ -59,7 +59,7 @@ def restore(
         with bar(enabled=not as_json) as progress:
             done = job.run(
                 settings,
-                to=at,
+                shown=planned.shown,
                 dry_run=False,
                 task=task,
                 run_id=run_id,

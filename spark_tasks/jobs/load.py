@@ -9,18 +9,19 @@ import sys
 from collections.abc import Sequence
 
 from include.archive.archive import Archive
-from include.errors import ConfigError, TargetIncomplete, UsageError
-from include.loader.begin import BEGINNING, begin_equal, begin_from_base
+from include.archive.view import ArchiveView, read_view
+from include.errors import ConfigError, UsageError
+from include.loader.begin import begin_equal, begin_from_base, is_beginning
 from include.loader.engine import Engine, LocalEngine
 from include.loader.report import LoadReport, Progress, silent
-from include.loader.run import Loader
-from include.loader.state import Checkpoint, TargetState
+from include.loader.run import Loader, own_target
+from include.loader.run import abandon as give_up
+from include.loader.state import Checkpoint, open_plan
 from include.loader.target import TargetConnection
-from include.model.tso import Tso
+from include.model.tso import Tso, show
 from include.objectstore.open import open_store
 from include.settings import Settings, TargetSettings
 from spark_tasks.engine import SparkEngine
-from spark_tasks.jobs.schema import timeline_of
 
 
 def run(
@@ -60,43 +61,57 @@ def run(
     engine = make_engine(settings)
     try:
         with TargetConnection.open(target, owner=True) as connection:
+            owner, found = own_target(
+                connection,
+                task=task,
+                cluster_id=archive.cluster_id,
+                run=run_id or new_run_id(),
+                take_over=take_over,
+            )
+            if abandon:
+                give_up(connection, owner, task, abandon)
+                at = Tso(0) if found is None else found.ts
+                return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
+            view = read_view(archive, since=_since(connection, found, repeat))
+            _require_covered(view, to)
+            if equal_at is not None:
+                found = begin_equal(connection, owner, task, view, equal_at)
             loader = Loader(
-                archive=archive,
+                view=view,
                 archive_settings=settings.archive,
                 connection=connection,
+                owner=owner,
                 settings=settings.load,
                 task=task,
-                timeline=lambda: timeline_of(archive),
                 engine=engine,
                 progress=progress,
             )
-            checkpoint = loader.own(run_id or new_run_id(), take_over=take_over)
-            if abandon:
-                loader.abandon(abandon)
-                return loader.finish(loader.report.to_ts)
-            loader.require_covered(to)
-            checkpoint = _begin(loader, checkpoint, equal_at)
-            if repeat is not None:
-                return loader.repeat(checkpoint, repeat)
-            return loader.forward(checkpoint, to)
+            if found is None or is_beginning(found):
+                found = begin_from_base(loader, found)
+            return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)
     finally:
         if isinstance(engine, SparkEngine):
             engine.stop()
 
 
-def _begin(loader: Loader, checkpoint: Checkpoint | None, equal_at: Tso | None) -> Checkpoint:
-    if equal_at is not None:
-        return begin_equal(loader, equal_at)
-    if checkpoint is None or (checkpoint.state is TargetState.INCOMPLETE and checkpoint.reason == BEGINNING):
-        return begin_from_base(loader)
-    if checkpoint.state is not TargetState.READY:
-        raise TargetIncomplete(
-            f"target {loader.connection.name} is {checkpoint.state}: {checkpoint.reason}",
-            hint="restore it: `pumphouse restore --to …`",
-            target=loader.connection.name,
-            state=str(checkpoint.state),
+def _since(connection: TargetConnection, found: Checkpoint | None, repeat: Tso | None) -> Tso | None:
+    """Where the ranges of this run may begin; None = at genesis."""
+    if found is None or is_beginning(found):
+        return None
+    opened = open_plan(connection, found.task)
+    return min(found.ts, found.ts if repeat is None else repeat, found.ts if opened is None else opened.from_ts)
+
+
+def _require_covered(view: ArchiveView, to: Tso | None) -> None:
+    """UsageError when the archive does not hold the moment that a load was asked for; it is never moved to fit."""
+    start, end = view.genesis.ts, view.end
+    if to is not None and to > end:
+        raise UsageError(
+            f"the archive ends at {show(end)}, asked for {show(to)}",
+            hint="without an end (`--to`) it loads all of the archive; `pumphouse snapshot` extends that",
         )
-    return checkpoint
+    if to is not None and to < start:
+        raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}")
 
 
 def check_mode(settings: Settings) -> None:

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 import structlog
 
+from include.archive.view import read_view
 from include.clock import SYSTEM_CLOCK
-from include.errors import UsageError
+from include.errors import RestoreError, UsageError
 from include.loader.report import Progress, silent
-from include.loader.run import Loader
+from include.loader.run import Loader, own_target
 from include.loader.target import TargetConnection, address
-from include.model.tso import Tso, compose
+from include.model.tso import Tso, compose, show
 from include.restore.plan import LATEST, plan_restore
-from include.restore.run import RestoreReport, restore
+from include.restore.run import RestoreReport, ShownPlan, restore
 from include.settings import Settings, TargetSettings
 from spark_tasks.engine import SparkEngine
 from spark_tasks.jobs.load import check_mode, make_engine, new_run_id, open_archive
-from spark_tasks.jobs.schema import timeline_of
 
 log = structlog.get_logger()
 
@@ -28,7 +28,8 @@ def run(
     settings: Settings,
     *,
     target: TargetSettings | None = None,
-    to: Tso | None,
+    to: Tso | None = None,
+    shown: ShownPlan | None = None,
     dry_run: bool,
     task: str | None = None,
     run_id: str = "",
@@ -45,6 +46,7 @@ def run(
         settings: all settings.
         target: the database server; ``settings.restore_target`` unless given.
         to: last commit ts, inclusive; None = the archive's end, which the plan in the report then names.
+        shown: the plan that somebody saw (`RestoreReport` of a dry run): it and no other is carried out.
         dry_run: only plan; the target is not even connected to.
         task: whose checkpoint the target gets; ``settings.load.task`` unless given.
         run_id: the same id may take over from itself.
@@ -58,9 +60,14 @@ def run(
     target, task = target or settings.restore_target, task or settings.load.task
     check_mode(settings)
     archive = open_archive(settings)
-    timeline = timeline_of(archive)
+    view = read_view(archive, end=None if shown is None else shown.end)
     wall = compose(int(SYSTEM_CLOCK.now() * 1000))
-    plan = plan_restore(archive.genesis(), archive.chain(), to, timeline, wall=wall)
+    plan = plan_restore(view, to if shown is None else shown.to, task=task, settings=settings.load, wall=wall)
+    if shown is not None and plan.digest() != shown.digest:
+        raise RestoreError(
+            f"the plan of the restore to {show(plan.to)} is another one than was shown",
+            hint="settings or the archive changed since: look at the plan again",
+        )
     if plan.losses:
         log.warning("restore_has_losses", to=int(plan.to), losses=plan.losses.lines())
     if dry_run:
@@ -69,17 +76,24 @@ def run(
     engine = make_engine(settings)
     try:
         with TargetConnection.open(target, owner=True) as connection:
+            owner, _ = own_target(
+                connection,
+                task=task,
+                cluster_id=archive.cluster_id,
+                run=run_id or new_run_id(),
+                take_over=take_over,
+                any_task=True,
+            )
             loader = Loader(
-                archive=archive,
+                view=view,
                 archive_settings=settings.archive,
                 connection=connection,
+                owner=owner,
                 settings=settings.load,
                 task=task,
-                timeline=lambda: timeline,
                 engine=engine,
                 progress=progress,
             )
-            loader.own(run_id or new_run_id(), take_over=take_over, any_task=True)
             done = restore(loader, plan)
     finally:
         if isinstance(engine, SparkEngine):

@@ -14,7 +14,6 @@ from include.archive.schema_store import pending_jobs, rebuild
 from include.errors import BinlogError
 from include.model.tso import Tso
 from include.objectstore.open import open_store
-from include.schema.timeline import Timeline
 from include.settings import ArchiveSettings, Settings
 from spark_tasks import faults
 from spark_tasks.session import session_for
@@ -44,14 +43,6 @@ def run(settings: Settings, upto: Tso | None = None) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(row.report)
         return {**report, "spark": True}
     return {**_rebuild(archive, end), "spark": False}
-
-
-def timeline_of(archive: Archive) -> Timeline:
-    """The timeline at the archive's end, for the other jobs: read, and what no schema task has folded yet, folded.
-
-    In this process: a load has better things to do than to wait for a session that folds three jobs.
-    """
-    return rebuild(archive).timeline
 
 
 def _rebuild(archive: Archive, upto: Tso) -> dict[str, Any]:

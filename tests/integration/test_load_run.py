@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from include.archive.view import read_view
 from include.errors import (
     ConfigError,
     FenceLost,
@@ -19,14 +20,13 @@ from include.errors import (
     UsageError,
 )
 from include.loader import fence, stages, state, unit
-from include.loader.plan import Mode, Plan
 from include.loader.report import LoadReport
 from include.loader.run import Loader
 from include.loader.target import TargetConnection, read_checkpoint
+from include.loader.work import works_between
 from include.model.table import MysqlType
 from include.model.tso import Tso
-from include.schema.timeline import DdlEvent
-from include.settings import Settings
+from include.settings import LoadSettings, Settings
 from spark_tasks.jobs import load, restore
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
@@ -234,7 +234,7 @@ def test_a_load_to_a_moment_before_the_checkpoint_is_refused_and_one_to_the_chec
 
 
 @pytest.mark.row("L6")
-def test_a_load_to_a_moment_inside_an_open_plan_is_refused_and_the_plan_stays_as_it_is(
+def test_a_load_to_a_moment_inside_a_plan_that_was_begun_is_refused_and_the_plan_stays_as_it_is(
     source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.create_table("t", [column(1, "id", flag=3)])
@@ -254,6 +254,9 @@ def test_a_load_to_a_moment_inside_an_open_plan_is_refused_and_the_plan_stays_as
         patch.setattr(Loader, "_prepare", die)
         with pytest.raises(KeyboardInterrupt):
             load.run(settings)
+    plan = state.open_plan(target, "main")
+    assert plan is not None
+    target.execute("INSERT INTO pumphouse.applied VALUES ('main', %s, 0, 0, 4711, 0, 1)", (plan.number,))
     with pytest.raises(TargetAhead, match="open plan") as ahead:
         load.run(settings, to=middle)
     assert (ahead.value.checkpoint, ahead.value.to) == (end, middle)
@@ -414,28 +417,31 @@ def test_a_source_database_called_like_the_schema_of_our_tables_is_refused_befor
 
 
 @pytest.mark.row("L1")
-def test_two_ddls_at_one_commit_ts_are_refused_before_a_plan_is_made(
-    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_ddls_at_one_commit_ts_are_refused_before_a_plan_is_made(source: MadeSource) -> None:
     at = source.genesis()
     source.create_table("t", [column(1, "id", flag=3)])
     source.cut()
-    events = Loader._events
+    view = read_view(source.archive)
     # The timeline refuses such a history too; the loader does not rely on it.
-    monkeypatch.setattr(Loader, "_events", lambda self, plan: events(self, plan) * 2)
+    twice = dataclasses.replace(view.timeline, events=(*view.timeline.events, view.timeline.events[-1]))
     with pytest.raises(LoadError, match="two DDLs at"):
-        load.run(settings)
-    assert read_checkpoint(settings.target, "main") == at
-    assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
+        list(works_between(dataclasses.replace(view, timeline=twice), at, view.end, "main", LoadSettings()))
 
 
 @pytest.mark.row("L6")
-@pytest.mark.parametrize("change", ["one less", "one more", "all", "twice"])
-def test_an_open_plan_whose_ddls_the_history_no_longer_has_is_refused(
-    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, change: str
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("change", ["fewer", "more"])
+def test_an_open_plan_of_other_ddls_is_made_anew_and_refused_once_anything_of_it_was_applied(
+    source: MadeSource,
+    settings: Settings,
+    target: TargetConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    applied: bool,
 ) -> None:
     source.create_table("t", [column(1, "id", flag=3)])
     source.genesis()
+    load.run(settings)
     source.add_column("t", column(2, "a"))
     source.add_column("t", column(3, "b"))
     source.cut()
@@ -444,35 +450,26 @@ def test_an_open_plan_whose_ddls_the_history_no_longer_has_is_refused(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loader, "run_plan", _after_base(Loader.run_plan, die))
+        patch.setattr(Loader, "run", die)
         with pytest.raises(KeyboardInterrupt):
             load.run(settings)
-    events = Loader._events
-
-    def other(self: Loader, plan: Plan) -> list[DdlEvent]:
-        found = events(self, plan)
-        return {"one less": found[:-1], "one more": found, "all": [], "twice": [*found, found[-1]]}[change]
-
-    if change == "one more":
-        plan = state.open_plan(target, "main")
-        assert plan is not None
-        less = dataclasses.replace(plan, boundaries=plan.boundaries[:1])
-        target.execute(
-            "UPDATE pumphouse.plan SET spec = %s, digest = %s WHERE state = 'open'", (less.spec(), less.digest())
-        )
-    monkeypatch.setattr(Loader, "_events", other)
-    with pytest.raises(LoadError, match="ends its epochs at other DDLs"):
-        load.run(settings)
-    assert target.value("SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = 'd'") == 1
-
-
-def _after_base(run_plan: Callable[[Loader, Plan], Tso], then: Callable[[], None]) -> Callable[[Loader, Plan], Tso]:
-    def run(self: Loader, plan: Plan) -> Tso:
-        if plan.mode is not Mode.BASE:
-            then()
-        return run_plan(self, plan)
-
-    return run
+    plan = state.open_plan(target, "main")
+    assert plan is not None
+    one, two = plan.boundaries
+    other = dataclasses.replace(plan, boundaries=(one,) if change == "fewer" else (one, two, two + 1))
+    target.execute(
+        "UPDATE pumphouse.plan SET spec = %s, digest = %s WHERE state = 'open'", (other.spec(), other.digest())
+    )
+    if applied:
+        target.execute("INSERT INTO pumphouse.applied VALUES ('main', %s, 0, 1, 4711, 0, 1)", (plan.number,))
+        with pytest.raises(LoadError, match="ends its epochs at other DDLs"):
+            load.run(settings)
+        assert target.value("SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = 'd'") == 1
+        return
+    load.run(settings)
+    assert equal(source, target)
+    assert target.value("SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = 'd'") == 3
+    assert target.value("SELECT state FROM pumphouse.plan WHERE number = %s", (plan.number,)) == "discarded"
 
 
 def test_another_task_on_the_same_target_is_refused(

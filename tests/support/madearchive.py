@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import json
 import random
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,6 +144,7 @@ class MadeSource:
     """The source and its archive (``file://``), in one database ``d``."""
 
     def __init__(self, root: Path, cluster_id: int = CLUSTER_ID) -> None:
+        self._root = root
         self.settings = ArchiveSettings(root=f"file://{root}")
         self.cluster_id = cluster_id
         self.archive = Archive(open_store(self.settings), cluster_id)
@@ -156,6 +158,11 @@ class MadeSource:
         self._previous: tuple[Tso, str] | None = None
         self._ddl(1, 0, "CREATE DATABASE `d`", DBInfo={"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4",
                                                           "collate": "utf8mb4_bin", "state": 5})  # fmt: skip
+
+    def begin_anew(self) -> None:
+        """Another source and archive in the place of these."""
+        shutil.rmtree(self._root, ignore_errors=True)
+        self.__init__(self._root, self.cluster_id)  # type: ignore[misc]
 
     # -- what the source does
 

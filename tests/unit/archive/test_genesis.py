@@ -5,6 +5,7 @@ import pytest
 
 from include.archive import consumer
 from include.archive.init import init_archive
+from include.archive.schema_store import jobs_at_genesis
 from include.codec.payload import row_changes
 from include.errors import BadManifest, ConfigError, WindowHeld
 from include.model.node import NodeKind, NodeState
@@ -50,8 +51,8 @@ def test_genesis_holds_the_schema_the_pumps_and_moves_the_checkpoint(world):
     assert [(each.node_id, each.drained) for each in genesis.pumps] == [("pump-1", False), ("pump-2", True)]
     assert genesis.pumps[0].incarnation == "one"
     assert genesis.schema_version == 10
-    assert [each.job_id for each in world.archive.genesis_jobs()] == [3, 5, 9, 10]
-    assert json.loads(world.archive.genesis_jobs()[0].job)["binlog"]["SchemaVersion"] == 4
+    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [3, 5, 9, 10]
+    assert json.loads(jobs_at_genesis(world.archive, world.archive.chain())[0].job)["binlog"]["SchemaVersion"] == 4
     assert consumer.checkpoint(world.cluster, "main") == genesis.ts
     assert world.archive.end() == genesis.ts
     assert genesis.base is None
@@ -168,7 +169,7 @@ def test_genesis_waits_for_a_job_that_is_committed_and_not_in_the_history_yet(wo
         world.init()
     world.history.add(8)
     genesis = world.init()
-    assert [each.job_id for each in world.archive.genesis_jobs()] == [8]
+    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [8]
     assert genesis.ddl.jobs == 1
 
 
@@ -181,10 +182,10 @@ def test_a_job_that_is_in_genesis_and_in_a_window_is_taken_from_the_window(world
     world.history.add(2, start_ts=genesis_before, finished_ts=later)
     world.init()
     commit_ts = pump.ddl(2)
-    assert [each.job_id for each in world.archive.genesis_jobs()] == [1, 2]
+    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [1, 2]
     world.snapshot()
-    assert [each.job_id for each in world.archive.genesis_jobs()] == [1]
-    (job,) = world.archive.jobs(world.archive.genesis().ts, world.archive.end())
+    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [1]
+    (job,) = world.archive.jobs(world.archive.chain(), world.archive.genesis().ts, world.archive.end())
     assert (job.job_id, job.commit_ts) == (2, commit_ts)
 
 
@@ -194,7 +195,7 @@ def test_a_job_begun_after_genesis_is_left_to_its_window(world):
     world.history.add(1, start_ts=1)
     world.history.add(2, start_ts=world.cluster.tso() + (60_000 << 18))
     world.init()
-    assert [each.job_id for each in world.archive.genesis_jobs()] == [1]
+    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [1]
 
 
 @pytest.mark.row("A3", "S1")
@@ -211,7 +212,7 @@ def test_ddl_jobs_lie_in_the_window_of_their_binlogs_commit_ts(world):
     world.history.add(7, state=3)
     world.snapshot()
     archive = world.archive
-    jobs = archive.jobs(archive.genesis().ts, archive.end())
+    jobs = archive.jobs(archive.chain(), archive.genesis().ts, archive.end())
     assert [(each.commit_ts, each.job_id, each.job is None) for each in jobs] == [
         (first, 4, False),
         (dropped_1, 5, True),
@@ -220,7 +221,7 @@ def test_ddl_jobs_lie_in_the_window_of_their_binlogs_commit_ts(world):
         (cancelled, 7, False),
     ]
     assert jobs[4].parsed().state == 3
-    assert archive.jobs(first, dropped_1) == jobs[1:2]
+    assert archive.jobs(archive.chain(), first, dropped_1) == jobs[1:2]
 
 
 @pytest.mark.row("A3")

@@ -85,7 +85,7 @@ def test_two_rebuilds_at_once_leave_one_object(made: MadeSource, monkeypatch: py
     made.cut()
     rebuild(made.archive)
     body = made.archive.store.get(_objects(made)[0])
-    monkeypatch.setattr(schema_store, "_newest", lambda *_: None)
+    monkeypatch.setattr(schema_store, "newest_schema", lambda *_: None)
     rebuild(made.archive)
     assert made.archive.store.get(_objects(made)[0]) == body
 

@@ -3,16 +3,20 @@
 import dataclasses
 import itertools
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from include.archive.genesis import Genesis
 from include.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry
+from include.archive.view import ArchiveView
 from include.errors import RestoreError, TargetUnreachable, UsageError
 from include.model.table import Job
 from include.model.tso import Tso, compose
-from include.restore.plan import parse_moment, plan_restore
+from include.restore.plan import RestorePlan, parse_moment
+from include.restore.plan import plan_restore as plan_of_view
 from include.schema.timeline import TimedJob, Timeline
+from include.settings import LoadSettings
 from tests.support.madearchive import column, table_info
 
 G = Tso(1000)
@@ -32,6 +36,13 @@ def window(start: int, end: int) -> Manifest:
         cluster_id=1, attempt="a", start=Tso(start), planned_end=Tso(end), end=Tso(end), fence=Tso(end + 1), previous="",
         pumps=(), segments=(segment,),
     )  # fmt: skip
+
+
+def plan_restore(
+    genesis: Genesis, chain: Sequence[Manifest], to: Tso | None, timeline: Timeline, *, wall: Tso | None = None
+) -> RestorePlan:
+    view = ArchiveView(genesis=genesis, windows=tuple(chain), timeline=timeline)
+    return plan_of_view(view, to, task="main", settings=LoadSettings(), wall=wall)
 
 
 CHAIN = [window(1000, 2000), window(2000, 3000), window(3000, 4000)]
@@ -114,7 +125,7 @@ def test_a_loss_counts_for_the_moments_that_lie_behind_its_beginning() -> None:
     plan_restore(genesis(), chain, Tso(2000), Timeline.empty()).require_accepted(False)
     for to in (2001, 4000):
         plan = plan_restore(genesis(), chain, Tso(to), Timeline.empty())
-        assert plan.declared == (lost,)
+        assert plan.losses.declared == (lost,)
         plan.require_accepted(True)
         with pytest.raises(RestoreError, match="its disk died"):
             plan.require_accepted(False)
