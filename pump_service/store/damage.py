@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from include.errors import ConfigError, UsageError
+from include.model.tso import Tso
 from pump_service.store import frame, identity, recovery
 from pump_service.store.fs import REAL_FS, FileSystem, LogHandle
 from pump_service.store.gc import GcState
@@ -195,7 +196,7 @@ def _give_up_index(fs: FileSystem, data_dir: Path, own: Path) -> None:
     index = Index.open(data_dir / "kv")
     try:
         floor = max(index.gc_ts(), state.gc_point)
-        state.save(type(state.gc_point)(floor), type(state.gc_point)(max(state.deletion_limit, floor)))
+        state.save(Tso(floor), Tso(max(state.deletion_limit, floor)), state.judged_end)
         index.reset()
     finally:
         index.close()

@@ -2,6 +2,10 @@
 
 The GC point G is the floor for pulls: min(checkpoints of all consumers, now - retention), never going back, persisted
 before anything else happens. The deletion limit D <= G is what may really go: no file and no key from D on.
+
+With them stands up to where the value log had been judged when they were decided: what was judged is in the index or
+noted as late or orphan, so every commit whose prewrite may be gone with its file lies before it. A commit behind it at
+or below G came when a watermark of G had been published.
 """
 
 from __future__ import annotations
@@ -18,8 +22,11 @@ from pump_service.store.fs import FileSystem
 from pump_service.store.logfile import LogFile
 
 FILE_NAME = "gc.json"
+FORMAT_VERSION = 2
 RETENTION = "retention"
 WATERMARK = "watermark"
+# Behind every value log: where nothing says how far it was judged, that is up to its end.
+ALL_JUDGED = Pointer((1 << 32) - 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,28 +100,40 @@ def deletable(files: Sequence[LogFile], limit: int, head: Pointer, handle: Point
 
 
 class GcState:
-    """G and D in <data_dir>/pumphouse/gc.json, outside LevelDB because that may be lost."""
+    """G, D and `judged_end` in <data_dir>/pumphouse/gc.json, outside LevelDB because that may be lost."""
 
     def __init__(self, fs: FileSystem, directory: Path) -> None:
         self._fs = fs
         self._path = directory / FILE_NAME
         self.gc_point = Tso(0)
         self.deletion_limit = Tso(0)
+        self.judged_end = ALL_JUDGED
 
     def load(self) -> None:
-        """Read both numbers."""
+        """Read them. Raises CorruptionError."""
         if not self._fs.exists(self._path):
             return
         try:
             data = json.loads(self._fs.read(self._path))
+            version = data["format_version"]
+            if version not in (1, FORMAT_VERSION):
+                raise CorruptionError(
+                    f"{self._path} has format {version}, this release reads 1 and 2", path=str(self._path)
+                )
             self.gc_point = Tso(int(data["gc_point"]))
             self.deletion_limit = Tso(int(data["deletion_limit"]))
+            if version == FORMAT_VERSION:
+                self.judged_end = Pointer(int(data["judged_fid"]), int(data["judged_offset"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{self._path} cannot be read: {error}", path=str(self._path)) from error
 
-    def save(self, gc_point: Tso, deletion_limit: Tso) -> None:
+    def save(self, gc_point: Tso, deletion_limit: Tso, judged_end: Pointer) -> None:
         """Persist, then use. Raises OSError."""
-        data = {"format_version": 1, "gc_point": gc_point, "deletion_limit": deletion_limit}
+        data = {
+            "format_version": FORMAT_VERSION, "gc_point": gc_point, "deletion_limit": deletion_limit,
+            "judged_fid": judged_end.fid, "judged_offset": judged_end.offset,
+        }  # fmt: skip
         self._fs.write_atomic(self._path, json.dumps(data).encode() + b"\n")
         self.gc_point = gc_point
         self.deletion_limit = deletion_limit
+        self.judged_end = judged_end

@@ -142,6 +142,7 @@ class Indexer:
         clock: Clock,
         queue_records: int,
         gc_point: Callable[[], int],
+        judged_end: Pointer,
     ) -> None:
         self._index = index
         self._valuelog = valuelog
@@ -149,6 +150,7 @@ class Indexer:
         self._collected = collected
         self._clock = clock
         self._gc_point = gc_point
+        self._judged_end = judged_end  # of `gc.GcState`, as it is while the value log is read again
         self.queue = IndexQueue(queue_records)
         self.lock = threading.Lock()  # index keys: this thread's puts against GC's deletes
         self.pairing = Waiting(index.watermark(), index.handle())
@@ -310,16 +312,21 @@ class Indexer:
             self.duplicates += 1
             self.pairing.passed(0, pointer)
             return
-        late = (commit <= published and not in_memory) or collides
         # Under 0 the index has rollbacks. A commit of 0 is refused now; a log of another writer may have one.
         orphan = not waited and (start == 0 or self._pointer_of(start) is None)
-        if orphan and self._replaying and commit <= self._gc_point() and not self._pending.knows(start, commit):
-            # Collected: consumers have it, its prewrite went with its file. Its own key did not have to go: it may lie
-            # above what was deleted. A repeat must find it as it would have before the index was lost.
-            if not collides:
-                self._put(commit, pointer, turn)
-            self.pairing.passed(0, pointer)
-            return
+        if self._replaying and not waited and commit <= self._gc_point():
+            if pointer >= self._judged_end:
+                # GC frees no prewrite before its commit was judged, so it took none from this one. The GC point had been
+                # published when it came, be it by a fake that is on no file.
+                published = max(published, Tso(self._gc_point()))
+            elif orphan and not self._pending.knows(start, commit):
+                # Collected: consumers have it, its prewrite went with its file. Its own key did not have to go: it may
+                # lie above what was deleted. A repeat must find it as it would have before the index was lost.
+                if not collides:
+                    self._put(commit, pointer, turn)
+                self.pairing.passed(0, pointer)
+                return
+        late = (commit <= published and not in_memory) or collides
         if (late or orphan) and not self._pending.knows(start, commit):
             turn.noted.append(
                 PendingCommit(

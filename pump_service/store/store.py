@@ -222,7 +222,9 @@ class Store:
         if previous is None:
             # A data directory of the Go Pump brings its own floor. Before the identity, which says that it was taken.
             floor = Tso(self._index.gc_ts())
-            self._gc.save(max(floor, self._gc.gc_point), max(floor, self._gc.deletion_limit))
+            self._gc.save(
+                max(floor, self._gc.gc_point), max(floor, self._gc.deletion_limit), self._gc.judged_end
+            )  # fmt: skip
         head = self._index.head()
         self._valuelog.open(
             synced_floor=head,
@@ -237,6 +239,9 @@ class Store:
                 self._refuse_other(previous, registered, elsewhere)
             if previous is not None and registered is not None:
                 self._refuse_copy(previous, registered, elsewhere)
+        if self._gc.judged_end > end:
+            # Nothing said so yet, or the log went back: what is written from here on has not been judged.
+            self._gc.save(self.gc_point, self.deletion_limit, end)
         # Pointers into what is no longer there, or into other records at the same place. A replay brings no head until
         # its end: of one that was killed the identity tells, and that the index has timestamps without a head.
         went_back = previous is not None and end < previous.end
@@ -344,6 +349,7 @@ class Store:
         self._indexer = Indexer(
             index=self._index, valuelog=self._valuelog, pending=self._pending, collected=self._collected,
             clock=self._clock, queue_records=self._settings.index_queue_records, gc_point=lambda: self._gc.gc_point,
+            judged_end=self._gc.judged_end,
         )  # fmt: skip
 
     def _replay(self, start: Pointer) -> None:
@@ -814,17 +820,19 @@ class Store:
 
     def _collect(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
         begun = time.monotonic()
+        self._persist_position()
         point = gc.decide_point(self.gc_point, checkpoints, now_minus_retention, self.watermark)
+        # Behind the look at the watermark: what that has passed lies before it.
+        judged_end = self._indexer.indexed_end
         if point.gc_point > self.gc_point:
             # Persisted first: whatever is deleted later, a pull below it is refused, also after a restart.
-            self._gc.save(point.gc_point, self.deletion_limit)
+            self._gc.save(point.gc_point, self.deletion_limit, judged_end)
             self._index.save_gc_ts(point.gc_point)
-        self._persist_position()
         # The snapshot comes before D: a prewrite that is indexed later cannot be among its keys, and one indexed
         # before is in pairing when D is taken.
         with self._index.snapshot() as snapshot:
-            limit = self._deletion_limit()
-            self._gc.save(self.gc_point, limit.deletion_limit)
+            limit = self._deletion_limit(judged_end)
+            self._gc.save(self.gc_point, limit.deletion_limit, judged_end)
             files = gc.deletable(self._valuelog.files(), limit.deletion_limit, self._index.head(), self._index.handle())
             files = list(takewhile(lambda file: self._really_below(file, limit.deletion_limit), files))
             deleted, upto = self._delete_keys(snapshot.below(limit.deletion_limit), limit.deletion_limit)
@@ -832,7 +840,7 @@ class Store:
             # What could not be noted stays, with every file that has it.
             limit = gc.Limit(deletion_limit=Tso(upto), held_by=[*limit.held_by, HELD_BY])
             # Killed before this, the higher one stays there until the next run: it says what may go, not what went.
-            self._gc.save(self.gc_point, limit.deletion_limit)
+            self._gc.save(self.gc_point, limit.deletion_limit, judged_end)
             files = list(takewhile(lambda file: file.max_ts < upto, files))
         freed_bytes = 0
         for file in files:
@@ -874,12 +882,12 @@ class Store:
         # Without it less can go, so it is not waited for in vain.
         persisted.wait(_PERSIST_WITHIN_S)
 
-    def _deletion_limit(self) -> gc.Limit:
+    def _deletion_limit(self, indexed_end: Pointer) -> gc.Limit:
+        """``indexed_end``: the indexer's, looked at before this."""
         gc_point = self.gc_point
         # The order of these looks matters. What is indexed after the first is covered by the summaries; a prewrite that
         # pairing no longer has when it is asked has its commit in the summaries, which are read last. A late commit
         # was noted before the first look, or is covered by the summaries as one that is not indexed.
-        indexed_end = self._indexer.indexed_end
         unresolved = [self._indexer.pairing.min_start(), min(list(self._indexer.memory_starts), default=None)]
         pending = self._pending.lowest()
         lowest = NEVER

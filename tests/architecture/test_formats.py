@@ -65,13 +65,13 @@ def test_every_schema_is_one_and_says_which_fields_there_are() -> None:
 
 
 def test_a_drifted_field_is_found() -> None:
-    good = {"format_version": 1, "gc_point": 5, "deletion_limit": 4}
+    good = {"format_version": 2, "gc_point": 5, "deletion_limit": 4, "judged_fid": 0, "judged_offset": 9}
     formats.check("gc", good)
     for bad in (
         {**good, "new": 1},
-        {"format_version": 1, "gc_point": 5},
+        {"format_version": 2, "gc_point": 5},
         {**good, "gc_point": "5"},
-        {**good, "format_version": 2},
+        {**good, "format_version": 1},
     ):
         with pytest.raises(AssertionError, match="gc is not as"):
             formats.check("gc", bad)

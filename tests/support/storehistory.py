@@ -40,6 +40,8 @@ INDEXES = ("kept", "lost", "behind", "holes")
 SMALL = {"value_log_file_bytes": 4096}
 # Start ts and commit ts of a transaction that lies across what GC deletes.
 ACROSS = (1, 97)
+# Start ts of commits without a prewrite.
+ODD = {5, 6, 7}
 
 
 class History:
@@ -117,6 +119,15 @@ def _run(data_dir: Path, chance: random.Random) -> tuple[list[Image], History]:
         if step == 18:
             history.gc_point = min(150, int(store.watermark))
             store.collect({"archive": 150}, 1 << 60)
+        if step == 20:
+            assert history.gc_point > 103
+            below = commit(7, 103)  # where prewrites were collected
+            history.sent.append(below)
+            assert write(store, below) == [None]
+            history.answered.append(below)
+            settle(store)
+            history.pending = history.pending | {(7, 103)}
+            store.accept(7, 103, "test")
     settle(store)
     assert fs.full is None, "the disk was full once"
     store.close()
@@ -178,7 +189,7 @@ def _check_found(
     # What was written but not answered may be there as well, and may resolve a prewrite.
     metas = [read_meta(payload) for payload in in_log]
     resolved = {meta.start_ts for meta in metas if meta.tp and meta.start_ts != meta.commit_ts}
-    orphans = {start for start, _ in pending} | {5, 6}
+    orphans = {start for start, _ in pending} | ODD
     starts = {item.start_ts for item in answered if item.tp == 0}
     for item in answered:
         ts = item.commit_ts if item.tp else item.start_ts
@@ -196,8 +207,10 @@ def _check_found(
     for item in answered:
         if item.tp == 1 and item.start_ts not in orphans and floor < item.commit_ts <= store.watermark:
             assert (item.start_ts, item.commit_ts) in served, f"{where}: {item.commit_ts} is not served"
-    known = {(each.start_ts, each.commit_ts) for each in store.orphans()}
-    assert {(item.start_ts, item.commit_ts) for item in answered if item.tp == 1 and item.start_ts in (5, 6)} <= known
+    # What never had a prewrite is asked about; of what had one nothing is, also not of what was collected.
+    asked = {(each.start_ts, each.commit_ts) for each in store.orphans()}
+    assert pending | {(meta.start_ts, meta.commit_ts) for meta in metas if meta.start_ts in ODD} <= asked, where
+    assert not starts & {each.start_ts for each in [*store.late(), *store.orphans()]}, where
 
 
 def _check_it_goes_on(store: Store, answered: list[Item], where: str) -> None:
@@ -205,7 +218,7 @@ def _check_it_goes_on(store: Store, answered: list[Item], where: str) -> None:
     # A client whose answer was lost repeats its commit, be it collected or not: that is no late one, and no orphan.
     repeated = [
         item for item in answered
-        if item.tp == 1 and item.start_ts not in (5, 6) and item.commit_ts <= store.gc_point
+        if item.tp == 1 and item.start_ts not in ODD and item.commit_ts <= store.gc_point
     ]  # fmt: skip
     before = store.late(), store.orphans()
     store_all(store, *left, *repeated, prewrite(1 << 41), commit(1 << 41, (1 << 41) + 1))

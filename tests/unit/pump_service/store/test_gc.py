@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.errors import PositionCollected, WriterFailed
+from include.errors import CorruptionError, LateCommit, PositionCollected, WriterFailed
 from include.model.position import Pointer
 from include.model.tso import compose
 from pump_service.store import frame, gc
 from pump_service.store.block import Block, Entry
 from pump_service.store.collected import HELD_BY, CollectedCommits
 from pump_service.store.index import IndexFailed
-from pump_service.store.store import Store
+from pump_service.store.store import Item, Store
 from pump_service.store.summary import FileSummary
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
@@ -223,6 +223,157 @@ def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path, monk
     store.accept(1096, 1150, "test")
     assert store.collect({"archive": 1200}, FAR).deletion_limit == 1200
     store.close()
+
+
+def killed_before_it_was_noted(store: Store, fs: FaultyFs, found: Path, *items: Item) -> None:
+    """Write, and copy the directory to ``found`` as it is right behind the answer, before the indexer's note."""
+    tries: list[Path] = []
+
+    def full(path: Path) -> None:
+        if path.name == "commits.jsonl":
+            tries.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    store.wait_for_index()
+    fs.faults["append"] = full
+    assert write(store, *items) == [None] * len(items)
+    until(lambda: tries)
+    shutil.copytree(store._settings.data_dir, found)
+    fs.faults.clear()
+    store.close()
+
+
+def collected_store(data_dir: Path, fs: FaultyFs) -> Store:
+    """A GC point of 1106 and a watermark of 1205; two commits lie in the log whose prewrites went with their file."""
+    store = open_store(data_dir, fs, **SMALL)
+    store_all(store, prewrite(980, b"early"), prewrite(990, b"early"))
+    transactions(store, 1000, 10)
+    store_all(store, commit(980, 1104), commit(990, 1105), prewrite(1101), rollback(1101))
+    transactions(store, 1110, 10)
+    report = store.collect({"archive": 1106}, FAR)
+    assert (report.deletion_limit, store.watermark) == (1106, 1205)
+    assert report.freed_files > 0
+    assert store.find(980) is store.find(990) is None
+    return store
+
+
+@pytest.mark.row("P6", "P7", "P11")
+@pytest.mark.parametrize("index", ["kept", "lost"])
+@pytest.mark.parametrize(
+    ("start", "commit_ts"),
+    [(7, 1103), (7, 1106), (7, 1107), (1101, 1103)],
+    ids=["below the GC point", "at it", "above it", "with a prewrite that was rolled back"],
+)
+def test_a_late_commit_whose_pump_died_before_it_was_noted_is_asked_about_and_what_was_collected_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str, start: int, commit_ts: int
+) -> None:
+    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    fs = FaultyFs()
+    store = collected_store(tmp_path / "live", fs)
+    expected = stream(store, 1106)
+    found = tmp_path / "found"
+    killed_before_it_was_noted(store, fs, found, commit(start, commit_ts))
+    assert (found / "pumphouse" / "commits.jsonl").read_bytes() == b""
+    for _again in range(2):
+        if index == "lost":
+            shutil.rmtree(found / "kv")
+        store = open_store(found, **SMALL)
+        assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(start, commit_ts)]
+        assert {each.commit_ts for each in store.orphans()} <= {commit_ts}
+        with pytest.raises(LateCommit):
+            store.pull(1200, max_bytes=1 << 20, strict=True)
+        assert store.collect({"archive": 1200}, FAR).deletion_limit == start
+        # The client, which had its answer or not, says it again.
+        store_all(store, commit(start, commit_ts))
+        assert len(store.late()) == 1
+        store.close()
+    store = open_store(found, **SMALL)
+    store.accept(start, commit_ts, "test")
+    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1200
+    assert stream(store, 1200) == [each for each in expected if each[1] > 1200]
+    store.close()
+
+
+@pytest.mark.row("P7", "P11")
+def test_it_is_asked_about_also_where_only_fakes_in_memory_had_passed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that takes prewrites no more: what moved the watermark there is not met again."""
+    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    fs = FaultyFs()
+    store = collected_store(tmp_path / "live", fs)
+    monkeypatch.setattr(Store, "read_only", True)
+    assert store.publish_unpersisted(1500)
+    until(lambda: store.watermark == 1500)
+    assert store.collect({"archive": 1400}, FAR).gc_point == 1400
+    found = tmp_path / "found"
+    killed_before_it_was_noted(store, fs, found, commit(7, 1300))
+    monkeypatch.undo()
+    shutil.rmtree(found / "kv")
+    store = open_store(found, **SMALL)
+    assert [(each.start_ts, each.commit_ts, each.orphan) for each in store.late()] == [(7, 1300, True)]
+    store.close()
+
+
+@pytest.mark.row("P5", "P11")
+@pytest.mark.parametrize("how", ["of release 0.1.0", "of a Go Pump"])
+def test_a_directory_that_does_not_say_how_far_it_was_judged_opens_as_before(tmp_path: Path, how: str) -> None:
+    data_dir = tmp_path / "data"
+    store = collected_store(data_dir, FaultyFs())
+    expected = pull_all(store, after=1106)
+    store.close()
+    path = data_dir / "pumphouse" / "gc.json"
+    if how == "of a Go Pump":
+        shutil.rmtree(path.parent)
+    else:
+        path.write_text(json.dumps({"format_version": 1, "gc_point": 1106, "deletion_limit": 1106}))
+        shutil.rmtree(data_dir / "kv")
+    for _again in range(2):
+        store = open_store(data_dir, **SMALL)
+        assert store.gc_point == 1106
+        assert store.late() == store.orphans() == []
+        assert pull_all(store, after=1106) == expected
+        store.close()
+        shutil.rmtree(data_dir / "kv")
+    # From then on it does.
+    fs = FaultyFs()
+    store = open_store(data_dir, fs, **SMALL)
+    killed_before_it_was_noted(store, fs, tmp_path / "found", commit(7, 1103))
+    shutil.rmtree(tmp_path / "found" / "kv")
+    store = open_store(tmp_path / "found", **SMALL)
+    assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(7, 1103)]
+    store.close()
+
+
+@pytest.mark.row("P5", "P11")
+def test_what_is_written_where_the_log_went_back_has_not_been_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    store = collected_store(tmp_path / "live", FaultyFs())
+    store_all(store, prewrite(1300, VALUE), fake(1310))
+    end = store.synced_end
+    store_all(store, rollback(1300), prewrite(1320, VALUE), commit(1320, 1325))
+    assert store.synced_end.fid == end.fid
+    assert store.collect({"archive": 1106}, FAR).gc_point == 1106
+    store.close()
+    newest = value_files(tmp_path / "live")[-1]
+    newest.write_bytes(newest.read_bytes()[: end.offset])
+    fs = FaultyFs()
+    store = open_store(tmp_path / "live", fs, **SMALL)
+    killed_before_it_was_noted(store, fs, tmp_path / "found", commit(7, 1103), prewrite(1330, VALUE))
+    shutil.rmtree(tmp_path / "found" / "kv")
+    store = open_store(tmp_path / "found", **SMALL)
+    assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(7, 1103)]
+    store.close()
+
+
+def test_gc_numbers_of_another_release_are_refused_by_name(tmp_path: Path) -> None:
+    open_store(tmp_path).close()
+    path = tmp_path / "pumphouse" / "gc.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"format_version": 3}))
+    with pytest.raises(CorruptionError, match=r"gc.json has format 3, this release reads 1 and 2"):
+        open_store(tmp_path)
 
 
 @pytest.mark.row("P11")

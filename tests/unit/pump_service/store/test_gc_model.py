@@ -167,6 +167,7 @@ class Model:
         kept = {(c.start_ts, c.commit_ts) for c in [*self.store.late(), *self.store.orphans()]}
         needed = {(start, ts) for ts, (start, _) in self.held.items() if ts not in self.accepted}
         assert needed <= kept
+        assert kept <= {(start, ts) for ts, (start, _) in self.held.items()}, "nobody is asked about what was collected"
         for start, ts in needed:
             assert self.store.find(ts) is not None or ts in {c.commit_ts for c in self.store.late()}
             if self.held[ts][1] is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.clock import SYSTEM_CLOCK
-from include.model.position import Pointer
+from include.model.position import ZERO_POINTER, Pointer
 from pump_service.store.block import Block, Entry
 from pump_service.store.collected import CollectedCommits
 from pump_service.store.fs import REAL_FS
@@ -50,7 +50,7 @@ class Bench:
         self.indexer = Indexer(
             index=self.index, valuelog=self.valuelog, pending=self.pending,
             collected=CollectedCommits(REAL_FS, self.directory), clock=SYSTEM_CLOCK, queue_records=1 << 20,
-            gc_point=lambda: 0,
+            gc_point=lambda: 0, judged_end=ZERO_POINTER,
         )  # fmt: skip
         if plain:
             self.indexer.pairing = Plain()  # type: ignore[assignment]
