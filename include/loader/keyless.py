@@ -20,11 +20,14 @@ from include.loader import textrows
 from include.loader.columns import Column
 from include.loader.insert import insert_rows
 from include.loader.target import TargetConnection
+from include.model.table import MysqlType
 from include.schema.ident import qualified, quote
 
 # Last column of a batch: how many copies of the row go.
 COUNT = "pumphouse:count"
 _ROW, _DIGEST = "pumphouse:row", "pumphouse:digest"
+# What can have ON UPDATE CURRENT_TIMESTAMP, which a temporary table takes over from the target's columns.
+_STAMPS = frozenset({MysqlType.TIMESTAMP, MysqlType.DATETIME})
 
 
 def delete_rows(connection: TargetConnection, db: str, table: str, batches: Sequence[pa.RecordBatch]) -> None:
@@ -70,7 +73,9 @@ def _fill(connection: TargetConnection, gone: str, target: str, rows: pa.Table, 
     )
     for batch in numbered.to_batches():
         insert_rows(connection, gone, batch)
-    connection.execute(f"UPDATE {gone} SET {quote(_DIGEST)} = {_digest(gone, columns)}")
+    # A column that is assigned, also to itself, is left alone by its ON UPDATE.
+    kept = "".join(f", {quote(c.name)} = {quote(c.name)}" for c in columns if c.tp in _STAMPS)
+    connection.execute(f"UPDATE {gone} SET {quote(_DIGEST)} = {_digest(gone, columns)}{kept}")
 
 
 def _digest(side: str, columns: list[Column]) -> str:

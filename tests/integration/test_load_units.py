@@ -291,3 +291,39 @@ def test_a_table_without_a_key_loses_exactly_so_many_copies_compared_byte_by_byt
     with pytest.raises(RowRejected, match="lacks 2 of the rows"):
         apply_unit(connection, claim, head(0, key=(), epoch=1), [gone])
     assert connection.value("SELECT COUNT(*) FROM d.t") == 4
+
+
+@pytest.mark.row("L4", "L6")
+def test_rows_without_a_key_go_and_change_where_columns_have_on_update_current_timestamp(
+    target: tuple[TargetConnection, Claim],
+) -> None:
+    connection, claim = target
+    connection.execute(
+        "CREATE TABLE d.t (a INT, ts TIMESTAMP NULL ON UPDATE CURRENT_TIMESTAMP,"
+        " ts6 TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),"
+        " dt DATETIME DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,"
+        " dt3 DATETIME(3) NULL ON UPDATE CURRENT_TIMESTAMP(3))"
+    )
+
+    def rows(*values: tuple[int | None, str | None, str, str | None, str | None]) -> pa.RecordBatch:
+        a, ts, ts6, dt, dt3 = (list(each) for each in zip(*values, strict=True))
+        return batch(
+            a=(MysqlType.LONG, pa.int64(), a),
+            ts=(MysqlType.TIMESTAMP, pa.large_string(), ts),
+            ts6=(MysqlType.TIMESTAMP, pa.large_string(), ts6),
+            dt=(MysqlType.DATETIME, pa.large_string(), dt),
+            dt3=(MysqlType.DATETIME, pa.large_string(), dt3),
+        )
+
+    full = (1, "2026-03-29 02:30:00", "2026-03-29 02:30:00.123456", "2001-01-01 00:00:00", "2026-11-21 07:30:00.500")
+    nulls = (1, None, "2026-03-29 02:30:00.000001", None, None)
+    zero = (None, "0000-00-00 00:00:00", "0000-00-00 00:00:00.000000", "0000-00-00 00:00:00", None)
+    later = (2, "2026-04-01 00:00:00", "2026-04-01 00:00:00.654321", None, "2026-04-01 00:00:00.001")
+    assert apply_unit(connection, claim, head(1, key=()), [rows(full, full, full, nulls, nulls, zero)])
+    gone = rows(full, nulls, zero).append_column(pa.field(COUNT, pa.int64()), pa.array([2, 1, 1]))
+    assert apply_unit(connection, claim, head(0, key=(), epoch=1), [gone])
+    assert apply_unit(connection, claim, head(1, key=(), epoch=1), [rows(later)])
+    found = connection.query(
+        "SELECT a, CAST(ts AS CHAR), CAST(ts6 AS CHAR), CAST(dt AS CHAR), CAST(dt3 AS CHAR) FROM d.t"
+    )
+    assert sorted(found, key=repr) == sorted([full, nulls, later], key=repr)
