@@ -284,7 +284,7 @@ class MadeSource:
             attempt=attempt,
             ts=at,
             schema_version=self.schema_version,
-            pumps=(self._pump(at),),
+            pumps=self._pumps(at),
             ddl=ddl,
             base=tables,
         )
@@ -343,7 +343,7 @@ class MadeSource:
             end=end,
             fence=Tso(end + 1),
             previous=digest,
-            pumps=(self._pump(end),),
+            pumps=self._pumps(end),
             segments=tuple(segments),
             ddl=write_jobs(self.archive.store, layout.ddl_key(start, end, attempt), jobs) if jobs else None,
         )
@@ -364,8 +364,11 @@ class MadeSource:
             for name, held in self.tables.items()
         }
 
-    def _pump(self, reached: Tso) -> PumpEntry:
-        return PumpEntry(node_id="pump-0", incarnation="i", start_count=1, state="online", reached=reached)
+    def _pumps(self, reached: Tso) -> tuple[PumpEntry, ...]:
+        return tuple(
+            PumpEntry(node_id=f"pump-{n}", incarnation="i", start_count=1, state="online", reached=reached)
+            for n in range(2)
+        )
 
 
 class _OpenTxn:

@@ -1,0 +1,246 @@
+"""Random orders of everything that happens to an archive and a target; after each the target equals the source.
+
+Windows with random DML and DDL are published between the steps of loads, restores, schema rebuilds and verifications,
+each of which may be killed at any call of the archive's store or of the target. Whoever was killed is run again, as a
+scheduler does, and nobody's hand is needed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from include.archive.verify import verify
+from include.loader.target import TargetConnection
+from include.model.table import MysqlType
+from include.model.tso import Tso
+from include.objectstore.file import FileStore
+from include.settings import Settings
+from spark_tasks.jobs import load, restore, schema
+from tests.support.madearchive import MadeSource, column, target_rows
+
+STORE_CALLS = ("get", "get_file", "list", "size", "put", "put_if_absent")
+TARGET_CALLS = ("execute", "query", "load_local")
+ROUNDS = 10
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing below catches it, and a connection that it falls on is gone."""
+
+
+class Seam:
+    """Every call of the store and of the target; before a chosen one a window is published, at another one all ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.until_kill = self.until_publish = 0
+        self.publish: Callable[[], None] = lambda: None
+        self._inside = False
+        for owner, names in ((FileStore, STORE_CALLS), (TargetConnection, TARGET_CALLS)):
+            for name in names:
+                monkeypatch.setattr(owner, name, self._watched(getattr(owner, name)))
+
+    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self_: Any, *args: Any, **more: Any) -> Any:
+            if not self._inside:
+                self._step(self_)
+            return original(self_, *args, **more)
+
+        return call
+
+    def _step(self, on: Any) -> None:
+        self.until_publish -= 1
+        if self.until_publish == 0:
+            self._inside = True
+            self.publish()
+            self._inside = False
+        self.until_kill -= 1
+        if self.until_kill == 0:
+            if isinstance(on, TargetConnection):
+                on._connection._force_close()
+            raise Killed
+
+    def off(self) -> None:
+        """Nothing happens from here on."""
+        self.until_kill = self.until_publish = 0
+
+
+class World:
+    """One source, its archive, one target, one generator of what happens."""
+
+    def __init__(self, source: MadeSource, settings: Settings, target: TargetConnection, seed: int) -> None:
+        self.source, self.settings, self.target = source, settings, target
+        self.rng = random.Random(seed)
+        self.number = 0
+        self.kills = self.published = 0
+        self.marks: list[tuple[Tso, Any]] = []
+        for _ in range(3):
+            self.create()
+        self.write(6)
+        at = source.genesis()
+        self.marks.append((at, source.snapshot()))
+
+    # -- the source
+
+    def create(self) -> None:
+        self.number += 1
+        name = f"t{self.number}"
+        keyed = self.rng.random() < 0.7
+        columns = [column(1, "id", flag=3 if keyed else 0), column(2, "s", MysqlType.VARCHAR), column(3, "n")]
+        self.source.create_table(name, columns, pk_is_handle=keyed)
+
+    def write(self, transactions: int) -> None:
+        rng, source = self.rng, self.source
+        for _ in range(transactions):
+            with source.txn() as t:
+                for name in rng.sample(sorted(source.tables), min(2, len(source.tables))):
+                    self._change(t, name)
+
+    def _change(self, t: Any, name: str) -> None:
+        rng, held = self.rng, self.source.tables[name]
+        known = sorted(held.rows)
+        names = [c.name for c in held.info.public_columns if c.name not in ("id", "s")]
+        if known and rng.random() < 0.3:
+            t.delete(name, rng.choice(known))
+        elif known and rng.random() < 0.5:
+            moved = {"id": max(known) + 1} if held.info.pk_is_handle and rng.random() < 0.2 else {}
+            t.update(name, rng.choice(known), s=rng.choice([None, b"upd", b"\t\\"]), **moved)
+        else:
+            values = {each: rng.randrange(100) for each in names}
+            id_ = max(known, default=0) + 1 if held.info.pk_is_handle else rng.randrange(3)
+            t.insert(name, id=id_, s=rng.choice([b"a", b"A ", None]), **values)
+
+    def change_schema(self) -> None:
+        rng, source = self.rng, self.source
+        name = rng.choice(sorted(source.tables))
+        held = source.tables[name]
+        extra = [c for c in held.info.public_columns if c.id > 3]
+        kind = rng.choice(["add", "add", "drop column", "create", "drop", "truncate", "rename"])
+        if kind == "drop column" and extra:
+            source.drop_column(name, extra[0].name)
+        elif kind == "drop" and len(source.tables) > 2:
+            source.drop_table(name)
+        elif kind == "truncate":
+            source.truncate(name)
+        elif kind == "rename":
+            self.number += 1
+            source.rename_table(name, f"r{self.number}")
+        elif kind == "create":
+            self.create()
+        else:
+            self.number += 1
+            source.add_column(name, column(10 + self.number, f"c{self.number}", default="5", origin_default="5"))
+
+    def publish(self) -> None:
+        """A window, most often with DDL in it."""
+        self.published += 1
+        self.write(self.rng.randrange(4))
+        for _ in range(self.rng.choice([0, 1, 1, 2])):
+            self.change_schema()
+            self.write(self.rng.randrange(3))
+        self.marks.append((Tso(self.source.tick()), self.source.snapshot()))
+        self.write(self.rng.randrange(3))
+        self.marks.append((self.source.cut(), self.source.snapshot()))
+
+    # -- what is run
+
+    def load(self) -> None:
+        load.run(self.settings, run_id="scheduler")
+
+    def restore(self) -> None:
+        at, rows = self.chosen
+        restore.run(self.settings, target=self.settings.target, to=at, dry_run=False, run_id="scheduler")
+        assert target_rows(self.target) == rows
+
+    def rebuild(self) -> None:
+        schema.run(self.settings)
+
+    def verify(self) -> None:
+        report = verify(self.source.archive)
+        assert report.sound, report.problems
+
+    def until_done(self, seam: Seam, run: Callable[[], None]) -> None:
+        """Run, killed now and then while windows go on, until it ends by itself."""
+        self.chosen = self.rng.choice(self.marks)
+        for turn in range(50):
+            seam.until_kill = self.rng.randrange(1, 60 + 40 * turn) if self.rng.random() < 0.6 else 0
+            seam.until_publish = self.rng.randrange(1, 80) if self.rng.random() < 0.6 else 0
+            try:
+                run()
+            except Killed:
+                self.kills += 1
+                continue
+            finally:
+                seam.off()
+            return
+        raise AssertionError("killed too often")
+
+
+def happen(source: MadeSource, settings: Settings, target: TargetConnection, seam: Seam, seed: int) -> World:
+    """One random order from one seed."""
+    world = World(source, settings, target, seed)
+    seam.publish = world.publish
+    for _ in range(ROUNDS):
+        what = world.rng.choice(["publish", "publish", "load", "load", "restore", "rebuild", "verify"])
+        if what == "publish":
+            world.publish()
+        else:
+            world.until_done(seam, getattr(world, what))
+    world.load()
+    assert target_rows(target) == source.snapshot()
+    assert target.value("SELECT ts FROM pumphouse.checkpoint") == source.archive.end()
+    assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
+    world.rebuild()
+    world.verify()
+    return world
+
+
+@pytest.fixture
+def seam(monkeypatch: pytest.MonkeyPatch) -> Seam:
+    return Seam(monkeypatch)
+
+
+def fresh(target: TargetConnection, source: MadeSource) -> None:
+    for name in ("d", "pumphouse"):
+        target.execute(f"DROP DATABASE IF EXISTS {name}")
+    source.begin_anew()
+
+
+@pytest.mark.row("A1", "A4", "L6", "R1", "S1")
+@pytest.mark.parametrize("seed", range(6))
+def test_after_any_order_of_windows_loads_kills_and_restores_the_target_equals_the_source(
+    source: MadeSource, settings: Settings, target: TargetConnection, seam: Seam, seed: int
+) -> None:
+    happen(source, settings, target, seam, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.row("A1", "A4", "L6", "R1", "S1")
+@pytest.mark.parametrize("part", range(6))
+def test_three_hundred_random_orders(
+    source: MadeSource,
+    settings: Settings,
+    target: TargetConnection,
+    seam: Seam,
+    part: int,
+    record_property: Callable[[str, object], None],
+) -> None:
+    first = random.SystemRandom().randrange(1 << 30)
+    record_property("seeds", f"{first} to {first + 49}")
+    kills = published = 0
+    for seed in range(first, first + 50):
+        fresh(target, source)
+        try:
+            world = happen(source, settings, target, seam, seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        kills += world.kills
+        published += world.published
+    record_property("rounds", 50)
+    record_property("part", part)
+    record_property("kills", kills)
+    record_property("windows", published)
