@@ -316,8 +316,8 @@ class Indexer:
         orphan = not waited and (start == 0 or self._pointer_of(start) is None)
         if self._replaying and not waited and commit <= self._gc_point():
             if pointer >= self._judged_end:
-                # GC frees no prewrite before its commit was judged, so it took none from this one. The GC point had been
-                # published when it came, be it by a fake that is on no file.
+                # GC frees no prewrite before its commit was judged, so it took none from this one. The GC point had
+                # been published when it came, be it by a fake that is on no file.
                 published = max(published, Tso(self._gc_point()))
             elif orphan and not self._pending.knows(start, commit):
                 # Collected: consumers have it, its prewrite went with its file. Its own key did not have to go: it may
