@@ -67,8 +67,8 @@ bench: $(STAMP) system ## Benchmarks (ONLY=<name prefix> for a part)
 campaign: $(STAMP) system ## What takes long; adds to docs/reliability.json
 	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest tests -q -m slow --ignore tests/bench
 
-demo: $(STAMP) system ## The whole product on this machine, checked from end to end (KEEP=1 leaves it running)
-	$(BIN)/pumphouse demo run $(if $(KEEP),--keep)
+demo: $(STAMP) system ## The whole product on this machine, checked from end to end (KEEP=1 leaves it running, SEED=N repeats a kill)
+	$(BIN)/pumphouse demo run $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))
 
 up: $(STAMP) system ## The same stack to stay, with the UI
 	$(BIN)/pumphouse demo up

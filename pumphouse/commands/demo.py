@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import sys
 from collections.abc import Iterator
@@ -47,9 +48,12 @@ def _end_on_sigterm() -> None:
 @click.option("--keep", is_flag=True, help="Leave everything running at the end; `pumphouse demo down` ends it.")
 @click.option("--transactions", default=20_000, show_default=True, help="At least so many.")
 @click.option("--rate", default=140.0, show_default=True, help="Transactions a second.")
-@click.option("--limit-s", default=570.0, show_default=True, help="Give up when it takes longer.")
+@click.option("--limit-s", default=1800.0, show_default=True, help="Give up when it takes longer.")
+@click.option("--seed", type=int, help="Where loads are held and killed: that of an earlier run. [default: a new one]")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def run(build: Path, keep: bool, transactions: int, rate: float, limit_s: float, as_json: bool) -> None:
+def run(
+    build: Path, keep: bool, transactions: int, rate: float, limit_s: float, seed: int | None, as_json: bool
+) -> None:
     """Run everything for some minutes and check it from end to end; exit code 0 only when all of it holds."""
     from pumphouse.demo.run import Demo, DemoSize, summary, write_up
     from pumphouse.demo.say import Say
@@ -67,16 +71,23 @@ def run(build: Path, keep: bool, transactions: int, rate: float, limit_s: float,
         stack.clear()
         done = False
         try:
-            size = DemoSize(transactions=transactions, rows=int(transactions * 7.5), rate=rate, limit_s=limit_s)
+            size = DemoSize(
+                transactions=transactions,
+                rows=int(transactions * 7.5),
+                rate=rate,
+                limit_s=limit_s,
+                seed=secrets.randbelow(1_000_000) if seed is None else seed,
+            )
             outcome = Demo(stack, say, size).run()
             done = True
         finally:
             if done and keep:
                 write_up(stack, up_file)
             else:
+                if not done:
+                    say(f"what each process said: {stack.supervisor.run_dir}; each task: {stack.airflow.home / 'logs'}")
                 say("ending every process …")
-                left = stack.stop()
-                del left
+                stack.stop()
     rows = summary(outcome, say.elapsed_s)
     if as_json:
         click.echo(json.dumps({name: str(value) for name, value in rows}, indent=2))

@@ -1,11 +1,9 @@
-"""What the demo asks of Airflow while its DAGs run, and how it kills a load in the middle."""
+"""What the demo asks of Airflow while its DAGs run."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import psutil
@@ -14,7 +12,7 @@ import pymysql
 from include.model.tso import Tso
 from pumphouse.stack.airflow_api import AirflowApi
 from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.supervisor import StackError, Supervisor, descendants
+from pumphouse.stack.supervisor import Supervisor, descendants
 
 SNAPSHOT, SCHEMA, LOAD, GC, RESTORE, APPLY = (
     "binlog_snapshot", "binlog_schema", "binlog_load", "pump_gc", "binlog_restore", "binlog_apply",
@@ -38,6 +36,18 @@ def failure(api: AirflowApi, dag_id: str, run_id: str) -> str:
     return "no task failed"
 
 
+def scheduled_windows(api: AirflowApi) -> int:
+    """How many scheduled runs have committed a window."""
+    runs = [run for run in api.runs(SNAPSHOT) if run["run_type"] == "scheduled" and run["state"] == "success"]
+    return sum(api.result(SNAPSHOT, run["dag_run_id"], "commit") is not None for run in runs)
+
+
+def span(run: dict[str, Any]) -> tuple[float, float]:
+    """When an ended run began and ended, in seconds since the epoch."""
+    began, ended = (datetime.fromisoformat(run[name]).timestamp() for name in ("start_date", "end_date"))
+    return began, ended
+
+
 def read_checkpoint(target: Dsn, task: str = "main") -> Tso:
     """How far a target is; 0 before its first load."""
     connection = target.connect(autocommit=True)
@@ -52,83 +62,10 @@ def read_checkpoint(target: Dsn, task: str = "main") -> Tso:
         connection.close()
 
 
-class LoadKiller(threading.Thread):
-    """Kills the driver of a Spark load (``kill -9``), once units of it are applied and others are not."""
-
-    def __init__(self, supervisor: Supervisor, api: AirflowApi, target: Dsn, told: Callable[[str], None]) -> None:
-        super().__init__(name="load-killer", daemon=True)
-        self._supervisor = supervisor
-        self._api = api
-        self._target = target
-        self._told = told
-        self._done = threading.Event()
-        self.killed: dict[str, Any] | None = None
-
-    def stop(self) -> None:
-        """Give up."""
-        self._done.set()
-        self.join()
-
-    def run(self) -> None:
-        """Watch the target's plan and units."""
-        while not self._done.wait(0.05):
-            with suppress(pymysql.MySQLError, StackError, psutil.Error):
-                if self._look():
-                    return
-
-    def _look(self) -> bool:
-        connection = self._target.connect(autocommit=True)
-        try:
-            with connection.cursor() as cursor:
-                while not self._done.is_set():
-                    cursor.execute("SELECT task, number FROM pumphouse.plan WHERE state = 'open'")
-                    plan = cursor.fetchone()
-                    cursor.execute("SELECT COUNT(*) FROM pumphouse.applied")
-                    applied = int((cursor.fetchone() or (0,))[0])
-                    if plan and applied > 0:
-                        if self._kill(applied):
-                            return True
-                        self._done.wait(0.2)
-                    else:
-                        self._done.wait(0.02)
-        finally:
-            connection.close()
-        return False
-
-    def _kill(self, applied: int) -> bool:
-        for run in self._api.runs(LOAD):
-            if run["state"] != "running":
-                continue
-            for task in self._api.tasks(LOAD, run["dag_run_id"]):
-                # A task's process has the id of its instance in its title; other sessions (schema) go on.
-                drivers = [pair for pair in spark_drivers(self._supervisor) if task["id"] in _title(pair[0])]
-                if task["state"] == "running" and drivers:
-                    for python, java in drivers:
-                        python.kill()
-                        with suppress(psutil.Error):
-                            java.kill()
-                    self.killed = {"run": run["dag_run_id"], "applied": applied, "at": time.time()}
-                    self._told(f"killed the Spark load of {run['dag_run_id']} with {applied} units applied (kill -9)")
-                    return True
-        return False
-
-
-def spark_drivers(supervisor: Supervisor) -> list[tuple[psutil.Process, psutil.Process]]:
-    """(Python driver, JVM) of every Spark session under Airflow's scheduler."""
-    found = []
+def task_process(supervisor: Supervisor, task_id: str) -> psutil.Process | None:
+    """The process in which Airflow runs a try of a task; it has the id of the task instance in its title."""
     for process in descendants(supervisor, "airflow-scheduler"):
         with suppress(psutil.Error):
-            if "java" in process.name():
-                parent = process.parent()
-                while parent is not None and "python" not in (parent.exe() or ""):
-                    parent = parent.parent()
-                if parent is not None:
-                    found.append((parent, process))
-    return found
-
-
-def _title(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+            if " ".join(process.cmdline()).strip() == f"airflow worker -- {task_id}":
+                return process
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,17 +24,24 @@ from include.settings import Settings
 from pumphouse.demo import airflow_watch as watch
 from pumphouse.demo.beginning import prepare
 from pumphouse.demo.dump import SourceDump
+from pumphouse.demo.first_load import Held, Killed, LoadWatch
 from pumphouse.demo.freed import FileKeeper, FreedCheck, check_freed, window_of
 from pumphouse.demo.marks import Mark, take_mark
+from pumphouse.demo.points import choose
 from pumphouse.demo.say import Say
-from pumphouse.demo.scenario import WHILE_RUNNING
+from pumphouse.demo.scenario import IN_FIRST_LOAD, WHILE_RUNNING
 from pumphouse.demo.workload import Workload
 from pumphouse.diff.compare import DiffReport, compare, user_schemas
 from pumphouse.stack.local import LocalStack
 from pumphouse.stack.supervisor import StackError
 
 RESTORE_CONNECTION = "pumphouse_restore"
-KERNELS = "kernels"
+# Compiled once, beside everything else, where this copy of the code has no cache of them yet.
+PUMP_KERNELS, BATCH_KERNELS = "kernels-pump", "kernels-batch"
+_KERNELS = {
+    PUMP_KERNELS: "from pump_service.compiler import compile_apart; compile_apart()",
+    BATCH_KERNELS: "from include.codec.warm import warm; warm(); from spark_tasks.daemon import warm; warm()",
+}
 
 
 class DemoFailed(StackError):
@@ -50,10 +58,12 @@ class DemoSize:
     windows: int = 3
     rate: float = 140.0
     """Transactions a second, all writers together."""
-    workload_s: float = 165.0
+    workload_s: float = 140.0
     """Over so long the DDLs, the kill and the mark are spread; the writers go on until all counts are reached."""
-    limit_s: float = 540.0
-    """A part that waits gives up when the demo has run so long."""
+    limit_s: float = 1800.0
+    """A part that waits gives up when the demo has run so long: some times what a busy machine takes."""
+    seed: int = 0
+    """Chooses where the first load is held, and where a load is killed."""
 
 
 @dataclass(slots=True)
@@ -67,7 +77,8 @@ class Outcome:
     windows: int = 0
     scheduled_windows: int = 0
     load_tries: int = 0
-    killed_units: int = 0
+    held: Held | None = None
+    killed: Killed | None = None
     rows_compared: int = 0
     tables_compared: int = 0
     freed: FreedCheck | None = None
@@ -75,7 +86,6 @@ class Outcome:
     mark: Mark | None = None
     mark_window: tuple[Tso, Tso] | None = None
     restored: DiffReport | None = None
-    retried_run: str = ""
 
 
 class Demo:
@@ -87,12 +97,16 @@ class Demo:
         self.size = size
         self.workload = Workload(stack, rate=size.rate)
         self.outcome = Outcome()
-        self.killer: watch.LoadKiller | None = None
+        self.loads: LoadWatch | None = None
         self._opened: Archive | None = None
         self.keeper = FileKeeper(stack.pumps, stack.directory / "kept")
 
     def run(self) -> Outcome:
         """All steps, in order."""
+        hold, kill = choose(self.size.seed)
+        self.say(
+            f"seed {self.size.seed} (`--seed` repeats it): the first load is held where {hold}, killed where {kill}"
+        )
         with ThreadPoolExecutor(1) as pool:
             self._start_kernels()
             self._start_stores()
@@ -114,9 +128,13 @@ class Demo:
     # Beginning
 
     def _start_kernels(self) -> None:
-        """Compile the kernels once, beside everything else, where this copy of the code has no cache of them yet."""
-        code = "from include.codec.warm import warm; warm(); from spark_tasks.daemon import warm; warm()"
-        self.stack.supervisor.start(KERNELS, [sys.executable, "-c", code])
+        for name, code in _KERNELS.items():
+            self.stack.supervisor.start(name, [sys.executable, "-c", code])
+
+    def _wait_for_kernels(self, name: str) -> None:
+        # Whoever finds none compiles them itself: several at once, each for itself.
+        alive = self.stack.supervisor.alive
+        self._wait(lambda: not alive(name), "the kernels to be compiled", workload=False)
 
     def _start_stores(self) -> None:
         self.stack.start_stores()
@@ -126,6 +144,7 @@ class Demo:
     def _start_source(self) -> None:
         rows = prepare(self.workload.directory, self.stack.dsn("source"), self.stack.cluster)
         self.say(f"source: 12 tables in 2 databases, {rows:,} rows in them before there is any binlog")
+        self._wait_for_kernels(PUMP_KERNELS)
         self.stack.start_pumps()
         self.keeper.start()
         self.say(f"Pumps: {', '.join(f'{pump.node_id} on {pump.addr}' for pump in self.stack.pumps)}")
@@ -135,9 +154,8 @@ class Demo:
         self.say(f"writers: {names}, all at once")
 
     def _begin_archive(self) -> None:
-        supervisor = self.stack.supervisor
-        self._wait(lambda: not supervisor.alive(KERNELS), "the kernels to be compiled", limit_s=180)
-        self._wait(lambda: self.workload.counts()["transactions"] >= 50, "the first transactions", limit_s=60)
+        self._wait_for_kernels(BATCH_KERNELS)
+        self._wait(lambda: self.workload.counts()["transactions"] >= 50, "the first transactions")
         settings = self._settings()
         dump = SourceDump(self.workload.directory, self.stack.dsn("source"))
         with closing(dump):
@@ -159,30 +177,36 @@ class Demo:
 
     def _work(self) -> Tso:
         """Everything that happens while the writers write; returns a TSO above all of it."""
-        size, began = self.size, time.monotonic()
+        size, began, api = self.size, time.monotonic(), self.stack.airflow.api()
         self.workload.start_ddl(WHILE_RUNNING, size.workload_s, lambda name: self.say(f"DDL: {name}"))
-        killer = watch.LoadKiller(self.stack.supervisor, self.stack.airflow.api(), self.stack.dsn("target"), self.say)
-        self.killer = killer
-        killer.start()
+        loads = self.loads = LoadWatch(
+            self.stack.supervisor,
+            api,
+            self.stack.dsn("target"),
+            choose(size.seed),
+            publish=self._publish_ddl,
+            told=self.say,
+        )
+        loads.start()
         try:
+            self._until(began + size.workload_s * 0.15)
+            # Some DDLs are in it; the schedule would make it at the full minute.
+            api.trigger(watch.SNAPSHOT)
             self._until(began + size.workload_s * 0.3)
             self._kill_pump()
             self._until(began + size.workload_s * 0.55)
             self._mark()
             self._until(began + size.workload_s)
-            self.workload.wait_ddl(120)
-            self._wait(self._enough, "transactions, windows and the killed load", poll_s=1.0)
+            self.workload.wait_ddl(self._left_s())
+            self._wait(self._enough, "transactions, scheduled windows and the killed load", poll_s=1.0)
         finally:
-            killer.stop()
+            loads.stop()
         self.workload.stop_writers()
         end = self.stack.cluster.tso()
         self.outcome.counts = self.workload.counts()
         self.outcome.added_ms = self.workload.added_ms()
         self.outcome.ddls = [name for name, _ in self.workload.ddl_done]
-        if killer.killed is None:
-            raise DemoFailed("no Spark load could be killed in the middle: none was seen with units applied")
-        self.outcome.killed_units = killer.killed["applied"]
-        self.outcome.retried_run = killer.killed["run"]
+        self.outcome.held, self.outcome.killed = loads.held, loads.killed
         counts = self.outcome.counts
         self.say(f"writers ended: {counts['transactions']:,} transactions, {counts['rows']:,} row changes")
         return end
@@ -190,10 +214,23 @@ class Demo:
     def _enough(self) -> bool:
         return (
             self._written()
-            and self.killer is not None
-            and self.killer.killed is not None
-            and len(self._archive().chain()) >= self.size.windows - 1
+            and self.loads is not None
+            and self.loads.done
+            and watch.scheduled_windows(self.stack.airflow.api()) >= self.size.windows
         )
+
+    def _publish_ddl(self, over: threading.Event) -> tuple[int, ...]:
+        """Publish a window with DDL, now; the ends of such windows that came meanwhile. Runs in the watch's thread."""
+        archive, api = self._new_archive(), self.stack.airflow.api()
+        before = archive.end()
+        self.workload.run_ddl(IN_FIRST_LOAD, lambda name: self.say(f"DDL while the first load stands still: {name}"))
+        time.sleep(1.0)  # for rows in the new shapes
+        end = self.stack.cluster.tso()
+        api.trigger(watch.SNAPSHOT)
+        while archive.end() < end:
+            if over.wait(0.25):
+                raise DemoFailed("the demo gave up")
+        return tuple(int(m.end) for m in archive.chain() if m.end > before and m.ddl is not None and m.ddl.jobs)
 
     def _written(self) -> bool:
         """Whether the writers have done their part; then they go on at a walk."""
@@ -222,6 +259,7 @@ class Demo:
 
     def _wait_for_target(self, end: Tso) -> None:
         target = self.stack.dsn("target")
+        self.stack.airflow.api().trigger(watch.SNAPSHOT)
         self._wait(lambda: self._archive().end() >= end, "the last snapshot window", workload=False, poll_s=1.0)
         self.say(f"the archive reaches {show(self._archive().end())}: {len(self._archive().chain())} windows")
         self._wait(lambda: watch.read_checkpoint(target) >= end, "the target to be loaded", workload=False, poll_s=0.5)
@@ -273,7 +311,7 @@ class Demo:
             {"to": str(int(mark.ts)), "target": RESTORE_CONNECTION, "dry_run": False, "confirm": RESTORE_CONNECTION},
         )
         self.say(f"restore to the mark, in the middle of window ({show(window[0])}, {show(window[1])}]: {run_id}")
-        run = api.wait_for_run(watch.RESTORE, run_id, timeout_s=max(60.0, self.size.limit_s - self.say.elapsed_s))
+        run = api.wait_for_run(watch.RESTORE, run_id, timeout_s=self._left_s())
         if run["state"] != "success":
             raise DemoFailed(f"the restore failed: {watch.failure(api, watch.RESTORE, run_id)}")
         report = compare(self.stack.dsn("source"), self.stack.dsn("restore"), schemas=mark.schemas, views=False)
@@ -288,24 +326,32 @@ class Demo:
     def _count_runs(self) -> None:
         api, outcome = self.stack.airflow.api(), self.outcome
         outcome.windows = len(self._archive().chain())
-        runs = [run for run in api.runs(watch.SNAPSHOT) if run["run_type"] == "scheduled" and run["state"] == "success"]
-        done = [run for run in runs if api.result(watch.SNAPSHOT, run["dag_run_id"], "commit") is not None]
-        outcome.scheduled_windows = len(done)
+        outcome.scheduled_windows = watch.scheduled_windows(api)
         outcome.gc_reports = sum(run["state"] == "success" for run in api.runs(watch.GC))
-        tasks = api.tasks(watch.LOAD, outcome.retried_run)
-        outcome.load_tries = max(int(task["try_number"]) for task in tasks)
+        tasks = api.tasks(watch.LOAD, outcome.killed.run) if outcome.killed else []
+        outcome.load_tries = max((int(task["try_number"]) for task in tasks), default=0)
         retried = all(task["state"] == "success" for task in tasks) and outcome.load_tries >= 2
         problems = {
-            f"{len(done)} scheduled snapshot windows": len(done) >= self.size.windows,
+            f"{outcome.scheduled_windows} scheduled snapshot windows": outcome.scheduled_windows >= self.size.windows,
             f"{outcome.counts['transactions']} transactions": outcome.counts["transactions"] >= self.size.transactions,
             f"{outcome.counts['rows']} row changes": outcome.counts["rows"] >= self.size.rows,
             f"{len(outcome.ddls)} DDLs": len(outcome.ddls) >= self.size.ddls and len(set(outcome.ddls)) >= 10,
             f"the killed load had {outcome.load_tries} tries": retried,
+            "no window with DDL was published while the first load ran": self._published_in_first_load(),
         }
         wrong = [text for text, holds in problems.items() if not holds]
         wrong += watch.failed_runs(api)
         if wrong:
             raise DemoFailed("; ".join(wrong))
+
+    def _published_in_first_load(self) -> bool:
+        """Whether the archive has a window with DDL that came between begin and end of the first load."""
+        held, (first, *_) = self.outcome.held, self.stack.airflow.api().runs(watch.LOAD)
+        if held is None or first["dag_run_id"] != held.run or first["state"] != "success":
+            return False
+        began, ended = watch.span(first)
+        with_ddl = {int(m.end) for m in self._archive().chain() if m.ddl is not None and m.ddl.jobs}
+        return began < held.began and held.ended < ended and bool(held.windows) and with_ddl.issuperset(held.windows)
 
     # Parts
 
@@ -314,10 +360,13 @@ class Demo:
 
     def _archive(self) -> Archive:
         if self._opened is None:
-            settings = self._settings()
-            cluster_id = self.stack.cluster.cluster_id()
-            self._opened = Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
+            self._opened = self._new_archive()
         return self._opened
+
+    def _new_archive(self) -> Archive:
+        settings = self._settings()
+        cluster_id = self.stack.cluster.cluster_id()
+        return Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
 
     def _compare(self, name: str) -> DiffReport:
         copies = set(self.outcome.mark.schemas) if self.outcome.mark else set()
@@ -334,28 +383,37 @@ class Demo:
     def _until(self, moment: float) -> None:
         self._wait(lambda: time.monotonic() >= moment, "")
 
-    def _wait(
-        self,
-        ready: Callable[[], bool],
-        what: str,
-        *,
-        workload: bool = True,
-        limit_s: float | None = None,
-        poll_s: float = 0.25,
-    ) -> None:
+    def _left_s(self) -> float:
+        return max(60.0, self.size.limit_s - self.say.elapsed_s)
+
+    def _wait(self, ready: Callable[[], bool], what: str, *, workload: bool = True, poll_s: float = 0.25) -> None:
         """Wait, showing progress every ten seconds and looking after everything that runs."""
-        limit = time.monotonic() + (limit_s or max(30.0, self.size.limit_s - self.say.elapsed_s))
+        limit = time.monotonic() + self._left_s()
         shown = time.monotonic()
         while not ready():
             if workload:
                 self.workload.check()
+            if self.loads is not None:
+                self.loads.check()
             if time.monotonic() - shown >= 10:
                 shown = time.monotonic()
                 self.say(self._progress(what))
                 self._written()
+                self._require_no_failed_run()
             if time.monotonic() > limit:
-                raise DemoFailed(f"waited too long for {what}; {self._progress('')}{self._troubles()}")
+                raise DemoFailed(f"waited too long for {what}; {self._progress('')}")
             time.sleep(poll_s)
+
+    def _require_no_failed_run(self) -> None:
+        """A run that has failed has had all its tries: nothing that is waited for would come."""
+        if self.loads is None:
+            return  # Airflow has not started
+        try:
+            failed = watch.failed_runs(self.stack.airflow.api())
+        except (StackError, OSError):
+            return  # it is slow to answer; the next look will tell
+        if failed:
+            raise DemoFailed("\n".join(failed))
 
     def _progress(self, what: str) -> str:
         counts = self.workload.counts()
@@ -364,17 +422,11 @@ class Demo:
         text = f"… {counts['transactions']:,} transactions, {counts['rows']:,} row changes, {windows} windows"
         return f"{text}; waiting for {what}" if what else text
 
-    def _troubles(self) -> str:
-        try:
-            failed = watch.failed_runs(self.stack.airflow.api())
-        except (StackError, OSError):
-            return ""
-        return "".join(f"\n{text}" for text in failed)
-
 
 def summary(outcome: Outcome, seconds: float) -> list[tuple[str, object]]:
     """Rows of the table that is printed at the end."""
     counts, mark, freed, restored = outcome.counts, outcome.mark, outcome.freed, outcome.restored
+    held, killed = outcome.held, outcome.killed
     return [
         ("transactions", f"{counts['transactions']:,}"),
         ("row changes", f"{counts['rows']:,}"),
@@ -386,9 +438,10 @@ def summary(outcome: Outcome, seconds: float) -> list[tuple[str, object]]:
         ("snapshot windows", f"{outcome.windows}, {outcome.scheduled_windows} of them scheduled runs of Airflow"),
         ("Pump killed and restarted", "pump-2"),
         (
-            "Spark load killed",
-            f"with {outcome.killed_units} units applied; Airflow's try {outcome.load_tries} ended it",
+            "First load held",
+            f"where {held.where}; {len(held.windows)} windows with DDL came meanwhile" if held else "-",
         ),
+        ("Load killed", f"where {killed.where}; Airflow's try {outcome.load_tries} ended it" if killed else "-"),
         ("target equals source", f"{outcome.tables_compared} tables, {outcome.rows_compared:,} rows"),
         (
             "value-log files freed",

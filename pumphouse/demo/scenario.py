@@ -34,6 +34,12 @@ def _batch(name: str) -> Table:
     return Table(name=name, columns=plain(id="int not null", v="varchar(30)"), primary=("id",))
 
 
+_ARRIVALS = Table(
+    name="arrivals",
+    columns=plain(id="bigint not null", dock="varchar(20)", tons="decimal(9,3)"),
+    primary=("id",),
+)
+
 # In this order, spread over the run. Twenty kinds.
 WHILE_RUNNING: tuple[NamedStep, ...] = (
     NamedStep("create table", ddl.create_table("shop", _VISITS)),
@@ -88,4 +94,14 @@ WHILE_RUNNING: tuple[NamedStep, ...] = (
     NamedStep("create table", ddl.create_table("passing", _batch("scratch"))),
     NamedStep("drop table", ddl.drop_table("depot", "batch_b")),
     NamedStep("drop schema", ddl.drop_schema("passing")),
+)
+
+# At once, while the first load of the target is under way: a load that took the schema of before for these would lose
+# a column, or a table.
+IN_FIRST_LOAD: tuple[NamedStep, ...] = (
+    NamedStep(
+        "add column", ddl.add_column("legacy", "customers", Col(name="tier", type="smallint", null=False, default="3"))
+    ),
+    NamedStep("create table", ddl.create_table("shop", _ARRIVALS)),
+    NamedStep("rename table", ddl.rename_table("legacy", "notes", "remarks")),
 )

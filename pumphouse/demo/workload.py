@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Workload:
         def answers() -> bool:
             return any(is_live(each, time.time()) for each in cluster.resolvers())
 
-        supervisor.wait_until(RESOLVER, answers, timeout_s=60)
+        supervisor.wait_until(RESOLVER, answers, timeout_s=180)
 
     def start_writers(self) -> None:
         """Start the writers; they begin at once."""
@@ -119,32 +120,46 @@ class Workload:
     def stop_writers(self) -> None:
         """End the writers after their transactions under way; their last counts are written."""
         for name in self.writer_names:
-            self.stack.supervisor.stop(name, timeout_s=30)
+            self.stack.supervisor.stop(name, timeout_s=120)
 
     def _start(self, name: str, module: list[str]) -> None:
         environment = {"PUMPHOUSE_DEMO_SOURCE": str(self.stack.dsn("source"))}
         self.stack.supervisor.start(name, [sys.executable, "-m", *module], env=environment)
 
+    def run_ddl(self, steps: Sequence[NamedStep], told: Callable[[str], None]) -> None:
+        """Run these steps now; for any thread."""
+        with self._ddl_engine() as engine:
+            for named in steps:
+                self._run_step(engine, named, told)
+
     def _run_ddl(self, steps: Sequence[NamedStep], over_s: float, told: Callable[[str], None]) -> None:
         began = time.monotonic()
         try:
-            client = PumpClient(self.stack.cluster)
-            engine = DdlEngine(
-                directory=self.directory, source=self.stack.dsn("source"), cluster=self.stack.cluster, client=client
-            )
-            try:
+            with self._ddl_engine() as engine:
                 for number, named in enumerate(steps):
                     due = began + over_s * (number + 0.5) / len(steps)
                     if self._stop_ddl.wait(max(0.0, due - time.monotonic())):
                         return
-                    job = engine.run(named.step, pause_s=1.0)
-                    self.ddl_done.append((named.name, int(job["id"])))
-                    told(named.name)
-            finally:
-                engine.close()
-                client.close()
+                    self._run_step(engine, named, told)
         except BaseException as error:  # noqa: BLE001 - `check` raises it where it is seen
             self.ddl_error = error
+
+    def _run_step(self, engine: DdlEngine, named: NamedStep, told: Callable[[str], None]) -> None:
+        job = engine.run(named.step, pause_s=1.0)
+        self.ddl_done.append((named.name, int(job["id"])))
+        told(named.name)
+
+    @contextmanager
+    def _ddl_engine(self) -> Iterator[DdlEngine]:
+        client = PumpClient(self.stack.cluster)
+        engine = DdlEngine(
+            directory=self.directory, source=self.stack.dsn("source"), cluster=self.stack.cluster, client=client
+        )
+        try:
+            yield engine
+        finally:
+            engine.close()
+            client.close()
 
 
 def application_directory(stack: LocalStack) -> Path:

@@ -171,6 +171,7 @@ WEIGHTS = {
     "customers": 10,
     "ledger": 10,
     "notes": 4,
+    "remarks": 4,
     "accounts": 6,
     "orders": 24,
     "items": 16,
@@ -185,6 +186,7 @@ WEIGHTS = {
     "batch_a": 3,
     "batch_b": 3,
     "scratch": 3,
+    "arrivals": 6,
 }
 
 BEFORE_GENESIS: tuple[Step, ...] = (

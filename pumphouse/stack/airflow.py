@@ -61,7 +61,7 @@ class AirflowServer:
         """A client of its REST API, logged in."""
         return AirflowApi(self.url, USER, self.password)
 
-    def start(self, *, timeout_s: float = 120.0) -> Self:
+    def start(self, *, timeout_s: float = 300.0) -> Self:
         """Make or migrate the database, start all parts, wait until they are healthy and the DAGs are parsed."""
         self.home.mkdir(parents=True, exist_ok=True)
         self._read_identity()
@@ -106,6 +106,10 @@ class AirflowServer:
             "AIRFLOW__API_AUTH__JWT_SECRET": self._secret,
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
             "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            # A busy machine takes many times as long as one with nothing else to do, and is no reason to fail.
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "180",
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",

@@ -48,7 +48,7 @@ class AirflowApi:
         """Texts of DAG files that cannot be read."""
         return [error["stack_trace"] for error in self.call("GET", "/importErrors")["import_errors"]]
 
-    def wait_for_dags(self, wanted: set[str], *, timeout_s: float = 90.0) -> None:
+    def wait_for_dags(self, wanted: set[str], *, timeout_s: float = 300.0) -> None:
         """Wait until these DAGs are parsed."""
         limit = time.monotonic() + timeout_s
         while not wanted <= set(self.dags()):

@@ -171,7 +171,7 @@ class MariaDbServer:
             ],
             env=self._env(),
         )
-        self.supervisor.wait_until(self.name, self._answers, timeout_s=60)
+        self.supervisor.wait_until(self.name, self._answers, timeout_s=180)
 
     def _env(self) -> dict[str, str]:
         # Servers that start side by side trip over each other's temporary tables in a common directory.

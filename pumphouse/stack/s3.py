@@ -60,7 +60,7 @@ class S3Server:
                 self.name, [sys.executable, "-W", "ignore", "-c", code, "-H", "127.0.0.1", "-p", str(self.port)]
             )
             try:
-                self.supervisor.wait_until(self.name, lambda: listening(self.port), timeout_s=60)
+                self.supervisor.wait_until(self.name, lambda: listening(self.port), timeout_s=180)
                 break
             except StackError:
                 if attempt == 4 or "in use" not in self.supervisor.tail(self.name).lower():
