@@ -107,7 +107,7 @@ class LoadWatch(threading.Thread):
     def run(self) -> None:
         """Watch load after load."""
         try:
-            while not self.done and not self._over.wait(0.1):
+            while not self.done and not self._over.wait(0.5):
                 # Airflow may be slow to answer, and a process may end under our hands.
                 with suppress(pymysql.MySQLError, StackError, psutil.Error, OSError):
                     load = self._find()

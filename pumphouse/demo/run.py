@@ -198,7 +198,7 @@ class Demo:
             self._mark()
             self._until(began + size.workload_s)
             self.workload.wait_ddl(self._left_s())
-            self._wait(self._enough, "transactions, scheduled windows and the killed load", poll_s=1.0)
+            self._wait(self._enough, "transactions, scheduled windows and the killed load", poll_s=2.0)
         finally:
             loads.stop()
         self.workload.stop_writers()
@@ -224,7 +224,7 @@ class Demo:
         archive, api = self._new_archive(), self.stack.airflow.api()
         before = archive.end()
         self.workload.run_ddl(IN_FIRST_LOAD, lambda name: self.say(f"DDL while the first load stands still: {name}"))
-        time.sleep(1.0)  # for rows in the new shapes
+        time.sleep(2.0)  # for rows in the new shapes
         end = self.stack.cluster.tso()
         api.trigger(watch.SNAPSHOT)
         while archive.end() < end:
