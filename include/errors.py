@@ -93,7 +93,7 @@ class BadSegment(CorruptionError):
 
 
 class BadManifest(CorruptionError):
-    """A manifest cannot be parsed, has an unknown version, or does not chain."""
+    """A document of the archive is not the one that was written, has an unknown version, or does not chain."""
 
 
 class PumpError(BinlogError):

@@ -1,13 +1,11 @@
 """One archive: genesis, the chain of windows, and what they hold.
 
 The truth is the manifests; everything else is found from them. Nothing here writes except `publish`, which makes a
-window visible, and `hint`.
+window visible, and `write_head`.
 """
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,12 +13,12 @@ import pyarrow as pa
 
 from include.archive import layout
 from include.archive.ddl import ArchivedJob, read_jobs
-from include.archive.document import dump
 from include.archive.genesis import Genesis
+from include.archive.head import Head, missing_head
 from include.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
 from include.archive.publish import put_once
 from include.archive.segment import COLUMNS, read_segment
-from include.errors import BadManifest, ConfigError, CorruptionError, ObjectNotFound
+from include.errors import BadManifest, ConfigError, ObjectNotFound
 from include.model.tso import Tso, show
 from include.objectstore.base import ObjectStore
 from include.objectstore.prefix import PrefixStore
@@ -76,25 +74,34 @@ class Archive:
     # -- windows ------------------------------------------------------------------------------------------------
 
     def chain(self, since: Tso | None = None) -> list[Manifest]:
-        """Windows in order, held against genesis and each other; BadManifest.
+        """Windows from the last one that begins at or below ``since`` on (None = all), in order; BadManifest.
 
-        All of them, or from the one that holds the first commit ts above ``since``; the newest one in any case.
+        So the newest one in any case.
+
+        They are held against each other, against genesis where they begin there, and against HEAD. HEAD is read
+        before the windows are listed: one that is published meanwhile is no fault.
         """
-        genesis = self.genesis()
-        keys = [each.key for each in self.store.list(layout.WINDOWS)]
-        if since is not None:
-            starts = [layout.window_start(key) for key in keys]
-            keys = keys[max(bisect_right(starts, since) - 1, 0) :]
-        manifests = self._read(keys)
-        whole = not manifests or since is None or manifests[0].start == genesis.ts
-        start, digest = (genesis.ts, genesis.sha256) if whole else (manifests[0].start, manifests[0].previous)
-        check_chain(manifests, cluster_id=self.cluster_id, start=start, digest=digest)
-        return manifests
+        head = self.head()
+        keys = self._window_keys()
+        if head is None and keys:
+            raise missing_head(self.url)
+        if head is not None:
+            self._named_by(head)
+        return self._linked(keys, since)
+
+    def listed(self) -> list[Manifest]:
+        """Every window that is there, held against genesis and each other, and not against HEAD; BadManifest.
+
+        What was cut off behind the last does not show: only for the one who knows the end from elsewhere.
+        """
+        return self._linked(self._window_keys(), None)
 
     def last(self) -> Manifest | None:
-        """The newest window, None before the first. Begins at the hint in HEAD and follows the chain from there."""
-        genesis = self.genesis()
-        at = self._hinted() or self._newest_listed()
+        """The newest window, None before the first: from the one that HEAD names along the chain; BadManifest."""
+        genesis, head = self.genesis(), self.head()
+        if head is None and self._window_keys():
+            raise missing_head(self.url)
+        at = None if head is None else self._named_by(head)
         if at is not None and at.start < genesis.ts:
             raise BadManifest(f"{at.key} begins before genesis {genesis.ts}", path=at.key, offset=0, reason="genesis")
         end, digest = (genesis.ts, genesis.sha256) if at is None else (at.end, at.sha256)
@@ -126,18 +133,13 @@ class Archive:
             )
         if after >= upto:
             return []
-        keys = [each.key for each in self.store.list(layout.WINDOWS)]
-        starts = [layout.window_start(key) for key in keys]
-        first = max((i for i, start in enumerate(starts) if start <= after), default=0)
-        wanted = [key for key, start in zip(keys[first:], starts[first:], strict=True) if start < upto]
-        manifests = self._read(wanted)
+        # What lies before the first of them is not read here; `archive verify` checks the chain from genesis on.
+        manifests = self._linked([key for key in self._window_keys() if layout.window_start(key) < upto], after)
+        manifests = [each for each in manifests if each.end > after]
         if not manifests or manifests[0].start > after or manifests[-1].end < upto:
             raise BadManifest(
                 f"the windows between {after} and {upto} are not all there", path=layout.WINDOWS, offset=0, reason="gap"
             )
-        # What lies before the first of them is not read here; `archive verify` checks the chain from genesis on.
-        digest = genesis.sha256 if manifests[0].start == genesis.ts else manifests[0].previous
-        check_chain(manifests, cluster_id=self.cluster_id, start=manifests[0].start, digest=digest)
         return manifests
 
     def publish(self, manifest: Manifest) -> Manifest:
@@ -151,21 +153,23 @@ class Archive:
         )
         stored = Manifest.from_json(manifest.key, data)
         self._manifests[stored.key] = stored
-        self.hint(stored)
+        self.write_head(stored)
         return stored
 
-    def hint(self, manifest: Manifest) -> None:
-        """Let HEAD point at a window, so that the end is found without listing."""
-        self.store.put(layout.HEAD, dump({"kind": "head", "format_version": 1, "manifest": manifest.key}))
+    # -- HEAD ---------------------------------------------------------------------------------------------------
 
-    def hinted_key(self) -> str | None:
-        """The manifest that HEAD names; None when there is no HEAD or it says nothing."""
+    def head(self) -> Head | None:
+        """What HEAD says, None where there is none; BadManifest when it is damaged."""
         try:
-            key = str(json.loads(self.store.get(layout.HEAD))["manifest"])
-            layout.window_start(key)
-        except (ObjectNotFound, CorruptionError, ValueError, KeyError, TypeError):
+            return Head.from_json(self.store.get(layout.HEAD))
+        except ObjectNotFound:
             return None
-        return key
+
+    def write_head(self, newest: Manifest | None) -> None:
+        """Let HEAD name the archive's end (None = genesis). It stays where it names a later one: a writer was slow."""
+        head, found = Head.of(newest or self.genesis()), self.head()
+        if found is None or not found.comes_after(head):
+            self.store.put(layout.HEAD, head.to_json())
 
     # -- content ------------------------------------------------------------------------------------------------
 
@@ -220,15 +224,29 @@ class Archive:
         with ThreadPoolExecutor(_READERS) as pool:
             return list(pool.map(self._manifest, keys))
 
-    def _hinted(self) -> Manifest | None:
-        key = self.hinted_key()
-        try:
-            return None if key is None else self._manifest(key)
-        except (ObjectNotFound, CorruptionError):
-            return None  # a hint only
+    def _window_keys(self) -> list[str]:
+        return [each.key for each in self.store.list(layout.WINDOWS)]
 
-    def _newest_listed(self) -> Manifest | None:
-        newest = None
-        for each in self.store.list(layout.WINDOWS):
-            newest = each.key
-        return None if newest is None else self._manifest(newest)
+    def _linked(self, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
+        """The windows from the one that begins at or below ``since`` on; the chain from there on is checked."""
+        genesis = self.genesis()
+        starts = [layout.window_start(key) for key in keys]
+        first = max((i for i, start in enumerate(starts) if since is not None and start <= since), default=0)
+        manifests = self._read(keys[first:])
+        start, digest = genesis.ts, genesis.sha256
+        if first and starts[first] != genesis.ts:
+            start, digest = manifests[0].start, manifests[0].previous
+        check_chain(manifests, cluster_id=self.cluster_id, start=start, digest=digest)
+        return manifests
+
+    def _named_by(self, head: Head) -> Manifest | None:
+        """The manifest that HEAD names, held against it; None = genesis."""
+        if head.manifest == layout.GENESIS:
+            head.check(self.genesis())
+            return None
+        try:
+            manifest = self._manifest(head.manifest)
+        except ObjectNotFound:
+            manifest = None
+        head.check(manifest)
+        return manifest

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from include.archive import layout
 from include.archive.archive import Archive
 from include.archive.coverage import incarnation_of, replaced_by
-from include.archive.document import dump, parse
+from include.archive.document import LISTS_ALL, dump, parse
 from include.archive.manifest import AcceptedCommit, Declaration, PumpEntry
 from include.archive.publish import put_once
 from include.archive.pull import open_puller
-from include.errors import BinlogError, UsageError
+from include.errors import BadManifest, BinlogError, UsageError
 from include.model.node import NodeKind, NodeStatus
 from include.model.tso import Tso, show
 from include.registry.base import Cluster
@@ -22,23 +23,30 @@ from include.settings import TlsSettings
 
 def declarations(archive: Archive) -> list[Declaration]:
     """Every declared loss, also those that no window needed in the end."""
-    found = []
-    for each in archive.store.list(layout.DECLARED):
-        name = each.key.rpartition("/")[2]
-        if not name.startswith("accept-"):
-            data = archive.store.get(each.key)
-            found.append(parse(each.key, data, Declaration.KIND, Declaration.from_dict))
-    return found
+    return [each for each in _recorded(archive, accepted=False) if isinstance(each, Declaration)]
 
 
 def accepted_commits(archive: Archive) -> list[AcceptedCommit]:
     """Every late or orphan commit that was accepted by name."""
-    found = []
-    for each in archive.store.list(layout.DECLARED):
-        name = each.key.rpartition("/")[2]
-        if name.startswith("accept-"):
-            data = archive.store.get(each.key)
-            found.append(parse(each.key, data, AcceptedCommit.KIND, AcceptedCommit.from_dict))
+    return [each for each in _recorded(archive, accepted=True) if isinstance(each, AcceptedCommit)]
+
+
+def read_declared(key: str, data: bytes) -> Declaration | AcceptedCommit:
+    """One object under declared/; BadManifest where its content is not what its name says."""
+    found: Declaration | AcceptedCommit
+    if _names_accepted(key):
+        found = parse(key, data, AcceptedCommit.KIND, AcceptedCommit.from_dict)
+        names = {layout.accepted_key(found.node_id, found.start_ts, found.commit_ts)}
+    else:
+        found = parse(key, data, Declaration.KIND, Declaration.from_dict)
+        names = {
+            layout.declared_key(found.node_id, found.from_ts),
+            layout.extended_key(found.node_id, found.from_ts, found.to_ts),
+        }
+    if key not in names:
+        raise BadManifest(
+            f"{key} holds what belongs to {min(names)}", hint=LISTS_ALL, path=key, offset=0, reason="name"
+        )
     return found
 
 
@@ -96,7 +104,7 @@ def declare_lost(archive: Archive, cluster: Cluster, node_id: str, reason: str, 
         if now is None or all(each.update_ts <= existing.to_ts for each in replaced_by(now)):
             return existing
         key = layout.extended_key(node_id, declaration.from_ts, declaration.to_ts)
-    data = _document(Declaration.KIND, declaration.to_dict())
+    data = dump(Declaration.KIND, declaration.to_dict())
     put_once(archive.store, key, data, lambda found: found == data)
     return declaration
 
@@ -147,7 +155,7 @@ def accept(
             reason=reason.strip(),
             who=who or default_who(),
         )
-        data = _document(AcceptedCommit.KIND, record.to_dict())
+        data = dump(AcceptedCommit.KIND, record.to_dict())
         # Twice is no harm: the first record stays.
         put_once(archive.store, layout.accepted_key(node_id, start_ts, commit_ts), data, lambda _: True)
         try:
@@ -168,5 +176,11 @@ def default_who() -> str:
     return f"{user}@{os.uname().nodename}"
 
 
-def _document(kind: str, value: dict[str, Any]) -> bytes:
-    return dump({"kind": kind, "format_version": layout.FORMAT_VERSION, **value})
+def _names_accepted(key: str) -> bool:
+    return key.rpartition("/")[2].startswith("accept-")
+
+
+def _recorded(archive: Archive, *, accepted: bool) -> Iterator[Declaration | AcceptedCommit]:
+    for each in archive.store.list(layout.DECLARED):
+        if _names_accepted(each.key) == accepted:
+            yield read_declared(each.key, archive.store.get(each.key))

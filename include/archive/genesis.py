@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from include.archive.document import dump, parse, sha256
-from include.archive.layout import FORMAT_VERSION
 from include.archive.manifest import DdlEntry, PumpEntry, SegmentEntry
 from include.model.tso import Tso
 
@@ -66,9 +65,8 @@ class Genesis:
     def to_json(self) -> bytes:
         """Bytes as stored."""
         return dump(
+            KIND,
             {
-                "kind": KIND,
-                "format_version": FORMAT_VERSION,
                 "cluster_id": self.cluster_id,
                 "archive_id": self.archive_id,
                 "attempt": self.attempt,
@@ -77,7 +75,7 @@ class Genesis:
                 "pumps": [each.to_dict() for each in self.pumps],
                 "ddl": self.ddl.to_dict(),
                 "base": None if self.base is None else [each.to_dict() for each in self.base],
-            }
+            },
         )
 
     @classmethod

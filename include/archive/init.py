@@ -72,7 +72,8 @@ def init_archive(
     """Begin the archive, or finish a begin that was killed; returns genesis.
 
     Order: probe the store; register as a consumer with checkpoint 0, which holds all GC; list the Pumps; take the
-    genesis ts; dump; put ``genesis.json``; move the checkpoint to genesis. ``progress(what, rows)`` is called often.
+    genesis ts; dump; put ``genesis.json``, then HEAD; move the checkpoint to genesis. ``progress(what, rows)`` is
+    called often.
 
     Raises:
         UnsafeStore: the store ignores conditional puts.
@@ -98,6 +99,7 @@ def init_archive(
                 lambda found: Genesis.from_json(layout.GENESIS, found).attempt == genesis.attempt,
                 clock=clock,
             )
+            archive.write_head(None)
     genesis = archive.genesis()
     consumer.move(cluster, archive.archive_id, genesis.ts)
     return genesis

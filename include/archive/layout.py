@@ -3,7 +3,7 @@
 Under ``<cluster id>/``: ``genesis.json``; ``windows/<start ts>.json``; ``declared/<node id>/<from ts>.json`` and
 ``…/accept-<start ts>-<commit ts>.json``; ``segments/<start ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``;
 ``ddl/<start ts>-<planned end ts>/<attempt>.parquet`` and ``ddl/genesis/<attempt>.parquet``; ``schema/…``;
-``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet``; ``HEAD`` (a hint, not the truth).
+``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet``; ``HEAD``, the newest manifest's name and digest.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from urllib.parse import quote, unquote
 from include.errors import CorruptionError
 from include.model.tso import Tso, name20
 
-FORMAT_VERSION = 1
 GENESIS = "genesis.json"
 HEAD = "HEAD"
 WINDOWS = "windows/"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from include.archive.document import dump, parse, sha256
-from include.archive.layout import FORMAT_VERSION, window_key
+from include.archive.document import LISTS_ALL, dump, parse, sha256
+from include.archive.layout import window_key
 from include.errors import BadManifest
 from include.model.node import Replaced
 from include.model.tso import Tso
@@ -248,6 +248,7 @@ class AcceptedCommit:
     who: str
 
     KIND = "accepted-commit"
+    ARCHIVE = "archive"  # ``who`` of one that was taken by itself; it has no object of its own
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
@@ -315,9 +316,8 @@ class Manifest:
     def to_json(self) -> bytes:
         """Bytes as stored."""
         return dump(
+            KIND,
             {
-                "kind": KIND,
-                "format_version": FORMAT_VERSION,
                 "cluster_id": self.cluster_id,
                 "attempt": self.attempt,
                 "start": int(self.start),
@@ -333,7 +333,7 @@ class Manifest:
                 "ddl": None if self.ddl is None else self.ddl.to_dict(),
                 "declared": [each.to_dict() for each in self.declared],
                 "accepted": [each.to_dict() for each in self.accepted],
-            }
+            },
         )
 
     @classmethod
@@ -391,7 +391,7 @@ def check_chain(manifests: Iterable[Manifest], *, cluster_id: int, start: Tso, d
 def _broken(key: str, what: str, reason: str) -> BadManifest:
     return BadManifest(
         f"{key} {what}",
-        hint="pumphouse archive verify lists everything that is wrong",
+        hint=LISTS_ALL,
         path=key,
         offset=0,
         reason=reason,

@@ -16,7 +16,8 @@ from typing import Any
 from include.archive.archive import Archive
 from include.archive.ddl import ArchivedJob, read_jobs
 from include.archive.document import dump, parse, sha256
-from include.archive.layout import FORMAT_VERSION, SCHEMA
+from include.archive.genesis import Genesis
+from include.archive.layout import SCHEMA
 from include.archive.manifest import Manifest
 from include.errors import BadManifest, ConfigError, HistoryUnavailable, ObjectExists, ObjectNotFound
 from include.model.binlog import SchemaState
@@ -26,15 +27,20 @@ from include.schema.timeline import TimedJob, Timeline, genesis_jobs
 
 KIND = "schema"
 WHOLE_EVERY = 16
-_REMEDY = "delete the objects under schema/, they are made again from the windows"
+REMEDY = "delete the objects under schema/, they are made again from the windows"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """One object: the jobs up to ``upto`` that its base does not hold. ``depth`` 0 = whole."""
+    """One object: the jobs up to ``upto`` that its base does not hold. ``depth`` 0 = whole.
+
+    ``genesis`` and ``window`` are digests of what it was made from: genesis, and the manifest that ends at ``upto``
+    (genesis again where none does); ``window`` is '' in an object of version 1.
+    """
 
     upto: Tso
     genesis: str
+    window: str
     base: Tso | None
     base_sha256: str
     depth: int
@@ -44,16 +50,16 @@ class StoredSchema:
     def to_json(self) -> bytes:
         """Bytes as stored."""
         return dump(
+            KIND,
             {
-                "kind": KIND,
-                "format_version": FORMAT_VERSION,
                 "upto": int(self.upto),
                 "genesis_sha256": self.genesis,
+                "window_sha256": self.window,
                 "base": None if self.base is None else int(self.base),
                 "base_sha256": self.base_sha256,
                 "depth": self.depth,
                 "jobs": [job.to_dict() for job in self.jobs],
-            }
+            },
         )
 
     @classmethod
@@ -64,6 +70,7 @@ class StoredSchema:
             return cls(
                 upto=Tso(int(value["upto"])),
                 genesis=str(value["genesis_sha256"]),
+                window="" if value["format_version"] == 1 else str(value["window_sha256"]),
                 base=None if value["base"] is None else Tso(int(value["base"])),
                 base_sha256=str(value["base_sha256"]),
                 depth=int(value["depth"]),
@@ -71,7 +78,10 @@ class StoredSchema:
                 sha256=sha256(data),
             )
 
-        return parse(key, data, KIND, read)
+        schema = parse(key, data, KIND, read, remedy=REMEDY)
+        if schema_key(schema.upto) != key:
+            raise BadManifest(f"{key} holds the schema up to {schema.upto}", hint=REMEDY, path=key, reason="name")
+        return schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,8 @@ def rebuild(archive: Archive, upto: Tso | None = None, *, store: bool = True) ->
     ends_window = end == archive.genesis().ts or any(each.end == end for each in windows)
     if not store or (folded.stored is not None and not folded.jobs) or not ends_window:
         return Rebuilt(folded.timeline, end, len(folded.jobs), "")
-    return Rebuilt(folded.timeline, end, len(folded.jobs), _put(archive, _object(archive, folded, end)))
+    schema = _object(archive.genesis(), windows, folded, end)
+    return Rebuilt(folded.timeline, end, len(folded.jobs), _put(archive, schema))
 
 
 def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso | None = None) -> Folded:
@@ -141,7 +152,7 @@ def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, u
         jobs = [job for each in jobs_at_genesis(archive, windows) if (job := each.parsed()) is not None]
         stored, timeline, after = None, _from_genesis(jobs, genesis.ts, end), genesis.ts
     else:
-        stored, timeline = _read(archive, at)
+        stored, timeline = _read(archive, at, _window_digest(genesis, windows, at))
         after = at
     fresh = tuple(timed_jobs(archive.jobs(windows, after, upto)))
     return Folded(timeline.fold(fresh), stored, fresh)
@@ -169,21 +180,37 @@ def _put(archive: Archive, schema: StoredSchema) -> str:
     except ObjectExists:
         # Another run, or our own retried put: what is there says the same, or its digest would not have been made.
         found = StoredSchema.from_json(key, archive.store.get(key))
-        if found.genesis != schema.genesis:
-            raise _other_genesis(key) from None
+        _check_genesis(key, found, schema.genesis)
+        _check_window(key, found, schema.window)
     return key
 
 
-def _object(archive: Archive, folded: Folded, upto: Tso) -> StoredSchema:
+def _object(genesis: Genesis, windows: Sequence[Manifest], folded: Folded, upto: Tso) -> StoredSchema:
     """What is stored of a fold: every job now and then, else those that came after the object before."""
     before = folded.stored
-    if before is None or before.depth + 1 >= WHOLE_EVERY:
-        return StoredSchema(upto, archive.genesis().sha256, None, "", 0, folded.timeline.jobs)
-    return StoredSchema(upto, archive.genesis().sha256, before.upto, before.sha256, before.depth + 1, folded.jobs)
+    whole = before is None or before.depth + 1 >= WHOLE_EVERY
+    return StoredSchema(
+        upto=upto,
+        genesis=genesis.sha256,
+        window=_window_digest(genesis, windows, upto),
+        base=None if whole or before is None else before.upto,
+        base_sha256="" if whole or before is None else before.sha256,
+        depth=0 if whole or before is None else before.depth + 1,
+        jobs=folded.timeline.jobs if whole else folded.jobs,
+    )
 
 
-def _read(archive: Archive, upto: Tso) -> tuple[StoredSchema, Timeline]:
-    """The schema stored at ``upto``, with its timeline."""
+def _window_digest(genesis: Genesis, windows: Sequence[Manifest], ts: Tso) -> str:
+    """Digest of the manifest that ends at ``ts`` (of genesis where that is its ts), as these windows chain to it."""
+    if ts == genesis.ts:
+        return genesis.sha256
+    if windows and windows[0].start == ts:
+        return windows[0].previous
+    return next((each.sha256 for each in windows if each.end == ts), "no window ends there")
+
+
+def _read(archive: Archive, upto: Tso, window: str) -> tuple[StoredSchema, Timeline]:
+    """The schema stored at ``upto``, made from the window of that digest, with its timeline."""
     at: Tso | None = upto
     chain: list[StoredSchema] = []
     digest = ""
@@ -193,12 +220,13 @@ def _read(archive: Archive, upto: Tso) -> tuple[StoredSchema, Timeline]:
             found = StoredSchema.from_json(key, archive.store.get(key))
         except ObjectNotFound as error:
             raise BadManifest(
-                f"{key} is missing, another schema builds on it", hint=_REMEDY, path=key, reason="missing"
+                f"{key} is missing, another schema builds on it", hint=REMEDY, path=key, reason="missing"
             ) from error
-        if found.genesis != archive.genesis().sha256:
-            raise _other_genesis(key)
+        _check_genesis(key, found, archive.genesis().sha256)
+        if not chain:  # those that it builds on are bound by their digests
+            _check_window(key, found, window)
         if digest and found.sha256 != digest:
-            raise BadManifest(f"{key} is not what the next schema builds on", hint=_REMEDY, path=key, reason="sha256")
+            raise BadManifest(f"{key} is not what the next schema builds on", hint=REMEDY, path=key, reason="sha256")
         chain.append(found)
         at, digest = found.base, found.base_sha256
     timeline = Timeline.empty()
@@ -207,8 +235,14 @@ def _read(archive: Archive, upto: Tso) -> tuple[StoredSchema, Timeline]:
     return chain[0], timeline
 
 
-def _other_genesis(key: str) -> BadManifest:
-    return BadManifest(f"{key} was made from another genesis", hint=_REMEDY, path=key, reason="genesis")
+def _check_genesis(key: str, found: StoredSchema, genesis: str) -> None:
+    if found.genesis != genesis:
+        raise BadManifest(f"{key} was made from another genesis", hint=REMEDY, path=key, reason="genesis")
+
+
+def _check_window(key: str, found: StoredSchema, window: str) -> None:
+    if found.window and found.window != window:
+        raise BadManifest(f"{key} was made from another window", hint=REMEDY, path=key, reason="window")
 
 
 def _seen(archive: Archive, upto: Tso | None) -> tuple[Tso | None, list[Manifest], Tso]:

@@ -7,7 +7,6 @@ fragment of the PrewriteValue. Batches in, batches out; no Python object per row
 from __future__ import annotations
 
 import hashlib
-import io
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -263,13 +262,14 @@ def read_segment(
 
 
 def read_columns(store: ObjectStore, entry: SegmentEntry, columns: Sequence[str]) -> pa.Table:
-    """A few columns of a whole segment by ranged reads, for the one who has just written it: no digest is checked."""
-    try:
-        file = pq.ParquetFile(pa.PythonFile(_RangeFile(store, entry), mode="r"))
-        # Ranges are fetched by Arrow's threads all the same; much is done after this, before Python ends.
-        return file.read(columns=list(columns), use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
+    """A few columns of a whole segment, after its digest was found right; BadSegment."""
+    with _verified(store, entry) as source:
+        try:
+            return pq.ParquetFile(source, memory_map=False).read(columns=list(columns), use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise BadSegment(
+                f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet"
+            ) from error
 
 
 def lengths(array: pa.LargeBinaryArray) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -320,36 +320,6 @@ class _verified:  # noqa: N801 -- a context manager that reads as a phrase
                 f"{entry.key} has the digest {digest}, the manifest says {entry.sha256}",
                 path=entry.key, offset=0, reason="sha256",
             )  # fmt: skip
-
-
-class _RangeFile(io.RawIOBase):
-    """An object as a seekable file."""
-
-    def __init__(self, store: ObjectStore, entry: SegmentEntry) -> None:
-        super().__init__()
-        self._store = store
-        self._entry = entry
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._entry.bytes}[whence]
-        self._at = base + offset
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(self._entry.bytes - self._at, 0)
-        data = self._store.get_range(self._entry.key, self._at, left if size < 0 else min(size, left))
-        self._at += len(data)
-        return data
 
 
 def _conform(batch: pa.RecordBatch, payload: pa.LargeBinaryArray) -> pa.RecordBatch:

@@ -41,7 +41,7 @@ def settle_pending(
                     commit_ts=each.commit_ts,
                     kind=each.kind,
                     reason=f"{other} has the whole transaction",
-                    who="archive",
+                    who=AcceptedCommit.ARCHIVE,
                 )
             )
             continue

@@ -23,6 +23,7 @@ from include.archive.coverage import (
     start_count_of,
 )
 from include.archive.declare import declarations
+from include.archive.head import Head
 from include.archive.manifest import PumpEntry
 from include.archive.node import pull_node
 from include.archive.report import Plan, ProgressSink, Target, silent
@@ -54,9 +55,9 @@ def plan_window(
         WindowHeld: a Pump is gone, offline or another one than before, and neither drained nor declared lost.
         UsageError: ``until`` lies in the future.
     """
+    _publish_checkpoint(archive, cluster)
     genesis, last = archive.genesis(), archive.last()
     start = genesis.ts if last is None else last.end
-    _publish_checkpoint(archive, cluster)
     if start >= until:
         return None
     fence = _fence_above(cluster, until, clock)
@@ -170,9 +171,22 @@ def _targets(verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[Pum
 
 
 def _publish_checkpoint(archive: Archive, cluster: Cluster) -> None:
-    """Catch up on what a killed commit left undone: its manifest is there, its checkpoint is not."""
+    """Catch up on what a killed commit left undone: its manifest is there, HEAD and its checkpoint are not.
+
+    A HEAD that is lost is written again here, and nowhere else: all windows up to the checkpoint are there, and the
+    Pumps still have what came after it.
+    """
     have = consumer.checkpoint(cluster, archive.archive_id)
-    last = archive.last()
+    head = archive.head()
+    last = archive.last() if head is not None else next(reversed(archive.listed()), None)
+    if head is None and have is None and last is not None:
+        raise BadManifest(
+            f"{archive.url}/{layout.HEAD} is missing, and the Pumps know no checkpoint that would prove the end",
+            hint="put it back; or, if no window is missing, pumphouse archive init, then pumphouse snapshot",
+            path=layout.HEAD,
+            offset=0,
+            reason="missing",
+        )
     end = archive.genesis().ts if last is None else last.end
     if have is not None and have > end:
         raise BadManifest(
@@ -182,15 +196,14 @@ def _publish_checkpoint(archive: Archive, cluster: Cluster) -> None:
             offset=0,
             reason="checkpoint",
         )
-    if have == end:
-        return
-    if last is None:
-        put_again(archive.store, layout.GENESIS, archive.genesis().to_json())
-    else:
+    newest = Head.of(last or archive.genesis())
+    if have != end:
         # The killed one may not have come to it: the store must refuse before any Pump lets go of its data.
-        put_again(archive.store, last.key, last.to_json())
-        archive.hint(last)
-    consumer.move(cluster, archive.archive_id, end)
+        put_again(archive.store, newest.manifest, archive.store.get(newest.manifest))
+    if head != newest:
+        archive.write_head(last)
+    if have != end:
+        consumer.move(cluster, archive.archive_id, end)
 
 
 def _fence_above(cluster: Cluster, until: Tso, clock: Clock) -> Tso:

@@ -3,7 +3,7 @@
 Coverage: the windows chain from genesis without gap or overlap, and in each every Pump that the one before names is
 pulled, drained or declared lost. Content: every object has the digest that the chain gives it, holds rows in order
 inside its window, and its figures are those of the manifest; duplicates are where the manifest says; every DDL binlog
-has its job.
+has its job. HEAD and declared/ are held against the manifests; what is derived, schema/, is derived again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,21 @@ from include.archive import layout
 from include.archive.archive import Archive
 from include.archive.coverage import GONE, accounted_for, replaced_since
 from include.archive.ddl import read_jobs
+from include.archive.declare import read_declared
 from include.archive.duplicates import digest_of
 from include.archive.genesis import Genesis
+from include.archive.head import missing_head
 from include.archive.history import ddl_binlogs, needs_job
-from include.archive.manifest import Manifest, PumpEntry, SegmentEntry, TableStat, check_link
+from include.archive.manifest import (
+    AcceptedCommit,
+    Declaration,
+    Manifest,
+    PumpEntry,
+    SegmentEntry,
+    TableStat,
+    check_link,
+)
+from include.archive.schema_check import schema_problems
 from include.archive.segment import lengths, read_segment
 from include.archive.stats import table_stats
 from include.errors import BinlogError
@@ -109,7 +120,8 @@ def verify(
         return report
     report.start = report.end = genesis.ts
     manifests = list(_walk_chain(archive, genesis, report))
-    _check_newest(archive, checkpoint, report)
+    _check_newest(archive, genesis, manifests, checkpoint, report)
+    _check_declared(archive, manifests, report)
     _check_pumps(genesis, manifests, report)
     jobs = list(_work(archive, genesis, manifests, report, deep))
     with ThreadPoolExecutor(_READERS) as pool:
@@ -149,14 +161,46 @@ def _walk_chain(archive: Archive, genesis: Genesis, report: VerifyReport) -> Ite
         yield manifest
 
 
-def _check_newest(archive: Archive, checkpoint: Tso | None, report: VerifyReport) -> None:
-    """The newest window has none behind it that would miss it; the hint and the consumer's checkpoint do."""
-    hinted = archive.hinted_key()
-    if hinted is not None and hinted not in {each.key for each in archive.store.list(hinted)}:
-        report.problems.append(Problem(key=hinted, what="is named by HEAD and is not there"))
+def _check_newest(
+    archive: Archive,
+    genesis: Genesis,
+    manifests: Sequence[Manifest],
+    checkpoint: Tso | None,
+    report: VerifyReport,
+) -> None:
+    """The newest window has none behind it that would miss it; HEAD and the consumer's checkpoint do."""
+    objects: dict[str, Genesis | Manifest | None] = {layout.GENESIS: genesis}
+    objects |= {each.key: each for each in manifests}
+    broken = {each.key for each in report.problems} - objects.keys()
+    try:
+        head = archive.head()
+        if head is None and manifests:
+            raise missing_head(archive.url)
+        if head is not None and head.manifest not in broken:
+            head.check(objects.get(head.manifest))
+    except BinlogError as error:
+        report.problems.append(Problem(key=str(error.path or layout.HEAD), what=str(error)))
     if checkpoint is not None and checkpoint > report.end:
         what = f"the checkpoint on the Pumps is {show(checkpoint)}, the archive ends at {show(report.end)}"
         report.problems.append(Problem(key=layout.WINDOWS, what=what))
+
+
+def _check_declared(archive: Archive, manifests: Sequence[Manifest], report: VerifyReport) -> None:
+    """What a manifest goes on without, or took, by name: the object that says so is there and says the same."""
+    found: list[Declaration | AcceptedCommit] = []
+    for each in archive.store.list(layout.DECLARED):
+        report.objects += 1
+        try:
+            found.append(read_declared(each.key, archive.store.get(each.key)))
+        except BinlogError as error:
+            report.problems.append(Problem(key=each.key, what=str(error)))
+    for manifest in manifests:
+        named: list[Declaration | AcceptedCommit] = list(manifest.declared)
+        named += [each for each in manifest.accepted if each.who != AcceptedCommit.ARCHIVE]
+        for record in named:
+            if record not in found:
+                what = f"carries {record.KIND} of {record.node_id}, of which there is no equal object in declared/"
+                report.problems.append(Problem(key=manifest.key, what=what))
 
 
 def _check_pumps(genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport) -> None:
@@ -223,6 +267,7 @@ def _work(
             yield _segment_check(deep), (archive, segment, manifest.start, manifest.end, report)
         if deep:
             yield _check_window, (archive, manifest)
+    yield _check_schema, (archive, genesis, manifests, deep)
 
 
 def _segment_check(deep: bool) -> Callable[..., list[Problem]]:
@@ -311,28 +356,40 @@ class _Figures:
 
 def _check_window(archive: Archive, manifest: Manifest) -> list[Problem]:
     """Duplicates and DDL jobs of one window."""
-    problems = []
-    try:
-        for each in manifest.duplicates:
-            found = digest_of(archive.store, manifest.segments, each.start_ts, each.commit_ts)
-            if set(found) != {each.keep, *each.drop} or len(set(found.values())) != 1:
-                problems.append(
-                    f"duplicate {each.start_ts} {each.commit_ts} lies on {sorted(found)}, "
-                    f"the manifest says {each.keep} and {list(each.drop)}, with equal contents"
-                )
-        binlogs = ddl_binlogs(archive.store, manifest.segments, manifest.duplicates, manifest.end)
-        jobs = [] if manifest.ddl is None else read_jobs(archive.store, manifest.ddl)
-        if [(each.commit_ts, each.job_id) for each in binlogs] != [(each.commit_ts, each.job_id) for each in jobs]:
-            problems.append("its DDL jobs are not those of its DDL binlogs")
-        problems.extend(
-            f"DDL job {each.job_id} is missing"
-            for each in jobs
-            if (needs_job(each) and each.job is None)
-            or ((parsed := each.parsed()) is not None and parsed.id != each.job_id)
-        )
-    except BinlogError as error:
-        problems.append(str(error))
-    return [Problem(key=manifest.key, what=what) for what in problems]
+    problems: list[Problem] = []
+    for check in (_duplicates_of, _jobs_of):
+        try:
+            problems.extend(Problem(key=manifest.key, what=what) for what in check(archive, manifest))
+        except BinlogError as error:
+            problems.append(Problem(key=error.path or manifest.key, what=str(error)))
+    return problems
+
+
+def _duplicates_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
+    for each in manifest.duplicates:
+        found = digest_of(archive.store, manifest.segments, each.start_ts, each.commit_ts)
+        if set(found) != {each.keep, *each.drop} or len(set(found.values())) != 1:
+            yield (
+                f"duplicate {each.start_ts} {each.commit_ts} lies on {sorted(found)}, "
+                f"the manifest says {each.keep} and {list(each.drop)}, with equal contents"
+            )
+
+
+def _jobs_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
+    jobs = [] if manifest.ddl is None else read_jobs(archive.store, manifest.ddl)
+    if manifest.ddl is not None and manifest.ddl.jobs != len(jobs):
+        yield f"its DDL jobs are {len(jobs)}, the manifest says {manifest.ddl.jobs}"
+    for each in jobs:
+        parsed = each.parsed()
+        if (needs_job(each) and parsed is None) or (parsed is not None and parsed.id != each.job_id):
+            yield f"DDL job {each.job_id} is missing"
+    binlogs = ddl_binlogs(archive.store, manifest.segments, manifest.duplicates, manifest.end)
+    if [(each.commit_ts, each.job_id) for each in binlogs] != [(each.commit_ts, each.job_id) for each in jobs]:
+        yield "its DDL jobs are not those of its DDL binlogs"
+
+
+def _check_schema(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], deep: bool) -> list[Problem]:
+    return [Problem(key=key, what=what) for key, what in schema_problems(archive, genesis, manifests, deep=deep)]
 
 
 def _check_genesis_ddl(archive: Archive, genesis: Genesis) -> list[Problem]:

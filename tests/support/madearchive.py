@@ -289,6 +289,7 @@ class MadeSource:
             base=tables,
         )
         store.put_if_absent(layout.GENESIS, genesis.to_json())
+        self.archive.write_head(None)
         stored = Genesis.from_json(layout.GENESIS, genesis.to_json())
         self._previous = (at, stored.sha256)
         self._events = []

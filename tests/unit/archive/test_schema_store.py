@@ -10,6 +10,7 @@ from include.archive import schema_store
 from include.archive.schema_store import WHOLE_EVERY, StoredSchema, pending_jobs, rebuild, rebuild_schema, schema_key
 from include.errors import BadManifest, HistoryUnavailable
 from include.schema.timeline import Timeline
+from tests.support.documents import changed
 from tests.support.madearchive import MadeSource
 from tests.support.schemajobs import int_col
 
@@ -111,14 +112,22 @@ def test_a_damaged_missing_or_foreign_object_is_refused(made: MadeSource) -> Non
     store = made.archive.store
     good = store.get(base)
     for bad, match in (
-        (good.replace(b'"depth": 0', b'"depth": 1'), "not what the next"),
-        (good.replace(b'"format_version": 1', b'"format_version": 7', 1), "format version 7"),
+        (good.replace(b'"depth": 0', b'"depth": 1'), "is damaged"),
+        (changed(good, lambda s: s.update(depth=1)), "not what the next"),
+        (json.dumps(json.loads(good) | {"format_version": 7}).encode(), "format version 7"),
         (good[:-9], "is no schema"),
-        (json.dumps(json.loads(good) | {"genesis_sha256": "x"}).encode(), "another genesis"),
+        (changed(good, lambda s: s.update(genesis_sha256="x")), "another genesis"),
+        (changed(good, lambda s: s.update(upto=s["upto"] + 1)), "holds the schema up to"),
     ):
         store.put(base, bad)
         with pytest.raises(BadManifest, match=match):
             rebuild_schema(made.archive)
+    store.put(base, good)
+    newest = store.get(delta)
+    store.put(delta, changed(newest, lambda s: s.update(window_sha256="0" * 64)))
+    with pytest.raises(BadManifest, match="another window"):
+        rebuild_schema(made.archive)
+    store.put(delta, newest)
     store.delete(base)
     with pytest.raises(BadManifest, match="is missing"):
         rebuild_schema(made.archive)

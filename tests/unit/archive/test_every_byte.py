@@ -1,0 +1,282 @@
+"""The archive proves itself: no flipped byte, no missing and no swapped object of a small archive passes `verify`.
+
+The archive lies in a real directory and has everything: a dump, three windows with DDL, a declared loss, an accepted
+commit, schema objects whole and as deltas.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from include.archive.archive import Archive
+from include.archive.declare import accept, declare_lost
+from include.archive.head import Head
+from include.archive.schema_store import rebuild, schema_key
+from include.archive.verify import verify
+from include.codec import row
+from include.model.node import NodeState
+from include.model.table import TableInfo
+from include.model.tso import Tso
+from include.objectstore.open import open_store
+from include.settings import ArchiveSettings
+from tests.support.documents import changed, to_version_1
+from tests.support.madearchive import column, table_info
+from tests.unit.archive.conftest import World
+from tests.unit.archive.test_genesis import Dump
+
+TABLE = TableInfo.from_dict(table_info(100, "t", [column(1, "id", flag=3)]))
+
+
+class Small:
+    """The archive and its bytes by object; every change is made to the file itself and taken back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder)
+        self.root = folder / "root"
+        self.world.store = open_store(ArchiveSettings(root=f"file://{self.root}"))
+        self._fill()
+        self.folder = self.root / str(self.world.cluster.cluster_id())
+        files = sorted(each for each in self.folder.rglob("*") if each.is_file())
+        self.objects = {each.relative_to(self.folder).as_posix(): each.read_bytes() for each in files}
+
+    @property
+    def archive(self) -> Archive:
+        return self.world.archive
+
+    def of(self, *prefixes: str) -> list[str]:
+        return [key for key in self.objects if key.startswith(prefixes)]
+
+    def put(self, key: str, data: bytes) -> None:
+        (self.folder / key).write_bytes(data)
+
+    def problems(self) -> str:
+        """All that is wrong, with the objects' names."""
+        return "\n".join(f"{each.key} {each.what}" for each in verify(self.archive).problems)
+
+    def _job(self, job_id: int, type_: int, **binlog: object) -> None:
+        binlog = {"SchemaVersion": job_id, "FinishedTS": 2, **binlog}
+        more = {"schema_id": 2, "table_id": 100, "schema_state": 5, "schema_name": "d", "binlog": binlog}
+        self.world.history.add(job_id, type=type_, **more)
+
+    def window(self, job_id: int, then: Callable[[], Tso]) -> None:
+        """One window: a column more, a transaction of each Pump, what ``then`` does; the schema brought up to date."""
+        raw = copy.deepcopy(TABLE.raw)
+        raw["cols"].append({**column(job_id, f"c{job_id}"), "offset": 1})
+        self._job(job_id, 5, TableInfo=raw)
+        self.world.pumps[0].ddl(job_id, b"alter table t add c%d int" % job_id)
+        for pump in self.world.pumps:
+            pump.transaction(table=100)
+        self.world.snapshot(until=then())
+        rebuild(self.archive)
+
+    def _fill(self) -> None:
+        world = self.world
+        one, two = world.pump("one"), world.pump("two")
+        database = {
+            "id": 2,
+            "db_name": {"O": "d", "L": "d"},
+            "charset": "utf8mb4",
+            "collate": "utf8mb4_bin",
+            "state": 5,
+        }
+        self._job(3, 1, DBInfo=database)
+        self._job(5, 3, TableInfo=TABLE.raw)
+        world.init(dump=Dump(world, {"t": [[row.encode_insert(TABLE, {1: n}) for n in range(3)]]}))
+        rebuild(self.archive)
+
+        def late() -> Tso:
+            commit_ts = one.transaction(table=100, flag=2)
+            start_ts = Tso(next(start for commit, start, *_ in one.binlogs if commit == commit_ts))
+            one.pending[start_ts, commit_ts] = "late"
+            accept(self.archive, world.cluster, "one", start_ts, commit_ts, "seen in the logs", who="ops")
+            return world.cluster.tso()
+
+        def lost() -> Tso:
+            two.stop()
+            two.register(NodeState.OFFLINE)
+            return declare_lost(self.archive, world.cluster, "two", "disk died", who="ops").to_ts
+
+        self.window(7, world.cluster.tso)
+        self.window(9, late)
+        self.window(11, lost)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    made = Small(tmp_path_factory.mktemp("small"))
+    yield made
+    for pump in made.world.pumps:
+        pump.stop()
+
+
+def flip(small: Small, keys: list[str]) -> None:
+    """Flip one byte after the other, in all of the objects at once: each of them must be named each time.
+
+    One at a time is found then as well: no object is named for what is wrong with another one.
+    """
+    for at in range(max(len(small.objects[key]) for key in keys)):
+        for key in keys:
+            good = bytearray(small.objects[key])
+            # Every byte has its turn; which bit changes goes round. 0x20 would turn a digest's case.
+            good[at % len(good)] ^= 1 << (at + at // len(good)) % 8
+            small.put(key, good)
+        found = small.problems()
+        missed = [(key, at % len(small.objects[key])) for key in keys if f"{key} " not in found]
+        assert not missed
+    for key in keys:
+        small.put(key, small.objects[key])
+
+
+@pytest.mark.row("A4")
+def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
+    assert small.problems() == ""
+    kinds = {key: len(small.of(key)) for key in ("genesis.json", "windows/", "segments/", "ddl/", "base/", "HEAD")}
+    assert kinds == {"genesis.json": 1, "windows/": 3, "segments/": 5, "ddl/": 4, "base/": 1, "HEAD": 1}
+    assert (len(small.of("declared/")), len(small.of("schema/"))) == (2, 4)
+    assert sum(kinds.values()) + 6 == len(small.objects)
+    chain = small.archive.chain()
+    assert [len(each.declared) for each in chain] == [0, 0, 1]
+    assert [each.who for window in chain for each in window.accepted] == ["ops"]
+    assert len(set(small.objects.values())) == len(small.objects)
+
+
+@pytest.mark.row("A4")
+@pytest.mark.parametrize(
+    "prefixes",
+    [("genesis.json",), ("windows/", "HEAD", "declared/"), ("segments/", "base/", "ddl/", "schema/")],
+    ids=lambda each: each[0],
+)
+def test_every_flipped_byte_of_every_object_is_found(small, prefixes):
+    flip(small, small.of(*prefixes))
+    assert small.problems() == ""
+
+
+@pytest.mark.row("A4")
+def test_every_missing_object_is_found(small):
+    # The newest schema object is derived, and nothing builds on it: it is made again, byte for byte.
+    *_, derived = small.of("schema/")
+    for key, good in small.objects.items():
+        (small.folder / key).unlink()
+        assert bool(small.problems()) == (key != derived), key
+        if key == derived:
+            rebuild(small.archive)
+            assert (small.folder / key).read_bytes() == good
+        small.put(key, good)
+    assert small.problems() == ""
+
+
+@pytest.mark.row("A4")
+def test_every_swapped_pair_is_found(small):
+    for one, two in combinations(small.objects, 2):
+        small.put(one, small.objects[two])
+        small.put(two, small.objects[one])
+        found = small.problems()
+        assert one in found or two in found, (one, two)
+        small.put(one, small.objects[one])
+        small.put(two, small.objects[two])
+    assert small.problems() == ""
+
+
+LIES = {
+    "a column's type": ("schema/", -1, lambda s: s["jobs"][0]["job"]["binlog"]["TableInfo"]["cols"][1]["type"].update(Tp=8)),
+    "a job less": ("schema/", -1, lambda s: s["jobs"].clear()),
+    "a whole schema with a job of another time": ("schema/", 0, lambda s: s["jobs"][1].update(commit_ts=1)),
+    "a schema of another genesis": ("schema/", -1, lambda s: s.update(genesis_sha256="0" * 64)),
+    "a schema of another window": ("schema/", -1, lambda s: s.update(window_sha256="0" * 64)),
+    "a schema that builds on another": ("schema/", -1, lambda s: s.update(base_sha256="0" * 64)),
+    "a schema of another name": ("schema/", -1, lambda s: s.update(upto=s["upto"] - 1)),
+    "a declared loss of another range": ("declared/two/", 0, lambda d: d.update(to_ts=d["to_ts"] + 1)),
+    "a declared loss of another name": ("declared/two/", 0, lambda d: d.update(from_ts=d["from_ts"] + 1)),
+    "an accepted commit of another kind": ("declared/one/", 0, lambda d: d.update(commit_kind="orphan")),
+    "the newest manifest": ("windows/", -1, lambda m: m["pumps"][0].update(drained=True)),
+    "the fence of the newest manifest": ("windows/", -1, lambda m: m.update(fence=m["fence"] + 1)),
+    "genesis": ("genesis.json", 0, lambda g: g["pumps"][0].update(drained=True)),
+    "HEAD": ("HEAD", 0, lambda h: h.update(manifest_sha256="0" * 64)),
+}  # fmt: skip
+
+
+@pytest.mark.row("A4")
+@pytest.mark.parametrize("lie", LIES)
+def test_a_document_that_lies_under_a_digest_of_its_own_is_found_by_those_that_name_it(small, lie):
+    prefix, number, change = LIES[lie]
+    key = small.of(prefix)[number]
+    small.put(key, changed(small.objects[key], change))
+    assert small.problems() != ""
+    small.put(key, small.objects[key])
+    assert small.problems() == ""
+
+
+@pytest.mark.row("A4")
+def test_names_and_chain_are_checked_without_contents_too(small):
+    for key in (*small.of("windows/", "declared/"), "genesis.json", "HEAD", *small.of("schema/")[:-1]):
+        (small.folder / key).unlink()
+        assert not verify(small.archive, deep=False).sound, key
+        small.put(key, small.objects[key])
+    assert verify(small.archive, deep=False).sound
+
+
+@pytest.fixture
+def old(tmp_path):
+    """The small archive as a release before format version 2 left it."""
+    made = Small(tmp_path)
+    to_version_1(made.archive)
+    yield made
+    for pump in made.world.pumps:
+        pump.stop()
+
+
+@pytest.mark.row("O7", "A4")
+def test_an_archive_of_version_1_is_opened_verified_and_extended(old):
+    versions = {json.loads(old.archive.store.get(key))["format_version"] for key in old.of("schema/", "declared/", "w")}
+    assert versions == {1}
+    assert old.problems() == ""
+    before = old.archive.chain()
+    assert old.archive.end() == before[-1].end
+    timeline = rebuild(old.archive).timeline
+    old.window(13, old.world.cluster.tso)
+    *chain, new = old.archive.chain()
+    assert chain == before
+    assert new.previous == before[-1].sha256
+    assert old.archive.head() == Head.of(new)
+    assert rebuild(old.archive).timeline.jobs[:-1] == timeline.jobs
+    assert json.loads(old.archive.store.get(schema_key(new.end)))["format_version"] == 2
+    assert old.problems() == ""
+    # What version 2 was written over is bound by it: the chain, and the schema's base.
+    for key in (chain[-1].key, old.of("schema/")[-1]):
+        good = (old.folder / key).read_bytes()
+        old.put(key, good.replace(b'"lost": true', b'"lost":false').replace(b'"Tp": 3', b'"Tp": 8'))
+        assert old.problems() != "", key
+        old.put(key, good)
+
+
+@pytest.mark.row("O7", "A4")
+def test_the_first_snapshot_binds_the_newest_manifest_of_version_1_by_its_digest(old):
+    last = old.archive.last()
+    assert old.archive.head() == Head(manifest=last.key, manifest_sha256=None)
+    old.world.snapshot(until=last.end)
+    assert old.archive.head() == Head.of(last)
+
+
+@pytest.mark.row("O7", "A4")
+def test_a_version_and_its_digest_belong_together(small):
+    for key in small.of("genesis.json", "windows/", "declared/", "schema/", "HEAD"):
+        new = small.objects[key]
+        small.put(key, new.replace(b'"format_version": 2', b'"format_version": 1'))
+        assert f"{key} is damaged" in small.problems()
+        value = json.loads(new)
+        for version, digest, says in (
+            (1, value["sha256"], "has format version 1 and a digest of its own"),
+            (2, None, "does not end in the digest of its bytes"),
+            (2, value["sha256"], "does not end in the digest of its bytes"),
+        ):
+            data = {**value, "format_version": version, "sha256": digest}
+            if digest is None:
+                del data["sha256"]
+            small.put(key, json.dumps(data).encode())
+            assert f"{key} {says}" in small.problems()
+        small.put(key, new)
+    assert small.problems() == ""
