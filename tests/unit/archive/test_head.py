@@ -163,7 +163,7 @@ def test_the_chain_since_a_moment_begins_with_the_window_that_holds_the_next_com
     for number, window in enumerate(chain):
         assert archive.chain(window.start) == chain[number:]
         assert archive.chain(Tso(window.end - 1)) == chain[number:]
-    assert archive.chain(chain[-1].end) == []
+    assert archive.chain(chain[-1].end) == chain[-1:]
     assert archive.chain(Tso(genesis.ts - 1)) == chain
 
 
