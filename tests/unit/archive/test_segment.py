@@ -194,3 +194,13 @@ def test_ddl_rows_keep_their_query_and_columns_can_be_read_alone(store):
         "ddl_job_id": [9, 0],
         "ddl_query": [b"create table t (a int)", None],
     }
+
+
+@pytest.mark.row("A4", "A7")
+def test_columns_of_a_damaged_segment_are_not_believed(store):
+    (entry,) = write(store, [batch([payload(100), payload(110)])])
+    good = store.objects[entry.key]
+    for at in range(len(good)):
+        store.objects[entry.key] = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+        with pytest.raises(BadSegment, match="has the digest"):
+            read_columns(store, entry, ["commit_ts", "start_ts"])

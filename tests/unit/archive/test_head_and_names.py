@@ -1,10 +1,11 @@
-"""HEAD: an end that was cut off shows, one that lags is no fault, and a lost one is written again by a snapshot."""
+"""HEAD: an end that was cut off shows, one that lags is no fault, a lost one is written again. Content fits its name."""
 
 import json
 
 import pytest
 
 from include.archive import consumer
+from include.archive.declare import declarations, declare_lost
 from include.archive.head import Head
 from include.archive.verify import verify
 from include.errors import BadManifest
@@ -184,8 +185,36 @@ def test_the_chain_since_a_moment_is_linked_and_held_against_head_and_genesis(th
     with pytest.raises(BadManifest, match="does not chain"):
         three.archive.chain(chain[1].start)
     three.store.objects.update(good)
-    three.store.objects[folder + chain[0].key] = changed(
-        good[folder + chain[0].key], lambda m: m.update(previous="0" * 64)
-    )
-    with pytest.raises(BadManifest, match="does not chain"):
-        three.archive.chain(chain[0].start)
+    # Another genesis shows to those who begin there.
+    genesis = folder + "genesis.json"
+    three.store.objects[genesis] = changed(good[genesis], lambda g: g.update(attempt="0" * 16))
+    for since in (None, chain[0].start):
+        with pytest.raises(BadManifest, match="does not chain"):
+            three.archive.chain(since)
+    assert three.archive.chain(chain[1].start) == chain[1:]
+
+
+@pytest.mark.row("A2", "A4")
+def test_a_declaration_under_another_name_is_refused_before_it_is_followed(world):
+    world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    for node in ("pump-1", "pump-2"):
+        declare_lost(world.archive, world.cluster, node, "disk died", who="ops")
+    assert [each.node_id for each in declarations(world.archive)] == ["pump-1", "pump-2"]
+    one, two = (key for key in world.store.objects if "/declared/" in key)
+    objects = world.store.objects
+    objects[one], objects[two] = objects[two], objects[one]
+    for read in (lambda: declarations(world.archive), world.snapshot):
+        with pytest.raises(BadManifest, match="holds what belongs to declared/pump-2/"):
+            read()
+    assert {each.key for each in verify(world.archive).problems} == {key.partition("/")[2] for key in (one, two)}
+
+
+@pytest.mark.row("A4")
+def test_a_genesis_of_another_cluster_is_refused(world):
+    world.pump()
+    world.init()
+    key = f"{world.cluster.cluster_id()}/genesis.json"
+    world.store.objects[key] = changed(world.store.objects[key], lambda g: g.update(cluster_id=g["cluster_id"] + 1))
+    with pytest.raises(BadManifest, match="belongs to cluster"):
+        world.archive.chain()
