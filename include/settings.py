@@ -29,6 +29,21 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _names(value: Any) -> Any:
+    """``a,b`` or ``["a", "b"]`` where a list cannot be written: command line and environment."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        names = json.loads(text) if text.startswith("[") else text.split(",")
+    except ValueError:
+        names = [""]
+    # Without a name nobody is asked for a certificate: a variable that is empty by mistake must not mean that.
+    if not all(isinstance(name, str) and name.strip() for name in names):
+        raise ValueError('names are written as a,b or ["a", "b"], none as []')
+    return tuple(name.strip() for name in names)
+
+
 class TlsSettings(Section):
     """One CA and one certificate for gRPC, HTTP, etcd and PD. TLS is on when `ca` is set."""
 
@@ -42,18 +57,7 @@ class TlsSettings(Section):
     @field_validator("cert_allowed_cn", mode="before")
     @classmethod
     def _read_names(cls, value: Any) -> Any:
-        """``a,b`` or ``["a", "b"]`` where a list cannot be written: command line and environment."""
-        if not isinstance(value, str):
-            return value
-        text = value.strip()
-        try:
-            names = json.loads(text) if text.startswith("[") else text.split(",")
-        except ValueError:
-            names = [""]
-        # Without a name nobody is asked for a certificate: a variable that is empty by mistake must not mean that.
-        if not all(isinstance(name, str) and name.strip() for name in names):
-            raise ValueError('names are written as a,b or ["a", "b"], none as []')
-        return tuple(name.strip() for name in names)
+        return _names(value)
 
     @model_validator(mode="after")
     def _is_on(self) -> Self:
@@ -282,8 +286,20 @@ class AirflowSettings(Section):
     snapshot_cron: str = Field("*/5 * * * *", description="when the archive is extended")
     apply_cron: str = Field("0 * * * *", description="intervals of the apply DAG, for backfills onto a restore target")
     gc_follows: Literal["snapshot", "load"] = Field(
-        "snapshot", description="Pumps may free what the archive has, or only what every target has too"
+        "snapshot",
+        description="Pumps may free what the archive has, or only what every target has too; everything that takes "
+        "snapshots or runs GC must have the same, `pumphouse snapshot` and `pumphouse gc` too",
     )
+    gc_targets: tuple[str, ...] = Field(
+        ("pumphouse_downstream",),
+        min_length=1,
+        description='with `gc_follows = "load"`: connections of the targets whose checkpoints `pump_gc` waits for',
+    )
+
+    @field_validator("gc_targets", mode="before")
+    @classmethod
+    def _read_names(cls, value: Any) -> Any:
+        return _names(value)
 
 
 class Settings(Section):

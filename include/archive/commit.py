@@ -113,7 +113,7 @@ def commit_window(
     )
     if manifest.binlog_skipped:
         log.error("tidb_skips_binlogs", window=manifest.key, hint="its writes are in no Pump: POST /binlog/recover")
-    consumer.move(cluster, archive.archive_id, manifest.end)
+    consumer.move(cluster, archive.archive_id, consumer.of_snapshot(settings.airflow, manifest.end))
     _tell(archive, cluster, settings, accepted)
     done = {
         "start": int(manifest.start),

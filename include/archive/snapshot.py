@@ -23,15 +23,13 @@ from include.archive.coverage import (
     start_count_of,
 )
 from include.archive.declare import declarations
-from include.archive.head import Head
 from include.archive.manifest import PumpEntry
 from include.archive.node import pull_node
 from include.archive.report import Plan, ProgressSink, Target, silent
 from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import BadManifest, BinlogError, UsageError, WindowHeld
+from include.errors import BinlogError, UsageError, WindowHeld
 from include.model.node import NodeKind, NodeStatus
 from include.model.tso import Tso, show
-from include.objectstore.probe import put_again
 from include.registry.base import Cluster
 from include.schema.history import JobSource
 from include.settings import Settings
@@ -44,7 +42,7 @@ _AHEAD_POLL_S = 0.2
 
 
 def plan_window(
-    archive: Archive, cluster: Cluster, until: Tso, *, clock: Clock = SYSTEM_CLOCK
+    archive: Archive, cluster: Cluster, until: Tso, settings: Settings | None = None, *, clock: Clock = SYSTEM_CLOCK
 ) -> dict[str, Any] | None:
     """The next window towards ``until`` as JSON (`Plan`); None when the archive is there already.
 
@@ -54,8 +52,10 @@ def plan_window(
     Raises:
         WindowHeld: a Pump is gone, offline or another one than before, and neither drained nor declared lost.
         UsageError: ``until`` lies in the future.
+        BadManifest: the Pumps know the archive further than it goes.
     """
-    _publish_checkpoint(archive, cluster)
+    # Catches up on what a killed commit left undone: its manifest is there, HEAD and its checkpoint are not.
+    consumer.publish(archive, cluster, consumer.of_snapshot((settings or Settings()).airflow))
     genesis, last = archive.genesis(), archive.last()
     start = genesis.ts if last is None else last.end
     if start >= until:
@@ -104,7 +104,7 @@ def run_snapshot(
 ) -> list[dict[str, Any]]:
     """Extend the archive to ``until``, window by window, all in this process; what `commit_window` gave for each."""
     done: list[dict[str, Any]] = []
-    while (plan := plan_window(archive, cluster, until, clock=clock)) is not None:
+    while (plan := plan_window(archive, cluster, until, settings, clock=clock)) is not None:
         reports = _pull_all(archive, cluster, plan, settings, progress, clock)
         done.append(commit_window(archive, cluster, plan, reports, history, settings, waiting=waiting, clock=clock))
     return done
@@ -168,42 +168,6 @@ def _targets(verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[Pum
             last=entry.last if entry is not None and (same or status is None or status.extra is None) else None,
         )
     return targets
-
-
-def _publish_checkpoint(archive: Archive, cluster: Cluster) -> None:
-    """Catch up on what a killed commit left undone: its manifest is there, HEAD and its checkpoint are not.
-
-    A HEAD that is lost is written again here, and nowhere else: all windows up to the checkpoint are there, and the
-    Pumps still have what came after it.
-    """
-    have = consumer.checkpoint(cluster, archive.archive_id)
-    head = archive.head()
-    last = archive.last() if head is not None else next(reversed(archive.listed()), None)
-    if head is None and have is None and last is not None:
-        raise BadManifest(
-            f"{archive.url}/{layout.HEAD} is missing, and the Pumps know no checkpoint that would prove the end",
-            hint="put it back; or, if no window is missing, pumphouse archive init, then pumphouse snapshot",
-            path=layout.HEAD,
-            offset=0,
-            reason="missing",
-        )
-    end = archive.genesis().ts if last is None else last.end
-    if have is not None and have > end:
-        raise BadManifest(
-            f"the Pumps know the archive up to {show(have)}, it ends at {show(end)}: its newest windows are missing",
-            hint="put them back; pumphouse archive verify says what is there",
-            path=archive.url,
-            offset=0,
-            reason="checkpoint",
-        )
-    newest = Head.of(last or archive.genesis())
-    if have != end:
-        # The killed one may not have come to it: the store must refuse before any Pump lets go of its data.
-        put_again(archive.store, newest.manifest, archive.store.get(newest.manifest))
-    if head != newest:
-        archive.write_head(last)
-    if have != end:
-        consumer.move(cluster, archive.archive_id, end)
 
 
 def _fence_above(cluster: Cluster, until: Tso, clock: Clock) -> Tso:

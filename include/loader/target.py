@@ -285,14 +285,19 @@ def address(settings: TargetSettings) -> str:
     return f"{settings.user}@{settings.unix_socket or f'{settings.host}:{settings.port}'}"
 
 
+def has_checkpoints(connection: TargetConnection) -> bool:
+    """Whether there is a table of checkpoints: the first load makes it."""
+    found = connection.query(
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'checkpoint'",
+        (connection.settings.schema_name,),
+    )
+    return bool(found)
+
+
 def read_checkpoint(settings: TargetSettings, task: str) -> Tso | None:
     """Checkpoint of a task on a target; None when it has none yet. Opens a connection of its own."""
     with TargetConnection.open(settings) as connection:
-        found = connection.query(
-            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'checkpoint'",
-            (settings.schema_name,),
-        )
-        if not found:
+        if not has_checkpoints(connection):
             return None
         ts = connection.value(f"SELECT ts FROM {connection.table('checkpoint')} WHERE task = %s", (task,))
         return None if ts is None else Tso(int(ts))

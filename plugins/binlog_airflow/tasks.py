@@ -18,6 +18,7 @@ from include.model import tso
 
 if TYPE_CHECKING:
     from include.archive.archive import Archive
+    from include.loader.confirmed import Published
     from include.registry.base import Cluster
     from include.schema.history import JobSource
     from include.settings import Settings
@@ -62,7 +63,7 @@ def plan_window(until: datetime | None) -> dict[str, Any] | None:
     with _cluster(settings) as cluster:
         # Now is the cluster's, as for `pumphouse snapshot`: the clock of this machine may run ahead of it.
         moment = cluster.tso() if until is None else tso.from_datetime(until)
-        return plan(_archive(settings, cluster.cluster_id()), cluster, moment)
+        return plan(_archive(settings, cluster.cluster_id()), cluster, moment, settings)
 
 
 def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
@@ -112,7 +113,9 @@ def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
 def collect_pumps() -> dict[str, Any]:
     """Trigger GC on every Pump; report what was asked for, what was freed and who holds the rest.
 
-    Fails when a Pump does, and when the archive is not far enough ahead of a Go Pump, whose GC nobody can hold.
+    Where GC follows the load, what the archive and every target have is published before. Fails, after GC, when a Pump
+    does, when it is not known where a target stands, and when the archive is not far enough ahead of a Go Pump, whose
+    GC nobody can hold.
     """
     from include.archive import consumer
     from include.client import admin
@@ -120,9 +123,12 @@ def collect_pumps() -> dict[str, Any]:
 
     settings = settings_from()
     with _cluster(settings) as cluster:
+        published = _publish_loaded(settings, cluster) if settings.airflow.gc_follows == "load" else None
         limits = GoLimits(
             # Not registered here is as bad as empty: the DAG runs to keep an archive safe.
-            archived=consumer.checkpoint(cluster, settings.archive.archive_id) or tso.Tso(0),
+            archived=published.confirmed.archive_end
+            if published is not None
+            else consumer.checkpoint(cluster, settings.archive.archive_id) or tso.Tso(0),
             retention_s=settings.archive.go_pump_gc_s,
             margin_s=settings.archive.go_pump_margin_s,
         )
@@ -130,10 +136,24 @@ def collect_pumps() -> dict[str, Any]:
     shown = [report.to_dict() for report in reports]
     for each in shown:
         log.info("pump_collected", **each)
-    error = admin.failures(reports)
-    if error is not None:
+    error = admin.failures(reports) or (published and published.failure())
+    if error:
         raise error
-    return {"pumps": shown}
+    return {"pumps": shown} if published is None else {"pumps": shown, "published": published.to_dict()}
+
+
+def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
+    """Let the Pumps know what the archive and every target of ``airflow.gc_targets`` have."""
+    from include.loader.confirmed import ask, publish
+
+    cluster_id = cluster.cluster_id()
+    stands = []
+    for conn_id in settings.airflow.gc_targets:
+        of = settings_from(archive=None, cluster=None, downstream=conn_id)
+        stands.append(ask(conn_id, of.target, of.load.task, cluster_id))
+    done = publish(_archive(settings, cluster_id), cluster, stands)
+    log.info("checkpoint_published", **done.to_dict())
+    return done
 
 
 def plan_restore(to: str, conn_id: str) -> dict[str, Any]:

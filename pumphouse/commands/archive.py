@@ -223,7 +223,9 @@ def ls_command(context: Context, *, as_json: bool) -> None:
     if checkpoint is None:
         click.echo("the archive is not registered as a consumer: the Pumps' GC does not wait for it")
     elif checkpoint < end:
-        click.echo(f"its checkpoint is {show(checkpoint)}; the next snapshot moves it")
+        follows = context.settings.airflow.gc_follows == "load"
+        moved = "GC moves it to what the target has" if follows else "the next snapshot moves it"
+        click.echo(f"its checkpoint is {show(checkpoint)}; {moved}")
     table = Table(box=None, pad_edge=False)
     for heading in ("WINDOW", "UP TO", "TRANSACTIONS", "CHANGES", "DDL", "MB", "PUMPS", "NOTES"):
         table.add_column(heading, overflow="fold")

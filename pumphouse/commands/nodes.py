@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -21,6 +21,9 @@ from include.registry.open import open_cluster
 from include.settings import Settings
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
+
+if TYPE_CHECKING:
+    from include.loader.confirmed import Published
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 offline_option = click.option("--show-offline", "--show-offline-nodes", is_flag=True, help="Offline ones too.")
@@ -240,8 +243,11 @@ def _held_by(report: admin.PumpGc) -> str:
 def gc(context: Context, *, as_json: bool) -> None:
     """Run GC on every Pump; show up to where it was asked for, what was freed and who holds the rest."""
     cluster, archive = open_registry(context.settings), context.settings.archive
+    published = _publish_loaded(context.settings, cluster) if context.settings.airflow.gc_follows == "load" else None
     limits = GoLimits(
-        archived=of_archive.checkpoint(cluster, archive.archive_id) or None,  # 0: it is being begun
+        archived=published.confirmed.archive_end
+        if published is not None
+        else of_archive.checkpoint(cluster, archive.archive_id) or None,  # 0: it is being begun
         retention_s=archive.go_pump_gc_s,
         margin_s=archive.go_pump_margin_s,
     )
@@ -265,6 +271,25 @@ def gc(context: Context, *, as_json: bool) -> None:
         for report in reports:
             if not report.asked:
                 click.echo(f"{report.node_id}: {report.error or report.note}")
-    error = admin.failures(reports)
-    if error is not None:
+    if published is not None:
+        click.echo(published.text(), err=as_json)
+    error = admin.failures(reports) or (published and published.failure())
+    if error:
         raise error
+
+
+def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
+    """Let the Pumps know what the archive and the target have. Of several targets Airflow alone knows the others."""
+    from include.archive.archive import Archive
+    from include.loader.confirmed import Stand, ask, publish
+    from include.loader.target import address
+    from include.objectstore.open import open_store
+
+    cluster_id, names = cluster.cluster_id(), settings.airflow.gc_targets
+    if len(names) == 1:
+        stands = [ask(address(settings.target), settings.target, settings.load.task, cluster_id)]
+    else:
+        why = "one of several in airflow.gc_targets, connections that Airflow alone knows"
+        stands = [Stand(name=each, unknown=why, hint="airflow dags trigger pump_gc") for each in names]
+    archive = Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
+    return publish(archive, cluster, stands)

@@ -15,6 +15,7 @@ from include.archive import consumer
 from include.archive.archive import Archive
 from include.archive.init import init_archive
 from include.codec.payload import PrewriteValueBuilder
+from include.loader.target import TargetConnection
 from include.model.node import NodeKind, NodeState, NodeStatus
 from include.model.tso import show
 from include.objectstore.open import open_store
@@ -22,6 +23,7 @@ from include.registry.file import FileCluster
 from include.schema.history import TidbStatusSource
 from include.settings import ArchiveSettings, ClusterSettings, Settings
 from pumphouse.stack.airflow import connection_variables
+from tests.support import mariadb
 from tests.support.pumpserver import PumpServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +62,18 @@ tasks.log = SimpleNamespace(info=lambda event, **facts: said.append([event, fact
 run = DagBag(%r).dags["pump_gc"].test(logical_date=None)
 print(json.dumps([enough, unknown, run.state, [t.try_number for t in run.get_task_instances()], said]))
 """
+
+# The task of `pump_gc` where it follows the load of two targets.
+_FOLLOWS = """
+import json
+from binlog_airflow import tasks
+from include.errors import BinlogError
+try:
+    print(json.dumps([tasks.collect_pumps()["published"], "", False]))
+except BinlogError as error:
+    print(json.dumps([None, str(error), error.retryable]))
+"""
+_LOAD = {"PUMPHOUSE_AIRFLOW__GC_FOLLOWS": "load", "PUMPHOUSE_AIRFLOW__GC_TARGETS": "pumphouse_downstream,second"}
 
 
 class NoJobs(BaseHTTPRequestHandler):
@@ -101,12 +115,19 @@ class World:
     def init(self) -> None:
         init_archive(self.archive, self.cluster, TidbStatusSource(self._history), settings=self.settings)
 
-    def run(self, dag: str, conf: dict[str, str] | None = None) -> tuple[str, dict[str, str], list[Any]]:
+    def run(
+        self, dag: str, conf: dict[str, str] | None = None, **settings: str
+    ) -> tuple[str, dict[str, str], list[Any]]:
         """State of the run, and of each task, and what the tasks logged."""
         state, tasks, said, self.tries = self._in_airflow(
-            _RUN % (str(ROOT / "dags"), dag, conf or {}), **self._connections
+            _RUN % (str(ROOT / "dags"), dag, conf or {}), **self._connections, **settings
         )
         return state, tasks, said
+
+    def follow(self, **targets: dict[str, Any]) -> list[Any]:
+        """What the task of `pump_gc` says of these targets; see `_FOLLOWS`."""
+        found: list[Any] = self._in_airflow(_FOLLOWS, **self._connections, **_LOAD, **connection_variables(targets))
+        return found
 
     def collect(self) -> list[Any]:
         """What `pump_gc` reports and says; see `_GC`."""
@@ -175,3 +196,48 @@ def test_gc_says_how_far_the_archive_is_ahead_of_a_go_pump_and_fails_at_once_whe
     assert (state, tries) == ("failed", [1])
     assert [(event, facts["started"]) for event, facts in said] == [("pump_collected", False), ("pump_collected", True)]
     assert "is not ahead of this Go Pump's GC" in said[0][1]["error"]
+
+
+@pytest.mark.row("P11", "O1")
+def test_gc_that_follows_the_load_tells_the_pumps_what_every_target_has(world: World, tmp_path: Path) -> None:
+    before = consumer.checkpoint(world.cluster, "main")
+    assert before is not None
+    for _ in range(2):  # the second one's plan meets an archive that is ahead of the checkpoint
+        assert world.run("binlog_snapshot", **_LOAD)[0] == "success"
+    end = world.archive.end()
+    assert end > before
+    assert consumer.checkpoint(world.cluster, "main") == before
+    with mariadb.running(tmp_path) as server, TargetConnection.open(server) as connection:
+
+        def of(schema: str) -> dict[str, Any]:
+            return {
+                "conn_type": "pumphouse_downstream", "host": server.host, "port": server.port, "login": server.user,
+                "password": server.password.get_secret_value(), "extra": {"schema_name": schema, "task": schema},
+            }  # fmt: skip
+
+        def put(schema: str, ts: int) -> None:
+            with TargetConnection.open(server.model_copy(update={"schema_name": schema})) as target:
+                target.create_tables()
+            connection.execute(
+                f"REPLACE INTO `{schema}`.checkpoint (task, ts, state, reason, cluster_id, plan_number)"
+                " VALUES (%s, %s, 'ready', '', %s, 0)",
+                (schema, ts, world.cluster.cluster_id()),
+            )
+
+        put("one", end)
+        targets = {"pumphouse_downstream": of("one"), "second": of("two")}
+        done, error, _ = world.follow(**targets)
+        assert done is None
+        assert "second: it has no checkpoint of the task 'two'" in error
+        _, error, again = world.follow(**{**targets, "second": {**of("two"), "port": 1}})
+        assert "second: " in error
+        assert "does not answer" in error
+        assert again
+        assert consumer.checkpoint(world.cluster, "main") == before
+        put("two", before + 1)
+        done, error, _ = world.follow(**targets)
+        assert (done, error) == (
+            {"archive_end": end, "checkpoint": before + 1, "held_by": ["second"], "unknown": {}},
+            "",
+        )
+        assert consumer.checkpoint(world.cluster, "main") == before + 1
