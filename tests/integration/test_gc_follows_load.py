@@ -286,6 +286,5 @@ def test_the_checkpoint_never_goes_back_and_an_archive_that_lacks_its_end_is_fou
     assert collect() == second
     (newest,) = [each.key for each in source.archive.store.list("windows/") if str(int(first)) in each.key]
     source.archive.store.delete(newest)
-    source.archive.store.delete("HEAD")
-    with pytest.raises(BadManifest, match="its newest windows are missing"):
+    with pytest.raises(BadManifest, match="the archive's end was cut off"):
         publish(Archive(open_store(source.settings), source.cluster_id), cluster, [Stand(name="t", ts=genesis)])
