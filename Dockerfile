@@ -12,6 +12,6 @@ COPY . .
 # Registers the provider, and with it the connection types; the dependencies are there already.
 RUN pip install --no-cache-dir --no-deps --no-build-isolation -e .
 # Kernels are compiled once here instead of in every container.
-RUN python -c "from include.codec.warm import warm; warm()"
-ENV PYTHONPATH=/app:/app/plugins PYTHONUNBUFFERED=1 PYSPARK_PYTHON=python
+RUN python -c "from pumphouse.codec.warm import warm; warm()"
+ENV PYTHONPATH=/app:/app/include:/app/plugins PYTHONUNBUFFERED=1 PYSPARK_PYTHON=python
 CMD ["airflow", "standalone"]

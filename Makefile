@@ -80,7 +80,7 @@ docs: $(STAMP)   ## Write the pages of docs/ that come from the code again
 	$(BIN)/python -m tests.support.generated_docs
 
 proto: $(STAMP)  ## Generate the protobuf modules again
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. include/proto/*.proto
+	$(BIN)/python -m grpc_tools.protoc -Iinclude --python_out=include --pyi_out=include --grpc_python_out=include include/pumphouse/proto/*.proto
 
 lock:            ## Resolve the locks again (needs uv)
 	uv lock

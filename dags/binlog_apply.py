@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from binlog_airflow import tasks
 from binlog_airflow.retry import default_args
-from include.settings import Settings
+from pumphouse.settings import Settings
 
 
 @dag(

@@ -13,7 +13,7 @@ from airflow.sdk import dag, task
 
 from binlog_airflow import assets, tasks
 from binlog_airflow.retry import default_args
-from include.settings import Settings
+from pumphouse.settings import Settings
 
 
 @dag(

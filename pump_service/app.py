@@ -20,12 +20,6 @@ from typing import Any
 
 import structlog
 
-from include.clock import SYSTEM_CLOCK, Clock
-from include.errors import BinlogError, CorruptionError
-from include.model.node import NodeKind, NodeState
-from include.model.tso import physical_ms, show
-from include.registry.base import Cluster
-from include.settings import PumpSettings, TlsSettings
 from pump_service import front, heartbeat, identity, notify
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.grpc_api import PumpApi
@@ -42,6 +36,12 @@ from pump_service.stages import Stages, build_stages
 from pump_service.store.store import Elsewhere, Store
 from pump_service.warm import warm
 from pump_service.warm_reads import warm_reads
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import BinlogError, CorruptionError
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.tso import physical_ms, show
+from pumphouse.registry.base import Cluster
+from pumphouse.settings import PumpSettings, TlsSettings
 
 log = structlog.get_logger()
 

@@ -12,14 +12,14 @@ from typing import Any
 import click
 import uvloop
 
-from include.errors import BinlogError, ConfigError, UsageError
-from include.log import configure_logging
-from include.registry.open import open_cluster
-from include.settings import Settings
 from pump_service import identity
 from pump_service.app import PumpApp, Serving
 from pump_service.footprint import leave_what_stays
 from pump_service.go_command import GoCommand, go_options, settings_of
+from pumphouse.errors import BinlogError, ConfigError, UsageError
+from pumphouse.log import configure_logging
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import Settings
 
 
 def announce(serving: Serving) -> None:

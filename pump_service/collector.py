@@ -10,12 +10,12 @@ import asyncio
 
 import structlog
 
-from include.errors import BinlogError
-from include.model.node import NodeKind, NodeState
-from include.model.tso import Tso, compose, physical_ms
-from include.registry.base import Cluster
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import GcReport, Store
+from pumphouse.errors import BinlogError
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.tso import Tso, compose, physical_ms
+from pumphouse.registry.base import Cluster
 
 log = structlog.get_logger()
 

@@ -14,13 +14,15 @@ from pathlib import Path
 
 import structlog
 
-from include.codec.jit import not_on_disk
+import pumphouse
 from pump_service.warm import warm
 from pump_service.warm_reads import warm_reads
+from pumphouse.codec.jit import not_on_disk
 
 log = structlog.get_logger()
 
-_ROOT = Path(__file__).parents[1]
+# Where our two packages are imported from.
+_ROOTS = (str(Path(__file__).parents[1]), str(Path(pumphouse.__file__ or "").parents[1]))
 _LONGEST_S = 900.0
 _SHOWN = 2000  # characters of what a compiler said that failed
 
@@ -31,7 +33,7 @@ def compile_apart() -> None:
         return
     began = time.monotonic()
     log.info("compiling", hint="once after an installation or an update; some ten seconds, a minute on a busy machine")
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (*_ROOTS, os.environ.get("PYTHONPATH"))))
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__],

@@ -11,12 +11,12 @@ import asyncio
 
 import structlog
 
-from include.errors import BinlogError
-from include.model.tso import Tso, show
-from include.registry.base import Cluster
 from pump_service.collector import checkpoints
 from pump_service.fakes import FakeWriter
 from pump_service.store.store import Store
+from pumphouse.errors import BinlogError
+from pumphouse.model.tso import Tso, show
+from pumphouse.registry.base import Cluster
 
 log = structlog.get_logger()
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf.text_encoding import CEscape
 
-from include.proto.binlog_pb2 import Binlog, PrewriteValue
 from pump_service.fields import Field, Fields, Source
+from pumphouse.proto.binlog_pb2 import Binlog, PrewriteValue
 
 # Characters in all; what is said of the rest comes on top.
 _LONGEST = 256 << 10

@@ -10,12 +10,12 @@ import asyncio
 
 import structlog
 
-from include.errors import BinlogError
-from include.model.tso import Tso
 from pump_service.horizon import Timestamps
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Store
 from pump_service.submit import Submitter
+from pumphouse.errors import BinlogError
+from pumphouse.model.tso import Tso
 
 log = structlog.get_logger()
 

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from include.codec.jit import Bytes, Ints, kernel
-from include.codec.wire import read_field
+from pumphouse.codec.jit import Bytes, Ints, kernel
+from pumphouse.codec.wire import read_field
 
 # Tag and length, or tag and varint, of any field.
 _HEAD = 20

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from include.errors import ConfigError, PeerRefused
-from include.rpc.status import abort_details
-from include.rpc.tls import check_grpc_peer, server_ssl_context
-from include.settings import PumpSettings, TlsSettings
 from pump_service import listen
 from pump_service.door.group import Refusal
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from pump_service.door.tls import AuthContext
+from pumphouse.errors import ConfigError, PeerRefused
+from pumphouse.rpc.status import abort_details
+from pumphouse.rpc.tls import check_grpc_peer, server_ssl_context
+from pumphouse.settings import PumpSettings, TlsSettings
 
 
 class Front(Protocol):

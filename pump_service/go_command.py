@@ -11,9 +11,6 @@ from typing import Any, Protocol, TypeVar
 import click
 import structlog
 
-from include.errors import ConfigError, UsageError
-from include.log import LEVELS, configure_logging
-from include.settings import Settings
 from pump_service.go_options import (
     BOOLEAN_FLAGS,
     DEFAULT_PD_URLS,
@@ -25,6 +22,9 @@ from pump_service.go_options import (
     read_file,
     read_flags,
 )
+from pumphouse.errors import ConfigError, UsageError
+from pumphouse.log import LEVELS, configure_logging
+from pumphouse.settings import Settings
 
 log = structlog.get_logger()
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,7 +37,7 @@ _OURS = {
 
 
 class ReadSettings(Protocol):
-    """`include.settings.Settings.read` with the files and ``--set`` of the caller."""
+    """`pumphouse.settings.Settings.read` with the files and ``--set`` of the caller."""
 
     def __call__(
         self, *, file_values: Mapping[str, Any], environment: Mapping[str, Any], overrides: Mapping[str, Any]

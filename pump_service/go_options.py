@@ -1,6 +1,6 @@
 """Options of the Go Pump: its flags, its ``pump.toml`` and its variables, as values of our settings (row O3).
 
-A table and readers, nothing else: who wins over whom is `include.settings`' business. What has no meaning here is
+A table and readers, nothing else: who wins over whom is `pumphouse.settings`' business. What has no meaning here is
 accepted and named, so that a Pump is started the way it always was; an unknown key of the file is fatal, as there.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from include.errors import ConfigError
-from include.rpc.shown import without_secrets
+from pumphouse.errors import ConfigError
+from pumphouse.rpc.shown import without_secrets
 
 LOG_LEVEL = "log.level"
 """Not one of our settings: logging is set up by whoever starts the process."""

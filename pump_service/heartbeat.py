@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from include.client.admin import PUMP_SILENT_S, RUNNING
-from include.clock import Clock
-from include.errors import BinlogError, PumpError
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
-from include.model.tso import Tso, compose, physical_ms
-from include.registry.base import Cluster
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Elsewhere
+from pumphouse.client.admin import PUMP_SILENT_S, RUNNING
+from pumphouse.clock import Clock
+from pumphouse.errors import BinlogError, PumpError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
+from pumphouse.model.tso import Tso, compose, physical_ms
+from pumphouse.registry.base import Cluster
 
 log = structlog.get_logger()
 

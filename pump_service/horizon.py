@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from include.clock import Clock
-from include.errors import BinlogError, PumpUnavailable
-from include.model.tso import Tso, physical_ms
-from include.registry.base import Cluster
 from pump_service.shared import Shared
+from pumphouse.clock import Clock
+from pumphouse.errors import BinlogError, PumpUnavailable
+from pumphouse.model.tso import Tso, physical_ms
+from pumphouse.registry.base import Cluster
 
 # After so long the cluster is asked again, so this much of the future is believed at most.
 BELIEVED_S = 0.1

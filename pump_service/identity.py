@@ -8,9 +8,9 @@ from pathlib import Path
 
 import structlog
 
-from include.durable import make_dirs, write_atomic
-from include.errors import ClusterMismatch, ConfigError, CorruptionError
 from pump_service.store.store import Elsewhere
+from pumphouse.durable import make_dirs, write_atomic
+from pumphouse.errors import ClusterMismatch, ConfigError, CorruptionError
 
 log = structlog.get_logger()
 

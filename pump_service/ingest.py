@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpUnavailable
-from include.model.binlog import BinlogType
-from include.model.tso import show
 from pump_service.api.convert import item_of
 from pump_service.horizon import Horizon
 from pump_service.intake.requests import Intake
 from pump_service.lifecycle import Lifecycle
 from pump_service.store.store import Item, Store
 from pump_service.submit import Done, Statuses, Submitter
+from pumphouse.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpUnavailable
+from pumphouse.model.binlog import BinlogType
+from pumphouse.model.tso import show
 
 
 class Ingest:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from include.errors import PumpDraining
-from include.model.node import NodeState
+from pumphouse.errors import PumpDraining
+from pumphouse.model.node import NodeState
 
 
 class Action(StrEnum):

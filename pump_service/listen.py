@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 from aiohttp import web
 
-from include.errors import ConfigError, PeerRefused
-from include.rpc.channel import SERVER_OPTIONS
-from include.rpc.status import abort_details
-from include.rpc.tls import check_grpc_peer, server_credentials, server_ssl_context
-from include.settings import TlsSettings
+from pumphouse.errors import ConfigError, PeerRefused
+from pumphouse.rpc.channel import SERVER_OPTIONS
+from pumphouse.rpc.status import abort_details
+from pumphouse.rpc.tls import check_grpc_peer, server_credentials, server_ssl_context
+from pumphouse.settings import TlsSettings
 
 Context = grpc.aio.ServicerContext[Any, Any]
 # Calls of one connection at once; further ones wait with their caller. Without it their requests are in our memory,

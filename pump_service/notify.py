@@ -7,13 +7,13 @@ from pathlib import Path
 
 import grpc
 
-from include.durable import fsync_dir, write_atomic
-from include.errors import PumpUnavailable
-from include.model.node import NodeStatus
-from include.proto.cistern_pb2 import NotifyReq
-from include.proto.cistern_pb2_grpc import CisternStub
-from include.rpc.channel import open_aio_channel
-from include.settings import TlsSettings
+from pumphouse.durable import fsync_dir, write_atomic
+from pumphouse.errors import PumpUnavailable
+from pumphouse.model.node import NodeStatus
+from pumphouse.proto.cistern_pb2 import NotifyReq
+from pumphouse.proto.cistern_pb2_grpc import CisternStub
+from pumphouse.rpc.channel import open_aio_channel
+from pumphouse.settings import TlsSettings
 
 MARK = Path("pumphouse") / "unnotified"
 _TRIES = 3

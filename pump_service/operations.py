@@ -12,17 +12,6 @@ from typing import Any
 
 import structlog
 
-from include.errors import BinlogError, ClusterUnavailable, PumpDraining, UsageError
-from include.model.node import NodeKind, NodeStatus
-from include.model.tso import physical_ms, show
-from include.proto.pumphouse_pb2 import (
-    Blocker,
-    PendingCommit,
-    PullBatchesResponse,
-    StatusResponse,
-    TriggerGcResponse,
-)
-from include.registry.base import Cluster
 from pump_service import dump
 from pump_service.collector import Collector
 from pump_service.fields import Held
@@ -36,6 +25,17 @@ from pump_service.store import store as store_types
 from pump_service.store.batch import PullBatch
 from pump_service.store.frame import Meta, read_meta
 from pump_service.store.store import Store, Unresolved
+from pumphouse.errors import BinlogError, ClusterUnavailable, PumpDraining, UsageError
+from pumphouse.model.node import NodeKind, NodeStatus
+from pumphouse.model.tso import physical_ms, show
+from pumphouse.proto.pumphouse_pb2 import (
+    Blocker,
+    PendingCommit,
+    PullBatchesResponse,
+    StatusResponse,
+    TriggerGcResponse,
+)
+from pumphouse.registry.base import Cluster
 
 log = structlog.get_logger()
 

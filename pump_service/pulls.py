@@ -16,13 +16,13 @@ from typing import Any
 
 import structlog
 
-from include.errors import CorruptionError
-from include.model.tso import Tso
 from pump_service.door.group import Messages
 from pump_service.metrics import PumpMetrics
 from pump_service.pullroom import PullRoom
 from pump_service.store.batch import LargeBinlog, PullBatch
 from pump_service.store.store import Store
+from pumphouse.errors import CorruptionError
+from pumphouse.model.tso import Tso
 
 log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ import asyncio
 import structlog
 from prometheus_client import pushadd_to_gateway
 
-from include.rpc.shown import without_secrets
 from pump_service.metrics import PumpMetrics
+from pumphouse.rpc.shown import without_secrets
 
 log = structlog.get_logger()
 

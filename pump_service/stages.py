@@ -8,13 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.clock import Clock
-from include.model.node import PumpExtra
-from include.model.tso import physical_ms
-from include.registry.base import Cluster
-from include.registry.file import FileCluster
-from include.registry.pd import PdCluster
-from include.settings import PumpSettings, TlsSettings
 from pump_service.collector import Collector
 from pump_service.fakes import FakeWriter
 from pump_service.heartbeat import Registrar, Report
@@ -33,6 +26,13 @@ from pump_service.resolve.tikv import TikvResolver
 from pump_service.resolve.tikv_calls import TikvCalls
 from pump_service.store.store import PendingCommit, Store
 from pump_service.submit import Submitter
+from pumphouse.clock import Clock
+from pumphouse.model.node import PumpExtra
+from pumphouse.model.tso import physical_ms
+from pumphouse.registry.base import Cluster
+from pumphouse.registry.file import FileCluster
+from pumphouse.registry.pd import PdCluster
+from pumphouse.settings import PumpSettings, TlsSettings
 
 # A commit waits so long before PD or etcd is asked whether its timestamp can be; nobody waits for a commit's answer.
 _PATIENCE_S = 0.002

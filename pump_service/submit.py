@@ -16,10 +16,10 @@ from typing import Any
 
 import structlog
 
-from include.errors import BinlogError
 from pump_service.intake.requests import Intake
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Item, Store
+from pumphouse.errors import BinlogError
 
 log = structlog.get_logger()
 Statuses = list[BinlogError | None]

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from include.proto.binlog_pb2 import Binlog, BinlogType
-from include.proto.pump_pb2 import WriteBinlogReq
-from include.proto.pumphouse_pb2 import WriteBinlogsRequest
 from pump_service.door import lean
 from pump_service.door.group import Requests
 from pump_service.intake.parse import parse
@@ -22,6 +19,9 @@ from pump_service.store.order import SMALLEST, Recent, Waiting
 from pump_service.store.records import Records
 from pump_service.store.rows import Puts
 from pump_service.store.summary import FileSummary
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+from pumphouse.proto.pump_pb2 import WriteBinlogReq
+from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest
 
 
 def warm() -> None:

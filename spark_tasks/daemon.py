@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib
 
-from include.codec.warm import warm
+from pumphouse.codec.warm import warm
 
 # Imported here for the workers to have them: everything that their functions use.
-PRELOADED = ("include.loader.stages", "include.objectstore.open", "spark_tasks.engine", "pyspark.worker")
+PRELOADED = ("pumphouse.loader.stages", "pumphouse.objectstore.open", "spark_tasks.engine", "pyspark.worker")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The stages of a load on Spark: decode -> shuffle into lanes -> fold (kept on disk) -> apply, epoch by epoch.
 
-Only blobs move. The functions are those of `include.loader.stages`; contexts travel in closures, because they hold
+Only blobs move. The functions are those of `pumphouse.loader.stages`; contexts travel in closures, because they hold
 secrets and an option would be shown.
 """
 
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from include.errors import BinlogError, LoadError
-from include.loader import stages
-from include.loader.blob import SPARK_SCHEMA, Blob, from_batch, to_batch
-from include.loader.context import LoadContext
-from include.loader.engine import apply_here
-from include.loader.plan import UnitId
-from include.loader.stages import ApplyContext, UnitSummary
-from include.loader.work import Piece
+from pumphouse.errors import BinlogError, LoadError
+from pumphouse.loader import stages
+from pumphouse.loader.blob import SPARK_SCHEMA, Blob, from_batch, to_batch
+from pumphouse.loader.context import LoadContext
+from pumphouse.loader.engine import apply_here
+from pumphouse.loader.plan import UnitId
+from pumphouse.loader.stages import ApplyContext, UnitSummary
+from pumphouse.loader.work import Piece
 from spark_tasks import faults
 from spark_tasks.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from include.settings import SparkSettings
+    from pumphouse.settings import SparkSettings
 
 # An epoch of fewer bytes is applied by the driver, which collects all such epochs at once: a Spark job for each of
 # their phases would cost more than what it does. Together they must fit into the driver.
@@ -51,7 +51,7 @@ _Batches = Iterable[pa.RecordBatch]
 
 
 class SparkEngine:
-    """`include.loader.engine.Engine` on a Spark session, which is made when there is something to do."""
+    """`pumphouse.loader.engine.Engine` on a Spark session, which is made when there is something to do."""
 
     def __init__(self, settings: SparkSettings, *, connections: int = 2, app: str = "pumphouse-load") -> None:
         self._settings = settings

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from include import errors
-from include.errors import BinlogError, LoadError
+from pumphouse import errors
+from pumphouse.errors import BinlogError, LoadError
 
 
 def dump(error: BinlogError) -> bytes:

@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from include.durable import write_atomic
-from include.errors import ConfigError
+from pumphouse.durable import write_atomic
+from pumphouse.errors import ConfigError
 
 _LEAST = 17
 _VERSION = re.compile(r'version "(\d+)')

@@ -14,7 +14,7 @@ from spark_tasks.java import java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from include.settings import SparkSettings
+    from pumphouse.settings import SparkSettings
 
 _LOOPBACK = "127.0.0.1"
 

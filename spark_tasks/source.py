@@ -14,14 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from include.archive.archive import Archive
-from include.archive.layout import window_key
-from include.archive.manifest import Manifest
-from include.archive.segment import COLUMNS
-from include.errors import BadSegment, ConfigError
-from include.model.tso import Tso
-from include.objectstore.open import open_store
-from include.settings import ArchiveSettings, Settings
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.layout import window_key
+from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.segment import COLUMNS
+from pumphouse.errors import BadSegment, ConfigError
+from pumphouse.model.tso import Tso
+from pumphouse.objectstore.open import open_store
+from pumphouse.settings import ArchiveSettings, Settings
 
 _BINARY = frozenset({"ddl_query", "payload"})
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from include.errors import BinlogError, ConfigError
+from pumphouse.errors import BinlogError, ConfigError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from include.settings import Settings
+    from pumphouse.settings import Settings
 
 ARCHIVE = "pumphouse_archive"
 CLUSTER = "pumphouse_cluster"
@@ -87,7 +87,7 @@ class ArchiveHook(_SettingsHook):
         return found
 
     def _probe(self) -> str:
-        from include.objectstore.open import open_store
+        from pumphouse.objectstore.open import open_store
 
         store = open_store(settings_from(archive=self.conn_id, cluster=None).archive)
         next(iter(store.list("")), None)
@@ -120,7 +120,7 @@ class ClusterHook(_SettingsHook):
         return found
 
     def _probe(self) -> str:
-        from include.registry.open import open_cluster
+        from pumphouse.registry.open import open_cluster
 
         settings = settings_from(archive=None, cluster=self.conn_id)
         cluster = open_cluster(settings.cluster, settings.tls)
@@ -157,7 +157,7 @@ class DownstreamHook(_SettingsHook):
         return found
 
     def _probe(self) -> str:
-        from include.loader.target import TargetConnection, address
+        from pumphouse.loader.target import TargetConnection, address
 
         target = settings_from(archive=None, cluster=None, downstream=self.conn_id).target
         with TargetConnection.open(target):
@@ -168,7 +168,7 @@ def settings_from(
     *, archive: str | None = ARCHIVE, cluster: str | None = CLUSTER, downstream: str | None = None
 ) -> Settings:
     """Settings of a task, from its connections; None leaves a part to the environment and pumphouse.toml."""
-    from include.settings import Settings
+    from pumphouse.settings import Settings
 
     overrides: dict[str, Any] = {}
     for hook in (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import ExceptionRetryPolicy, RetryDecision
 
-from include.errors import BinlogError
+from pumphouse.errors import BinlogError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

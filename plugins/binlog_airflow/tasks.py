@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from binlog_airflow.hooks import DOWNSTREAM, settings_from
-from include.errors import ConfigError, GapError, ManifestConflict, TargetAhead
-from include.model import tso
+from pumphouse.errors import ConfigError, GapError, ManifestConflict, TargetAhead
+from pumphouse.model import tso
 
 if TYPE_CHECKING:
-    from include.archive.archive import Archive
-    from include.loader.confirmed import Published
-    from include.registry.base import Cluster
-    from include.schema.history import JobSource
-    from include.settings import Settings
+    from pumphouse.archive.archive import Archive
+    from pumphouse.loader.confirmed import Published
+    from pumphouse.registry.base import Cluster
+    from pumphouse.schema.history import JobSource
+    from pumphouse.settings import Settings
 
 log = structlog.get_logger()
 
 
 def _archive(settings: Settings, cluster_id: int) -> Archive:
-    from include.archive.archive import Archive
-    from include.objectstore.open import open_store
+    from pumphouse.archive.archive import Archive
+    from pumphouse.objectstore.open import open_store
 
     return Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
 
 
 @contextmanager
 def _cluster(settings: Settings) -> Iterator[Cluster]:
-    from include.registry.open import open_cluster
+    from pumphouse.registry.open import open_cluster
 
     cluster = open_cluster(settings.cluster, settings.tls)
     try:
@@ -45,7 +45,7 @@ def _cluster(settings: Settings) -> Iterator[Cluster]:
 
 
 def _history(settings: Settings) -> JobSource:
-    from include.schema.history import open_history
+    from pumphouse.schema.history import open_history
 
     source = open_history(settings.history)
     if source is None:
@@ -57,7 +57,7 @@ def _history(settings: Settings) -> JobSource:
 
 def plan_window(until: datetime | None) -> dict[str, Any] | None:
     """The next window towards the interval's end, None = now; None when the archive is there already."""
-    from include.archive.snapshot import plan_window as plan
+    from pumphouse.archive.snapshot import plan_window as plan
 
     settings = settings_from()
     with _cluster(settings) as cluster:
@@ -68,7 +68,7 @@ def plan_window(until: datetime | None) -> dict[str, Any] | None:
 
 def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
     """One Pump's part of a window, into segments that no manifest names yet."""
-    from include.archive.snapshot import pull_node as pull
+    from pumphouse.archive.snapshot import pull_node as pull
 
     settings = settings_from()
     with _cluster(settings) as cluster:
@@ -77,8 +77,8 @@ def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
 
 def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[str, Any]:
     """Make the window visible, then go on in this task while the byte budget left something before the plan's end."""
-    from include.archive.snapshot import commit_window as commit
-    from include.archive.snapshot import run_snapshot
+    from pumphouse.archive.snapshot import commit_window as commit
+    from pumphouse.archive.snapshot import run_snapshot
 
     settings = settings_from()
     with _cluster(settings) as cluster:
@@ -117,9 +117,9 @@ def collect_pumps() -> dict[str, Any]:
     does, when it is not known where a target stands, and when the archive is not far enough ahead of a Go Pump, whose
     GC nobody can hold.
     """
-    from include.archive import consumer
-    from include.client import admin
-    from include.client.go_gc import GoLimits
+    from pumphouse.archive import consumer
+    from pumphouse.client import admin
+    from pumphouse.client.go_gc import GoLimits
 
     settings = settings_from()
     with _cluster(settings) as cluster:
@@ -144,7 +144,7 @@ def collect_pumps() -> dict[str, Any]:
 
 def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
     """Let the Pumps know what the archive and every target of ``airflow.gc_targets`` have."""
-    from include.loader.confirmed import ask, publish
+    from pumphouse.loader.confirmed import ask, publish
 
     cluster_id = cluster.cluster_id()
     stands = []
@@ -158,7 +158,7 @@ def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
 
 def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
     """What a restore to that moment would read and do; ``to`` in it is the moment, also of ``latest``."""
-    from include.restore.plan import parse_moment
+    from pumphouse.restore.plan import parse_moment
     from spark_tasks.jobs import restore
 
     settings = settings_from(downstream=conn_id)
@@ -171,7 +171,7 @@ def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
 
 def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_losses: bool) -> dict[str, Any]:
     """Carry out the plan that was shown, and no other: reset the target, load the dump, then the windows."""
-    from include.restore.run import ShownPlan
+    from pumphouse.restore.run import ShownPlan
     from spark_tasks.jobs import restore
 
     settings = settings_from(downstream=conn_id)
@@ -187,8 +187,8 @@ def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_lo
 
 def apply_interval(start: datetime, end: datetime, conf: dict[str, Any], run_id: str) -> dict[str, Any]:
     """Load (checkpoint, min(end, stop)] onto a restored target; a checkpoint before the interval's start is a gap."""
-    from include.loader import state
-    from include.loader.target import TargetConnection
+    from pumphouse.loader import state
+    from pumphouse.loader.target import TargetConnection
     from spark_tasks.jobs import load
 
     settings = settings_from(downstream=str(conf["target"]))

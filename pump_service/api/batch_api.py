@@ -1,6 +1,6 @@
 """``pumphouse.v1.PumpBatch``: batches instead of single messages, and the calls of operation. Translates only.
 
-Refusals are a gRPC code with google.rpc.ErrorInfo (`include.rpc.status`).
+Refusals are a gRPC code with google.rpc.ErrorInfo (`pumphouse.rpc.status`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ from typing import Any, NoReturn
 import grpc
 import structlog
 
-from include.errors import BinlogError
-from include.model.tso import Tso
-from include.proto.pumphouse_pb2 import (
+from pump_service.api.frame import frame_message
+from pump_service.api.writes import BatchWrites
+from pump_service.door.group import Messages
+from pump_service.ingest import Ingest
+from pump_service.metrics import PumpMetrics
+from pump_service.operations import Operations
+from pump_service.pulls import Pulls
+from pump_service.store.batch import PullBatch
+from pumphouse.errors import BinlogError
+from pumphouse.model.tso import Tso
+from pumphouse.proto.pumphouse_pb2 import (
     AcceptRequest,
     AcceptResponse,
     PullBatchesRequest,
@@ -26,16 +34,8 @@ from include.proto.pumphouse_pb2 import (
     TriggerGcRequest,
     TriggerGcResponse,
 )
-from include.proto.pumphouse_pb2_grpc import PumpBatchServicer
-from include.rpc.status import abort_details, code_and_reason
-from pump_service.api.frame import frame_message
-from pump_service.api.writes import BatchWrites
-from pump_service.door.group import Messages
-from pump_service.ingest import Ingest
-from pump_service.metrics import PumpMetrics
-from pump_service.operations import Operations
-from pump_service.pulls import Pulls
-from pump_service.store.batch import PullBatch
+from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchServicer
+from pumphouse.rpc.status import abort_details, code_and_reason
 
 log = structlog.get_logger()
 Context = grpc.aio.ServicerContext[Any, Any]

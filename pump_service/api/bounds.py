@@ -14,8 +14,8 @@ from typing import Any
 
 import grpc
 
-from include.rpc.channel import MAX_MESSAGE_BYTES
-from include.rpc.status import too_large_text
+from pumphouse.rpc.channel import MAX_MESSAGE_BYTES
+from pumphouse.rpc.status import too_large_text
 
 Behavior = Callable[[Any, Any], Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from include.errors import BadBinlog
-from include.model.binlog import MAX_TRANSACTION_BYTES, BinlogType
-from include.proto.binlog_pb2 import Binlog
 from pump_service.store.store import Item
+from pumphouse.errors import BadBinlog
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES, BinlogType
+from pumphouse.proto.binlog_pb2 import Binlog
 
 _TAKEN = (BinlogType.PREWRITE, BinlogType.COMMIT, BinlogType.ROLLBACK)
 

@@ -12,11 +12,6 @@ from typing import Any, NoReturn
 
 import grpc
 
-from include.errors import BinlogError
-from include.model.tso import Tso
-from include.proto.pump_pb2 import PullBinlogReq, WriteBinlogReq, WriteBinlogResp
-from include.proto.pump_pb2_grpc import PumpServicer
-from include.rpc.status import code_and_reason, go_abort
 from pump_service.api.frame import binlog_messages
 from pump_service.api.writes import GroupWrites
 from pump_service.door.group import Messages
@@ -24,6 +19,11 @@ from pump_service.ingest import Ingest
 from pump_service.metrics import PumpMetrics
 from pump_service.pulls import Pulls
 from pump_service.store.batch import PullBatch
+from pumphouse.errors import BinlogError
+from pumphouse.model.tso import Tso
+from pumphouse.proto.pump_pb2 import PullBinlogReq, WriteBinlogReq, WriteBinlogResp
+from pumphouse.proto.pump_pb2_grpc import PumpServicer
+from pumphouse.rpc.status import code_and_reason, go_abort
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _DURABLE = WriteBinlogResp()

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from include.errors import BinlogError, PeerRefused
-from include.rpc.tls import check_http_peer
-from include.settings import TlsSettings
 from pump_service.metrics import PumpMetrics
 from pump_service.operations import Operations
+from pumphouse.errors import BinlogError, PeerRefused
+from pumphouse.rpc.tls import check_http_peer
+from pumphouse.settings import TlsSettings
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _INDENTED = "application/json; charset=UTF-8"

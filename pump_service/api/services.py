@@ -7,13 +7,13 @@ from typing import Any
 
 import grpc
 
-from include.proto.pump_pb2_grpc import add_PumpServicer_to_server
-from include.proto.pumphouse_pb2_grpc import add_PumpBatchServicer_to_server
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.bounds import bounded
 from pump_service.api.frame import split
 from pump_service.api.grpc_api import PumpApi
 from pump_service.door.server import Server
+from pumphouse.proto.pump_pb2_grpc import add_PumpServicer_to_server
+from pumphouse.proto.pumphouse_pb2_grpc import add_PumpBatchServicer_to_server
 
 Stream = Callable[[Any, Any], AsyncIterator[Any]]
 # They yield `Messages`.

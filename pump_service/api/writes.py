@@ -14,15 +14,15 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from include.errors import BadBinlog, BinlogError
-from include.proto.pump_pb2 import WriteBinlogReq, WriteBinlogResp
-from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
-from include.rpc.status import code_and_reason, go_abort, item_status
 from pump_service.door.group import Answer, AnswerGroup, Refusal, Requests
 from pump_service.ingest import Ingest
 from pump_service.intake.requests import Intake, read_batch, read_group
 from pump_service.metrics import PumpMetrics
 from pump_service.submit import Done, Statuses
+from pumphouse.errors import BadBinlog, BinlogError
+from pumphouse.proto.pump_pb2 import WriteBinlogReq, WriteBinlogResp
+from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
+from pumphouse.rpc.status import code_and_reason, go_abort, item_status
 
 log = structlog.get_logger()
 DURABLE = WriteBinlogResp().SerializeToString()

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from include.codec.jit import Bytes, Ints, by_address, kernel, primitive
 from pump_service.door.headers import TIMEOUT_LITERAL
+from pumphouse.codec.jit import Bytes, Ints, by_address, kernel, primitive
 
 # Columns of the calls: stream ids, where the messages begin among all bytes that were taken, how long they are, and
 # timeouts in nanoseconds, NO_TIMEOUT where there is none.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from include.codec.jit import Bytes, Ints, frozen, kernel, primitive
-from include.model.binlog import MAX_TRANSACTION_BYTES
+from pumphouse.codec.jit import Bytes, Ints, frozen, kernel, primitive
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 
 GOOD, OTHER = 0, 1
 # What is put behind a payload: by the number of its bytes.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from include.codec.jit import Bytes, Ints, UInts, kernel, primitive
 from pump_service.intake.parse import OTHER, Columns, minimal_uvarint, parse_one
+from pumphouse.codec.jit import Bytes, Ints, UInts, kernel, primitive
 
 # What a kernel says of all payloads together, in the order of the last fields of `Intake`.
 OTHERS, LATEST, PREWRITES, PROBES, BYTES, _FACTS = range(6)

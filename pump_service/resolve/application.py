@@ -12,16 +12,16 @@ from collections import Counter
 import grpc
 import structlog
 
-from include.clock import Clock
-from include.errors import BinlogError
-from include.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
-from include.proto.pumphouse_pb2_grpc import TxnResolverStub
-from include.registry.base import Cluster, ResolverRecord
-from include.registry.resolvers import is_live
-from include.rpc.channel import open_aio_channel
-from include.rpc.status import from_rpc_error
-from include.settings import TlsSettings
 from pump_service.resolve.base import Fate, NoAnswer, Outcome
+from pumphouse.clock import Clock
+from pumphouse.errors import BinlogError
+from pumphouse.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
+from pumphouse.proto.pumphouse_pb2_grpc import TxnResolverStub
+from pumphouse.registry.base import Cluster, ResolverRecord
+from pumphouse.registry.resolvers import is_live
+from pumphouse.rpc.channel import open_aio_channel
+from pumphouse.rpc.status import from_rpc_error
+from pumphouse.settings import TlsSettings
 
 log = structlog.get_logger()
 

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import structlog
 
-from include.clock import Clock
-from include.errors import BinlogError
-from include.model.tso import physical_ms, show
-from include.settings import PumpSettings
 from pump_service.horizon import Horizon, Timestamps
 from pump_service.metrics import PumpMetrics
 from pump_service.resolve.base import Fate, NoAnswer, Outcome, Resolver
 from pump_service.store.store import Status, Store, Unresolved
+from pumphouse.clock import Clock
+from pumphouse.errors import BinlogError
+from pumphouse.model.tso import physical_ms, show
+from pumphouse.settings import PumpSettings
 
 log = structlog.get_logger()
 

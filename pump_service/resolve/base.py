@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from include.errors import PumpError
+from pumphouse.errors import PumpError
 
 
 class Fate(Enum):

@@ -19,8 +19,8 @@ from typing import Protocol
 
 import structlog
 
-from include.errors import BinlogError
-from include.model.tso import show
+from pumphouse.errors import BinlogError
+from pumphouse.model.tso import show
 
 log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ INTERVAL_S = 10.0
 
 
 class SafePoints(Protocol):
-    """What PD says and takes about GC; `include.registry.pd_client.PdClient` has it."""
+    """What PD says and takes about GC; `pumphouse.registry.pd_client.PdClient` has it."""
 
     def gc_safe_point(self) -> int:
         """What GC may have cleaned up to, inclusive."""

@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from include.errors import BinlogError
-from include.model.tso import show
-from include.proto import kvrpcpb_pb2 as kvrpcpb
 from pump_service.resolve.base import Fate, NoAnswer, Outcome
 from pump_service.resolve.tikv_calls import Calls
 from pump_service.resolve.tikv_calls import show as text_of
+from pumphouse.errors import BinlogError
+from pumphouse.model.tso import show
+from pumphouse.proto import kvrpcpb_pb2 as kvrpcpb
 
 _AT_ONCE = 16
 # Records that a commit leaves on the primary.

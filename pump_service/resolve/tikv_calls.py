@@ -11,16 +11,16 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from include.clock import SYSTEM_CLOCK, Clock
-from include.codec.bytes import append_comparable
-from include.errors import ClusterUnavailable
-from include.proto import errorpb_pb2 as errorpb
-from include.proto import kvrpcpb_pb2 as kvrpcpb
-from include.proto.tikvpb_pb2_grpc import TikvStub
-from include.registry.pd_client import PdClient
-from include.registry.pd_members import reason_of
-from include.registry.regions import Located
 from pump_service.resolve.base import NoAnswer
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.codec.bytes import append_comparable
+from pumphouse.errors import ClusterUnavailable
+from pumphouse.proto import errorpb_pb2 as errorpb
+from pumphouse.proto import kvrpcpb_pb2 as kvrpcpb
+from pumphouse.proto.tikvpb_pb2_grpc import TikvStub
+from pumphouse.registry.pd_client import PdClient
+from pumphouse.registry.pd_members import reason_of
+from pumphouse.registry.regions import Located
 
 R = TypeVar("R", kvrpcpb.MvccGetByKeyResponse, kvrpcpb.CheckTxnStatusResponse)
 

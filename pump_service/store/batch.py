@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from include.model.tso import Tso
 from pump_service.store import frame
 from pump_service.store.pending import PendingCommit
+from pumphouse.model.tso import Tso
 
 IN_ORDER, ORPHAN, LATE = 0, 1, 2
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from include.model.position import Pointer
 from pump_service.store import frame
+from pumphouse.model.position import Pointer
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]

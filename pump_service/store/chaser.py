@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import structlog
 
-from include.clock import Clock
-from include.model.position import Pointer
 from pump_service.store.block import Block
 from pump_service.store.indexer import IndexQueue
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writelock import WriteLock
+from pumphouse.clock import Clock
+from pumphouse.model.position import Pointer
 
 log = structlog.get_logger(__name__)
 

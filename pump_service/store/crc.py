@@ -18,8 +18,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from include.codec.jit import Bytes, kernel, primitive
 from pump_service.store.raw import load_u64
+from pumphouse.codec.jit import Bytes, kernel, primitive
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
 _INVERT = np.uint64(0xFFFFFFFF)

@@ -12,8 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from include.errors import ConfigError, UsageError
-from include.model.tso import Tso
 from pump_service.store import frame, identity, recovery
 from pump_service.store.fs import REAL_FS, FileSystem, LogHandle
 from pump_service.store.gc import GcState
@@ -22,6 +20,8 @@ from pump_service.store.logfile import file_name, parse_name
 from pump_service.store.scan import FileScan
 from pump_service.store.skips import FILE_NAME, Stretch, load_skipped
 from pump_service.store.summary import FileSummary
+from pumphouse.errors import ConfigError, UsageError
+from pumphouse.model.tso import Tso
 
 Tick = Callable[[int, int], None]  # files done, files
 

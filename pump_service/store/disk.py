@@ -13,8 +13,8 @@ from pathlib import Path
 
 import structlog
 
-from include.clock import Clock
 from pump_service.store.fs import FileSystem
+from pumphouse.clock import Clock
 
 log = structlog.get_logger(__name__)
 

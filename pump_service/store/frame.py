@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from include.errors import BadRecord
+from pumphouse.errors import BadRecord
 
 RECORD_MAGIC = 0x823A56E8
 RECORD_MAGIC_BYTES = RECORD_MAGIC.to_bytes(4, "little")
@@ -199,7 +199,7 @@ def ddl_job_id(payload: bytes) -> int:
 def merge(prewrite: bytes, commit: bytes) -> bytes:
     """The binlog that pullers see: the commit's own fields 1 to 4, then the prewrite's fields from 5 on.
 
-    Byte-identical with the Go Pump and with `include.codec.payload.merge`, which set these fields of the commit and
+    Byte-identical with the Go Pump and with `pumphouse.codec.payload.merge`, which set these fields of the commit and
     serialize again: both payloads carry their fields in ascending order.
     """
     return commit[: tail_offset(commit)] + prewrite[tail_offset(prewrite) :]

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from include import durable
+from pumphouse import durable
 
 # writev takes at most this many buffers on Linux.
 _IOV_MAX = 1024

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.errors import CorruptionError
-from include.model.position import Pointer
-from include.model.tso import Tso
 from pump_service.store.fs import FileSystem
 from pump_service.store.logfile import LogFile
+from pumphouse.errors import CorruptionError
+from pumphouse.model.position import Pointer
+from pumphouse.model.tso import Tso
 
 FILE_NAME = "gc.json"
 FORMAT_VERSION = 2

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import structlog
 
-from include.errors import CorruptionError
-from include.model.position import Pointer
 from pump_service.store.fs import FileSystem
+from pumphouse.errors import CorruptionError
+from pumphouse.model.position import Pointer
 
 log = structlog.get_logger(__name__)
 

@@ -20,13 +20,13 @@ import plyvel
 import structlog
 from numpy.typing import NDArray
 
-from include import durable
-from include.errors import PumpError
-from include.model.position import ZERO_POINTER, Pointer
-from include.settings import PumpSettings
 from pump_service.store.block import Entry
 from pump_service.store.disk import is_full
 from pump_service.store.users import Users
+from pumphouse import durable
+from pumphouse.errors import PumpError
+from pumphouse.model.position import ZERO_POINTER, Pointer
+from pumphouse.settings import PumpSettings
 
 log = structlog.get_logger(__name__)
 

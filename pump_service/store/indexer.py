@@ -16,9 +16,6 @@ from functools import partial
 import numpy as np
 import structlog
 
-from include.clock import Clock
-from include.model.position import ZERO_POINTER, Pointer
-from include.model.tso import Tso
 from pump_service.store import frame
 from pump_service.store.block import I64, Block, Entry
 from pump_service.store.collected import CollectedCommits
@@ -28,6 +25,9 @@ from pump_service.store.order import NOBODY, NOTHING_KNOWN, Known, Recent, Waiti
 from pump_service.store.pending import PendingCommit, PendingCommits
 from pump_service.store.rows import Puts
 from pump_service.store.valuelog import ValueLog
+from pumphouse.clock import Clock
+from pumphouse.model.position import ZERO_POINTER, Pointer
+from pumphouse.model.tso import Tso
 
 log = structlog.get_logger(__name__)
 

@@ -19,8 +19,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from include.clock import Clock
 from pump_service.store.fs import Syncs
+from pumphouse.clock import Clock
 
 # A sync that took longer than this is a disk on which a write into the page cache may wait as well, and where a change
 # of thread is nothing. For so long it is the thread's.

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from include.codec.jit import frozen
-from include.errors import BadRecord
-from include.model.position import Pointer
 from pump_service.store import frame
 from pump_service.store.crc import crc32c_of
 from pump_service.store.fs import FileSystem, LogHandle
 from pump_service.store.skips import SkippingScan, Stretch
+from pumphouse.codec.jit import frozen
+from pumphouse.errors import BadRecord
+from pumphouse.model.position import Pointer
 
 # A record is read in pieces of this many bytes where only its beginning is wanted; keys are far smaller.
 _PIECE = 4 << 20
@@ -217,7 +217,7 @@ class Stored:
         """What shows all of it, on the Pump's machine."""
         return (
             f"tail -c +{self.at + 1} {shlex.quote(str(self.file.path))} | head -c {self.size}"
-            " | protoc -I. --decode=binlog.Binlog include/proto/binlog.proto"
+            " | protoc -Iinclude --decode=binlog.Binlog include/pumphouse/proto/binlog.proto"
         )
 
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from include.codec.jit import Bytes, Int32s, Ints, kernel, primitive
-from include.model.position import ZERO_POINTER, Pointer
-from include.model.tso import Tso
 from pump_service.store.block import I64, Block
 from pump_service.store.pairing import Unresolved
 from pump_service.store.rows import Puts, put_row
+from pumphouse.codec.jit import Bytes, Int32s, Ints, kernel, primitive
+from pumphouse.model.position import ZERO_POINTER, Pointer
+from pumphouse.model.tso import Tso
 
 # A pointer in one number: file id, offset.
 _OFFSET_BITS = 40

@@ -16,8 +16,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from include.model.position import ZERO_POINTER, Pointer
-from include.model.tso import Tso
+from pumphouse.model.position import ZERO_POINTER, Pointer
+from pumphouse.model.tso import Tso
 
 
 @dataclass(frozen=True, slots=True)

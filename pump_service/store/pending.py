@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from include.errors import CorruptionError, UsageError
-from include.model.position import Pointer
 from pump_service.store.fs import FileSystem
+from pumphouse.errors import CorruptionError, UsageError
+from pumphouse.model.position import Pointer
 
 FILE_NAME = "commits.jsonl"
 

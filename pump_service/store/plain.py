@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from include.errors import BadRecord, OrphanCommit
-from include.model.position import Pointer
 from pump_service.store import frame
 from pump_service.store.batch import IN_ORDER, LATE, ORPHAN, Binlog
 from pump_service.store.index import Index
 from pump_service.store.pending import PendingCommit, PendingCommits
 from pump_service.store.valuelog import ValueLog
+from pumphouse.errors import BadRecord, OrphanCommit
+from pumphouse.model.position import Pointer
 
 _BLOCK = 256 << 10
 _BLOCKS_KEPT = 32

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from include.errors import BadRecord
 from pump_service.store import gather
 from pump_service.store.batch import I64, NONE, U8, Binlog, Binlogs, LargeBinlog
 from pump_service.store.index import Index
@@ -22,6 +21,7 @@ from pump_service.store.pending import PendingCommits
 from pump_service.store.plain import PlainReader
 from pump_service.store.regions import Regions, bytes_of, places
 from pump_service.store.valuelog import ValueLog
+from pumphouse.errors import BadRecord
 
 Memory = Mapping[int, tuple[int, bytes]]
 

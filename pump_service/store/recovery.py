@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from include.codec.jit import frozen
 from pump_service.store import frame
 from pump_service.store.block import Block
 from pump_service.store.crc import crc32c_of
 from pump_service.store.fs import FileSystem, LogHandle
 from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR, PAGE
 from pump_service.store.skips import SkippingScan, Stretch
+from pumphouse.codec.jit import frozen
 
 log = structlog.get_logger(__name__)
 

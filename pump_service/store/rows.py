@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from include.codec.jit import Bytes, kernel, primitive
-from include.model.position import Pointer
+from pumphouse.codec.jit import Bytes, kernel, primitive
+from pumphouse.model.position import Pointer
 
 _ENTRY = struct.Struct("11s12s")  # key, value
 

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from include.codec.jit import Bytes, Ints, kernel
-from include.codec.wire import read_field, read_uvarint
-from include.errors import BadRecord
 from pump_service.store import frame
 from pump_service.store.block import Block, Entry
 from pump_service.store.crc import crc_more
 from pump_service.store.fs import LogHandle
 from pump_service.store.raw import load_u32, load_u64
+from pumphouse.codec.jit import Bytes, Ints, kernel
+from pumphouse.codec.wire import read_field, read_uvarint
+from pumphouse.errors import BadRecord
 
 BLOCK_BYTES = 8 << 20
 # Most records of one block.

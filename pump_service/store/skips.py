@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from include.errors import CorruptionError
 from pump_service.store.block import Block
 from pump_service.store.fs import FileSystem, LogHandle
 from pump_service.store.scan import FileScan
+from pumphouse.errors import CorruptionError
 
 FILE_NAME = "skipped.jsonl"
 

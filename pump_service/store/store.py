@@ -22,22 +22,6 @@ from typing import TypeVar
 import numpy as np
 import structlog
 
-from include.clock import SYSTEM_CLOCK, Clock
-from include.codec.jit import frozen
-from include.errors import (
-    BadRecord,
-    ConfigError,
-    LateCommit,
-    OrphanCommit,
-    PositionCollected,
-    PumpReadOnly,
-    WriterFailed,
-)
-from include.model.node import PumpExtra
-from include.model.position import ZERO_POINTER, Pointer
-from include.model.tso import MAX_TSO, Tso, compose
-from include.proto import binlog_pb2
-from include.settings import PumpSettings
 from pump_service.intake.parse import Columns
 from pump_service.store import frame, gc, identity
 from pump_service.store.ahead import one_ahead
@@ -59,6 +43,22 @@ from pump_service.store.skips import load_skipped
 from pump_service.store.summary import NEVER, lowest_open_start
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writer import BlockDone, Done, Status, Writer
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.codec.jit import frozen
+from pumphouse.errors import (
+    BadRecord,
+    ConfigError,
+    LateCommit,
+    OrphanCommit,
+    PositionCollected,
+    PumpReadOnly,
+    WriterFailed,
+)
+from pumphouse.model.node import PumpExtra
+from pumphouse.model.position import ZERO_POINTER, Pointer
+from pumphouse.model.tso import MAX_TSO, Tso, compose
+from pumphouse.proto import binlog_pb2
+from pumphouse.settings import PumpSettings
 
 __all__ = [
     "Elsewhere",

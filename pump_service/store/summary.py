@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from include.codec.jit import Bytes, Ints, kernel
 from pump_service.store import frame
 from pump_service.store.block import Block, Entry
+from pumphouse.codec.jit import Bytes, Ints, kernel
 
 BUCKET_RECORDS = 256
 NEVER = (1 << 63) - 1

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import structlog
 
-from include.errors import BadRecord
-from include.model.position import ZERO_POINTER, Pointer
 from pump_service.store import frame, recovery
 from pump_service.store.block import Block
 from pump_service.store.framing import Framer, Place, Write
@@ -24,6 +22,8 @@ from pump_service.store.logfile import PAGE, LogFile, file_name, parse_name
 from pump_service.store.records import Records
 from pump_service.store.skips import Stretch
 from pump_service.store.summary import FileSummary
+from pumphouse.errors import BadRecord
+from pumphouse.model.position import ZERO_POINTER, Pointer
 
 log = structlog.get_logger(__name__)
 

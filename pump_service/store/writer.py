@@ -18,9 +18,6 @@ from typing import Protocol
 import numpy as np
 import structlog
 
-from include.clock import Clock
-from include.errors import BinlogError, PumpReadOnly, WriterFailed
-from include.model.position import Pointer
 from pump_service.store.block import I64, Block
 from pump_service.store.disk import DiskGuard
 from pump_service.store.fs import Syncs
@@ -29,6 +26,9 @@ from pump_service.store.logfile import NO_SPACE, SyncFailed
 from pump_service.store.records import Item, Records
 from pump_service.store.valuelog import Appended, Begun, ValueLog
 from pump_service.store.writelock import WriteLock
+from pumphouse.clock import Clock
+from pumphouse.errors import BinlogError, PumpReadOnly, WriterFailed
+from pumphouse.model.position import Pointer
 
 log = structlog.get_logger(__name__)
 

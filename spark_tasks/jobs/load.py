@@ -8,19 +8,19 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from include.archive.archive import Archive
-from include.archive.view import ArchiveView, read_view
-from include.errors import ConfigError, UsageError
-from include.loader.begin import begin_equal, begin_from_base, is_beginning
-from include.loader.engine import Engine, LocalEngine
-from include.loader.report import LoadReport, Progress, silent
-from include.loader.run import Loader, own_target
-from include.loader.run import abandon as give_up
-from include.loader.state import Checkpoint, open_plan
-from include.loader.target import TargetConnection
-from include.model.tso import Tso, show
-from include.objectstore.open import open_store
-from include.settings import Settings, TargetSettings
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.view import ArchiveView, read_view
+from pumphouse.errors import ConfigError, UsageError
+from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning
+from pumphouse.loader.engine import Engine, LocalEngine
+from pumphouse.loader.report import LoadReport, Progress, silent
+from pumphouse.loader.run import Loader, own_target
+from pumphouse.loader.run import abandon as give_up
+from pumphouse.loader.state import Checkpoint, open_plan
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso, show
+from pumphouse.objectstore.open import open_store
+from pumphouse.settings import Settings, TargetSettings
 from spark_tasks.engine import SparkEngine
 
 
@@ -134,7 +134,7 @@ def make_engine(settings: Settings) -> Engine:
 
 def open_archive(settings: Settings) -> Archive:
     """The archive of the configured cluster."""
-    from include.registry.open import open_cluster
+    from pumphouse.registry.open import open_cluster
 
     cluster = open_cluster(settings.cluster, settings.tls)
     try:
@@ -151,7 +151,7 @@ def new_run_id() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m spark_tasks.jobs.load [TSO]``; settings come from pumphouse.toml and the environment."""
-    from include.log import configure_logging
+    from pumphouse.log import configure_logging
 
     args = list(sys.argv[1:] if argv is None else argv)
     if len(args) > 1:

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 import structlog
 
-from include.archive.view import read_view
-from include.clock import SYSTEM_CLOCK
-from include.errors import RestoreError, UsageError
-from include.loader.report import Progress, silent
-from include.loader.run import Loader, own_target
-from include.loader.target import TargetConnection, address
-from include.model.tso import Tso, compose, show
-from include.restore.plan import LATEST, plan_restore
-from include.restore.run import RestoreReport, ShownPlan, restore
-from include.settings import Settings, TargetSettings
+from pumphouse.archive.view import read_view
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import RestoreError, UsageError
+from pumphouse.loader.report import Progress, silent
+from pumphouse.loader.run import Loader, own_target
+from pumphouse.loader.target import TargetConnection, address
+from pumphouse.model.tso import Tso, compose, show
+from pumphouse.restore.plan import LATEST, plan_restore
+from pumphouse.restore.run import RestoreReport, ShownPlan, restore
+from pumphouse.settings import Settings, TargetSettings
 from spark_tasks.engine import SparkEngine
 from spark_tasks.jobs.load import check_mode, make_engine, new_run_id, open_archive
 
@@ -103,7 +103,7 @@ def run(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m spark_tasks.jobs.restore TSO|latest [--accept-losses]``; settings from file and environment."""
-    from include.log import configure_logging
+    from pumphouse.log import configure_logging
 
     args = list(sys.argv[1:] if argv is None else argv)
     accept_losses = "--accept-losses" in args

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from include.archive.archive import Archive
-from include.archive.schema_store import pending_jobs, rebuild
-from include.errors import BinlogError
-from include.model.tso import Tso
-from include.objectstore.open import open_store
-from include.settings import ArchiveSettings, Settings
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.schema_store import pending_jobs, rebuild
+from pumphouse.errors import BinlogError
+from pumphouse.model.tso import Tso
+from pumphouse.objectstore.open import open_store
+from pumphouse.settings import ArchiveSettings, Settings
 from spark_tasks import faults
 from spark_tasks.session import session_for
 
@@ -74,7 +74,7 @@ def _worker(settings: ArchiveSettings, cluster_id: int, upto: Tso) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m spark_tasks.jobs.schema``; settings come from pumphouse.toml and the environment."""
-    from include.log import configure_logging
+    from pumphouse.log import configure_logging
 
     del argv
     configure_logging()

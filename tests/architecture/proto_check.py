@@ -13,15 +13,22 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def stale() -> list[str]:
     """Names of generated files that differ from what the generator makes now."""
-    sources = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "include/proto").glob("*.proto"))
+    sources = sorted(str(p) for p in (ROOT / "include/pumphouse/proto").glob("*.proto"))
     with tempfile.TemporaryDirectory() as out:
         code = protoc.main(
-            ["protoc", f"-I{ROOT}", f"--python_out={out}", f"--pyi_out={out}", f"--grpc_python_out={out}", *sources]
+            [
+                "protoc",
+                f"-I{ROOT}/include",
+                f"--python_out={out}",
+                f"--pyi_out={out}",
+                f"--grpc_python_out={out}",
+                *sources,
+            ]
         )
         if code:
             raise SystemExit(code)
-        fresh = sorted((Path(out) / "include/proto").glob("*_pb2*"))
-        return [p.name for p in fresh if (ROOT / "include/proto" / p.name).read_bytes() != p.read_bytes()]
+        fresh = sorted((Path(out) / "pumphouse/proto").glob("*_pb2*"))
+        return [p.name for p in fresh if (ROOT / "include/pumphouse/proto" / p.name).read_bytes() != p.read_bytes()]
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-import include
-from include import errors
-from include.settings import Settings
+import pumphouse
+from pumphouse import errors
+from pumphouse.settings import Settings
 from tests.support import rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,9 +44,9 @@ def test_the_error_tree_in_the_docstring_names_every_class_and_marks_the_retryab
         assert starred == ("retryable" in vars(cls) and cls.retryable), cls.__name__
 
 
-def test_every_module_of_include_imports_alone_and_has_a_docstring() -> None:
-    for module in pkgutil.walk_packages(include.__path__, "include."):
-        if "_pb2" in module.name:
+def test_every_module_of_the_library_imports_alone_and_has_a_docstring() -> None:
+    for module in pkgutil.walk_packages(pumphouse.__path__, "pumphouse."):
+        if "_pb2" in module.name or module.name == "pumphouse.__main__":
             continue
         loaded = importlib.import_module(module.name)
         if not module.ispkg:

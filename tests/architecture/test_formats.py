@@ -10,25 +10,25 @@ import google_crc32c
 import pytest
 from jsonschema import Draft202012Validator
 
-from include.archive import ddl, layout, segment
-from include.codec import key
-from include.model.binlog import MAX_TRANSACTION_BYTES
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import Tso
-from include.registry.base import ResolverRecord
-from include.registry.file import FileCluster
-from include.registry.file_tso import boot_id
 from pump_service.api import frame as pull_frame
 from pump_service.lifecycle import TABLE, Action
 from pump_service.store import frame
+from pumphouse.archive import ddl, layout, segment
+from pumphouse.codec import key
 from pumphouse.demo.run import write_up
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso
+from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry.file import FileCluster
+from pumphouse.registry.file_tso import boot_id
 from pumphouse.stack.local import LocalStack
 from tests.support import formats
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
     path
-    for folder in ("include", "pump_service", "pumphouse", "spark_tasks", "plugins", "dags")
+    for folder in ("include", "pump_service", "spark_tasks", "plugins", "dags")
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in {".py", ".proto"} and "_pb2" not in path.name
 ]
@@ -84,7 +84,7 @@ def test_a_drifted_field_is_found() -> None:
 @pytest.mark.row("W1", "W2")
 def test_messages_of_the_page_are_those_of_the_proto_files() -> None:
     real = {}
-    for path in (ROOT / "include/proto").glob("*.proto"):
+    for path in (ROOT / "include/pumphouse/proto").glob("*.proto"):
         real |= formats.messages(path.read_text())
     documented = formats.documented_messages()
     assert {"Binlog", "PrewriteValue", "TableMutation", "StatusResponse", "PullBatchesResponse"} <= documented.keys()

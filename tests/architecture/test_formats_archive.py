@@ -12,18 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include.archive.archive import Archive
-from include.archive.declare import accept, declare_lost
-from include.archive.init import init_archive
-from include.archive.schema_store import rebuild
-from include.archive.snapshot import run_snapshot
-from include.codec import row
-from include.model.node import NodeState
-from include.model.table import Job, TableInfo
-from include.model.tso import Tso
-from include.objectstore.open import open_store
-from include.registry.file import FileCluster
-from include.settings import ArchiveSettings, SchemaSettings, Settings
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.declare import accept, declare_lost
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.schema_store import rebuild
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.codec import row
+from pumphouse.model.node import NodeState
+from pumphouse.model.table import Job, TableInfo
+from pumphouse.model.tso import Tso
+from pumphouse.objectstore.open import open_store
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import ArchiveSettings, SchemaSettings, Settings
 from tests.support import formats
 from tests.support.madearchive import column, table_info
 from tests.support.pullpump import PullPump

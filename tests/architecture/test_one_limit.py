@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from include.client import pump as client
-from include.model import binlog
-from include.rpc.channel import MAX_MESSAGE_BYTES
 from pump_service.api import convert
 from pump_service.intake import parse
+from pumphouse.client import pump as client
+from pumphouse.model import binlog
+from pumphouse.rpc.channel import MAX_MESSAGE_BYTES
 
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
@@ -22,7 +22,14 @@ _OPERATORS = {
     ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 # Modules by whose code a transaction passes: client, Pump and pull, archive, load.
-_ROOMS = ("include/client", "include/archive", "include/loader", "include/codec", "pump_service", "spark_tasks")
+_ROOMS = (
+    "include/pumphouse/client",
+    "include/pumphouse/archive",
+    "include/pumphouse/loader",
+    "include/pumphouse/codec",
+    "pump_service",
+    "spark_tasks",
+)
 
 
 @pytest.mark.row("P17")

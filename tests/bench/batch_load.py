@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import grpc
 
-from include.proto.pumphouse_pb2 import WriteBinlogsResponse
-from include.rpc.channel import SERVER_OPTIONS
+from pumphouse.proto.pumphouse_pb2 import WriteBinlogsResponse
+from pumphouse.rpc.channel import SERVER_OPTIONS
 from tests.bench.h2_load import varint
 
 _METHOD = "/pumphouse.v1.PumpBatch/WriteBinlogs"

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from include.client.cluster import PumpClient
-from include.client.transaction import TransactionBinlog, TransactionRunner
-from include.codec.payload import make_commit, make_prewrite
-from include.model.tso import Tso
-from include.registry.base import Cluster
-from include.registry.open import open_cluster
+from pumphouse.client.cluster import PumpClient
+from pumphouse.client.transaction import TransactionBinlog, TransactionRunner
+from pumphouse.codec.payload import make_commit, make_prewrite
+from pumphouse.model.tso import Tso
+from pumphouse.registry.base import Cluster
+from pumphouse.registry.open import open_cluster
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.pumps import RunningPump, disk_floor, pump
 

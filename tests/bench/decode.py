@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from include.codec import columnar, payload, row
-from include.codec.layout import RowLayout
-from include.model.binlog import MutationType
+from pumphouse.codec import columnar, payload, row
+from pumphouse.codec.layout import RowLayout
+from pumphouse.model.binlog import MutationType
 from tests.bench.harness import Result, Watch
 from tests.bench.sysbench import Workload
 

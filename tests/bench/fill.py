@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import grpc
 import numpy as np
 
-from include.codec import payload
-from include.codec.payload import make_commit, make_prewrite, make_rollback
-from include.proto import pumphouse_pb2, pumphouse_pb2_grpc
+from pumphouse.codec import payload
+from pumphouse.codec.payload import make_commit, make_prewrite, make_rollback
+from pumphouse.proto import pumphouse_pb2, pumphouse_pb2_grpc
 from tests.bench.pumps import RunningPump
 
 _KEY = b"bench"

@@ -16,9 +16,9 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from include.codec.jit import Bytes, kernel
-from include.proto.pump_pb2 import Pos, PullBinlogReq, PullBinlogResp
-from include.proto.pumphouse_pb2 import PullBatchesRequest, PullBatchesResponse
+from pumphouse.codec.jit import Bytes, kernel
+from pumphouse.proto.pump_pb2 import Pos, PullBinlogReq, PullBinlogResp
+from pumphouse.proto.pumphouse_pb2 import PullBatchesRequest, PullBatchesResponse
 from tests.bench.h2_load import literal
 
 _FRAME = struct.Struct(">IBI")

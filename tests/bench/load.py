@@ -20,10 +20,10 @@ from typing import Any
 import psutil
 import pymysql
 
-from include.archive.archive import Archive
-from include.model.tso import Tso
-from include.registry.open import open_cluster
-from include.settings import Settings, TargetSettings
+from pumphouse.archive.archive import Archive
+from pumphouse.model.tso import Tso
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import Settings, TargetSettings
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.sysbench import Workload, table_json
 from tests.support import mariadb

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from include.model.tso import compose
-from include.registry.open import open_cluster
+from pumphouse.model.tso import compose
+from pumphouse.registry.open import open_cluster
 from tests.bench.fill import fill
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.pumps import GoPump, RunningPump, go_pump, pump

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from include.registry.open import open_cluster
+from pumphouse.registry.open import open_cluster
 
 _SETTINGS = {
     "PUMPHOUSE_PUMP__STOP_WRITE_AT_AVAILABLE_BYTES": "0",

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import grpc
 
-from include.proto.pumphouse_pb2 import StatusRequest
-from include.proto.pumphouse_pb2_grpc import PumpBatchStub
-from include.registry.open import open_cluster
+from pumphouse.proto.pumphouse_pb2 import StatusRequest
+from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
+from pumphouse.registry.open import open_cluster
 from tests.bench.fill import fill
 from tests.bench.harness import Result, Watch
 from tests.bench.pumps import RunningPump, pump

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from include.archive.archive import Archive
-from include.archive.init import init_archive
-from include.archive.snapshot import run_snapshot
-from include.model.table import Job
-from include.objectstore.open import open_store
-from include.registry.open import open_cluster
-from include.settings import ArchiveSettings, Settings
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.model.table import Job
+from pumphouse.objectstore.open import open_store
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import ArchiveSettings, Settings
 from tests.bench.fill import fill
 from tests.bench.harness import Result, Watch
 from tests.bench.pumps import pump

@@ -21,8 +21,8 @@ _RECORDS = 200_000
 
 
 def _requests(cluster_id: int, first: int, count: int, size: int) -> list[bytes]:
-    from include.proto.binlog_pb2 import Binlog, BinlogType
-    from include.proto.pump_pb2 import WriteBinlogReq
+    from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+    from pumphouse.proto.pump_pb2 import WriteBinlogReq
 
     value = np.random.default_rng(1).bytes(size)
     found = []
@@ -39,11 +39,11 @@ def _requests(cluster_id: int, first: int, count: int, size: int) -> list[bytes]
 
 def run_here(work: Path, size: int, group: int, seconds: float) -> dict[str, float]:
     """Write for some seconds in this process; records, seconds, CPU seconds."""
-    from include.settings import PumpSettings
     from pump_service.door.group import Requests
     from pump_service.intake.requests import read_group
     from pump_service.store.store import Store
     from pump_service.warm import warm
+    from pumphouse.settings import PumpSettings
 
     warm()
     settings = PumpSettings(data_dir=work / "data", stop_write_at_available_bytes=0, reserve_bytes=0)

@@ -12,8 +12,8 @@ import string
 from collections.abc import Iterator
 from typing import Any
 
-from include.codec import payload, row
-from include.model.table import TableInfo
+from pumphouse.codec import payload, row
+from pumphouse.model.table import TableInfo
 
 _NOT_NULL, _PRI, _UNSIGNED, _MULTIPLE = 1, 2, 32, 8
 

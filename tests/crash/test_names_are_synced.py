@@ -117,6 +117,6 @@ def test_at_every_answer_all_names_and_bytes_it_stands_on_are_durable(
 def test_without_the_sync_of_the_directory_this_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls(tmp_path, monkeypatch)
     fs = RealFileSystem()
-    monkeypatch.setattr("include.durable.fsync_dir", lambda _path: None)
+    monkeypatch.setattr("pumphouse.durable.fsync_dir", lambda _path: None)
     fs.open_log(tmp_path / "000000.vlog", create=True).close()
     assert calls.at_risk() == ["/000000.vlog"]

@@ -20,9 +20,9 @@ from typing import Any, get_args
 import grpc
 import pytest
 
-from include.client.admin import ask_state
-from include.registry.file import FileCluster
-from include.settings import PumpSettings
+from pumphouse.client.admin import ask_state
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import PumpSettings
 from tests.support.oracle import Oracle, load
 from tests.support.pumpserver import PumpServer
 

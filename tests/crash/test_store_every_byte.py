@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import BadRecord
+from pumphouse.errors import BadRecord
 from tests.support.storekit import (
     commit,
     log_payloads,

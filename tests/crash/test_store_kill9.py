@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from include.model.position import ZERO_POINTER
+from pumphouse.model.position import ZERO_POINTER
 from tests.support.storekit import open_store, pull_all, rollback, settle, until, write
 
 _WRITER = """

@@ -12,12 +12,12 @@ import time
 
 import pytest
 
-from include.registry.file import FileCluster
+from pumphouse.registry.file import FileCluster
 
 WRITER = """
 import os, sys, struct, time
 from pathlib import Path
-from include.registry.file import FileCluster
+from pumphouse.registry.file import FileCluster
 cluster = FileCluster(Path(sys.argv[1]))
 out = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 pack = struct.Struct("<ddq").pack

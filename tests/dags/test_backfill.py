@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 import pytest
 
-from include.loader.target import TargetConnection
-from include.model import tso
-from include.registry.open import open_cluster
-from include.settings import Settings, TargetSettings
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model import tso
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.airflow import AirflowServer, connection_variables
 from pumphouse.stack.supervisor import Supervisor
 from spark_tasks.jobs import restore

@@ -36,7 +36,7 @@ def _env(**connections: Any) -> dict[str, str]:
 _READ = """
 import json
 from binlog_airflow.hooks import settings_from
-from include.errors import ConfigError
+from pumphouse.errors import ConfigError
 try:
     s = settings_from(downstream="pumphouse_downstream")
     print(json.dumps({"root": s.archive.root, "id": s.archive.archive_id, "key": s.archive.s3_access_key,
@@ -99,7 +99,7 @@ def test_the_retry_policy_asks_the_error(in_airflow: Callable[..., Any]) -> None
     found = in_airflow("""
 import json
 from binlog_airflow.retry import BinlogRetryPolicy
-from include import errors
+from pumphouse import errors
 policy = BinlogRetryPolicy()
 print(json.dumps({e.__name__: policy.evaluate(e("x"), 1, 3).action.value for e in
     (errors.WindowHeld, errors.BadManifest, errors.GapError, errors.StoreUnavailable)} |

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from include.archive import consumer
-from include.archive.archive import Archive
-from include.archive.init import init_archive
-from include.codec.payload import PrewriteValueBuilder
-from include.loader.target import TargetConnection
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import show
-from include.objectstore.open import open_store
-from include.registry.file import FileCluster
-from include.schema.history import TidbStatusSource
-from include.settings import ArchiveSettings, ClusterSettings, Settings
+from pumphouse.archive import consumer
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.codec.payload import PrewriteValueBuilder
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import show
+from pumphouse.objectstore.open import open_store
+from pumphouse.registry.file import FileCluster
+from pumphouse.schema.history import TidbStatusSource
+from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings
 from pumphouse.stack.airflow import connection_variables
 from tests.support import mariadb
 from tests.support.pumpserver import PumpServer
@@ -46,7 +46,7 @@ import json, os
 from types import SimpleNamespace
 from airflow.dag_processing.dagbag import DagBag
 from binlog_airflow import tasks
-from include.errors import GapError
+from pumphouse.errors import GapError
 enough = tasks.collect_pumps()["pumps"]
 os.environ["PUMPHOUSE_ARCHIVE__ARCHIVE_ID"] = "other"
 try:
@@ -67,7 +67,7 @@ print(json.dumps([enough, unknown, run.state, [t.try_number for t in run.get_tas
 _FOLLOWS = """
 import json
 from binlog_airflow import tasks
-from include.errors import BinlogError
+from pumphouse.errors import BinlogError
 try:
     print(json.dumps([tasks.collect_pumps()["published"], "", False]))
 except BinlogError as error:

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from include.archive.archive import Archive
-from include.archive.init import init_archive
-from include.archive.snapshot import run_snapshot
-from include.client.admin import trigger_gc
-from include.objectstore.open import open_store
-from include.schema.history import open_history
-from include.settings import Settings
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.client.admin import trigger_gc
 from pumphouse.demo.beginning import prepare
 from pumphouse.demo.dump import SourceDump
 from pumphouse.demo.freed import FileKeeper, check_freed, window_of
@@ -23,6 +20,9 @@ from pumphouse.demo.marks import take_mark
 from pumphouse.demo.scenario import WHILE_RUNNING
 from pumphouse.demo.workload import Workload
 from pumphouse.diff.compare import DiffReport, compare
+from pumphouse.objectstore.open import open_store
+from pumphouse.schema.history import open_history
+from pumphouse.settings import Settings
 from pumphouse.stack.local import SMALL, LocalStack
 from spark_tasks.jobs import load, restore
 

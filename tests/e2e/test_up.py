@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.registry.open import open_cluster
 from pumphouse.demo.up import up_stack
+from pumphouse.registry.open import open_cluster
 from pumphouse.stack.dsn import Dsn
 from pumphouse.stack.supervisor import StackError, descendants
 from tests.support import formats

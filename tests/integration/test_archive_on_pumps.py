@@ -8,21 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from click.testing import CliRunner
 
-from include.archive import consumer
-from include.archive.archive import Archive
-from include.archive.declare import accept, declare_lost
-from include.archive.init import init_archive
-from include.archive.snapshot import plan_window, pull_node, run_snapshot
-from include.archive.verify import verify
-from include.client import admin
-from include.codec.payload import PrewriteValueBuilder
-from include.errors import CorruptionError, GapError, PositionCollected, WindowHeld
-from include.model.node import NodeKind, NodeState
-from include.model.tso import Tso, parse_time
-from include.objectstore.open import open_store
-from include.registry.file import FileCluster
-from include.settings import ArchiveSettings, ClusterSettings, Settings, TlsSettings
+from pumphouse.archive import consumer
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.declare import accept, declare_lost
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.snapshot import plan_window, pull_node, run_snapshot
+from pumphouse.archive.verify import verify
 from pumphouse.cli import cli
+from pumphouse.client import admin
+from pumphouse.codec.payload import PrewriteValueBuilder
+from pumphouse.errors import CorruptionError, GapError, PositionCollected, WindowHeld
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.tso import Tso, parse_time
+from pumphouse.objectstore.open import open_store
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings, TlsSettings
 from tests.support.certs import Authority
 from tests.support.motoserver import MotoServer
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite

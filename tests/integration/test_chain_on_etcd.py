@@ -9,14 +9,14 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from include.archive import consumer
-from include.archive.archive import Archive
-from include.client.cluster import PumpClient
-from include.model.node import NodeKind, NodeState
-from include.objectstore.open import open_store
-from include.registry.open import open_cluster
-from include.settings import ArchiveSettings
+from pumphouse.archive import consumer
+from pumphouse.archive.archive import Archive
 from pumphouse.cli import cli
+from pumphouse.client.cluster import PumpClient
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.objectstore.open import open_store
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import ArchiveSettings
 from tests.integration.test_archive_on_pumps import NoJobs, value
 from tests.support.etcdserver import EtcdServers
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from include.client.cluster import PumpClient
-from include.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
-from include.client.transaction import TransactionBinlog, TransactionRunner
-from include.errors import PumpUnavailable
-from include.model.tso import Tso
-from include.registry.file import FileCluster
 from pumphouse.cli import cli
+from pumphouse.client.cluster import PumpClient
+from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
+from pumphouse.client.transaction import TransactionBinlog, TransactionRunner
+from pumphouse.errors import PumpUnavailable
+from pumphouse.model.tso import Tso
+from pumphouse.registry.file import FileCluster
 from tests.support.pumpserver import PumpServer, eventually
 
 

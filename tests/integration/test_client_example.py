@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from include.client.cluster import PumpClient
-from include.client.resolver import PENDING, ROLLED_BACK, ResolverServer
-from include.loader.target import TargetConnection
-from include.model.node import NodeKind
-from include.registry.file import FileCluster
-from include.settings import TargetSettings
 from pumphouse.cli import cli
+from pumphouse.client.cluster import PumpClient
+from pumphouse.client.resolver import PENDING, ROLLED_BACK, ResolverServer
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.node import NodeKind
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import TargetSettings
 from tests.support import mariadb
 from tests.support.pumpserver import PumpServer, eventually
 

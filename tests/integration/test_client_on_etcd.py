@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.client.cluster import PumpClient
-from include.codec.payload import make_prewrite
-from include.errors import PumpUnavailable
-from include.model.node import NodeState
-from include.registry.base import Cluster
-from include.registry.open import open_cluster
+from pumphouse.client.cluster import PumpClient
+from pumphouse.codec.payload import make_prewrite
+from pumphouse.errors import PumpUnavailable
+from pumphouse.model.node import NodeState
+from pumphouse.registry.base import Cluster
+from pumphouse.registry.open import open_cluster
 from tests.support.etcdserver import EtcdServers
 from tests.support.fakepump import FakePump
 from tests.support.pumpserver import eventually

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from include.clock import SYSTEM_CLOCK
-from include.errors import ConfigError, ResolverOverlap, UsageError
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
-from include.model.tso import Tso, physical_ms
-from include.registry.base import Cluster, ResolverRecord
-from include.registry.open import open_cluster
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import ConfigError, ResolverOverlap, UsageError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from pumphouse.model.tso import Tso, physical_ms
+from pumphouse.registry.base import Cluster, ResolverRecord
+from pumphouse.registry.open import open_cluster
 from tests.support.pd import StandInPd
 
 _numbers = itertools.count()
@@ -67,7 +67,7 @@ def cluster(url) -> Iterator[Cluster]:
 
 
 def run(code: str, url: str, **options) -> subprocess.Popen[str]:
-    header = "import sys; from include.registry.open import open_cluster; from include.model.node import NodeKind\n"
+    header = "import sys; from pumphouse.registry.open import open_cluster; from pumphouse.model.node import NodeKind\n"
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", f"{header}c = open_cluster(sys.argv[1])\n{code}", url],
         stdout=subprocess.PIPE,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from include.archive.layout import DDL
-from include.archive.schema_store import rebuild
-from include.archive.view import read_view
-from include.errors import ConfigError, CorruptionError, ObjectNotFound
-from include.loader.target import TargetConnection
-from include.objectstore.file import FileStore
-from include.settings import Settings
+from pumphouse.archive.layout import DDL
+from pumphouse.archive.schema_store import rebuild
+from pumphouse.archive.view import read_view
+from pumphouse.errors import ConfigError, CorruptionError, ObjectNotFound
+from pumphouse.loader.target import TargetConnection
+from pumphouse.objectstore.file import FileStore
+from pumphouse.settings import Settings
 from spark_tasks.jobs import load, restore
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 

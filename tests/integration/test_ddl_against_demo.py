@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from include.loader.ddl import DdlExecutor
-from include.model.tso import Tso
-from include.registry.open import open_cluster
-from include.schema.history import MysqlTableSource
-from include.schema.timeline import Timeline, genesis_jobs
-from include.settings import TargetSettings
 from pumphouse.demo.catalog import Catalog
 from pumphouse.demo.ddl import DdlEngine
 from pumphouse.demo.scenario import WHILE_RUNNING
 from pumphouse.demo.store import SCHEMA, create_bookkeeping
 from pumphouse.demo.world import BEFORE_GENESIS
 from pumphouse.diff.compare import compare
+from pumphouse.loader.ddl import DdlExecutor
+from pumphouse.model.tso import Tso
+from pumphouse.registry.open import open_cluster
+from pumphouse.schema.history import MysqlTableSource
+from pumphouse.schema.timeline import Timeline, genesis_jobs
+from pumphouse.settings import TargetSettings
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 

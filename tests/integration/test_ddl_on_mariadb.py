@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from include.errors import DdlRefused, DdlUncertain, FenceLost, HistoryUnavailable, LoadError, SchemaError, UnknownDdl
-from include.loader import fence
-from include.loader.ddl import DdlExecutor, create_ddl_table, forget_ddl
-from include.loader.target import TargetConnection
-from include.model.table import ColumnFlag, Job, TableInfo
-from include.model.tso import Tso
-from include.schema.actions import Action
-from include.schema.dialect import Dialect
-from include.schema.history import MysqlTableSource
-from include.schema.ident import qualified, quote
-from include.schema.render import render
-from include.schema.table_sql import create_object
-from include.schema.timeline import DdlEvent, TimedJob, Timeline
-from include.settings import TargetSettings
+from pumphouse.errors import DdlRefused, DdlUncertain, FenceLost, HistoryUnavailable, LoadError, SchemaError, UnknownDdl
+from pumphouse.loader import fence
+from pumphouse.loader.ddl import DdlExecutor, create_ddl_table, forget_ddl
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import ColumnFlag, Job, TableInfo
+from pumphouse.model.tso import Tso
+from pumphouse.schema.actions import Action
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.history import MysqlTableSource
+from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.render import render
+from pumphouse.schema.table_sql import create_object
+from pumphouse.schema.timeline import DdlEvent, TimedJob, Timeline
+from pumphouse.settings import TargetSettings
 from tests.support import mariadb
 from tests.support.schemajobs import (
     Source,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from include.loader.target import TargetConnection
-from include.settings import Settings, TargetSettings
 from pumphouse.demo.first_load import look
 from pumphouse.demo.points import Seen, Stage
+from pumphouse.loader.target import TargetConnection
+from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.dsn import Dsn
 from spark_tasks.jobs import load
 from tests.support.madearchive import Churn, MadeSource, column

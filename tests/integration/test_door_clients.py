@@ -18,15 +18,15 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from include.errors import PeerRefused
-from include.rpc.channel import open_channel
-from include.rpc.status import abort_details
-from include.rpc.tls import check_grpc_peer, client_ssl_context, server_ssl_context
-from include.settings import TlsSettings
 from pump_service.door import frames
 from pump_service.door.group import Refusal
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
+from pumphouse.errors import PeerRefused
+from pumphouse.rpc.channel import open_channel
+from pumphouse.rpc.status import abort_details
+from pumphouse.rpc.tls import check_grpc_peer, client_ssl_context, server_ssl_context
+from pumphouse.settings import TlsSettings
 from tests.support.certs import Authority
 from tests.support.doorkit import BOTH, DOWN, GROUP, UNARY, UP, Echo
 from tests.support.pumpserver import eventually

@@ -15,15 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pydantic import SecretStr
 
-from include.errors import ClusterUnavailable, ConfigError, CorruptionError
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
-from include.model.tso import Tso
-from include.registry.base import NodeChange, WatchesNodes
-from include.registry.etcd_client import Compacted, EtcdClient
-from include.registry.etcd_nodes import EtcdNodes
-from include.registry.etcd_watch import Watch
-from include.registry.open import open_cluster
-from include.settings import ClusterSettings, TlsSettings
+from pumphouse.errors import ClusterUnavailable, ConfigError, CorruptionError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from pumphouse.model.tso import Tso
+from pumphouse.registry.base import NodeChange, WatchesNodes
+from pumphouse.registry.etcd_client import Compacted, EtcdClient
+from pumphouse.registry.etcd_nodes import EtcdNodes
+from pumphouse.registry.etcd_watch import Watch
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import ClusterSettings, TlsSettings
 from tests.support.certs import Authority
 from tests.support.etcdserver import EtcdServers
 from tests.support.pumpserver import eventually
@@ -308,8 +308,8 @@ def test_a_watch_leaves_a_member_that_says_nothing_any_more(three):
 
 FORK_WITH_A_WATCH = """
 import faulthandler, os, signal, sys, threading, time
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.registry.open import open_cluster
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.registry.open import open_cluster
 child = 0
 faulthandler.enable()
 faulthandler.register(signal.SIGALRM, chain=True)  # that a child gives itself
@@ -436,7 +436,7 @@ def test_an_etcd_whose_quota_is_used_up_is_named_with_the_way_out(tmp_path):
 
 TAKE = """
 import os, sys, time
-from include.registry.open import open_cluster
+from pumphouse.registry.open import open_cluster
 cluster = open_cluster(sys.argv[1])
 out = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 while True:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import CorruptionError
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.registry.base import NodeChange, WatchesNodes
-from include.registry.etcd_client import EtcdClient
-from include.registry.open import open_cluster
+from pumphouse.errors import CorruptionError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.registry.base import NodeChange, WatchesNodes
+from pumphouse.registry.etcd_client import EtcdClient
+from pumphouse.registry.open import open_cluster
 from tests.support.etcdserver import EtcdServers
 from tests.support.pumpserver import eventually
 

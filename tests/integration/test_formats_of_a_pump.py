@@ -13,9 +13,9 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pytest
 
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
-from include.proto import pumphouse_pb2 as v1
-from include.registry.file import FileCluster
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from pumphouse.proto import pumphouse_pb2 as v1
+from pumphouse.registry.file import FileCluster
 from tests.support import formats
 from tests.support.pumpserver import PumpServer, eventually
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.loader.target import TargetConnection
-from include.model.table import MysqlType
-from include.registry.open import open_cluster
-from include.settings import Settings, TargetSettings
 from pumphouse.demo.store import create_bookkeeping
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import MysqlType
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import Settings, TargetSettings
 from spark_tasks.jobs import load
 from tests.support import formats, mariadb
 from tests.support.madearchive import Churn, MadeSource, column

@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from include.archive import consumer
-from include.archive.archive import Archive
-from include.archive.init import init_archive
-from include.archive.snapshot import run_snapshot
-from include.client import admin
-from include.codec import payload
-from include.errors import BadManifest, BinlogError, LoadError, TargetUnavailable
-from include.loader.confirmed import Stand, ask, decide, publish
-from include.loader.target import TargetConnection, read_checkpoint
-from include.model.node import NodeKind, NodeState
-from include.model.table import Job, MysqlType
-from include.model.tso import Tso, show
-from include.objectstore.open import open_store
-from include.registry.file import FileCluster
-from include.settings import Settings, TargetSettings
+from pumphouse.archive import consumer
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.cli import cli
+from pumphouse.client import admin
+from pumphouse.codec import payload
+from pumphouse.errors import BadManifest, BinlogError, LoadError, TargetUnavailable
+from pumphouse.loader.confirmed import Stand, ask, decide, publish
+from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.table import Job, MysqlType
+from pumphouse.model.tso import Tso, show
+from pumphouse.objectstore.open import open_store
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import Settings, TargetSettings
 from spark_tasks.jobs import load
 from tests.support.madearchive import MadeSource, Txn, column, target_rows
 from tests.support.pumpserver import PumpServer, eventually

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from include.archive.manifest import Declaration
-from include.errors import LoadError, RestoreError, TargetIncomplete, TargetUnreachable, UnknownTable
-from include.loader.target import TargetConnection, read_checkpoint
-from include.model.tso import Tso, show
-from include.restore import run as restore_run
-from include.settings import Settings
+from pumphouse.archive.manifest import Declaration
 from pumphouse.cli import cli
+from pumphouse.errors import LoadError, RestoreError, TargetIncomplete, TargetUnreachable, UnknownTable
+from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.model.tso import Tso, show
+from pumphouse.restore import run as restore_run
+from pumphouse.settings import Settings
 from spark_tasks.jobs import load, restore
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 

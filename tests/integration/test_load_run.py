@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from include.archive.view import read_view
-from include.errors import (
+from pumphouse.archive.view import read_view
+from pumphouse.errors import (
     ConfigError,
     FenceLost,
     LoadError,
@@ -19,14 +19,14 @@ from include.errors import (
     UnknownTable,
     UsageError,
 )
-from include.loader import fence, stages, state, unit
-from include.loader.report import LoadReport
-from include.loader.run import Loader
-from include.loader.target import TargetConnection, read_checkpoint
-from include.loader.work import works_between
-from include.model.table import MysqlType
-from include.model.tso import Tso
-from include.settings import LoadSettings, Settings
+from pumphouse.loader import fence, stages, state, unit
+from pumphouse.loader.report import LoadReport
+from pumphouse.loader.run import Loader
+from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.loader.work import works_between
+from pumphouse.model.table import MysqlType
+from pumphouse.model.tso import Tso
+from pumphouse.settings import LoadSettings, Settings
 from spark_tasks.jobs import load, restore
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from include.codec import payload, row
-from include.errors import DuplicateKey, LoadError, MissingColumn
-from include.loader.target import TargetConnection
-from include.model.table import TableInfo
-from include.settings import Settings
+from pumphouse.codec import payload, row
+from pumphouse.errors import DuplicateKey, LoadError, MissingColumn
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import TableInfo
+from pumphouse.settings import Settings
 from spark_tasks.jobs import load, restore
 from tests.support.madearchive import MadeSource, column, index, table_info, target_rows
 

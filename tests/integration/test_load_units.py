@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from include.errors import FenceLost, RowRejected, TargetBusy, TargetUnavailable
-from include.loader import fence
-from include.loader.keyless import COUNT
-from include.loader.plan import UnitId
-from include.loader.target import TargetConnection
-from include.loader.unit import Claim, UnitHead, apply_unit
-from include.model.table import MysqlType
-from include.settings import TargetSettings
+from pumphouse.errors import FenceLost, RowRejected, TargetBusy, TargetUnavailable
+from pumphouse.loader import fence
+from pumphouse.loader.keyless import COUNT
+from pumphouse.loader.plan import UnitId
+from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.unit import Claim, UnitHead, apply_unit
+from pumphouse.model.table import MysqlType
+from pumphouse.settings import TargetSettings
 from tests.support import mariadb
 
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import Tso
-from include.registry.base import Cluster, ResolverRecord
-from include.registry.open import open_cluster
-from include.registry.pd import PdCluster
-from include.settings import TlsSettings
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso
+from pumphouse.registry.base import Cluster, ResolverRecord
+from pumphouse.registry.open import open_cluster
+from pumphouse.registry.pd import PdCluster
+from pumphouse.settings import TlsSettings
 from tests.support.certs import Authority
 from tests.support.etcdserver import EtcdServers
 from tests.support.pd import StandInPd

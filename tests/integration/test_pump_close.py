@@ -14,14 +14,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from include.client.admin import ask_state, is_silent, wait_for_state
-from include.client.closing import waits_for
-from include.errors import PumpError
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.proto.binlog_pb2 import Binlog
-from include.proto.cistern_pb2 import NotifyReq, NotifyResp
-from include.proto.cistern_pb2_grpc import CisternServicer, add_CisternServicer_to_server
-from include.registry.file import FileCluster
+from pumphouse.client.admin import ask_state, is_silent, wait_for_state
+from pumphouse.client.closing import waits_for
+from pumphouse.errors import PumpError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.proto.binlog_pb2 import Binlog
+from pumphouse.proto.cistern_pb2 import NotifyReq, NotifyResp
+from pumphouse.proto.cistern_pb2_grpc import CisternServicer, add_CisternServicer_to_server
+from pumphouse.registry.file import FileCluster
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
 
 pytestmark = pytest.mark.row("P13")

@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from include.model.node import NodeState
-from include.proto.binlog_pb2 import Binlog, BinlogType
-from include.registry.file import FileCluster
+from pumphouse.model.node import NodeState
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+from pumphouse.registry.file import FileCluster
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
 from tests.support.smalldisk import failing_disk
 

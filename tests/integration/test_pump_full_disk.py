@@ -9,16 +9,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from include.archive.archive import Archive
-from include.archive.init import init_archive
-from include.archive.snapshot import run_snapshot
-from include.codec.payload import PrewriteValueBuilder
-from include.objectstore.open import open_store
-from include.proto.binlog_pb2 import Binlog, BinlogType
-from include.proto.pumphouse_pb2 import SettleRequest
-from include.registry.file import FileCluster
-from include.settings import ArchiveSettings, ClusterSettings, Settings
 from pump_service.store.logfile import AHEAD_BYTES
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.codec.payload import PrewriteValueBuilder
+from pumphouse.objectstore.open import open_store
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+from pumphouse.proto.pumphouse_pb2 import SettleRequest
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
 from tests.support.smalldisk import fill, small_disk
 

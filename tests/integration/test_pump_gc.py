@@ -9,12 +9,12 @@ from urllib.request import Request, urlopen
 import grpc
 import pytest
 
-from include.client.admin import trigger_gc
-from include.errors import PositionCollected
-from include.model.node import NodeState
-from include.proto import pumphouse_pb2 as v1
-from include.registry.file import FileCluster
-from include.rpc.status import from_rpc_error
+from pumphouse.client.admin import trigger_gc
+from pumphouse.errors import PositionCollected
+from pumphouse.model.node import NodeState
+from pumphouse.proto import pumphouse_pb2 as v1
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.status import from_rpc_error
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
 
 pytestmark = pytest.mark.row("P11")

@@ -13,10 +13,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from include.codec.payload import PrewriteValueBuilder
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import Tso
-from include.registry.file import FileCluster
+from pumphouse.codec.payload import PrewriteValueBuilder
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso
+from pumphouse.registry.file import FileCluster
 from tests.integration.test_pump_limits import resident
 from tests.support.pumpserver import PumpServer, eventually, prewrite, rollback
 

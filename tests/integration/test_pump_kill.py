@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from include.model.node import NodeState
-from include.proto.binlog_pb2 import Binlog, BinlogType
-from include.registry.file import FileCluster
+from pumphouse.model.node import NodeState
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+from pumphouse.registry.file import FileCluster
 from tests.support.pumpserver import PumpServer, Writers, commit, eventually, prewrite
 
 pytestmark = pytest.mark.row("P3", "P5")

@@ -11,15 +11,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from include.model.binlog import MAX_TRANSACTION_BYTES
-from include.proto.binlog_pb2 import Binlog
-from include.proto.pump_pb2 import Pos, PullBinlogReq
-from include.proto.pump_pb2_grpc import PumpStub
-from include.proto.pumphouse_pb2 import PullBatchesRequest, WriteBinlogsRequest
-from include.proto.pumphouse_pb2_grpc import PumpBatchStub
-from include.registry.file import FileCluster
-from include.rpc.channel import open_channel
 from pump_service.store import frame
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
+from pumphouse.proto.binlog_pb2 import Binlog
+from pumphouse.proto.pump_pb2 import Pos, PullBinlogReq
+from pumphouse.proto.pump_pb2_grpc import PumpStub
+from pumphouse.proto.pumphouse_pb2 import PullBatchesRequest, WriteBinlogsRequest
+from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.channel import open_channel
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
 
 MIB = 1 << 20

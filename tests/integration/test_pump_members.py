@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from include.archive.snapshot import run_snapshot
-from include.client import admin
-from include.errors import WindowHeld
-from include.model.node import NodeState
-from include.settings import ArchiveSettings
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.client import admin
+from pumphouse.errors import WindowHeld
+from pumphouse.model.node import NodeState
+from pumphouse.settings import ArchiveSettings
 from tests.integration.test_archive_on_pumps import Chain, NoJobs
 from tests.support.oracle import Oracle, load
 from tests.support.pumpserver import PumpServer, eventually

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from include.registry.file import FileCluster
+from pumphouse.registry.file import FileCluster
 from tests.crash.test_pump_kill_campaign import transports, with_transport
 from tests.integration.test_pump_limits import MIB, resident
 from tests.support.pumpserver import PumpServer

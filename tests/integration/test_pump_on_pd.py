@@ -11,14 +11,14 @@ from urllib.request import urlopen
 import pytest
 from click.testing import CliRunner
 
-from include.client.resolver import PENDING, ResolverServer, committed
-from include.errors import UsageError
-from include.model.node import NodeKind, NodeState
-from include.model.tso import compose, physical_ms
-from include.registry.base import Cluster
-from include.registry.open import open_cluster
 from pumphouse.cli import Context
+from pumphouse.client.resolver import PENDING, ResolverServer, committed
 from pumphouse.commands.pump import pump as pump_command
+from pumphouse.errors import UsageError
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.tso import compose, physical_ms
+from pumphouse.registry.base import Cluster
+from pumphouse.registry.open import open_cluster
 from tests.support.etcdserver import EtcdServers
 from tests.support.pd import GC_WORKER, StandInPd
 from tests.support.percolator import Lock
@@ -161,7 +161,7 @@ def test_keys_that_cannot_be_tidbs_are_never_asked_of_tikv(
     time.sleep(3)  # past the time-out after which it is asked with power
     assert pump.status().unresolved == 1
     assert len(tikv.asked) == asked
-    from include.proto import pumphouse_pb2 as v1
+    from pumphouse.proto import pumphouse_pb2 as v1
 
     pump.batch.Settle(v1.SettleRequest(cluster_id=pump.cluster_id, start_ts=start_ts, reason="test", who="test"))
     eventually(lambda: pump.status().unresolved == 0)

@@ -10,12 +10,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from include.client.cluster import PumpClient
-from include.errors import BadBinlog
-from include.proto.pump_pb2 import WriteBinlogReq
-from include.proto.pump_pb2_grpc import PumpStub
-from include.registry.file import FileCluster
-from include.rpc.channel import open_channel
+from pumphouse.client.cluster import PumpClient
+from pumphouse.errors import BadBinlog
+from pumphouse.proto.pump_pb2 import WriteBinlogReq
+from pumphouse.proto.pump_pb2_grpc import PumpStub
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.channel import open_channel
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
 
 

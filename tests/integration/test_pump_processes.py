@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from include.client.cluster import PumpClient
-from include.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
-from include.codec.payload import make_commit, make_prewrite
-from include.model.tso import Tso
-from include.proto.binlog_pb2 import Binlog, BinlogType
-from include.registry.file import FileCluster
+from pumphouse.client.cluster import PumpClient
+from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
+from pumphouse.codec.payload import make_commit, make_prewrite
+from pumphouse.model.tso import Tso
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+from pumphouse.registry.file import FileCluster
 from tests.support.pumpserver import PumpServer, Writers, eventually
 
 _ENOUGH = 40

@@ -13,11 +13,11 @@ import grpc
 import psutil
 import pytest
 
-from include.proto import pumphouse_pb2 as v1
-from include.proto.binlog_pb2 import Binlog
-from include.proto.pumphouse_pb2_grpc import PumpBatchStub
-from include.registry.file import FileCluster
-from include.rpc.channel import open_channel
+from pumphouse.proto import pumphouse_pb2 as v1
+from pumphouse.proto.binlog_pb2 import Binlog
+from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.channel import open_channel
 from tests.bench.h2_pull import Puller
 from tests.support.pumpserver import PumpServer, commit, prewrite
 

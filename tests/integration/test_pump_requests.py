@@ -9,13 +9,13 @@ from typing import Any
 import grpc
 import pytest
 
-from include.client.pump import PumpConnection
-from include.errors import BadBinlog
-from include.proto.pump_pb2 import WriteBinlogReq
-from include.proto.pump_pb2_grpc import PumpStub
-from include.proto.pumphouse_pb2 import WriteBinlogsRequest
-from include.registry.file import FileCluster
-from include.rpc.channel import open_channel
+from pumphouse.client.pump import PumpConnection
+from pumphouse.errors import BadBinlog
+from pumphouse.proto.pump_pb2 import WriteBinlogReq
+from pumphouse.proto.pump_pb2_grpc import PumpStub
+from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.channel import open_channel
 from tests.support.pumpserver import PumpServer, prewrite
 
 LIMIT = 4 << 20

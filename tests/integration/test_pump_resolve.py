@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from include.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
-from include.errors import UsageError
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import Tso, compose, physical_ms, show
-from include.registry.base import ResolverRecord
-from include.registry.file import FileCluster
 from pumphouse.cli import Context
+from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
 from pumphouse.commands.pump import pump as pump_command
+from pumphouse.errors import UsageError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso, compose, physical_ms, show
+from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry.file import FileCluster
 from tests.support import formats
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
 
@@ -211,7 +211,7 @@ def test_settling_one_of_more_than_a_pump_shows_needs_a_yes_while_any_resolver_i
 def test_a_hand_settled_rollback_lets_the_stream_go_on(pump: PumpServer) -> None:
     import getpass
 
-    from include.proto import pumphouse_pb2 as v1
+    from pumphouse.proto import pumphouse_pb2 as v1
 
     start_ts = pump.cluster.tso()
     pump.write(prewrite(start_ts, key=b"nobody/1"))

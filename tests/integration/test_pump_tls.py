@@ -12,20 +12,20 @@ from urllib.request import Request, urlopen
 import grpc
 import pytest
 
-from include.client.admin import ask_state, trigger_gc
-from include.client.cluster import PumpClient
-from include.client.resolver import PENDING, Outcome, ResolverServer, committed
-from include.errors import PumpError, PumpUnavailable
-from include.model.node import NodeState
-from include.model.tso import Tso
-from include.proto import pumphouse_pb2 as v1
-from include.proto.pump_pb2 import WriteBinlogReq
-from include.proto.pump_pb2_grpc import PumpStub
-from include.proto.pumphouse_pb2_grpc import PumpBatchStub
-from include.registry.file import FileCluster
-from include.rpc.channel import open_channel
-from include.rpc.tls import client_ssl_context
-from include.settings import TlsSettings
+from pumphouse.client.admin import ask_state, trigger_gc
+from pumphouse.client.cluster import PumpClient
+from pumphouse.client.resolver import PENDING, Outcome, ResolverServer, committed
+from pumphouse.errors import PumpError, PumpUnavailable
+from pumphouse.model.node import NodeState
+from pumphouse.model.tso import Tso
+from pumphouse.proto import pumphouse_pb2 as v1
+from pumphouse.proto.pump_pb2 import WriteBinlogReq
+from pumphouse.proto.pump_pb2_grpc import PumpStub
+from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.channel import open_channel
+from pumphouse.rpc.tls import client_ssl_context
+from pumphouse.settings import TlsSettings
 from tests.support.certs import Authority
 from tests.support.pumpserver import PumpServer, prewrite
 

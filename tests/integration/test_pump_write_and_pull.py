@@ -11,14 +11,14 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from include.errors import ClusterMismatch, UsageError
-from include.proto import pumphouse_pb2 as v1
-from include.proto.binlog_pb2 import Binlog, BinlogType
-from include.proto.pump_pb2 import PullBinlogReq
-from include.proto.pump_pb2_grpc import PumpStub
-from include.registry.file import FileCluster
-from include.rpc.status import from_rpc_error
 from pumphouse.cli import cli
+from pumphouse.errors import ClusterMismatch, UsageError
+from pumphouse.proto import pumphouse_pb2 as v1
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+from pumphouse.proto.pump_pb2 import PullBinlogReq
+from pumphouse.proto.pump_pb2_grpc import PumpStub
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.status import from_rpc_error
 from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
 
 pytestmark = pytest.mark.row("W1")

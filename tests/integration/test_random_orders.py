@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from include.archive.verify import verify
-from include.loader.target import TargetConnection
-from include.model.table import MysqlType
-from include.model.tso import Tso
-from include.objectstore.file import FileStore
-from include.settings import Settings
+from pumphouse.archive.verify import verify
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import MysqlType
+from pumphouse.model.tso import Tso
+from pumphouse.objectstore.file import FileStore
+from pumphouse.settings import Settings
 from spark_tasks.jobs import load, restore, schema
 from tests.support.madearchive import MadeSource, column, target_rows
 

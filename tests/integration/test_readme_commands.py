@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from include.loader.target import TargetConnection
-from include.model.node import NodeKind, NodeState
-from include.model.tso import to_datetime
-from include.registry.file import FileCluster
-from include.settings import Settings, TargetSettings
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.tso import to_datetime
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.ports import free_port
 from tests.support import mariadb
 from tests.support.madearchive import column, table_info

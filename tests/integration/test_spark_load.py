@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from include.errors import RowRejected
-from include.loader.target import TargetConnection
-from include.settings import Settings, SparkSettings
+from pumphouse.errors import RowRejected
+from pumphouse.loader.target import TargetConnection
+from pumphouse.settings import Settings, SparkSettings
 from spark_tasks.engine import SparkEngine
 from spark_tasks.jobs import load, schema
 from spark_tasks.session import build_session
@@ -112,7 +112,7 @@ def test_a_spark_job_killed_at_random_moments_and_run_again_ends_equal(
     raw["target"]["password"] = settings.target.password.get_secret_value()
     config.write_text(json.dumps(raw))
     code = (
-        "import json,sys; from pathlib import Path; from include.settings import Settings; from spark_tasks.jobs import load;"
+        "import json,sys; from pathlib import Path; from pumphouse.settings import Settings; from spark_tasks.jobs import load;"
         f"print(load.run(Settings.model_validate(json.loads(Path({str(config)!r}).read_text())), run_id='same').to_dict())"
     )
 

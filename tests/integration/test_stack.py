@@ -6,8 +6,8 @@ import psutil
 import pymysql
 import pytest
 
-from include.model.node import NodeKind, NodeState
-from include.registry.open import open_cluster
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.registry.open import open_cluster
 from pumphouse.stack.local import LocalStack
 from pumphouse.stack.mariadb import MariaDbServer
 from pumphouse.stack.pumps import PumpProcess

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.codec import row
-from include.codec.columnar import DELETE, INSERT, UPDATE, decode_images, key_hash, walk
-from include.codec.layout import RowLayout
-from include.codec.payload import (
+from pumphouse.codec import row
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, decode_images, key_hash, walk
+from pumphouse.codec.layout import RowLayout
+from pumphouse.codec.payload import (
     PrewriteValueBuilder,
     make_commit,
     make_prewrite,
@@ -25,10 +25,10 @@ from include.codec.payload import (
     parse_prewrite_value,
     row_changes,
 )
-from include.errors import BadBinlog, CodecError
-from include.model.binlog import MutationType
-from include.model.table import TableInfo
-from include.proto import binlog_pb2 as pb
+from pumphouse.errors import BadBinlog, CodecError
+from pumphouse.model.binlog import MutationType
+from pumphouse.model.table import TableInfo
+from pumphouse.proto import binlog_pb2 as pb
 from tests.support import rowgen
 
 pytestmark = pytest.mark.row("L1", "S3")

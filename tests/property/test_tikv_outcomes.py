@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import pytest
 import structlog
 
-from include.model.tso import compose, physical_ms
-from include.proto import kvrpcpb_pb2 as kvrpcpb
 from pump_service.resolve.base import Fate, NoAnswer, Outcome
 from pump_service.resolve.gc_hold import GcHold
 from pump_service.resolve.tikv import TikvResolver
+from pumphouse.model.tso import compose, physical_ms
+from pumphouse.proto import kvrpcpb_pb2 as kvrpcpb
 from tests.support.pd import PdState
 from tests.support.percolator import Lock, Percolator, Refused
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from include.archive import layout
-from include.archive.archive import Archive
-from include.archive.document import dump, sha256
-from include.errors import ObjectNotFound
+from pumphouse.archive import layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.document import dump, sha256
+from pumphouse.errors import ObjectNotFound
 
 # What version 2 has and version 1 had not, and the fields that name another document by its digest.
 _NEW = ("sha256", "manifest_sha256", "window_sha256")

@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
-from include.settings import TlsSettings
+from pumphouse.settings import TlsSettings
 from pumphouse.stack.ports import free_port
 from pumphouse.stack.system import etcd
 

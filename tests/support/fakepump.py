@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from include.errors import BinlogError
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
-from include.model.tso import Tso
-from include.proto import pump_pb2, pump_pb2_grpc, pumphouse_pb2, pumphouse_pb2_grpc
-from include.proto.binlog_pb2 import Binlog
-from include.registry.base import Cluster
-from include.rpc.channel import SERVER_OPTIONS
-from include.rpc.status import abort_details, go_abort, item_status
-from include.rpc.tls import server_credentials
-from include.settings import TlsSettings
+from pumphouse.errors import BinlogError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from pumphouse.model.tso import Tso
+from pumphouse.proto import pump_pb2, pump_pb2_grpc, pumphouse_pb2, pumphouse_pb2_grpc
+from pumphouse.proto.binlog_pb2 import Binlog
+from pumphouse.registry.base import Cluster
+from pumphouse.rpc.channel import SERVER_OPTIONS
+from pumphouse.rpc.status import abort_details, go_abort, item_status
+from pumphouse.rpc.tls import server_credentials
+from pumphouse.settings import TlsSettings
 
 Behave = Callable[[Binlog], BinlogError | float | None]
 """What to do with a binlog: store it (None), refuse it (an error), or answer after so many seconds."""

@@ -19,11 +19,11 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from include import errors
-from include.log import configure_logging
-from include.rpc.status import TABLE, code_and_reason
-from include.settings import Settings
 from pump_service.go_options import go_names
+from pumphouse import errors
+from pumphouse.log import configure_logging
+from pumphouse.rpc.status import TABLE, code_and_reason
+from pumphouse.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -37,7 +37,7 @@ def configuration() -> str:
     """docs/configuration.md."""
     out = [
         "# Configuration\n",
-        NOTE.format(source="include/settings.py"),
+        NOTE.format(source="include/pumphouse/settings.py"),
         """One table of settings. Of several values for one setting the first of these counts:
 
 1. an option of the command (`pumphouse pump run --addr …`), then `--set section.name=value`;
@@ -178,7 +178,7 @@ def error_tree() -> str:
     """docs/errors.md."""
     out = [
         "# Errors\n",
-        NOTE.format(source="include/errors.py and include/rpc/status.py"),
+        NOTE.format(source="include/pumphouse/errors.py and include/pumphouse/rpc/status.py"),
         """Every error that Pumphouse raises on purpose. A command prints `pumphouse: <class>: <message> (<what to do>)` and ends with
 exit code 1; ConfigError and UsageError end with 2 and are printed without the class. Airflow tries a task again where "again" says yes, and fails it at once
 otherwise. The gRPC code and the reason are what a Pump answers on `pumphouse.v1` ([formats](formats.md), "Refusals");
@@ -221,10 +221,10 @@ def metrics() -> str:
     """docs/metrics.md."""
     from prometheus_client import CollectorRegistry
 
-    from include.settings import PumpSettings
     from pump_service.metrics import PumpMetrics
     from pump_service.stages import store_samples
     from pump_service.store.store import Store
+    from pumphouse.settings import PumpSettings
 
     found = PumpMetrics()
     own: CollectorRegistry = found.registry

@@ -18,12 +18,12 @@ from pathlib import Path
 import grpc
 import uvloop
 
-from include.codec.payload import PrewriteValueBuilder
-from include.proto.pump_pb2 import WriteBinlogReq
-from include.proto.pump_pb2_grpc import PumpStub
-from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
-from include.proto.pumphouse_pb2_grpc import PumpBatchStub
-from include.registry.file import FileCluster
+from pumphouse.codec.payload import PrewriteValueBuilder
+from pumphouse.proto.pump_pb2 import WriteBinlogReq
+from pumphouse.proto.pump_pb2_grpc import PumpStub
+from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
+from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
+from pumphouse.registry.file import FileCluster
 from tests.support.pumpserver import commit, prewrite, rollback
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from include.loader.target import TargetConnection
-from include.registry.open import open_cluster
-from include.settings import Settings, TargetSettings
+from pumphouse.loader.target import TargetConnection
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import Settings, TargetSettings
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
 

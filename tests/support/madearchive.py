@@ -17,19 +17,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from include.archive import layout
-from include.archive.archive import Archive
-from include.archive.ddl import ArchivedJob, write_jobs
-from include.archive.genesis import BaseTable, Genesis
-from include.archive.manifest import Manifest, PumpEntry
-from include.archive.segment import SegmentWriter
-from include.codec import payload, row
-from include.loader.target import TargetConnection
-from include.model.table import Job, MysqlType, TableInfo
-from include.model.tso import Tso, compose
-from include.objectstore.open import open_store
-from include.schema.timeline import TimedJob, Timeline, genesis_jobs
-from include.settings import ArchiveSettings
+from pumphouse.archive import layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.ddl import ArchivedJob, write_jobs
+from pumphouse.archive.genesis import BaseTable, Genesis
+from pumphouse.archive.manifest import Manifest, PumpEntry
+from pumphouse.archive.segment import SegmentWriter
+from pumphouse.codec import payload, row
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import Job, MysqlType, TableInfo
+from pumphouse.model.tso import Tso, compose
+from pumphouse.objectstore.open import open_store
+from pumphouse.schema.timeline import TimedJob, Timeline, genesis_jobs
+from pumphouse.settings import ArchiveSettings
 
 CLUSTER_ID = 77
 START = compose(1_790_000_000_000)

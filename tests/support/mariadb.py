@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from include.loader import fence
-from include.loader.target import TargetConnection
-from include.settings import TargetSettings
+from pumphouse.loader import fence
+from pumphouse.loader.target import TargetConnection
+from pumphouse.settings import TargetSettings
 from pumphouse.stack.mariadb import MariaDbServer
 
 

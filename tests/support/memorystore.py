@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from include.errors import ObjectExists, ObjectNotFound
-from include.objectstore.base import ObjectInfo, check_key
+from pumphouse.errors import ObjectExists, ObjectNotFound
+from pumphouse.objectstore.base import ObjectInfo, check_key
 
 
 class MemoryStore:

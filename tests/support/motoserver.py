@@ -9,7 +9,7 @@ from typing import Any, Self
 import boto3
 from pydantic import SecretStr
 
-from include.settings import ArchiveSettings
+from pumphouse.settings import ArchiveSettings
 
 
 class MotoServer:

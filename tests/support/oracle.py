@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from include.proto.binlog_pb2 import Binlog
+from pumphouse.proto.binlog_pb2 import Binlog
 from tests.support.loadclient import value_of
 from tests.support.pumpserver import PumpServer, commit, eventually, rollback
 

@@ -15,12 +15,12 @@ from typing import Any, Self
 
 import grpc
 
-from include.model.tso import compose
-from include.proto import metapb_pb2 as metapb
-from include.proto import pdpb_pb2 as pdpb
-from include.proto.pdpb_pb2_grpc import PDServicer, add_PDServicer_to_server
-from include.rpc.tls import server_credentials
-from include.settings import TlsSettings
+from pumphouse.model.tso import compose
+from pumphouse.proto import metapb_pb2 as metapb
+from pumphouse.proto import pdpb_pb2 as pdpb
+from pumphouse.proto.pdpb_pb2_grpc import PDServicer, add_PDServicer_to_server
+from pumphouse.rpc.tls import server_credentials
+from pumphouse.settings import TlsSettings
 
 GC_WORKER = "gc_worker"
 

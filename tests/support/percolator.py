@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from include.model.tso import physical_ms
-from include.proto import kvrpcpb_pb2 as kvrpcpb
+from pumphouse.model.tso import physical_ms
+from pumphouse.proto import kvrpcpb_pb2 as kvrpcpb
 
 
 class Refused(Exception):

@@ -8,15 +8,15 @@ from concurrent import futures
 import grpc
 import pyarrow as pa
 
-from include.archive.pull import SCHEMA
-from include.codec.payload import PrewriteValueBuilder, make_commit, make_fake, make_prewrite, merge
-from include.errors import BinlogError, ClusterMismatch, PositionCollected
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
-from include.model.tso import Tso
-from include.proto import pump_pb2, pump_pb2_grpc, pumphouse_pb2, pumphouse_pb2_grpc
-from include.registry.base import Cluster
-from include.rpc.channel import SERVER_OPTIONS
-from include.rpc.status import abort_details
+from pumphouse.archive.pull import SCHEMA
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_fake, make_prewrite, merge
+from pumphouse.errors import BinlogError, ClusterMismatch, PositionCollected
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
+from pumphouse.model.tso import Tso
+from pumphouse.proto import pump_pb2, pump_pb2_grpc, pumphouse_pb2, pumphouse_pb2_grpc
+from pumphouse.registry.base import Cluster
+from pumphouse.rpc.channel import SERVER_OPTIONS
+from pumphouse.rpc.status import abort_details
 
 
 class PullPump(pump_pb2_grpc.PumpServicer, pumphouse_pb2_grpc.PumpBatchServicer):

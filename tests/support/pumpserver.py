@@ -17,15 +17,15 @@ from typing import Any, Self, TypeVar
 import grpc
 import pyarrow as pa
 
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.proto import pumphouse_pb2 as v1
-from include.proto.binlog_pb2 import Binlog, BinlogType
-from include.proto.pump_pb2 import Pos, PullBinlogReq, PullBinlogResp, WriteBinlogReq
-from include.proto.pump_pb2_grpc import PumpStub
-from include.proto.pumphouse_pb2_grpc import PumpBatchStub
-from include.registry.file import FileCluster
-from include.rpc.channel import open_channel
-from include.settings import TlsSettings
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.proto import pumphouse_pb2 as v1
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+from pumphouse.proto.pump_pb2 import Pos, PullBinlogReq, PullBinlogResp, WriteBinlogReq
+from pumphouse.proto.pump_pb2_grpc import PumpStub
+from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.channel import open_channel
+from pumphouse.settings import TlsSettings
 from pumphouse.stack.ports import free_port
 
 T = TypeVar("T")

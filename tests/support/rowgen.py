@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from include.codec.datum import Value
-from include.codec.json import encode_json, json_text
-from include.model.binlog import SchemaState
-from include.model.table import ColumnFlag, MysqlType, TableInfo
+from pumphouse.codec.datum import Value
+from pumphouse.codec.json import encode_json, json_text
+from pumphouse.model.binlog import SchemaState
+from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 
 Json = dict[str, Any]
 PUBLIC = int(SchemaState.PUBLIC)

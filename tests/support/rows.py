@@ -10,9 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_ROOMS = re.compile(
-    r"^(?:from|import) ((?:include|pump_service|spark_tasks|pumphouse|binlog_airflow)(?:\.\w+)?)", re.MULTILINE
-)
+_ROOMS = re.compile(r"^(?:from|import) ((?:pumphouse|pump_service|spark_tasks|binlog_airflow)(?:\.\w+)?)", re.MULTILINE)
 # Every row of the product's requirements (docs/requirements.md).
 ROWS = (
     [f"W{n}" for n in range(1, 8)]

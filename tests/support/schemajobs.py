@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from include.model.table import Job, TableInfo
-from include.model.tso import Tso, compose
-from include.schema.actions import Action
-from include.schema.timeline import TimedJob, Timeline
+from pumphouse.model.table import Job, TableInfo
+from pumphouse.model.tso import Tso, compose
+from pumphouse.schema.actions import Action
+from pumphouse.schema.timeline import TimedJob, Timeline
 
 Raw = dict[str, Any]
 START = compose(1_795_000_000_000)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import PumpReadOnly
 from pump_service.store.collected import HELD_BY, CollectedCommits
 from pump_service.store.frame import read_meta
 from pump_service.store.store import Item, Store
+from pumphouse.errors import PumpReadOnly
 from tests.support.crashfs import CrashFs, Image
 from tests.support.storekit import (
     commit,

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from include.errors import BinlogError
-from include.model.position import ZERO_POINTER, Pointer
-from include.proto.binlog_pb2 import Binlog, BinlogType
-from include.settings import PumpSettings
 from pump_service.store.fs import REAL_FS, FileSystem
 from pump_service.store.store import Item, PullBatch, Store
+from pumphouse.errors import BinlogError
+from pumphouse.model.position import ZERO_POINTER, Pointer
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+from pumphouse.settings import PumpSettings
 
 
 @contextmanager

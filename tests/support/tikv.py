@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import grpc
 
-from include.codec.bytes import append_comparable
-from include.proto import errorpb_pb2 as errorpb
-from include.proto import kvrpcpb_pb2 as kvrpcpb
-from include.proto import metapb_pb2 as metapb
-from include.proto.tikvpb_pb2_grpc import TikvServicer, add_TikvServicer_to_server
-from include.rpc.tls import server_credentials
-from include.settings import TlsSettings
+from pumphouse.codec.bytes import append_comparable
+from pumphouse.proto import errorpb_pb2 as errorpb
+from pumphouse.proto import kvrpcpb_pb2 as kvrpcpb
+from pumphouse.proto import metapb_pb2 as metapb
+from pumphouse.proto.tikvpb_pb2_grpc import TikvServicer, add_TikvServicer_to_server
+from pumphouse.rpc.tls import server_credentials
+from pumphouse.settings import TlsSettings
 from tests.support.pd import StandInPd
 from tests.support.percolator import Percolator
 

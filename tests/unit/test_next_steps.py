@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from include.errors import HistoryUnavailable, StoreError, StoreUnavailable, TargetUnavailable
-from include.loader.target import TargetConnection
-from include.objectstore.open import open_store
-from include.schema.history import open_history
-from include.settings import ArchiveSettings, SchemaSettings, TargetSettings
+from pumphouse.errors import HistoryUnavailable, StoreError, StoreUnavailable, TargetUnavailable
+from pumphouse.loader.target import TargetConnection
+from pumphouse.objectstore.open import open_store
+from pumphouse.schema.history import open_history
+from pumphouse.settings import ArchiveSettings, SchemaSettings, TargetSettings
 
 
 def test_a_target_that_is_not_there_names_the_settings() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import ConfigError
-from include.settings import Settings
+from pumphouse.errors import ConfigError
+from pumphouse.settings import Settings
 
 
 @pytest.fixture(autouse=True)

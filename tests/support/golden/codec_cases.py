@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from include.codec import key as keys
-from include.codec.columnar import INSERT, decode_images
-from include.codec.datum import encode_value, loader_value, read_datum
-from include.codec.decimal import encode_decimal, read_decimal
-from include.codec.json import OPAQUE, encode_json, json_text
-from include.codec.layout import RowLayout
-from include.codec.payload import PrewriteValueBuilder, canonical
-from include.codec.row import decode_insert, encode_insert, project
-from include.model.node import NodeStatus, node_id_of_key
-from include.model.table import ColumnInfo, SchemaState, TableInfo
-from include.model.tso import compose, logical, physical_ms
-from include.proto import binlog_pb2, cistern_pb2, pump_pb2
+from pumphouse.codec import key as keys
+from pumphouse.codec.columnar import INSERT, decode_images
+from pumphouse.codec.datum import encode_value, loader_value, read_datum
+from pumphouse.codec.decimal import encode_decimal, read_decimal
+from pumphouse.codec.json import OPAQUE, encode_json, json_text
+from pumphouse.codec.layout import RowLayout
+from pumphouse.codec.payload import PrewriteValueBuilder, canonical
+from pumphouse.codec.row import decode_insert, encode_insert, project
+from pumphouse.model.node import NodeStatus, node_id_of_key
+from pumphouse.model.table import ColumnInfo, SchemaState, TableInfo
+from pumphouse.model.tso import compose, logical, physical_ms
+from pumphouse.proto import binlog_pb2, cistern_pb2, pump_pb2
 from tests.support.golden.case import Case, Json, assert_same
 
 LATER = "belongs to a later release of this product"

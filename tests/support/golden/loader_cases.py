@@ -30,9 +30,9 @@ def _values(typed: Json | None) -> dict[str, Any] | None:
 
 def _sql(entry: Json, _: Path) -> None:
     try:
-        from include.loader import sql
+        from pumphouse.loader import sql
     except ImportError:
-        raise NotCovered("include.loader.sql") from None
+        raise NotCovered("pumphouse.loader.sql") from None
     change = sql.Dml(
         kind=entry["type"],
         db=entry["database"],
@@ -56,9 +56,9 @@ def _sql(entry: Json, _: Path) -> None:
 
 def _merge(entry: Json, _: Path) -> None:
     try:
-        from include.loader.fold import Change, fold_reference
+        from pumphouse.loader.fold import Change, fold_reference
     except ImportError:
-        raise NotCovered("include.loader.fold.fold_reference") from None
+        raise NotCovered("pumphouse.loader.fold.fold_reference") from None
     changes = [Change(e["type"], _values(e["values"]) or {}, _values(e["old_values"])) for e in entry["in"]]
     found: dict[str, list[Any]] = {}
     for change in fold_reference(changes, entry["primary_key"]):
@@ -80,7 +80,7 @@ def ddl_text(content: Json) -> Iterator[Case]:
 
 def _text(vector: Json, _: Path) -> None:
     try:
-        from include.schema.text import executed_text
+        from pumphouse.schema.text import executed_text
     except ImportError:
-        raise NotCovered("include.schema.text.executed_text") from None
+        raise NotCovered("pumphouse.schema.text.executed_text") from None
     assert executed_text(vector["binlog_ddl_query"]) == vector["executed_downstream"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from include.codec import columnar, row
-from include.codec.datum import VARINT, read_datum
-from include.codec.layout import RowLayout
-from include.codec.payload import (
+from pumphouse.codec import columnar, row
+from pumphouse.codec.datum import VARINT, read_datum
+from pumphouse.codec.layout import RowLayout
+from pumphouse.codec.payload import (
     PrewriteValueBuilder,
     make_commit,
     make_prewrite,
@@ -21,9 +21,9 @@ from include.codec.payload import (
     parse_prewrite_value,
     row_changes,
 )
-from include.model.binlog import MutationType
-from include.model.table import Job, TableInfo
-from include.model.tso import Tso
+from pumphouse.model.binlog import MutationType
+from pumphouse.model.table import Job, TableInfo
+from pumphouse.model.tso import Tso
 from tests.support.golden.case import Case, Json, assert_same
 from tests.support.golden.codec_cases import LATER
 from tests.support.golden.storage_cases import scenario_run
@@ -57,7 +57,7 @@ class _Timelines:
         self.steps = steps
 
     def upto(self, commit_ts: int) -> Any:
-        from include.schema.timeline import TimedJob, Timeline
+        from pumphouse.schema.timeline import TimedJob, Timeline
 
         jobs = [
             TimedJob(Tso(step["commit_ts"]), Job.from_json(step["job_json"]))
@@ -92,7 +92,7 @@ def _job(step: Json, timelines: _Timelines, index: int, _: Path) -> None:
     assert job.id == step["ddl_job_id"]
     timeline = timelines.upto(step["commit_ts"])
     if "ddl_sql" in step["expect"]:
-        from include.schema.text import executed_text
+        from pumphouse.schema.text import executed_text
 
         assert executed_text(step["ddl_query"]) == step["expect"]["ddl_sql"]
     if "skip" in step["expect"]:

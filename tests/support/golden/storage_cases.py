@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from include.model.position import Pointer
+from pumphouse.model.position import Pointer
 from tests.support.golden.case import Case, Json
 
 WAIT_S = 30.0
@@ -62,16 +62,16 @@ def _record(entry: Json, _: Path) -> None:
 
 def open_store(directory: Path) -> Any:
     """A store that never refuses for want of space and writes no fakes by itself."""
-    from include.settings import PumpSettings
     from pump_service.store.store import Store
+    from pumphouse.settings import PumpSettings
 
     return Store.open(PumpSettings(data_dir=directory, stop_write_at_available_bytes=0, reserve_bytes=0))
 
 
 def submit(store: Any, payloads: Sequence[bytes]) -> None:
     """Write binlogs one after the other, each answered before the next."""
-    from include.codec.payload import parse
     from pump_service.store.store import Item
+    from pumphouse.codec.payload import parse
 
     for payload in payloads:
         binlog = parse(payload)

@@ -1,11 +1,11 @@
 import pytest
 
-from include.archive.archive import Archive
-from include.archive.init import init_archive
-from include.archive.snapshot import run_snapshot
-from include.model.table import Job
-from include.registry.file import FileCluster
-from include.settings import ArchiveSettings, Settings
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.model.table import Job
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import ArchiveSettings, Settings
 from tests.support.memorystore import MemoryStore
 from tests.support.pullpump import PullPump
 

@@ -6,16 +6,16 @@ import threading
 
 import pytest
 
-from include.archive import node
-from include.archive.coverage import Action, given_up, judge
-from include.archive.declare import accept, accepted_commits, declarations, declare_lost
-from include.archive.manifest import Declaration, PumpEntry
-from include.archive.snapshot import commit_window, plan_window, pull_node
-from include.archive.verify import verify
-from include.client.admin import force_state
-from include.errors import PositionCollected, UsageError, WindowHeld
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
-from include.model.tso import Tso
+from pumphouse.archive import node
+from pumphouse.archive.coverage import Action, given_up, judge
+from pumphouse.archive.declare import accept, accepted_commits, declarations, declare_lost
+from pumphouse.archive.manifest import Declaration, PumpEntry
+from pumphouse.archive.snapshot import commit_window, plan_window, pull_node
+from pumphouse.archive.verify import verify
+from pumphouse.client.admin import force_state
+from pumphouse.errors import PositionCollected, UsageError, WindowHeld
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
+from pumphouse.model.tso import Tso
 
 
 def status(state="online", incarnation="one", start_count=1, node_id="pump-1", go=False, replaced=(), update_ts=0):

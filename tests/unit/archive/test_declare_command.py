@@ -3,11 +3,11 @@
 import pytest
 from click.testing import CliRunner
 
-from include.archive.declare import declare_lost
-from include.errors import CorruptionError, UsageError
-from include.model.node import NodeKind, NodeState
-from include.model.tso import Tso
+from pumphouse.archive.declare import declare_lost
 from pumphouse.cli import cli
+from pumphouse.errors import CorruptionError, UsageError
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.tso import Tso
 
 
 @pytest.mark.row("A2")

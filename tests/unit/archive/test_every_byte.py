@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from include.archive.archive import Archive
-from include.archive.declare import accept, declare_lost
-from include.archive.head import Head
-from include.archive.schema_store import rebuild, schema_key
-from include.archive.verify import verify
-from include.codec import row
-from include.model.node import NodeState
-from include.model.table import TableInfo
-from include.model.tso import Tso
-from include.objectstore.open import open_store
-from include.settings import ArchiveSettings
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.declare import accept, declare_lost
+from pumphouse.archive.head import Head
+from pumphouse.archive.schema_store import rebuild, schema_key
+from pumphouse.archive.verify import verify
+from pumphouse.codec import row
+from pumphouse.model.node import NodeState
+from pumphouse.model.table import TableInfo
+from pumphouse.model.tso import Tso
+from pumphouse.objectstore.open import open_store
+from pumphouse.settings import ArchiveSettings
 from tests.support.documents import changed, to_version_1
 from tests.support.madearchive import column, table_info
 from tests.unit.archive.conftest import World

@@ -3,15 +3,15 @@ import json
 
 import pytest
 
-from include.archive import consumer
-from include.archive.init import init_archive
-from include.archive.schema_store import jobs_at_genesis
-from include.codec.payload import row_changes
-from include.errors import BadManifest, ConfigError, WindowHeld
-from include.model.node import NodeKind, NodeState
-from include.model.table import TableInfo
-from include.model.tso import Tso
-from include.proto.binlog_pb2 import Binlog
+from pumphouse.archive import consumer
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.schema_store import jobs_at_genesis
+from pumphouse.codec.payload import row_changes
+from pumphouse.errors import BadManifest, ConfigError, WindowHeld
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.table import TableInfo
+from pumphouse.model.tso import Tso
+from pumphouse.proto.binlog_pb2 import Binlog
 
 
 class Dump:
@@ -122,7 +122,7 @@ def test_an_init_that_was_killed_is_finished_by_the_next(world):
 def test_an_init_killed_before_the_checkpoint_moves_it_when_run_again_and_never_back(world, monkeypatch):
     pump = world.pump()
     with monkeypatch.context() as patch:
-        patch.setattr("include.archive.init.consumer.move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("pumphouse.archive.init.consumer.move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             world.init()
     assert consumer.checkpoint(world.cluster, "main") == 0

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from include.archive import consumer
-from include.archive.declare import declarations, declare_lost
-from include.archive.head import Head
-from include.archive.verify import verify
-from include.errors import BadManifest
-from include.model.node import NodeKind
-from include.model.tso import Tso
+from pumphouse.archive import consumer
+from pumphouse.archive.declare import declarations, declare_lost
+from pumphouse.archive.head import Head
+from pumphouse.archive.verify import verify
+from pumphouse.errors import BadManifest
+from pumphouse.model.node import NodeKind
+from pumphouse.model.tso import Tso
 from tests.support.documents import changed, to_version_1
 
 

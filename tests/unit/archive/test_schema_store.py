@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from include.archive import schema_store
-from include.archive.schema_store import WHOLE_EVERY, StoredSchema, pending_jobs, rebuild, rebuild_schema, schema_key
-from include.errors import BadManifest, HistoryUnavailable
-from include.schema.timeline import Timeline
+from pumphouse.archive import schema_store
+from pumphouse.archive.schema_store import WHOLE_EVERY, StoredSchema, pending_jobs, rebuild, rebuild_schema, schema_key
+from pumphouse.errors import BadManifest, HistoryUnavailable
+from pumphouse.schema.timeline import Timeline
 from tests.support.documents import changed
 from tests.support.madearchive import MadeSource
 from tests.support.schemajobs import int_col

@@ -4,13 +4,13 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from include.archive.manifest import Duplicate
-from include.archive.parts import split_payload
-from include.archive.segment import SegmentWriter, read_columns, read_segment
-from include.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge, row_changes
-from include.errors import BadBinlog, BadSegment, CodecError
-from include.model.tso import Tso
-from include.proto import binlog_pb2
+from pumphouse.archive.manifest import Duplicate
+from pumphouse.archive.parts import split_payload
+from pumphouse.archive.segment import SegmentWriter, read_columns, read_segment
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge, row_changes
+from pumphouse.errors import BadBinlog, BadSegment, CodecError
+from pumphouse.model.tso import Tso
+from pumphouse.proto import binlog_pb2
 from tests.support.memorystore import MemoryStore
 
 END = Tso(1 << 62)
@@ -82,8 +82,8 @@ def test_only_the_asked_range_and_columns_are_given(store):
 
 
 def test_a_large_run_becomes_several_segments_and_row_groups(store, monkeypatch):
-    monkeypatch.setattr("include.archive.segment.ROW_GROUP_BYTES", 4096)
-    monkeypatch.setattr("include.archive.segment.SEGMENT_BYTES", 16384)
+    monkeypatch.setattr("pumphouse.archive.segment.ROW_GROUP_BYTES", 4096)
+    monkeypatch.setattr("pumphouse.archive.segment.SEGMENT_BYTES", 16384)
     payloads = [payload(100 + 10 * n, rows=8, size=60) for n in range(40)]
     entries = write(store, [batch(payloads)])
     assert len(entries) > 1

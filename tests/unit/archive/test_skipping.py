@@ -4,8 +4,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from include.archive.skipping import binlog_skipped
-from include.settings import SchemaSettings, Settings
+from pumphouse.archive.skipping import binlog_skipped
+from pumphouse.settings import SchemaSettings, Settings
 
 
 @pytest.fixture
@@ -61,6 +61,6 @@ def test_nobody_is_asked_where_no_status_api_is_known():
 def test_the_manifest_says_that_binlogs_were_skipped(world, monkeypatch):
     world.pump()
     world.init()
-    monkeypatch.setattr("include.archive.commit.binlog_skipped", lambda _: True)
+    monkeypatch.setattr("pumphouse.archive.commit.binlog_skipped", lambda _: True)
     assert world.snapshot()[0]["binlog_skipped"] is True
     assert world.archive.chain()[0].binlog_skipped is True

@@ -6,10 +6,10 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from include.archive.report import Progress
-from include.model.tso import Tso
+from pumphouse.archive.report import Progress
 from pumphouse.cli import cli
 from pumphouse.commands.archive import naming_holders
+from pumphouse.model.tso import Tso
 
 
 class Clock:

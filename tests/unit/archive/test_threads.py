@@ -5,9 +5,9 @@ import sys
 
 SCRIPT = """
 import os
-from include.archive.ddl import ArchivedJob, read_jobs, write_jobs
-from include.archive.segment import read_segment
-from include.model.tso import Tso
+from pumphouse.archive.ddl import ArchivedJob, read_jobs, write_jobs
+from pumphouse.archive.segment import read_segment
+from pumphouse.model.tso import Tso
 from tests.support.memorystore import MemoryStore
 from tests.unit.archive.test_segment import END, batch, payload, write
 

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from include.archive import consumer
-from include.archive.verify import verify
-from include.errors import BadManifest
+from pumphouse.archive import consumer
+from pumphouse.archive.verify import verify
+from pumphouse.errors import BadManifest
 from tests.support.documents import changed
 from tests.unit.archive.test_genesis import Dump
 

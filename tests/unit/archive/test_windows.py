@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from include.archive import consumer
-from include.archive.snapshot import commit_window, plan_window, pull_node
-from include.errors import (
+from pumphouse.archive import consumer
+from pumphouse.archive.snapshot import commit_window, plan_window, pull_node
+from pumphouse.errors import (
     BadManifest,
     BadRecord,
     ConfigError,
@@ -17,8 +17,8 @@ from include.errors import (
     UsageError,
     WindowHeld,
 )
-from include.model.node import NodeKind, NodeState
-from include.model.tso import Tso, compose, physical_ms
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.tso import Tso, compose, physical_ms
 from tests.support.documents import changed
 from tests.support.memorystore import CarelessStore
 
@@ -317,7 +317,7 @@ def test_a_commit_killed_between_manifest_and_checkpoint_is_finished_by_the_next
     genesis = world.init()
     pump.transaction()
     with monkeypatch.context() as patch:
-        patch.setattr("include.archive.commit.consumer.move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("pumphouse.archive.commit.consumer.move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             world.snapshot()
     assert consumer.checkpoint(world.cluster, "main") == genesis.ts

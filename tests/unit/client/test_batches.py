@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from include.client import pump as pump_module
-from include.client.cluster import PumpClient
-from include.codec.payload import make_commit, make_prewrite
-from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpReadOnly, PumpUnavailable
-from include.model.binlog import MAX_TRANSACTION_BYTES
-from include.model.node import NodeKind, NodeState
-from include.registry.base import NodeChange
-from include.registry.file import FileCluster
+from pumphouse.client import pump as pump_module
+from pumphouse.client.cluster import PumpClient
+from pumphouse.codec.payload import make_commit, make_prewrite
+from pumphouse.errors import BadBinlog, BinlogError, ClusterMismatch, PumpReadOnly, PumpUnavailable
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.registry.base import NodeChange
+from pumphouse.registry.file import FileCluster
 from tests.support.fakepump import FakePump
 
 

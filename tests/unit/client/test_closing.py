@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from include.client.closing import Waiting, waits_for
-from include.errors import BadRecord, BinlogError, ClusterUnavailable
-from include.model.node import NodeState, NodeStatus
-from include.model.tso import Tso
-from include.registry.file import FileCluster
+from pumphouse.client.closing import Waiting, waits_for
+from pumphouse.errors import BadRecord, BinlogError, ClusterUnavailable
+from pumphouse.model.node import NodeState, NodeStatus
+from pumphouse.model.tso import Tso
+from pumphouse.registry.file import FileCluster
 
 CLOSING = NodeStatus(node_id="p", host="nowhere:1", state=NodeState.CLOSING, max_commit_ts=Tso(5))
 

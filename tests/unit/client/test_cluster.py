@@ -11,17 +11,17 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from include.client import cluster as cluster_module
-from include.client import commits
-from include.client.cluster import PumpClient
-from include.client.members import MAX_ERRORS
-from include.client.pump import PumpConnection
-from include.codec.payload import make_commit, make_prewrite, make_rollback
-from include.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
-from include.model.binlog import MAX_TRANSACTION_BYTES
-from include.model.node import NodeKind, NodeState
-from include.proto.pump_pb2_grpc import PumpServicer, add_PumpServicer_to_server
-from include.registry.file import FileCluster
+from pumphouse.client import cluster as cluster_module
+from pumphouse.client import commits
+from pumphouse.client.cluster import PumpClient
+from pumphouse.client.members import MAX_ERRORS
+from pumphouse.client.pump import PumpConnection
+from pumphouse.codec.payload import make_commit, make_prewrite, make_rollback
+from pumphouse.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
+from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.proto.pump_pb2_grpc import PumpServicer, add_PumpServicer_to_server
+from pumphouse.registry.file import FileCluster
 from tests.support.fakepump import FakePump
 
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from include.archive import consumer
-from include.client.admin import PumpGc, failures, trigger_gc
-from include.client.go_gc import Distance, GoLimits, distance, span
-from include.errors import ClusterUnavailable, ConfigError, GapError, PumpUnavailable
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
-from include.model.tso import Tso, compose, physical_ms, show
-from include.proto.pumphouse_pb2 import TriggerGcResponse
-from include.registry.file import FileCluster
-from include.settings import Settings
+from pumphouse.archive import consumer
 from pumphouse.cli import cli
+from pumphouse.client.admin import PumpGc, failures, trigger_gc
+from pumphouse.client.go_gc import Distance, GoLimits, distance, span
+from pumphouse.errors import ClusterUnavailable, ConfigError, GapError, PumpUnavailable
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
+from pumphouse.model.tso import Tso, compose, physical_ms, show
+from pumphouse.proto.pumphouse_pb2 import TriggerGcResponse
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import Settings
 from tests.support.fakepump import FakePump
 
 pytestmark = pytest.mark.row("P11")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from include.client.cluster import PumpClient
-from include.client.pump import WRITE_BYTES_PER_S, time_for
-from include.codec.payload import make_prewrite
-from include.errors import ConfigError, PumpUnavailable
-from include.model.binlog import MAX_TRANSACTION_BYTES
-from include.registry.file import FileCluster
+from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump import WRITE_BYTES_PER_S, time_for
+from pumphouse.codec.payload import make_prewrite
+from pumphouse.errors import ConfigError, PumpUnavailable
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
+from pumphouse.registry.file import FileCluster
 from tests.support.fakepump import FakePump
 
 # Of 30,000 bytes the rate makes 30 s; what a Pump takes lies between that and the time-out, far from both.

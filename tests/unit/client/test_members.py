@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from include.client.members import MAX_ERRORS, Members
-from include.client.selector import RangeSelector
-from include.model.node import NodeState, NodeStatus, PumpExtra
+from pumphouse.client.members import MAX_ERRORS, Members
+from pumphouse.client.selector import RangeSelector
+from pumphouse.model.node import NodeState, NodeStatus, PumpExtra
 
 ONLINE, PAUSED, CLOSING = NodeState.ONLINE, NodeState.PAUSED, NodeState.CLOSING
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from include.client import admin
-from include.errors import ClusterUnavailable, ConfigError, PumpError, PumpUnavailable, UsageError
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import Tso, compose, physical_ms, show
-from include.proto.pumphouse_pb2 import Blocker, StatusResponse, TriggerGcResponse
-from include.registry.file import FileCluster
 from pumphouse import secret_text
 from pumphouse.cli import cli
+from pumphouse.client import admin
+from pumphouse.errors import ClusterUnavailable, ConfigError, PumpError, PumpUnavailable, UsageError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso, compose, physical_ms, show
+from pumphouse.proto.pumphouse_pb2 import Blocker, StatusResponse, TriggerGcResponse
+from pumphouse.registry.file import FileCluster
 from tests.support.fakepump import FakePump
 
 REQUESTED = ("requested", "requested_by_retention", "requested_by_checkpoints")
@@ -374,7 +374,7 @@ def test_where_nobody_watches_a_spinner_each_thing_that_holds_it_has_a_line(
         lambda: consumer(cluster, "pumphouse-main", 9),
         lambda: busy.register(NodeState.OFFLINE, http=http_pump.host),
     ]
-    monkeypatch.setattr("include.clock.SystemClock.sleep", lambda *_: steps.pop(0)())
+    monkeypatch.setattr("pumphouse.clock.SystemClock.sleep", lambda *_: steps.pop(0)())
     http_pump.on_put = lambda: busy.register(NodeState.CLOSING, http=http_pump.host)
     try:
         busy.register(http=http_pump.host)

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from include.client.probes import Probes
-from include.model.node import NodeState, NodeStatus
+from pumphouse.client.probes import Probes
+from pumphouse.model.node import NodeState, NodeStatus
 from tests.support.pumpserver import eventually
 
 PUMPS = [NodeStatus(node_id=f"p{number}", host="h:1", state=NodeState.ONLINE) for number in range(20)]

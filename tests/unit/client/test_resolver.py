@@ -9,8 +9,10 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from include.client.resolver import PENDING, ROLLED_BACK, Outcome, OutcomeKind, ResolverServer, committed
-from include.errors import (
+from pumphouse.cli import Context
+from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, OutcomeKind, ResolverServer, committed
+from pumphouse.commands.resolvers import resolver as resolver_command
+from pumphouse.errors import (
     BinlogError,
     ClusterMismatch,
     ConfigError,
@@ -19,16 +21,14 @@ from include.errors import (
     ResolverOverlap,
     UsageError,
 )
-from include.model.tso import Tso
-from include.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
-from include.proto.pumphouse_pb2_grpc import TxnResolverStub
-from include.registry.base import STOPPED, ResolverRecord
-from include.registry.file import FileCluster
-from include.registry.resolvers import is_live
-from include.rpc.channel import open_channel
-from include.rpc.status import from_rpc_error
-from pumphouse.cli import Context
-from pumphouse.commands.resolvers import resolver as resolver_command
+from pumphouse.model.tso import Tso
+from pumphouse.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
+from pumphouse.proto.pumphouse_pb2_grpc import TxnResolverStub
+from pumphouse.registry.base import STOPPED, ResolverRecord
+from pumphouse.registry.file import FileCluster
+from pumphouse.registry.resolvers import is_live
+from pumphouse.rpc.channel import open_channel
+from pumphouse.rpc.status import from_rpc_error
 from tests.support import formats
 from tests.support.certs import Authority
 

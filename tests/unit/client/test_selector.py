@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
-from include.client.selector import HashSelector, LabelSelector, RangeSelector, ScoreSelector, make_selector
-from include.errors import ConfigError
-from include.model.node import NodeState, NodeStatus, PumpExtra
-from include.model.tso import compose
+from pumphouse.client.selector import HashSelector, LabelSelector, RangeSelector, ScoreSelector, make_selector
+from pumphouse.errors import ConfigError
+from pumphouse.model.node import NodeState, NodeStatus, PumpExtra
+from pumphouse.model.tso import compose
 
 
 def pumps(*names: str) -> list[NodeStatus]:

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from include.client.cluster import PumpClient
-from include.client.transaction import LatencyMeter, TransactionBinlog, TransactionRunner
-from include.errors import PumpReadOnly, PumpUnavailable
-from include.model.tso import Tso
-from include.proto.binlog_pb2 import Binlog
-from include.registry.file import FileCluster
+from pumphouse.client.cluster import PumpClient
+from pumphouse.client.transaction import LatencyMeter, TransactionBinlog, TransactionRunner
+from pumphouse.errors import PumpReadOnly, PumpUnavailable
+from pumphouse.model.tso import Tso
+from pumphouse.proto.binlog_pb2 import Binlog
+from pumphouse.registry.file import FileCluster
 from tests.support.fakepump import FakePump
 
 

@@ -12,7 +12,7 @@ FILES = {
     "limits.py": "MOST = 10\n",
     "sizes.py": "MOST = 100\n",
     "parts.py": (
-        "from include.codec.jit import primitive\n"
+        "from pumphouse.codec.jit import primitive\n"
         "from pk.limits import MOST\n"
         "@primitive\n"
         "def small(n):\n"
@@ -29,7 +29,7 @@ FILES = {
     ),
     "whole.py": (
         "import sys\n"
-        "from include.codec.jit import kernel\n"
+        "from pumphouse.codec.jit import kernel\n"
         "from pk import sizes\n"
         "from pk.parts import small\n"
         "from pk.raw import more\n"
@@ -54,7 +54,7 @@ import ctypes, gc, weakref
 import numpy as np
 from numba import carray
 from numba.core.ccallback import CFunc
-from include.codec.jit import by_address
+from pumphouse.codec.jit import by_address
 from pk.parts import small
 
 made = []
@@ -131,7 +131,9 @@ def test_a_kernel_is_compiled_again_when_what_it_takes_from_other_files_has_chan
 
 
 def test_kernels_are_plain_functions_where_the_compiler_is_off() -> None:
-    code = "import numpy as np; from include.codec import wire; print(wire.read_uvarint(np.array([5], np.uint8), 0, 1))"
+    code = (
+        "import numpy as np; from pumphouse.codec import wire; print(wire.read_uvarint(np.array([5], np.uint8), 0, 1))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=False
     )  # fmt: skip

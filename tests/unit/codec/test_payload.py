@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.codec.payload import (
+from pumphouse.codec.payload import (
     canonical,
     make_commit,
     make_fake,
@@ -15,9 +15,9 @@ from include.codec.payload import (
     parse_prewrite_value,
     row_changes,
 )
-from include.errors import BadBinlog
-from include.model.binlog import BinlogType
-from include.proto import binlog_pb2 as pb
+from pumphouse.errors import BadBinlog
+from pumphouse.model.binlog import BinlogType
+from pumphouse.proto import binlog_pb2 as pb
 
 pytestmark = pytest.mark.row("P4", "W1")
 

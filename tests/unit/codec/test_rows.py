@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from include.codec import row
-from include.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, walk
-from include.codec.layout import RowLayout
-from include.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
-from include.errors import CodecError, ColumnMismatch
-from include.model.table import ColumnFlag, MysqlType, TableInfo
-from include.proto import binlog_pb2 as pb
+from pumphouse.codec import row
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, walk
+from pumphouse.codec.layout import RowLayout
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
+from pumphouse.errors import CodecError, ColumnMismatch
+from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
+from pumphouse.proto import binlog_pb2 as pb
 from tests.support.rowgen import column, field, table
 
 pytestmark = pytest.mark.row("L1")

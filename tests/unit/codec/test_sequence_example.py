@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from include.codec import row
-from include.codec.columnar import DELETE, INSERT, UPDATE, decode_images, walk
-from include.codec.layout import RowLayout
-from include.codec.payload import (
+from pumphouse.codec import row
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, decode_images, walk
+from pumphouse.codec.layout import RowLayout
+from pumphouse.codec.payload import (
     PrewriteValueBuilder,
     make_commit,
     make_prewrite,
@@ -18,9 +18,9 @@ from include.codec.payload import (
     parse_prewrite_value,
     row_changes,
 )
-from include.model.binlog import MutationType
-from include.model.table import ColumnFlag, MysqlType, TableInfo
-from include.proto import binlog_pb2 as pb
+from pumphouse.model.binlog import MutationType
+from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
+from pumphouse.proto import binlog_pb2 as pb
 from tests.support.rowgen import column, field, table
 
 pytestmark = pytest.mark.row("W2", "L1")

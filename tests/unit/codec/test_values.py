@@ -7,16 +7,16 @@ import struct
 
 import pytest
 
-from include.codec import number
-from include.codec.bytes import append_comparable, read_compact, read_comparable
-from include.codec.datum import Datum, encode_value, kind_of, loader_value, read_datum
-from include.codec.decimal import encode_decimal, read_decimal
-from include.codec.defaults import missing_value
-from include.codec.json import MAX_DEPTH, double_text, encode_json, json_text
-from include.codec.key import encode_key_value, needs_restoring, parse_record_key, record_key, sort_key
-from include.codec.time import datetime_text, duration_text, pack_datetime, parse_duration, unpack_datetime
-from include.errors import CodecError
-from include.model.table import ColumnFlag, ColumnInfo, FieldType, MysqlType
+from pumphouse.codec import number
+from pumphouse.codec.bytes import append_comparable, read_compact, read_comparable
+from pumphouse.codec.datum import Datum, encode_value, kind_of, loader_value, read_datum
+from pumphouse.codec.decimal import encode_decimal, read_decimal
+from pumphouse.codec.defaults import missing_value
+from pumphouse.codec.json import MAX_DEPTH, double_text, encode_json, json_text
+from pumphouse.codec.key import encode_key_value, needs_restoring, parse_record_key, record_key, sort_key
+from pumphouse.codec.time import datetime_text, duration_text, pack_datetime, parse_duration, unpack_datetime
+from pumphouse.errors import CodecError
+from pumphouse.model.table import ColumnFlag, ColumnInfo, FieldType, MysqlType
 from tests.support.rowgen import column, field
 
 pytestmark = pytest.mark.row("L1")

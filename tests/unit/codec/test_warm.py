@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from include.codec.warm import warm
+from pumphouse.codec.warm import warm
 
 # Called only from other kernels, which have them inside.
 MODULES = ("walk", "locate", "scalars", "texts", "jsontext", "hashing")
@@ -19,7 +19,7 @@ def dispatchers() -> dict[str, Any]:
     """Kernels that Python calls."""
     found = {}
     for name in MODULES:
-        module = importlib.import_module(f"include.codec.{name}")
+        module = importlib.import_module(f"pumphouse.codec.{name}")
         found |= {k: v for k, v in vars(module).items() if k in DOORS and hasattr(v, "signatures")}
     return found
 

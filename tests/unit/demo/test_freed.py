@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from include.codec.payload import make_commit, make_fake, make_prewrite, make_rollback
 from pump_service.store import frame
+from pumphouse.codec.payload import make_commit, make_fake, make_prewrite, make_rollback
 from pumphouse.demo.freed import FileKeeper, check_freed, records
 from pumphouse.stack.pumps import PumpProcess
 from pumphouse.stack.supervisor import Supervisor

@@ -2,10 +2,10 @@
 
 import random
 
-from include.model.table import TableInfo
 from pumphouse.demo.columns import Col, Table
 from pumphouse.demo.keys import KnownKeys
 from pumphouse.demo.rows import SourceTable
+from pumphouse.model.table import TableInfo
 
 
 def _table(table_id: int = 1) -> SourceTable:

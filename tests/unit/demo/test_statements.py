@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from include.model.table import Job, JobState
-from include.model.tso import Tso
-from include.schema.actions import Action
-from include.schema.timeline import TimedJob, Timeline
 from pumphouse.demo.catalog import Catalog
 from pumphouse.demo.ddl import Change, DdlEngine
 from pumphouse.demo.scenario import WHILE_RUNNING
 from pumphouse.demo.world import BEFORE_GENESIS
+from pumphouse.model.table import Job, JobState
+from pumphouse.model.tso import Tso
+from pumphouse.schema.actions import Action
+from pumphouse.schema.timeline import TimedJob, Timeline
 
 
 def _carry_out(catalog: Catalog, change: Change, number: int) -> Job:

@@ -3,11 +3,11 @@
 import json
 import random
 
-from include.codec import row
-from include.model.table import TableInfo
+from pumphouse.codec import row
 from pumphouse.demo import world
 from pumphouse.demo.columns import Table
 from pumphouse.demo.values import ValueMaker, unique_columns
+from pumphouse.model.table import TableInfo
 
 TABLES = [value for value in vars(world).values() if isinstance(value, Table)]
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.errors import DuplicateKey
-from include.loader.fold import (
+from pumphouse.errors import DuplicateKey
+from pumphouse.loader.fold import (
     COUNT_FIELD,
     ORDER_FIELDS,
     Change,

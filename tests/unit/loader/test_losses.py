@@ -1,9 +1,9 @@
 """What manifests say is not in a range."""
 
-from include.archive.manifest import Declaration, Manifest, PumpEntry
-from include.loader.losses import Range, losses_of
-from include.loader.report import LoadReport
-from include.model.tso import Tso
+from pumphouse.archive.manifest import Declaration, Manifest, PumpEntry
+from pumphouse.loader.losses import Range, losses_of
+from pumphouse.loader.report import LoadReport
+from pumphouse.model.tso import Tso
 
 
 def declaration(start: int, end: int, node_id: str = "pump-1") -> Declaration:

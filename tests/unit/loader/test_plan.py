@@ -2,9 +2,9 @@
 
 import pytest
 
-from include.errors import CorruptionError
-from include.loader.plan import MAX_BUCKETS, Mode, Plan, bucket_counts
-from include.model.tso import Tso
+from pumphouse.errors import CorruptionError
+from pumphouse.loader.plan import MAX_BUCKETS, Mode, Plan, bucket_counts
+from pumphouse.model.tso import Tso
 
 
 def plan(**changes: object) -> Plan:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.loader.sql import Dml, safe_statements, statement
+from pumphouse.loader.sql import Dml, safe_statements, statement
 
 
 @pytest.mark.row("L2")

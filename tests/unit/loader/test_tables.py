@@ -2,8 +2,8 @@
 
 import pytest
 
-from include.loader.tables import key_columns
-from include.model.table import TableInfo
+from pumphouse.loader.tables import key_columns
+from pumphouse.model.table import TableInfo
 from tests.support.madearchive import column, index, table_info
 
 NOT_NULL = 1

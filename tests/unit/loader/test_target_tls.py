@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import ConfigError
-from include.loader.target import TargetConnection
-from include.settings import TargetSettings
+from pumphouse.errors import ConfigError
+from pumphouse.loader.target import TargetConnection
+from pumphouse.settings import TargetSettings
 
 
 def test_a_missing_ca_of_the_target_is_named(tmp_path: Path) -> None:

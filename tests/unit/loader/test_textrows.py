@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.loader.columns import Column
-from include.loader.textrows import render, statement
-from include.model.table import MysqlType
+from pumphouse.loader.columns import Column
+from pumphouse.loader.textrows import render, statement
+from pumphouse.model.table import MysqlType
 
 _UNESCAPE = {b"\\\\": b"\\", b"\\t": b"\t", b"\\n": b"\n"}
 

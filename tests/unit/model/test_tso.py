@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from include.errors import CorruptionError, UsageError
-from include.model import tso
-from include.model.node import NodeState, NodeStatus, PumpExtra, node_id_of_key
-from include.model.tso import Tso
+from pumphouse.errors import CorruptionError, UsageError
+from pumphouse.model import tso
+from pumphouse.model.node import NodeState, NodeStatus, PumpExtra, node_id_of_key
+from pumphouse.model.tso import Tso
 
 
 def test_a_clock_time_is_its_millisecond_shifted_and_inclusive() -> None:

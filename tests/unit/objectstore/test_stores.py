@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pydantic import SecretStr
 
-from include.errors import ConfigError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable, UnsafeStore
-from include.objectstore.file import FileStore
-from include.objectstore.open import open_store
-from include.objectstore.probe import probe_conditional_puts, put_again
-from include.settings import ArchiveSettings
+from pumphouse.errors import ConfigError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable, UnsafeStore
+from pumphouse.objectstore.file import FileStore
+from pumphouse.objectstore.open import open_store
+from pumphouse.objectstore.probe import probe_conditional_puts, put_again
+from pumphouse.settings import ArchiveSettings
 from tests.support.memorystore import CarelessStore, MemoryStore
 from tests.support.motoserver import MotoServer
 
@@ -135,7 +135,7 @@ def test_an_unknown_root_is_a_configuration_error_without_secrets(root):
 
 
 def test_a_large_file_goes_up_in_parts_and_comes_back_equal(moto, tmp_path, monkeypatch):
-    monkeypatch.setattr("include.objectstore.s3._MULTIPART_BYTES", 5 << 20)
+    monkeypatch.setattr("pumphouse.objectstore.s3._MULTIPART_BYTES", 5 << 20)
     data = bytes(range(256)) * (12 << 12)
     (tmp_path / "big").write_bytes(data)
     store = open_store(moto.archive_settings())

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from include.errors import CorruptionError
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import compose
-from include.proto.pump_pb2 import WriteBinlogReq
-from include.proto.pump_pb2_grpc import PumpStub
-from include.registry.file import FileCluster
-from include.rpc.channel import open_aio_channel
-from include.settings import PumpSettings, Settings, TlsSettings
 from pump_service import cli
 from pump_service.app import PumpApp, Serving, check_clock
 from pump_service.lifecycle import Action
 from pump_service.store.records import Records
 from pump_service.store.store import Store
 from pump_service.store.writer import BlockDone, Writer
+from pumphouse.errors import CorruptionError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import compose
+from pumphouse.proto.pump_pb2 import WriteBinlogReq
+from pumphouse.proto.pump_pb2_grpc import PumpStub
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.channel import open_aio_channel
+from pumphouse.settings import PumpSettings, Settings, TlsSettings
 from tests.support.pumpserver import prewrite
 from tests.support.storekit import fake, store_all
 

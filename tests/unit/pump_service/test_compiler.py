@@ -16,7 +16,7 @@ from pump_service.compiler import compile_apart
 pytestmark = pytest.mark.row("P3")
 
 SCRIPT = """
-from include.codec import jit
+from pumphouse.codec import jit
 from pump_service.compiler import compile_apart
 from pump_service.warm import warm
 from pump_service.warm_reads import warm_reads

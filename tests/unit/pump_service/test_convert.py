@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from include.errors import BadBinlog
-from include.model.binlog import MAX_TRANSACTION_BYTES
-from include.proto.binlog_pb2 import Binlog, BinlogType
 from pump_service.api.convert import item_of
+from pumphouse.errors import BadBinlog
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 
 pytestmark = pytest.mark.row("W1", "W2")
 

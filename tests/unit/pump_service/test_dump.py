@@ -17,12 +17,12 @@ from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.proto.binlog_pb2 import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from pump_service import dump, fields
 from pump_service.dump import describe
 from pump_service.fields import Fields, Held, Source
 from pump_service.operations import Operations
 from pump_service.store.logfile import Stored
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from tests.support.storekit import open_store, prewrite, store_all
 
 pytestmark = pytest.mark.row("P12")

@@ -9,8 +9,6 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
-from include.errors import BinlogError, ConfigError, UsageError
-from include.settings import Settings
 from pump_service import cli as pump_cli
 from pump_service.go_options import (
     GoValues,
@@ -22,6 +20,8 @@ from pump_service.go_options import (
     size_bytes,
 )
 from pumphouse.cli import cli
+from pumphouse.errors import BinlogError, ConfigError, UsageError
+from pumphouse.settings import Settings
 
 pytestmark = pytest.mark.row("O3")
 

@@ -12,12 +12,6 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from include.clock import SYSTEM_CLOCK
-from include.errors import WriterFailed
-from include.model.tso import Tso, compose
-from include.proto.pump_pb2 import WriteBinlogReq
-from include.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
-from include.registry.file import FileCluster
 from pump_service.api import convert, writes
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
@@ -29,6 +23,12 @@ from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Store
 from pump_service.submit import Statuses, Submitter
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import WriterFailed
+from pumphouse.model.tso import Tso, compose
+from pumphouse.proto.pump_pb2 import WriteBinlogReq
+from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
+from pumphouse.registry.file import FileCluster
 from tests.support.storekit import commit, log_payloads, prewrite, rollback, settings, settle, until
 from tests.support.syncs import stores_on_this_loop
 

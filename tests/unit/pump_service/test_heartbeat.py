@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from include.clock import SYSTEM_CLOCK
-from include.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
-from include.model.tso import Tso, physical_ms
-from include.registry.file import FileCluster
 from pump_service import heartbeat
 from pump_service.heartbeat import Registrar, Report, Superseded, beat
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Elsewhere
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
+from pumphouse.model.tso import Tso, physical_ms
+from pumphouse.registry.file import FileCluster
 
 pytestmark = pytest.mark.row("W3", "P10")
 

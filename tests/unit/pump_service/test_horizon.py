@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from include.model.tso import Tso, compose
-from include.registry.base import Cluster
-from include.registry.file import FileCluster
-from include.registry.file_tso import PAST_AHEAD_MS
 from pump_service.horizon import BELIEVED_S, Horizon, Timestamps
+from pumphouse.model.tso import Tso, compose
+from pumphouse.registry.base import Cluster
+from pumphouse.registry.file import FileCluster
+from pumphouse.registry.file_tso import PAST_AHEAD_MS
 
 pytestmark = pytest.mark.row("P1")
 

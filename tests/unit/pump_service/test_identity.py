@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import ClusterMismatch, ConfigError, CorruptionError
 from pump_service.identity import check_cluster, keep_cluster, node_id_of
+from pumphouse.errors import ClusterMismatch, ConfigError, CorruptionError
 
 pytestmark = pytest.mark.row("W3")
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from include.clock import SYSTEM_CLOCK
-from include.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
-from include.model.node import NodeState
-from include.model.tso import compose, physical_ms
-from include.registry.file import FileCluster
 from pump_service.horizon import Horizon, Timestamps
 from pump_service.ingest import Ingest
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Item, Store
 from pump_service.submit import Submitter
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
+from pumphouse.model.node import NodeState
+from pumphouse.model.tso import compose, physical_ms
+from pumphouse.registry.file import FileCluster
 from tests.support.pumpserver import commit, prewrite, rollback
 from tests.support.storekit import fake as fake_item
 from tests.support.storekit import settings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from include.errors import PumpDraining
-from include.model.node import NodeState
 from pump_service.lifecycle import Action, Lifecycle, must_notify
+from pumphouse.errors import PumpDraining
+from pumphouse.model.node import NodeState
 
 pytestmark = pytest.mark.row("W3", "P13")
 

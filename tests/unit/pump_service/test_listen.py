@@ -7,8 +7,8 @@ import asyncio
 import grpc
 import pytest
 
-from include.settings import TlsSettings
 from pump_service import listen
+from pumphouse.settings import TlsSettings
 
 
 @pytest.mark.row("P15")

@@ -12,13 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from include.errors import PumpUnavailable
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.proto.cistern_pb2 import NotifyReq, NotifyResp
-from include.proto.cistern_pb2_grpc import CisternServicer, add_CisternServicer_to_server
-from include.registry.file import FileCluster
-from include.settings import TlsSettings
 from pump_service import notify
+from pumphouse.errors import PumpUnavailable
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.proto.cistern_pb2 import NotifyReq, NotifyResp
+from pumphouse.proto.cistern_pb2_grpc import CisternServicer, add_CisternServicer_to_server
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import TlsSettings
 from tests.support.pumpserver import PumpServer, eventually
 
 pytestmark = pytest.mark.row("P9")

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from include.codec.payload import make_commit, make_fake, make_prewrite, merge
-from include.proto.pump_pb2 import Entity, Meta, Pos, PullBinlogResp
-from include.proto.pumphouse_pb2 import PullBatchesResponse
 from pump_service.api.frame import SCHEMA, arrow_frame, binlog_messages, frame_message, split
 from pump_service.store.batch import Binlog, Binlogs
+from pumphouse.codec.payload import make_commit, make_fake, make_prewrite, merge
+from pumphouse.proto.pump_pb2 import Entity, Meta, Pos, PullBinlogResp
+from pumphouse.proto.pumphouse_pb2 import PullBatchesResponse
 
 
 def some(seed: int, count: int) -> list[Binlog]:

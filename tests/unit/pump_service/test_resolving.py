@@ -9,15 +9,6 @@ from typing import Any
 
 import pytest
 
-from include.client.resolver import PENDING, ResolverServer
-from include.clock import SYSTEM_CLOCK
-from include.errors import ClusterUnavailable
-from include.model.tso import Tso, compose, physical_ms
-from include.proto.pumphouse_pb2 import TxnStatusResponse
-from include.registry.base import ResolverRecord
-from include.registry.file import FileCluster
-from include.rpc.channel import open_aio_channel
-from include.settings import PumpSettings, TlsSettings
 from pump_service.horizon import Horizon, Timestamps
 from pump_service.metrics import PumpMetrics
 from pump_service.resolve import application as application_module
@@ -25,6 +16,15 @@ from pump_service.resolve.application import ApplicationResolver, _outcome, choo
 from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import Fate, NoAnswer, Outcome
 from pump_service.store.store import Store
+from pumphouse.client.resolver import PENDING, ResolverServer
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import ClusterUnavailable
+from pumphouse.model.tso import Tso, compose, physical_ms
+from pumphouse.proto.pumphouse_pb2 import TxnStatusResponse
+from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry.file import FileCluster
+from pumphouse.rpc.channel import open_aio_channel
+from pumphouse.settings import PumpSettings, TlsSettings
 from tests.support.storekit import prewrite, settings, write
 
 pytestmark = pytest.mark.row("P6")

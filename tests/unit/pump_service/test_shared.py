@@ -11,11 +11,6 @@ from typing import Any
 
 import pytest
 
-from include.clock import SYSTEM_CLOCK
-from include.errors import ClusterUnavailable
-from include.model.tso import Tso
-from include.registry.file import FileCluster
-from include.settings import PumpSettings
 from pump_service import operations as operations_module
 from pump_service.horizon import Horizon, Timestamps
 from pump_service.metrics import PumpMetrics
@@ -23,6 +18,11 @@ from pump_service.operations import Operations
 from pump_service.resolve.asker import Asker
 from pump_service.shared import Shared
 from pump_service.store.store import Store
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import ClusterUnavailable
+from pumphouse.model.tso import Tso
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import PumpSettings
 from tests.support.storekit import prewrite, settings, write
 
 

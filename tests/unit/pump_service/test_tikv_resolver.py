@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.model.tso import compose, physical_ms
-from include.proto import errorpb_pb2 as errorpb
-from include.proto import kvrpcpb_pb2 as kvrpcpb
-from include.registry.pd_client import PdClient
-from include.registry.pd_members import PdOptions
 from pump_service.resolve.base import Fate, NoAnswer, Outcome
 from pump_service.resolve.gc_hold import GcHold
 from pump_service.resolve.tikv import Seen, TikvResolver, is_tidb_key, read_status, read_versions
 from pump_service.resolve.tikv_calls import TikvCalls
+from pumphouse.model.tso import compose, physical_ms
+from pumphouse.proto import errorpb_pb2 as errorpb
+from pumphouse.proto import kvrpcpb_pb2 as kvrpcpb
+from pumphouse.registry.pd_client import PdClient
+from pumphouse.registry.pd_members import PdOptions
 from tests.support.pd import GC_WORKER, StandInPd
 from tests.support.percolator import Lock, Refused, Write
 from tests.support.tikv import StandInTikv

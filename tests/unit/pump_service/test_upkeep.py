@@ -14,12 +14,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from include.clock import SYSTEM_CLOCK
-from include.errors import BadRecord, ConfigError, PositionCollected, PumpUnavailable
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import Tso, show
-from include.registry.file import FileCluster
-from include.settings import TlsSettings
 from pump_service import drain
 from pump_service.collector import Collector, checkpoints
 from pump_service.door.group import Messages
@@ -34,6 +28,12 @@ from pump_service.stages import build_stages, score, store_samples
 from pump_service.store.batch import PullBatch
 from pump_service.store.store import GcReport, Store
 from pump_service.submit import Submitter
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import BadRecord, ConfigError, PositionCollected, PumpUnavailable
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso, show
+from pumphouse.registry.file import FileCluster
+from pumphouse.settings import TlsSettings
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.pumpserver import eventually
 from tests.support.storekit import commit, prewrite, settings, store_all, write

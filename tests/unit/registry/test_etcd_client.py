@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from include.registry.etcd_client import EtcdClient
-from include.settings import TlsSettings
+from pumphouse.registry.etcd_client import EtcdClient
+from pumphouse.settings import TlsSettings
 
 
 @pytest.mark.row("W4")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.errors import ClusterUnavailable, CorruptionError
-from include.model.tso import compose
-from include.registry.etcd_client import KeyValue, RangeResult, TxnResult
-from include.registry.etcd_tso import EtcdTso
+from pumphouse.errors import ClusterUnavailable, CorruptionError
+from pumphouse.model.tso import compose
+from pumphouse.registry.etcd_client import KeyValue, RangeResult, TxnResult
+from pumphouse.registry.etcd_tso import EtcdTso
 
 KEY = b"/pumphouse/v1/tso"
 NOW = 1_700_000_000.0

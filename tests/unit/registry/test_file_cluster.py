@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from include.errors import ConfigError, CorruptionError, UsageError
-from include.model.node import NodeKind, NodeState, NodeStatus
-from include.model.tso import Tso
-from include.registry.base import ResolverRecord
-from include.registry.file import FileCluster
-from include.registry.open import open_cluster
-from include.registry.resolvers import is_live, resolver_for
+from pumphouse.errors import ConfigError, CorruptionError, UsageError
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso
+from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry.file import FileCluster
+from pumphouse.registry.open import open_cluster
+from pumphouse.registry.resolvers import is_live, resolver_for
 
 
 def status(node_id: str, state: NodeState = NodeState.ONLINE, **more) -> NodeStatus:

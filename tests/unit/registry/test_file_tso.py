@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.errors import CorruptionError
-from include.model.tso import compose, physical_ms
-from include.registry.file_tso import BOUND_AHEAD_MS, PAST_AHEAD_MS, FileTso
+from pumphouse.errors import CorruptionError
+from pumphouse.model.tso import compose, physical_ms
+from pumphouse.registry.file_tso import BOUND_AHEAD_MS, PAST_AHEAD_MS, FileTso
 
 BOOT_1, BOOT_2 = b"1" * 16, b"2" * 16
 
@@ -249,7 +249,7 @@ def test_threads_of_one_process_get_distinct_rising_timestamps(directory):
 FORKS = """
 import os, signal, sys, threading
 from pathlib import Path
-from include.registry.file_tso import FileTso
+from pumphouse.registry.file_tso import FileTso
 tso = FileTso(Path(sys.argv[1]))
 stop = threading.Event()
 def work():

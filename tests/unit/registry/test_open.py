@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from include.errors import ClusterUnavailable
-from include.registry import open as open_module
-from include.registry.open import open_cluster
-from include.settings import ClusterSettings
+from pumphouse.errors import ClusterUnavailable
+from pumphouse.registry import open as open_module
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import ClusterSettings
 
 pytestmark = pytest.mark.row("W4")
 

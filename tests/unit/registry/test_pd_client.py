@@ -14,16 +14,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from include.errors import ClusterMismatch, ClusterUnavailable, ConfigError
-from include.model.tso import compose, physical_ms
-from include.proto import metapb_pb2 as metapb
-from include.proto import pdpb_pb2 as pdpb
-from include.proto.pdpb_pb2_grpc import PDServicer, add_PDServicer_to_server
-from include.registry.pd_client import PdClient
-from include.registry.pd_members import PdOptions, parse_endpoints
-from include.registry.pd_tso import timestamps_of
-from include.registry.regions import Located, RegionCache
-from include.settings import TlsSettings
+from pumphouse.errors import ClusterMismatch, ClusterUnavailable, ConfigError
+from pumphouse.model.tso import compose, physical_ms
+from pumphouse.proto import metapb_pb2 as metapb
+from pumphouse.proto import pdpb_pb2 as pdpb
+from pumphouse.proto.pdpb_pb2_grpc import PDServicer, add_PDServicer_to_server
+from pumphouse.registry.pd_client import PdClient
+from pumphouse.registry.pd_members import PdOptions, parse_endpoints
+from pumphouse.registry.pd_tso import timestamps_of
+from pumphouse.registry.regions import Located, RegionCache
+from pumphouse.settings import TlsSettings
 from tests.support.certs import Authority
 from tests.support.pd import StandInPd
 
@@ -285,7 +285,7 @@ def test_a_service_safe_point_is_taken_refused_and_removed_as_pd_does(pd: StandI
 def test_both_sides_of_a_fork_go_on(pd: StandInPd) -> None:
     code = f"""
 import os, sys
-from include.registry.pd_client import PdClient
+from pumphouse.registry.pd_client import PdClient
 client = PdClient("{",".join(pd.addresses)}")
 before = client.tso()
 pid = os.fork()
@@ -365,8 +365,8 @@ def test_who_waits_for_a_timestamp_starts_the_thread_that_has_ended(
 def test_a_child_does_not_wait_for_a_region_that_a_thread_of_its_parent_was_learning() -> None:
     code = """
 import os, signal, sys
-from include.proto import metapb_pb2 as metapb
-from include.registry.regions import Located, RegionCache
+from pumphouse.proto import metapb_pb2 as metapb
+from pumphouse.registry.regions import Located, RegionCache
 
 def put(start, end):
     cache.put(Located(region=metapb.Region(id=1, start_key=start, end_key=end), leader=metapb.Peer()))

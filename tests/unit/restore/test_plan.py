@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from include.archive.genesis import Genesis
-from include.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry
-from include.archive.view import ArchiveView
-from include.errors import RestoreError, TargetUnreachable, UsageError
-from include.model.table import Job
-from include.model.tso import Tso, compose
-from include.restore.plan import RestorePlan, parse_moment
-from include.restore.plan import plan_restore as plan_of_view
-from include.schema.timeline import TimedJob, Timeline
-from include.settings import LoadSettings
+from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry
+from pumphouse.archive.view import ArchiveView
+from pumphouse.errors import RestoreError, TargetUnreachable, UsageError
+from pumphouse.model.table import Job
+from pumphouse.model.tso import Tso, compose
+from pumphouse.restore.plan import RestorePlan, parse_moment
+from pumphouse.restore.plan import plan_restore as plan_of_view
+from pumphouse.schema.timeline import TimedJob, Timeline
+from pumphouse.settings import LoadSettings
 from tests.support.madearchive import column, table_info
 
 G = Tso(1000)

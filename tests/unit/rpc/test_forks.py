@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from include.rpc import forks
+from pumphouse.rpc import forks
 from tests.support.pd import StandInPd
 
 pytestmark = pytest.mark.row("W4")
@@ -62,7 +62,7 @@ _FORGOTTEN = """
 import gc
 gc.disable()
 import grpc
-from include.rpc import forks
+from pumphouse.rpc import forks
 channel = grpc.insecure_channel("127.0.0.1:1")
 channel.subscribe(lambda _: None, try_to_connect=True)
 circle = [channel]
@@ -202,7 +202,7 @@ def test_the_time_that_collecting_takes_is_not_taken_from_the_wait(monkeypatch: 
 _NEW = """
 import os, signal, sys, time
 import grpc
-from include.rpc import forks
+from pumphouse.rpc import forks
 
 def call():
     with grpc.insecure_channel(sys.argv[1]) as channel:

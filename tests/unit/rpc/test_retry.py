@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from include.errors import BadBinlog, PumpUnavailable
-from include.rpc.retry import RetryPolicy, retry
+from pumphouse.errors import BadBinlog, PumpUnavailable
+from pumphouse.rpc.retry import RetryPolicy, retry
 
 
 class FakeClock:

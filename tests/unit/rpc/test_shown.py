@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 import structlog
 
-from include.errors import ConfigError
-from include.registry.open import open_cluster
-from include.registry.pd_members import parse_endpoints
-from include.rpc.shown import without_secrets
-from include.settings import TlsSettings
 from pump_service.go_options import pd_cluster, read_flags
 from pump_service.metrics import PumpMetrics
 from pump_service.push import push
+from pumphouse.errors import ConfigError
+from pumphouse.registry.open import open_cluster
+from pumphouse.registry.pd_members import parse_endpoints
+from pumphouse.rpc.shown import without_secrets
+from pumphouse.settings import TlsSettings
 
 PASSWORDS = ["s3cret", "s3c,s3cret", "s3c/s3cret", "s3c@s3cret", "s3c:s3cret", "s3c#s3cret", "s3c?s3cret", "[s3cret"]
 READERS: dict[str, Callable[[str], object]] = {

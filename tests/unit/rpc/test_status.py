@@ -9,11 +9,11 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from include import errors
-from include.proto import pumphouse_pb2, pumphouse_pb2_grpc
-from include.proto.pumphouse_pb2 import ItemStatus
-from include.rpc.channel import SERVER_OPTIONS, open_aio_channel, open_channel
-from include.rpc.status import (
+from pumphouse import errors
+from pumphouse.proto import pumphouse_pb2, pumphouse_pb2_grpc
+from pumphouse.proto.pumphouse_pb2 import ItemStatus
+from pumphouse.rpc.channel import SERVER_OPTIONS, open_aio_channel, open_channel
+from pumphouse.rpc.status import (
     DETAILS_KEY,
     TABLE,
     abort_details,

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from include.errors import ConfigError, PeerRefused, PumpUnavailable
-from include.proto import pump_pb2, pump_pb2_grpc
-from include.rpc.channel import SERVER_OPTIONS, open_channel
-from include.rpc.status import abort_details, from_rpc_error
-from include.rpc.tls import (
+from pumphouse.errors import ConfigError, PeerRefused, PumpUnavailable
+from pumphouse.proto import pump_pb2, pump_pb2_grpc
+from pumphouse.rpc.channel import SERVER_OPTIONS, open_channel
+from pumphouse.rpc.status import abort_details, from_rpc_error
+from pumphouse.rpc.tls import (
     channel_credentials,
     check_grpc_peer,
     check_http_peer,
@@ -23,7 +23,7 @@ from include.rpc.tls import (
     server_credentials,
     server_ssl_context,
 )
-from include.settings import TlsSettings
+from pumphouse.settings import TlsSettings
 from tests.support.certs import Authority
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from include.errors import UnknownTable
-from include.registry.open import open_cluster
 from pumphouse.cli import Context
 from pumphouse.commands.schema import schema
+from pumphouse.errors import UnknownTable
+from pumphouse.registry.open import open_cluster
 from tests.support.madearchive import MadeSource
 from tests.support.schemajobs import int_col
 

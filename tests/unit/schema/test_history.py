@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pydantic import SecretStr
 
-from include.errors import ConfigError, HistoryUnavailable, SchemaError
-from include.schema.history import MysqlTableSource, TidbStatusSource, open_history
-from include.settings import SchemaSettings
+from pumphouse.errors import ConfigError, HistoryUnavailable, SchemaError
+from pumphouse.schema.history import MysqlTableSource, TidbStatusSource, open_history
+from pumphouse.settings import SchemaSettings
 from tests.support.schemajobs import Source, int_col
 
 

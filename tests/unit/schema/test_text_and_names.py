@@ -2,10 +2,10 @@
 
 import pytest
 
-from include.errors import SchemaError
-from include.schema.ident import columns, hex_literal, literal, qualified, quote
-from include.schema.rename import Renamed, parse_rename
-from include.schema.text import executed_text, is_tiflash
+from pumphouse.errors import SchemaError
+from pumphouse.schema.ident import columns, hex_literal, literal, qualified, quote
+from pumphouse.schema.rename import Renamed, parse_rename
+from pumphouse.schema.text import executed_text, is_tiflash
 
 
 def test_names_and_texts_cannot_break_out() -> None:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from include.errors import SchemaError, UnknownDdl, UnknownTable
-from include.model.table import Job
-from include.model.tso import Tso
-from include.schema.actions import Action
-from include.schema.timeline import TableVersion, TimedJob, Timeline, genesis_jobs
+from pumphouse.errors import SchemaError, UnknownDdl, UnknownTable
+from pumphouse.model.table import Job
+from pumphouse.model.tso import Tso
+from pumphouse.schema.actions import Action
+from pumphouse.schema.timeline import TableVersion, TimedJob, Timeline, genesis_jobs
 from tests.support.schemajobs import Source, add, find, int_col, name, remove
 
 ID = int_col("id", flag=4099)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from include import errors
-from include.errors import BinlogError, LoadError, RowRejected
-from include.loader.target import StatementFailed
+from pumphouse import errors
+from pumphouse.errors import BinlogError, LoadError, RowRejected
+from pumphouse.loader.target import StatementFailed
 from spark_tasks import faults
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from include.settings import Settings
+from pumphouse.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())

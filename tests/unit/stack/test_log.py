@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from include.library_log import library_logger
-from include.log import Unfailing, configure_logging
+from pumphouse.library_log import library_logger
+from pumphouse.log import Unfailing, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +41,8 @@ def test_what_could_not_be_written_is_counted_and_what_can_is_written() -> None:
 
 
 _APPLICATION = """
-from include.library_log import library_logger
-log = library_logger("include.client.x")
+from pumphouse.library_log import library_logger
+log = library_logger("pumphouse.client.x")
 log.debug("quiet", pump="p1")
 log.warning("loud", pump="p1")
 try:
@@ -64,14 +64,14 @@ def test_a_library_writes_nothing_to_an_application_s_output_and_its_warnings_to
 
 def test_it_goes_to_the_logger_of_its_name(caplog: pytest.LogCaptureFixture) -> None:
     structlog.reset_defaults()
-    with caplog.at_level("DEBUG", "include.client.x"):
-        library_logger("include.client.x").debug("said", pump="p1")
-        library_logger("include.client.y").debug("not said")
-    assert [(each.name, each.message) for each in caplog.records] == [("include.client.x", "event='said' pump='p1'")]
+    with caplog.at_level("DEBUG", "pumphouse.client.x"):
+        library_logger("pumphouse.client.x").debug("said", pump="p1")
+        library_logger("pumphouse.client.y").debug("not said")
+    assert [(each.name, each.message) for each in caplog.records] == [("pumphouse.client.x", "event='said' pump='p1'")]
 
 
 def test_an_application_that_has_configured_structlog_before_or_later_gets_all_lines() -> None:
-    log = copy.deepcopy(pickle.loads(pickle.dumps(library_logger("include.client.x"))))
+    log = copy.deepcopy(pickle.loads(pickle.dumps(library_logger("pumphouse.client.x"))))
     with structlog.testing.capture_logs() as lines:
         log.debug("quiet", pump="p1")
         log.error("loud")
@@ -90,8 +90,8 @@ def test_an_application_whose_structlog_goes_to_standard_logging_has_the_logger_
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
-    library_logger("include.client.x").warning("said")
-    assert [each.name for each in caplog.records] == ["include.client.x"]
+    library_logger("pumphouse.client.x").warning("said")
+    assert [each.name for each in caplog.records] == ["pumphouse.client.x"]
 
 
 class _Printer:
@@ -104,5 +104,5 @@ class _Printer:
 
 def test_what_applications_import_logs_by_it() -> None:
     for room in ("client", "registry", "rpc"):
-        for path in Path("include", room).glob("*.py"):
+        for path in Path("include", "pumphouse", room).glob("*.py"):
             assert "structlog" not in path.read_text(), path

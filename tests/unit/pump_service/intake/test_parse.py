@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from include.errors import BadBinlog
-from include.model.binlog import MAX_TRANSACTION_BYTES
-from include.proto.binlog_pb2 import Binlog, BinlogType
 from pump_service.api.convert import item_of
 from pump_service.intake import parse
 from pump_service.store import frame
 from pump_service.store.store import Item
+from pumphouse.errors import BadBinlog
+from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
+from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 
 pytestmark = pytest.mark.row("W1", "W2")
 

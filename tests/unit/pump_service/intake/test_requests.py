@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from include.errors import BadBinlog
-from include.proto.pump_pb2 import WriteBinlogReq
-from include.proto.pumphouse_pb2 import WriteBinlogsRequest
 from pump_service.api.convert import item_of
 from pump_service.intake.parse import GOOD, stored
 from pump_service.intake.requests import Intake, read_batch, read_group
+from pumphouse.errors import BadBinlog
+from pumphouse.proto.pump_pb2 import WriteBinlogReq
+from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest
 from tests.support.storekit import commit, fake, prewrite, rollback
 
 pytestmark = pytest.mark.row("W1")

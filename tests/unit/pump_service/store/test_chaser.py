@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from include.clock import SYSTEM_CLOCK
-from include.model.position import ZERO_POINTER
-from include.settings import PumpSettings
 from pump_service.store import chaser
 from pump_service.store.block import Entry
 from pump_service.store.chaser import Chaser
@@ -19,6 +16,9 @@ from pump_service.store.indexer import IndexQueue
 from pump_service.store.records import Records
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writelock import WriteLock
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.model.position import ZERO_POINTER
+from pumphouse.settings import PumpSettings
 from tests.support.storekit import commit, fake, open_store, prewrite, settle, stream, until, write
 
 

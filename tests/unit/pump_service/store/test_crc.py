@@ -6,8 +6,8 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from include.codec.jit import frozen
 from pump_service.store import crc
+from pumphouse.codec.jit import frozen
 
 
 @pytest.mark.row("P1")

@@ -11,10 +11,10 @@ import plyvel
 import pytest
 from click.testing import CliRunner
 
-from include.errors import BadRecord, ConfigError, UsageError
 from pump_service.store import damage, frame
 from pump_service.store.index import IndexFailed
 from pumphouse.cli import cli
+from pumphouse.errors import BadRecord, ConfigError, UsageError
 from tests.support.storekit import (
     commit,
     fake,

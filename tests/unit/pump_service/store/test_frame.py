@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.codec import payload as codec
-from include.errors import BadRecord
-from include.proto.binlog_pb2 import Binlog
 from pump_service.store import frame
+from pumphouse.codec import payload as codec
+from pumphouse.errors import BadRecord
+from pumphouse.proto.binlog_pb2 import Binlog
 
 TS = st.integers(0, (1 << 63) - 1)
 

@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from include.codec.jit import frozen
 from pump_service.intake.parse import GOOD, parse, stored
 from pump_service.store import frame
 from pump_service.store.framing import Framer, Place, Write
 from pump_service.store.records import Records
+from pumphouse.codec.jit import frozen
 from tests.support.storekit import commit, fake, prewrite, rollback
 
 pytestmark = pytest.mark.row("P1")

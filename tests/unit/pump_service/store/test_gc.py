@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.errors import CorruptionError, LateCommit, PositionCollected, WriterFailed
-from include.model.position import Pointer
-from include.model.tso import compose
 from pump_service.store import frame, gc
 from pump_service.store.block import Block, Entry
 from pump_service.store.collected import HELD_BY, CollectedCommits
 from pump_service.store.index import IndexFailed
 from pump_service.store.store import Item, Store
 from pump_service.store.summary import FileSummary
+from pumphouse.errors import CorruptionError, LateCommit, PositionCollected, WriterFailed
+from pumphouse.model.position import Pointer
+from pumphouse.model.tso import compose
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
     commit,

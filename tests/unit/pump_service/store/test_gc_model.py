@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import PositionCollected
 from pump_service.store.collected import CollectedCommits
 from pump_service.store.store import Store
+from pumphouse.errors import PositionCollected
 from tests.support.storekit import (
     commit,
     fake,

@@ -10,9 +10,9 @@ from typing import Any
 import plyvel
 import pytest
 
-from include.model.position import Pointer
 from pump_service.store import index as index_module
 from pump_service.store.index import Index, IndexFailed
+from pumphouse.model.position import Pointer
 from tests.support.storekit import commit, open_store, prewrite, settle, store_all, until
 
 

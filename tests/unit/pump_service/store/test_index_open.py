@@ -8,9 +8,9 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from include.codec.number import read_uvarint
-from include.model.position import Pointer
 from pump_service.store.index import Index, IndexFailed
+from pumphouse.codec.number import read_uvarint
+from pumphouse.model.position import Pointer
 from tests.support.storekit import commit, fake, open_store, prewrite, rollback, settle, store_all, stream, write
 
 pytestmark = pytest.mark.row("P2", "P4")

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from include.clock import SystemClock
-from include.errors import PumpReadOnly, WriterFailed
-from include.model.position import ZERO_POINTER
 from pump_service.store import inline, writer
 from pump_service.store.store import Item, Status, Store
 from pump_service.store.summary import FileSummary
+from pumphouse.clock import SystemClock
+from pumphouse.errors import PumpReadOnly, WriterFailed
+from pumphouse.model.position import ZERO_POINTER
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
     BrokenLog,

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from include.clock import SYSTEM_CLOCK
-from include.model.position import ZERO_POINTER, Pointer
 from pump_service.store.block import Block, Entry
 from pump_service.store.collected import CollectedCommits
 from pump_service.store.fs import REAL_FS
@@ -20,6 +18,8 @@ from pump_service.store.pending import PendingCommits
 from pump_service.store.records import Item, Records
 from pump_service.store.rows import Puts
 from pump_service.store.valuelog import ValueLog
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.model.position import ZERO_POINTER, Pointer
 from tests.support.storekit import commit, fake, prewrite, rollback
 
 pytestmark = pytest.mark.row("P6", "P7")

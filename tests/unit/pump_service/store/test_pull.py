@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from include.errors import BadRecord, LateCommit, OrphanCommit, PositionCollected, UsageError
 from pump_service.store import frame
 from pump_service.store.batch import IN_ORDER, LATE, ORPHAN
+from pumphouse.errors import BadRecord, LateCommit, OrphanCommit, PositionCollected, UsageError
 from tests.support.storekit import (
     commit,
     fake,

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from include.codec import payload
-from include.errors import BadRecord
 from pump_service.store import gather
 from pump_service.store.batch import LargeBinlog
 from pump_service.store.frame import ddl_job_id, encode_record
 from pump_service.store.store import Item, Store
+from pumphouse.codec import payload
+from pumphouse.errors import BadRecord
 from tests.support.storekit import (
     commit,
     fake,

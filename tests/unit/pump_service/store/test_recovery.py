@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import BadRecord, WriterFailed
-from include.proto.binlog_pb2 import Binlog
 from pump_service.store import frame, recovery
 from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR
 from pump_service.store.store import Item
+from pumphouse.errors import BadRecord, WriterFailed
+from pumphouse.proto.binlog_pb2 import Binlog
 from tests.support.crashfs import CrashFs, FaultyFs, failing
 from tests.support.storekit import (
     commit,

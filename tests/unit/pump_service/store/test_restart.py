@@ -11,12 +11,12 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from include.errors import BadRecord, ConfigError, CorruptionError, PositionCollected
-from include.model.node import PumpExtra
-from include.model.position import Pointer
 from pump_service.store import damage, frame, identity
 from pump_service.store.index import Index, IndexFailed
 from pump_service.store.store import Elsewhere, Item, Store
+from pumphouse.errors import BadRecord, ConfigError, CorruptionError, PositionCollected
+from pumphouse.model.node import PumpExtra
+from pumphouse.model.position import Pointer
 from tests.support.storekit import (
     commit,
     fake,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from include.codec.payload import make_prewrite
 from pump_service.store import frame
 from pump_service.store import scan as scan_module
 from pump_service.store.block import Block
 from pump_service.store.fs import REAL_FS
 from pump_service.store.scan import FileScan, walk
+from pumphouse.codec.payload import make_prewrite
 from tests.support.storekit import commit, fake, prewrite
 
 

@@ -18,10 +18,6 @@ import plyvel
 import pytest
 from structlog.testing import capture_logs
 
-from include import durable
-from include.clock import SystemClock
-from include.errors import PumpReadOnly, WriterFailed
-from include.model.position import Pointer
 from pump_service.intake.parse import parse
 from pump_service.store import index as index_module
 from pump_service.store.fs import REAL_FS
@@ -29,6 +25,10 @@ from pump_service.store.index import IndexFailed
 from pump_service.store.records import Records
 from pump_service.store.store import Item, Store
 from pump_service.store.summary import FileSummary
+from pumphouse import durable
+from pumphouse.clock import SystemClock
+from pumphouse.errors import PumpReadOnly, WriterFailed
+from pumphouse.model.position import Pointer
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
     BrokenLog,

@@ -1,1 +1,0 @@
-"""Shared library of Pumphouse. It knows nothing of Airflow, Spark or the Pump server."""

@@ -1,0 +1,252 @@
+"""One archive: genesis, the chain of windows, and what they hold.
+
+The truth is the manifests; everything else is found from them. Nothing here writes except `publish`, which makes a
+window visible, and `write_head`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from pumphouse.archive import layout
+from pumphouse.archive.ddl import ArchivedJob, read_jobs
+from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.head import Head, missing_head
+from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
+from pumphouse.archive.publish import put_once
+from pumphouse.archive.segment import COLUMNS, read_segment
+from pumphouse.errors import BadManifest, ConfigError, ObjectNotFound
+from pumphouse.model.tso import Tso, show
+from pumphouse.objectstore.base import ObjectStore
+from pumphouse.objectstore.prefix import PrefixStore
+
+_READERS = 8
+
+
+class Archive:
+    """The archive of one cluster in one store. Holds no state but a cache of objects that never change."""
+
+    def __init__(self, store: ObjectStore, cluster_id: int, *, archive_id: str = "main") -> None:
+        self.store: ObjectStore = PrefixStore(store, f"{cluster_id}/")
+        self.cluster_id = cluster_id
+        self.archive_id = archive_id
+        self._genesis: Genesis | None = None
+        self._manifests: dict[str, Manifest] = {}
+
+    @property
+    def url(self) -> str:
+        """Where it lies, without secrets."""
+        return self.store.url
+
+    # -- genesis ------------------------------------------------------------------------------------------------
+
+    def genesis(self) -> Genesis:
+        """Where the chain begins; ConfigError when the archive was not begun yet."""
+        if self._genesis is None:
+            try:
+                data = self.store.get(layout.GENESIS)
+            except ObjectNotFound as error:
+                raise ConfigError(
+                    f"there is no archive of cluster {self.cluster_id} at {self.url}", hint="pumphouse archive init"
+                ) from error
+            genesis = Genesis.from_json(layout.GENESIS, data)
+            if genesis.cluster_id != self.cluster_id:
+                raise BadManifest(
+                    f"{self.url}/{layout.GENESIS} belongs to cluster {genesis.cluster_id}, not {self.cluster_id}",
+                    path=layout.GENESIS,
+                    offset=0,
+                    reason="cluster",
+                )
+            self._genesis = genesis
+        return self._genesis
+
+    def begun(self) -> bool:
+        """Whether there is a genesis."""
+        try:
+            self.genesis()
+        except ConfigError:
+            return False
+        return True
+
+    # -- windows ------------------------------------------------------------------------------------------------
+
+    def chain(self, since: Tso | None = None) -> list[Manifest]:
+        """Windows from the last one that begins at or below ``since`` on (None = all), in order; BadManifest.
+
+        So the newest one in any case.
+
+        They are held against each other, against genesis where they begin there, and against HEAD. HEAD is read
+        before the windows are listed: one that is published meanwhile is no fault.
+        """
+        head = self.head()
+        keys = self._window_keys()
+        if head is None and keys:
+            raise missing_head(self.url)
+        if head is not None:
+            self._named_by(head)
+        return self._linked(keys, since)
+
+    def listed(self) -> list[Manifest]:
+        """Every window that is there, held against genesis and each other, and not against HEAD; BadManifest.
+
+        What was cut off behind the last does not show: only for the one who knows the end from elsewhere.
+        """
+        return self._linked(self._window_keys(), None)
+
+    def last(self) -> Manifest | None:
+        """The newest window, None before the first: from the one that HEAD names along the chain; BadManifest."""
+        genesis, head = self.genesis(), self.head()
+        if head is None and self._window_keys():
+            raise missing_head(self.url)
+        at = None if head is None else self._named_by(head)
+        if at is not None and at.start < genesis.ts:
+            raise BadManifest(f"{at.key} begins before genesis {genesis.ts}", path=at.key, offset=0, reason="genesis")
+        end, digest = (genesis.ts, genesis.sha256) if at is None else (at.end, at.sha256)
+        while True:
+            try:
+                manifest = self._manifest(layout.window_key(end))
+            except ObjectNotFound:
+                return at
+            check_link(manifest, cluster_id=self.cluster_id, end=end, digest=digest)
+            at, end, digest = manifest, manifest.end, manifest.sha256
+
+    def end(self) -> Tso:
+        """Everything with commit ts up to this lies in the archive."""
+        last = self.last()
+        return self.genesis().ts if last is None else last.end
+
+    def windows_between(self, after: Tso, upto: Tso) -> list[Manifest]:
+        """Windows that hold commit ts in (after, upto], in order and chained to each other; BadManifest.
+
+        ConfigError when the range begins before genesis or ends behind the archive: it is never cut to fit.
+        """
+        genesis, end = self.genesis(), self.end()
+        if after < genesis.ts or upto > end:
+            raise ConfigError(
+                f"the archive covers {show(genesis.ts)} to {show(end)}, asked for {show(after)} to {show(upto)}",
+                hint="pumphouse archive ls",
+                have_from=genesis.ts,
+                have_to=end,
+            )
+        if after >= upto:
+            return []
+        # What lies before the first of them is not read here; `archive verify` checks the chain from genesis on.
+        manifests = self._linked([key for key in self._window_keys() if layout.window_start(key) < upto], after)
+        manifests = [each for each in manifests if each.end > after]
+        if not manifests or manifests[0].start > after or manifests[-1].end < upto:
+            raise BadManifest(
+                f"the windows between {after} and {upto} are not all there", path=layout.WINDOWS, offset=0, reason="gap"
+            )
+        return manifests
+
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Make a window visible: one conditional put decides between writers. ManifestConflict, UnsafeStore."""
+        data = manifest.to_json()
+        put_once(
+            self.store,
+            manifest.key,
+            data,
+            lambda found: Manifest.from_json(manifest.key, found).attempt == manifest.attempt,
+        )
+        stored = Manifest.from_json(manifest.key, data)
+        self._manifests[stored.key] = stored
+        self.write_head(stored)
+        return stored
+
+    # -- HEAD ---------------------------------------------------------------------------------------------------
+
+    def head(self) -> Head | None:
+        """What HEAD says, None where there is none; BadManifest when it is damaged."""
+        try:
+            return Head.from_json(self.store.get(layout.HEAD))
+        except ObjectNotFound:
+            return None
+
+    def write_head(self, newest: Manifest | None) -> None:
+        """Let HEAD name the archive's end (None = genesis). It stays where it names a later one: a writer was slow."""
+        head, found = Head.of(newest or self.genesis()), self.head()
+        if found is None or not found.comes_after(head):
+            self.store.put(layout.HEAD, head.to_json())
+
+    # -- content ------------------------------------------------------------------------------------------------
+
+    def segment_batches(
+        self,
+        manifest: Manifest,
+        segment: SegmentEntry,
+        *,
+        after: Tso | None = None,
+        upto: Tso | None = None,
+        columns: Sequence[str] = COLUMNS,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of one segment with ``after < commit_ts <= upto`` (the whole window by default), in order.
+
+        The object is held against its digest first; transactions that another Pump's segment brings are left out.
+        """
+        return read_segment(
+            self.store,
+            segment,
+            after=manifest.start if after is None else max(after, manifest.start),
+            upto=manifest.end if upto is None else min(upto, manifest.end),
+            columns=columns,
+            drop=manifest.dropped(segment.node_id),
+        )
+
+    def base_batches(self, segment: SegmentEntry, *, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
+        """Rows of one segment of a base snapshot: Binlogs that hold inserts alone."""
+        return read_segment(
+            self.store, segment, after=Tso(segment.min_commit_ts - 1), upto=segment.max_commit_ts, columns=columns
+        )
+
+    def jobs(self, windows: Iterable[Manifest], after: Tso, upto: Tso) -> list[ArchivedJob]:
+        """DDL binlogs of these windows with commit ts in (after, upto] and their jobs, in commit order."""
+        found: list[ArchivedJob] = []
+        for manifest in windows:
+            if manifest.ddl is not None:
+                found.extend(read_jobs(self.store, manifest.ddl))
+        return sorted(
+            (each for each in found if after < each.commit_ts <= upto), key=lambda each: (each.commit_ts, each.start_ts)
+        )
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def _manifest(self, key: str) -> Manifest:
+        if key not in self._manifests:
+            self._manifests[key] = Manifest.from_json(key, self.store.get(key))
+        return self._manifests[key]
+
+    def _read(self, keys: Sequence[str]) -> list[Manifest]:
+        if len(keys) < 2:
+            return [self._manifest(key) for key in keys]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(self._manifest, keys))
+
+    def _window_keys(self) -> list[str]:
+        return [each.key for each in self.store.list(layout.WINDOWS)]
+
+    def _linked(self, keys: Sequence[str], since: Tso | None) -> list[Manifest]:
+        """The windows from the one that begins at or below ``since`` on; the chain from there on is checked."""
+        genesis = self.genesis()
+        starts = [layout.window_start(key) for key in keys]
+        first = max((i for i, start in enumerate(starts) if since is not None and start <= since), default=0)
+        manifests = self._read(keys[first:])
+        start, digest = genesis.ts, genesis.sha256
+        if first and starts[first] != genesis.ts:
+            start, digest = manifests[0].start, manifests[0].previous
+        check_chain(manifests, cluster_id=self.cluster_id, start=start, digest=digest)
+        return manifests
+
+    def _named_by(self, head: Head) -> Manifest | None:
+        """The manifest that HEAD names, held against it; None = genesis."""
+        if head.manifest == layout.GENESIS:
+            head.check(self.genesis())
+            return None
+        try:
+            manifest = self._manifest(head.manifest)
+        except ObjectNotFound:
+            manifest = None
+        head.check(manifest)
+        return manifest

@@ -1,0 +1,222 @@
+"""The task that makes a window visible: settle what the pulls brought, write the manifest, move the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from pumphouse.archive import consumer, layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.coverage import Action
+from pumphouse.archive.ddl import write_jobs
+from pumphouse.archive.duplicates import find_duplicates
+from pumphouse.archive.history import ddl_binlogs, with_jobs
+from pumphouse.archive.manifest import AcceptedCommit, DdlEntry, LastBinlog, Manifest, PumpEntry, SegmentEntry
+from pumphouse.archive.pull import open_puller
+from pumphouse.archive.report import NodeReport, Plan
+from pumphouse.archive.segment import SegmentWriter, read_segment
+from pumphouse.archive.settle import settle_pending
+from pumphouse.archive.skipping import binlog_skipped
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import BinlogError, ManifestConflict, UsageError, WindowHeld
+from pumphouse.model.node import NodeKind
+from pumphouse.model.tso import Tso, show
+from pumphouse.registry.base import Cluster
+from pumphouse.schema.history import JobSource
+from pumphouse.settings import Settings
+
+log = structlog.get_logger()
+
+
+def commit_window(
+    archive: Archive,
+    cluster: Cluster,
+    plan: dict[str, Any],
+    reports: Sequence[dict[str, Any]],
+    history: JobSource | None,
+    settings: Settings | None = None,
+    *,
+    waiting: Callable[[str], None] = lambda _: None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, Any]:
+    """Make the window visible: ``{"start", "end", "manifest", "more", …}`` as JSON.
+
+    Raises:
+        WindowHeld: names every holder with the start ts that blocks it, or the DDL job that is not in the history.
+        ManifestConflict: another run published this window first.
+        CorruptionError: two Pumps have different contents for one transaction.
+        UnsafeStore: the store takes a conditional put of an object that exists.
+    """
+    settings = settings or Settings()
+    planned = Plan.from_dict(plan)
+    found = _complete(planned, reports)
+    end = min([report.reached for report in found], default=planned.end)
+    for report in found:
+        lost = report.action is Action.LOST
+        if (lost or report.declared is not None) and (report.declared is None or end > report.declared.to_ts):
+            raise UsageError(
+                f"the report of {report.node_id} gives up data up to {show(end)}, which no declared loss covers",
+                hint="plan the window again",
+            )
+    if end <= planned.start:
+        holders = [
+            {"node_id": r.node_id, "why": "it brought nothing", "start_ts": 0} for r in found if r.reached <= end
+        ]
+        raise WindowHeld(f"the window after {show(planned.start)} does not move", holders=holders)
+    if archive.end() != planned.start:
+        raise ManifestConflict(
+            f"the archive ends at {show(archive.end())} by now, the window begins at {show(planned.start)}",
+            hint="run again from the new end",
+        )
+    last = archive.last()
+    before = {each.node_id: each for each in (archive.genesis() if last is None else last).pumps}
+    attempt = layout.attempt_id()
+    segments = _trimmed(archive, planned, found, end, attempt, settings)
+    accepted, holders = settle_pending(archive, found, segments, planned.start, end)
+    if holders:
+        raise WindowHeld(
+            f"the window after {show(planned.start)} is held: "
+            + "; ".join(f"{each['node_id']}: {each['why']}" for each in holders),
+            holders=holders,
+        )
+    duplicates = find_duplicates(archive.store, segments)
+    jobs = with_jobs(
+        ddl_binlogs(archive.store, segments, duplicates, end),
+        history,
+        wait_s=settings.archive.ddl_wait_s,
+        poll_s=settings.archive.poll_interval_s,
+        waiting=waiting,
+        clock=clock,
+    )
+    ddl: DdlEntry | None = None
+    if jobs:
+        ddl = write_jobs(archive.store, layout.ddl_key(planned.start, planned.end, attempt), jobs)
+    manifest = archive.publish(
+        Manifest(
+            cluster_id=archive.cluster_id,
+            attempt=attempt,
+            start=planned.start,
+            planned_end=planned.end,
+            end=end,
+            fence=planned.fence,
+            previous=planned.previous,
+            pumps=tuple(_pump_entry(each, before.get(each.node_id), end) for each in found),
+            segments=tuple(segments),
+            duplicates=duplicates,
+            ddl=ddl,
+            declared=tuple(each.declared for each in found if each.declared is not None),
+            accepted=accepted,
+            binlog_skipped=binlog_skipped(settings),
+        )
+    )
+    if manifest.binlog_skipped:
+        log.error("tidb_skips_binlogs", window=manifest.key, hint="its writes are in no Pump: POST /binlog/recover")
+    consumer.move(cluster, archive.archive_id, consumer.of_snapshot(settings.airflow, manifest.end))
+    _tell(archive, cluster, settings, accepted)
+    done = {
+        "start": int(manifest.start),
+        "end": int(manifest.end),
+        "manifest": manifest.key,
+        "more": manifest.end < planned.until,
+        "segments": len(manifest.segments),
+        "rows": sum(each.rows for each in manifest.segments),
+        "changes": sum(each.changes for each in manifest.segments),
+        "payload_bytes": sum(each.payload_bytes for each in manifest.segments),
+        "bytes": sum(each.bytes for each in manifest.segments),
+        "ddls": 0 if ddl is None else ddl.jobs,
+        "duplicates": len(duplicates),
+        "declared": [each.to_dict() for each in manifest.declared],
+        "unsynced": list(manifest.unsynced),
+        "binlog_skipped": manifest.binlog_skipped,
+    }
+    log.info("window_published", **{key: value for key, value in done.items() if key not in {"declared", "unsynced"}})
+    return done
+
+
+def _complete(plan: Plan, reports: Sequence[dict[str, Any]]) -> list[NodeReport]:
+    """Exactly one report for each Pump of the plan."""
+    found = {report.node_id: report for report in map(NodeReport.from_dict, reports)}
+    missing = sorted(plan.pumps.keys() - found.keys())
+    if missing or len(found) != len(reports) or found.keys() - plan.pumps.keys():
+        raise UsageError(f"reports of {sorted(found)} do not fit a plan for {sorted(plan.pumps)}", hint="pull them all")
+    for report in found.values():
+        lowest, highest = plan.start, plan.end
+        if not lowest <= report.reached <= highest or any(each.min_commit_ts <= plan.start for each in report.segments):
+            raise UsageError(f"the report of {report.node_id} belongs to another window")
+    return [found[node_id] for node_id in sorted(found)]
+
+
+def _trimmed(
+    archive: Archive, plan: Plan, reports: Sequence[NodeReport], end: Tso, attempt: str, settings: Settings
+) -> list[SegmentEntry]:
+    """Segments of the window; those that reach above its end are written again without what lies there."""
+    kept: list[SegmentEntry] = []
+    for report in reports:
+        above = [each for each in report.segments if each.max_commit_ts > end]
+        kept.extend(each for each in report.segments if each.max_commit_ts <= end)
+        if not above:
+            continue
+        node_id = report.node_id
+        with SegmentWriter(
+            archive.store,
+            lambda number, node=node_id: layout.segment_key(plan.start, plan.end, node, attempt, number),  # type: ignore[misc]
+            node_id,
+            part_bytes=settings.archive.part_bytes,
+        ) as writer:
+            for entry in above:
+                for batch in read_segment(archive.store, entry, after=plan.start, upto=end):
+                    writer.add_rows(batch)
+            kept.extend(writer.finish())
+    return sorted(kept, key=lambda each: (each.node_id, each.min_commit_ts, each.key))
+
+
+def _pump_entry(report: NodeReport, before: PumpEntry | None, end: Tso) -> PumpEntry:
+    """What the manifest says of a Pump. Drained: nothing real lies in (the window's end, F3].
+
+    One that was given up stays lost, not drained, until it is pulled again: nobody has seen that nothing comes from it.
+    """
+    drained = report.action is Action.DRAINED
+    lost = report.action is Action.LOST
+    if drained and before is not None and before.lost and not before.drained:
+        drained, lost = False, True
+    if report.action is Action.PULL and not report.tail_from:
+        proved = report.drained_to and all(each.max_commit_ts <= end for each in report.segments)
+        # Once drained stays drained for the same start, as a closing Pump takes no prewrites: nothing came since.
+        drained = bool(proved) or (report.drained and not report.segments)
+    return PumpEntry(
+        node_id=report.node_id,
+        incarnation=report.incarnation,
+        start_count=report.start_count,
+        state=report.state,
+        reached=end,
+        drained=drained,
+        lost=lost,
+        sync_log=report.sync_log,
+        batch=report.batch,
+        registry=report.registry,
+        last=_last_binlog(report, end),
+        replaced=report.replaced,
+    )
+
+
+def _last_binlog(report: NodeReport, end: Tso) -> LastBinlog | None:
+    """The newest binlog of a Go Pump that lies in the archive: one above the window's end proves nothing below it."""
+    below = [each for each in report.seen if each.commit_ts <= end]
+    return below[-1] if below else report.last
+
+
+def _tell(archive: Archive, cluster: Cluster, settings: Settings, accepted: Sequence[AcceptedCommit]) -> None:
+    """Let the Pumps know, so that these commits no longer hold their GC; the next window tries again if this fails."""
+    for each in accepted:
+        status = cluster.node(NodeKind.PUMP, each.node_id)
+        if status is None:
+            continue
+        puller = open_puller(status, archive.cluster_id, settings.tls)
+        try:
+            puller.accept(each.start_ts, each.commit_ts, each.reason)
+        except BinlogError as error:
+            log.warning("accept_not_told", node_id=each.node_id, commit_ts=int(each.commit_ts), error=str(error))
+        finally:
+            puller.close()

@@ -1,0 +1,186 @@
+"""The recorded ways past a hole: ``declare-lost`` and ``accept``. Both are objects of the archive, put once."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pumphouse.archive import layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.coverage import incarnation_of, replaced_by
+from pumphouse.archive.document import LISTS_ALL, dump, parse
+from pumphouse.archive.manifest import AcceptedCommit, Declaration, PumpEntry
+from pumphouse.archive.publish import put_once
+from pumphouse.archive.pull import open_puller
+from pumphouse.errors import BadManifest, BinlogError, UsageError
+from pumphouse.model.node import NodeKind, NodeStatus
+from pumphouse.model.tso import Tso, show
+from pumphouse.registry.base import Cluster
+from pumphouse.settings import TlsSettings
+
+
+def declarations(archive: Archive) -> list[Declaration]:
+    """Every declared loss, also those that no window needed in the end."""
+    return [each for each in _recorded(archive, accepted=False) if isinstance(each, Declaration)]
+
+
+def accepted_commits(archive: Archive) -> list[AcceptedCommit]:
+    """Every late or orphan commit that was accepted by name."""
+    return [each for each in _recorded(archive, accepted=True) if isinstance(each, AcceptedCommit)]
+
+
+def read_declared(key: str, data: bytes) -> Declaration | AcceptedCommit:
+    """One object under declared/; BadManifest where its content is not what its name says."""
+    found: Declaration | AcceptedCommit
+    if _names_accepted(key):
+        found = parse(key, data, AcceptedCommit.KIND, AcceptedCommit.from_dict)
+        names = {layout.accepted_key(found.node_id, found.start_ts, found.commit_ts)}
+    else:
+        found = parse(key, data, Declaration.KIND, Declaration.from_dict)
+        names = {
+            layout.declared_key(found.node_id, found.from_ts),
+            layout.extended_key(found.node_id, found.from_ts, found.to_ts),
+        }
+    if key not in names:
+        raise BadManifest(
+            f"{key} holds what belongs to {min(names)}", hint=LISTS_ALL, path=key, offset=0, reason="name"
+        )
+    return found
+
+
+class KnownPump(NamedTuple):
+    """A Pump as the archive's end and the registry know it; at least one of them does."""
+
+    archived: PumpEntry | None
+    registered: NodeStatus | None
+
+
+def known_pump(archive: Archive, cluster: Cluster, node_id: str) -> KnownPump:
+    """UsageError names the known ones where neither archive nor registry knows this one.
+
+    Of the registry only its own entry has to be readable: a Pump is given up when things are broken.
+    """
+    last = archive.last()
+    archived = {each.node_id: each for each in (archive.genesis().pumps if last is None else last.pumps)}
+    found = KnownPump(archived.get(node_id), cluster.node(NodeKind.PUMP, node_id))
+    if found == (None, None):
+        known = sorted({*archived, *(each.node_id for each in cluster.readable_nodes(NodeKind.PUMP))})
+        raise UsageError(f"no Pump {node_id!r} is known", hint=f"known are: {', '.join(known) or 'none'}")
+    return found
+
+
+def declare_lost(archive: Archive, cluster: Cluster, node_id: str, reason: str, *, who: str = "") -> Declaration:
+    """Give up what one Pump had after the archive's end: the next window goes on without it.
+
+    The range is (the archive's end, a fresh TSO], so it never covers what is archived. Where the Pump has another
+    incarnation by now, the one that is lost is the one that the archive knows. Said twice, the first stays, unless the
+    Pump ran after its end and was replaced.
+
+    Raises:
+        UsageError: no reason, or neither registry nor archive knows this Pump.
+        ManifestConflict: somebody declared the same range with another reason.
+    """
+    if not reason.strip():
+        raise UsageError("a loss is declared with a reason", hint="--reason 'disk of pump-1 died, 2026-11-21'")
+    before, now = known_pump(archive, cluster, node_id)
+    incarnation = before.incarnation if before is not None else incarnation_of(now) if now is not None else ""
+    declaration = Declaration(
+        node_id=node_id,
+        incarnation=incarnation,
+        from_ts=archive.end(),
+        to_ts=cluster.tso(),
+        reason=reason.strip(),
+        who=who or default_who(),
+    )
+    key = layout.declared_key(node_id, declaration.from_ts)
+    existing = max(
+        (each for each in declarations(archive) if (each.node_id, each.from_ts) == (node_id, declaration.from_ts)),
+        key=lambda each: each.to_ts,
+        default=None,
+    )
+    if existing is not None:
+        if now is None or all(each.update_ts <= existing.to_ts for each in replaced_by(now)):
+            return existing
+        key = layout.extended_key(node_id, declaration.from_ts, declaration.to_ts)
+    data = dump(Declaration.KIND, declaration.to_dict())
+    put_once(archive.store, key, data, lambda found: found == data)
+    return declaration
+
+
+def accept(
+    archive: Archive,
+    cluster: Cluster,
+    node_id: str,
+    start_ts: Tso,
+    commit_ts: Tso,
+    reason: str,
+    *,
+    who: str = "",
+    tls: TlsSettings | None = None,
+) -> tuple[AcceptedCommit, bool]:
+    """Take a late or orphan commit by name, and tell the Pump. Returns the record and whether the Pump was told.
+
+    Raises:
+        UsageError: no reason, no such Pump, or the Pump shows no such commit.
+    """
+    if not reason.strip():
+        raise UsageError(
+            "a commit is accepted with a reason", hint="--reason 'the transaction was rolled forward by …'"
+        )
+    status = cluster.node(NodeKind.PUMP, node_id)
+    if status is None:
+        raise UsageError(f"no Pump {node_id!r} is registered", hint="pumphouse pumps", node_id=node_id)
+    puller = open_puller(status, archive.cluster_id, tls)
+    try:
+        shown = puller.status()
+        kind = "late"
+        if shown is not None:
+            commits = [("late", each) for each in shown.late] + [("orphan", each) for each in shown.orphans]
+            match = next(
+                (kind for kind, each in commits if (each.start_ts, each.commit_ts) == (start_ts, commit_ts)), None
+            )
+            if match is None:
+                raise UsageError(
+                    f"Pump {node_id} shows no late or orphan commit of {show(start_ts)} at {show(commit_ts)}",
+                    hint=f"it shows: {', '.join(f'{e.start_ts} {e.commit_ts}' for _, e in commits) or 'none'}",
+                )
+            kind = match
+        record = AcceptedCommit(
+            node_id=node_id,
+            start_ts=start_ts,
+            commit_ts=commit_ts,
+            kind=kind,
+            reason=reason.strip(),
+            who=who or default_who(),
+        )
+        data = dump(AcceptedCommit.KIND, record.to_dict())
+        # Twice is no harm: the first record stays.
+        put_once(archive.store, layout.accepted_key(node_id, start_ts, commit_ts), data, lambda _: True)
+        try:
+            puller.accept(start_ts, commit_ts, record.reason)
+        except BinlogError:
+            return record, False
+        return record, True
+    finally:
+        puller.close()
+
+
+def default_who() -> str:
+    """User and host, for the record."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename}"
+
+
+def _names_accepted(key: str) -> bool:
+    return key.rpartition("/")[2].startswith("accept-")
+
+
+def _recorded(archive: Archive, *, accepted: bool) -> Iterator[Declaration | AcceptedCommit]:
+    for each in archive.store.list(layout.DECLARED):
+        if _names_accepted(each.key) == accepted:
+            yield read_declared(each.key, archive.store.get(each.key))

@@ -1,0 +1,98 @@
+"""``genesis.json``: where the chain begins (docs/formats.md, "Genesis")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pumphouse.archive.document import dump, parse, sha256
+from pumphouse.archive.manifest import DdlEntry, PumpEntry, SegmentEntry
+from pumphouse.model.tso import Tso
+
+KIND = "genesis"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseTable:
+    """One table of a base snapshot: its rows at the base's ts, as ordinary segments of inserts in datum form."""
+
+    db: str
+    table: str
+    table_id: int
+    rows: int
+    segments: tuple[SegmentEntry, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "db": self.db,
+            "table": self.table,
+            "table_id": self.table_id,
+            "rows": self.rows,
+            "segments": [each.to_dict() for each in self.segments],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            db=str(data["db"]),
+            table=str(data["table"]),
+            table_id=int(data["table_id"]),
+            rows=int(data["rows"]),
+            segments=tuple(SegmentEntry.from_dict(each) for each in data["segments"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Genesis:
+    """The archive begins after ``ts``. ``ddl`` holds the jobs that make the schema at ``ts``; ``base`` the dump.
+
+    ``base`` is None when there is no dump (a target then begins where its user declares it equal), and () when the
+    cluster had no tables.
+    """
+
+    cluster_id: int
+    archive_id: str
+    attempt: str
+    ts: Tso
+    schema_version: int
+    pumps: tuple[PumpEntry, ...]
+    ddl: DdlEntry
+    base: tuple[BaseTable, ...] | None
+    sha256: str = ""  # of the bytes as stored
+
+    def to_json(self) -> bytes:
+        """Bytes as stored."""
+        return dump(
+            KIND,
+            {
+                "cluster_id": self.cluster_id,
+                "archive_id": self.archive_id,
+                "attempt": self.attempt,
+                "ts": int(self.ts),
+                "schema_version": self.schema_version,
+                "pumps": [each.to_dict() for each in self.pumps],
+                "ddl": self.ddl.to_dict(),
+                "base": None if self.base is None else [each.to_dict() for each in self.base],
+            },
+        )
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes) -> Genesis:
+        """Read the stored object; BadManifest."""
+
+        def read(value: dict[str, Any]) -> Genesis:
+            return cls(
+                cluster_id=int(value["cluster_id"]),
+                archive_id=str(value["archive_id"]),
+                attempt=str(value["attempt"]),
+                ts=Tso(int(value["ts"])),
+                schema_version=int(value["schema_version"]),
+                pumps=tuple(PumpEntry.from_dict(each) for each in value["pumps"]),
+                ddl=DdlEntry.from_dict(value["ddl"]),
+                base=None if value["base"] is None else tuple(BaseTable.from_dict(each) for each in value["base"]),
+                sha256=sha256(data),
+            )
+
+        return parse(key, data, KIND, read)

@@ -1,0 +1,286 @@
+"""``archive init``: where the chain begins. It may be run again at any time; it goes on where it was killed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from pumphouse.archive import consumer, layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.content import parse_binlog
+from pumphouse.archive.coverage import incarnation_of, registry_digest, replaced_by, start_count_of
+from pumphouse.archive.ddl import ArchivedJob, write_jobs
+from pumphouse.archive.genesis import BaseTable, Genesis
+from pumphouse.archive.history import needs_job
+from pumphouse.archive.manifest import PumpEntry
+from pumphouse.archive.publish import put_once
+from pumphouse.archive.pull import open_puller
+from pumphouse.archive.segment import SegmentWriter
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
+from pumphouse.errors import BinlogError, ConfigError, ManifestConflict, WindowHeld
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.table import Job, TableInfo
+from pumphouse.model.tso import Tso, compose, physical_ms, show
+from pumphouse.objectstore.probe import probe_conditional_puts
+from pumphouse.registry.base import Cluster
+from pumphouse.schema.history import JobSource
+from pumphouse.settings import Settings
+
+# How far below genesis the Pumps are searched for DDLs that are done but not in the history yet.
+_LOOKBACK_MS = 600_000
+
+
+class DumpSource(Protocol):
+    """Reads all rows of a cluster at one moment.
+
+    `init_archive` calls ``barrier`` once, takes the genesis ts inside it, and reads tables and rows after it, from the
+    consistent snapshot that was opened inside it. DDL waits from the barrier until ``close``.
+    """
+
+    def barrier(self) -> AbstractContextManager[object]:
+        """Inside it no writer holds a commit ts that is not committed yet, and the snapshot is open."""
+        ...
+
+    def tables(self) -> Iterable[tuple[str, TableInfo]]:
+        """Database and table info of every table to dump."""
+        ...
+
+    def batches(self, table: TableInfo) -> Iterator[list[bytes]]:
+        """Rows of a table as they are in ``inserted_rows`` of a binlog, some thousand at a time."""
+        ...
+
+
+Show = Callable[[str, int], None]
+
+
+def init_archive(
+    archive: Archive,
+    cluster: Cluster,
+    history: JobSource | None,
+    *,
+    dump: DumpSource | None = None,
+    settings: Settings | None = None,
+    progress: Show = lambda _what, _rows: None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Genesis:
+    """Begin the archive, or finish a begin that was killed; returns genesis.
+
+    Order: probe the store; register as a consumer with checkpoint 0, which holds all GC; list the Pumps; take the
+    genesis ts; dump; put ``genesis.json``, then HEAD; move the checkpoint to genesis. ``progress(what, rows)`` is
+    called often.
+
+    Raises:
+        UnsafeStore: the store ignores conditional puts.
+        ConfigError: there is no job history to take the schema from.
+        WindowHeld: a DDL before genesis is not in the history.
+    """
+    settings = settings or Settings()
+    if not archive.begun():
+        if history is None:
+            raise ConfigError(
+                "there is no job history to take the schema from", hint="set schema.history, as http://tidb:10080"
+            )
+        progress("probing the store", 0)
+        probe_conditional_puts(archive.store, "")
+        consumer.register(cluster, archive.archive_id)
+        pumps = cluster.nodes(NodeKind.PUMP)
+        genesis = _begin(archive, cluster, history, dump, settings, pumps, progress, clock)
+        with contextlib.suppress(ManifestConflict):  # another init was first: its genesis is the archive's
+            put_once(
+                archive.store,
+                layout.GENESIS,
+                genesis.to_json(),
+                lambda found: Genesis.from_json(layout.GENESIS, found).attempt == genesis.attempt,
+                clock=clock,
+            )
+            archive.write_head(None)
+    genesis = archive.genesis()
+    consumer.move(cluster, archive.archive_id, genesis.ts)
+    return genesis
+
+
+def _begin(
+    archive: Archive,
+    cluster: Cluster,
+    history: JobSource,
+    dump: DumpSource | None,
+    settings: Settings,
+    pumps: list[NodeStatus],
+    progress: Show,
+    clock: Clock,
+) -> Genesis:
+    attempt = layout.attempt_id()
+    base: tuple[BaseTable, ...] | None = None
+    try:
+        with dump.barrier() if dump is not None else contextlib.nullcontext():
+            ts = cluster.tso()
+        jobs = _jobs_before(archive, history, ts, pumps, settings, progress, clock)
+        version = max((job.schema_version for job in jobs if job.done), default=0)
+        if dump is not None:
+            base = tuple(_dump(archive, dump, ts, version, attempt, settings, progress))
+    finally:
+        # The snapshot stays open while it is read, and DDL waits for it.
+        close = getattr(dump, "close", None)
+        if close is not None:
+            close()
+    ddl = write_jobs(archive.store, layout.genesis_ddl_key(attempt), map(ArchivedJob.of_history, jobs))
+    return Genesis(
+        cluster_id=archive.cluster_id,
+        archive_id=archive.archive_id,
+        attempt=attempt,
+        ts=ts,
+        schema_version=version,
+        pumps=tuple(_pump(each, ts) for each in pumps),
+        ddl=ddl,
+        base=base,
+    )
+
+
+def _pump(status: NodeStatus, ts: Tso) -> PumpEntry:
+    offline = status.state is NodeState.OFFLINE
+    return PumpEntry(
+        node_id=status.node_id,
+        incarnation=incarnation_of(status),
+        start_count=start_count_of(status),
+        state=str(status.state),
+        reached=ts,
+        # What an offline Pump once held lies before genesis: nothing of it is the archive's.
+        drained=offline,
+        sync_log=status.extra is None or status.extra.sync_log,
+        batch=status.extra is not None and status.extra.batch,
+        replaced=replaced_by(status),
+        registry=registry_digest(status) if offline and status.extra is None else "",
+    )
+
+
+# -- schema -----------------------------------------------------------------------------------------------------------
+
+
+def _jobs_before(
+    archive: Archive,
+    history: JobSource,
+    ts: Tso,
+    pumps: list[NodeStatus],
+    settings: Settings,
+    progress: Show,
+    clock: Clock,
+) -> list[Job]:
+    """Every job that no window will bring, ascending by schema version.
+
+    Jobs that the Pumps know as committed before genesis are waited for. One that began later has its binlog above
+    genesis, so its window brings it; one in both is folded once, at the window's commit ts.
+    """
+    wanted = _recent_ddls(archive, ts, pumps, settings, progress)
+    deadline = clock.monotonic() + settings.archive.ddl_wait_s
+    while missing := [job_id for job_id in wanted if history.job(job_id) is None]:
+        why = f"DDL jobs {missing} were committed before genesis and are not in the history yet"
+        progress(why, 0)
+        if clock.monotonic() >= deadline:
+            raise WindowHeld(
+                why,
+                hint="is schema.history the history of this cluster?",
+                holders=[{"node_id": "ddl history", "why": why, "start_ts": 0}],
+            )
+        clock.sleep(settings.archive.poll_interval_s)
+    jobs = []
+    for job in history.jobs():
+        if int(job.raw.get("start_ts") or 0) <= ts:
+            jobs.append(job)
+            progress("schema", len(jobs))
+    return sorted(jobs, key=lambda job: (job.schema_version, job.id))
+
+
+def _recent_ddls(archive: Archive, ts: Tso, pumps: list[NodeStatus], settings: Settings, progress: Show) -> list[int]:
+    """Ids of the jobs whose binlogs were committed shortly before genesis, as far as running Pumps tell."""
+    found: set[int] = set()
+    since = compose(max(physical_ms(ts) - _LOOKBACK_MS, 0))
+    for status in pumps:
+        if status.state in (NodeState.OFFLINE, NodeState.PAUSED):
+            continue
+        puller = open_puller(status, archive.cluster_id, settings.tls)
+        try:
+            shown = puller.status()
+            floor = since if shown is None else Tso(max(since, shown.gc_point))
+            for frame in puller.frames(floor):
+                if frame.batch is not None:
+                    found.update(_job_ids(frame.batch, ts))
+                if frame.complete_to >= ts or frame.batch is None:
+                    break
+        except BinlogError as error:
+            # The first window needs this Pump anyway, and will wait for it; here it is only asked for hints.
+            progress(f"{status.node_id} was not asked for DDLs: {error.message}", 0)
+        finally:
+            puller.close()
+    return sorted(found)
+
+
+def _job_ids(batch: pa.RecordBatch, upto: Tso) -> Iterator[int]:
+    job_ids, commits = batch.column("ddl_job_id").to_numpy(), batch.column("commit_ts").to_numpy()
+    for row in map(int, np.flatnonzero((job_ids > 0) & (commits <= upto))):
+        job_id, commit_ts = int(job_ids[row]), int(commits[row])
+        binlog = parse_binlog(batch.column("payload")[row].as_py())
+        if needs_job(
+            ArchivedJob(
+                commit_ts=Tso(commit_ts),
+                start_ts=Tso(binlog.start_ts),
+                job_id=job_id,
+                schema_state=binlog.ddl_schema_state,
+                query=binlog.ddl_query,
+                job=None,
+            )
+        ):
+            yield job_id
+
+
+# -- dump -------------------------------------------------------------------------------------------------------------
+
+
+def _dump(
+    archive: Archive, dump: DumpSource, ts: Tso, version: int, attempt: str, settings: Settings, progress: Show
+) -> Iterator[BaseTable]:
+    """Every table's rows as Binlogs of inserts, committed at genesis, in ordinary segments."""
+    for db, table in dump.tables():
+        rows = 0
+
+        def key(number: int, db: str = db, table: TableInfo = table) -> str:
+            return layout.base_key(ts, db, table.name, attempt, number)
+
+        with SegmentWriter(archive.store, key, "base", part_bytes=settings.archive.part_bytes) as writer:
+            for images in dump.batches(table):
+                if not images:
+                    continue
+                writer.add(_binlog(ts, version, table.id, images))
+                rows += len(images)
+                progress(f"{db}.{table.name}", rows)
+            segments = tuple(writer.finish())
+        progress(f"{db}.{table.name}", rows)
+        yield BaseTable(db=db, table=table.name, table_id=table.id, rows=rows, segments=segments)
+
+
+def _binlog(ts: Tso, version: int, table_id: int, images: list[bytes]) -> pa.RecordBatch:
+    # The start ts is one below, because equal timestamps are the mark of a fake binlog.
+    start_ts = ts - 1
+    value = PrewriteValueBuilder(version)
+    for image in images:
+        value.insert(table_id, image)
+    payload = merge(make_prewrite(start_ts, b"", value.build()), make_commit(start_ts, ts, b""))
+    return pa.RecordBatch.from_pydict(
+        {
+            "commit_ts": pa.array([int(ts)], pa.int64()),
+            "start_ts": pa.array([int(start_ts)], pa.int64()),
+            "ddl_job_id": pa.array([0], pa.int64()),
+            "payload": pa.array([payload], pa.large_binary()),
+        }
+    )
+
+
+def describe(genesis: Genesis) -> str:
+    """One line for people."""
+    tables = "no dump" if genesis.base is None else f"{len(genesis.base)} tables dumped"
+    return f"genesis {show(genesis.ts)}, {genesis.ddl.jobs} DDL jobs, {tables}, {len(genesis.pumps)} Pumps"

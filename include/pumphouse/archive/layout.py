@@ -1,0 +1,93 @@
+"""Names of the archive's objects (docs/formats.md, "Archive"). Timestamps have 20 digits, so that names sort.
+
+Under ``<cluster id>/``: ``genesis.json``; ``windows/<start ts>.json``; ``declared/<node id>/<from ts>.json`` and
+``…/accept-<start ts>-<commit ts>.json``; ``segments/<start ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``;
+``ddl/<start ts>-<planned end ts>/<attempt>.parquet`` and ``ddl/genesis/<attempt>.parquet``; ``schema/…``;
+``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet``; ``HEAD``, the newest manifest's name and digest.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from urllib.parse import quote, unquote
+
+from pumphouse.errors import CorruptionError
+from pumphouse.model.tso import Tso, name20
+
+GENESIS = "genesis.json"
+HEAD = "HEAD"
+WINDOWS = "windows/"
+DECLARED = "declared/"
+SEGMENTS = "segments/"
+DDL = "ddl/"
+BASE = "base/"
+SCHEMA = "schema/"
+
+
+def attempt_id() -> str:
+    """Random per process execution: objects of a killed task never collide with its retry's."""
+    return secrets.token_hex(8)
+
+
+def safe_name(name: str) -> str:
+    """A node, schema or table name as one part of a key: ``/``, ``.`` and control characters cannot break out."""
+    return quote(name, safe=":@ ,+=-_").replace(".", "%2E")
+
+
+def plain_name(part: str) -> str:
+    """The name again."""
+    return unquote(part)
+
+
+def window_key(start: Tso) -> str:
+    """Manifest of the window that begins after ``start``."""
+    return f"{WINDOWS}{name20(start)}.json"
+
+
+def window_start(key: str) -> Tso:
+    """Start of the window that a manifest's key names."""
+    found = re.fullmatch(rf"{WINDOWS}(\d{{20}})\.json", key)
+    if found is None:
+        raise CorruptionError(f"{key} is no name of a manifest", path=key)
+    return Tso(int(found.group(1)))
+
+
+def window_folder(start: Tso, planned_end: Tso) -> str:
+    """``<start>-<planned end>``."""
+    return f"{name20(start)}-{name20(planned_end)}"
+
+
+def segment_key(start: Tso, planned_end: Tso, node_id: str, attempt: str, number: int) -> str:
+    """One segment of a window."""
+    return f"{SEGMENTS}{window_folder(start, planned_end)}/{safe_name(node_id)}/{attempt}-{number}.parquet"
+
+
+def ddl_key(start: Tso, planned_end: Tso, attempt: str) -> str:
+    """DDL jobs of a window."""
+    return f"{DDL}{window_folder(start, planned_end)}/{attempt}.parquet"
+
+
+def genesis_ddl_key(attempt: str) -> str:
+    """DDL jobs before genesis."""
+    return f"{DDL}genesis/{attempt}.parquet"
+
+
+def base_key(ts: Tso, schema: str, table: str, attempt: str, number: int) -> str:
+    """One segment of a base snapshot."""
+    return f"{BASE}{name20(ts)}/{safe_name(schema)}.{safe_name(table)}/{attempt}-{number}.parquet"
+
+
+def declared_key(node_id: str, from_ts: Tso) -> str:
+    """A range of one Pump that was declared lost."""
+    return f"{DECLARED}{safe_name(node_id)}/{name20(from_ts)}.json"
+
+
+def extended_key(node_id: str, from_ts: Tso, to_ts: Tso) -> str:
+    """A longer range from the same ts."""
+    return f"{DECLARED}{safe_name(node_id)}/{name20(from_ts)}-{name20(to_ts)}.json"
+
+
+def accepted_key(node_id: str, start_ts: Tso, commit_ts: Tso) -> str:
+    """A late or orphan commit that was accepted by name."""
+    return f"{DECLARED}{safe_name(node_id)}/accept-{name20(start_ts)}-{name20(commit_ts)}.json"

@@ -1,0 +1,398 @@
+"""Manifest of one window: the object whose appearance makes the window visible (docs/formats.md, "Manifest")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from pumphouse.archive.document import LISTS_ALL, dump, parse, sha256
+from pumphouse.archive.layout import window_key
+from pumphouse.errors import BadManifest
+from pumphouse.model.node import Replaced
+from pumphouse.model.tso import Tso
+
+KIND = "window"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStat:
+    """What a segment holds of one table, for pruning."""
+
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEntry:
+    """One Parquet object. ``rows`` counts rows of the file (parts of transactions), ``changes`` row changes in them."""
+
+    node_id: str
+    key: str
+    sha256: str
+    bytes: int
+    payload_bytes: int
+    rows: int
+    changes: int
+    ddls: int
+    min_commit_ts: Tso
+    max_commit_ts: Tso
+    tables: dict[int, TableStat] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "node_id": self.node_id,
+            "key": self.key,
+            "sha256": self.sha256,
+            "bytes": self.bytes,
+            "payload_bytes": self.payload_bytes,
+            "rows": self.rows,
+            "changes": self.changes,
+            "ddls": self.ddls,
+            "min_commit_ts": int(self.min_commit_ts),
+            "max_commit_ts": int(self.max_commit_ts),
+            "tables": {str(k): {"rows": v.rows, "bytes": v.bytes} for k, v in sorted(self.tables.items())},
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            node_id=str(data["node_id"]),
+            key=str(data["key"]),
+            sha256=str(data["sha256"]),
+            bytes=int(data["bytes"]),
+            payload_bytes=int(data["payload_bytes"]),
+            rows=int(data["rows"]),
+            changes=int(data["changes"]),
+            ddls=int(data["ddls"]),
+            min_commit_ts=Tso(int(data["min_commit_ts"])),
+            max_commit_ts=Tso(int(data["max_commit_ts"])),
+            tables={int(k): TableStat(rows=int(v["rows"]), bytes=int(v["bytes"])) for k, v in data["tables"].items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBinlog:
+    """Last binlog pulled from a Go Pump, which has no incarnation: it must come again at the next pull."""
+
+    commit_ts: Tso
+    sha256: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {"commit_ts": int(self.commit_ts), "sha256": self.sha256}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(commit_ts=Tso(int(data["commit_ts"])), sha256=str(data["sha256"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpEntry:
+    """What a window, or genesis, knows of one Pump.
+
+    ``state`` is the registry's (``gone``: no longer registered). ``reached``: everything of this Pump with commit ts
+    up to it lies in the archive. ``drained``: nothing will ever come after the window's end from this node id,
+    incarnation and start count. ``lost``: declared lost up to its end; counts as drained for the same three.
+    ``registry`` is the digest of the registry value, kept for a Go Pump that was seen offline. ``replaced``: the
+    incarnations that it had replaced, as registered when it was planned.
+    """
+
+    node_id: str
+    incarnation: str
+    start_count: int
+    state: str
+    reached: Tso
+    drained: bool = False
+    lost: bool = False
+    sync_log: bool = True
+    batch: bool = True
+    registry: str = ""
+    last: LastBinlog | None = None
+    replaced: tuple[Replaced, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "node_id": self.node_id,
+            "incarnation": self.incarnation,
+            "start_count": self.start_count,
+            "state": self.state,
+            "reached": int(self.reached),
+            "drained": self.drained,
+            "lost": self.lost,
+            "sync_log": self.sync_log,
+            "batch": self.batch,
+            "registry": self.registry,
+            "last": None if self.last is None else self.last.to_dict(),
+            "replaced": [each.to_dict() for each in self.replaced],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        last = data["last"]
+        return cls(
+            node_id=str(data["node_id"]),
+            incarnation=str(data["incarnation"]),
+            start_count=int(data["start_count"]),
+            state=str(data["state"]),
+            reached=Tso(int(data["reached"])),
+            drained=bool(data["drained"]),
+            lost=bool(data["lost"]),
+            sync_log=bool(data["sync_log"]),
+            batch=bool(data["batch"]),
+            registry=str(data["registry"]),
+            last=None if last is None else LastBinlog.from_dict(last),
+            replaced=tuple(Replaced.from_dict(each) for each in data.get("replaced", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate:
+    """One transaction that several Pumps have: it is read from ``keep`` alone, never from those in ``drop``."""
+
+    start_ts: Tso
+    commit_ts: Tso
+    keep: str
+    drop: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "start_ts": int(self.start_ts),
+            "commit_ts": int(self.commit_ts),
+            "keep": self.keep,
+            "drop": list(self.drop),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            start_ts=Tso(int(data["start_ts"])),
+            commit_ts=Tso(int(data["commit_ts"])),
+            keep=str(data["keep"]),
+            drop=tuple(str(each) for each in data["drop"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlEntry:
+    """The object with the DDL jobs of a window, or of all history before genesis."""
+
+    key: str
+    sha256: str
+    bytes: int
+    jobs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {"key": self.key, "sha256": self.sha256, "bytes": self.bytes, "jobs": self.jobs}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(key=str(data["key"]), sha256=str(data["sha256"]), bytes=int(data["bytes"]), jobs=int(data["jobs"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """``archive declare-lost``: what this Pump had in (from_ts, to_ts] is given up, by name and with a reason."""
+
+    node_id: str
+    incarnation: str
+    from_ts: Tso
+    to_ts: Tso
+    reason: str
+    who: str
+
+    KIND = "declared-lost"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "node_id": self.node_id,
+            "incarnation": self.incarnation,
+            "from_ts": int(self.from_ts),
+            "to_ts": int(self.to_ts),
+            "reason": self.reason,
+            "who": self.who,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            node_id=str(data["node_id"]),
+            incarnation=str(data["incarnation"]),
+            from_ts=Tso(int(data["from_ts"])),
+            to_ts=Tso(int(data["to_ts"])),
+            reason=str(data["reason"]),
+            who=str(data["who"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedCommit:
+    """A late or orphan commit that the archive took: by itself (``reason`` says where it has it from) or by name."""
+
+    node_id: str
+    start_ts: Tso
+    commit_ts: Tso
+    kind: str  # late | orphan
+    reason: str
+    who: str
+
+    KIND = "accepted-commit"
+    ARCHIVE = "archive"  # ``who`` of one that was taken by itself; it has no object of its own
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "node_id": self.node_id,
+            "start_ts": int(self.start_ts),
+            "commit_ts": int(self.commit_ts),
+            "commit_kind": self.kind,
+            "reason": self.reason,
+            "who": self.who,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            node_id=str(data["node_id"]),
+            start_ts=Tso(int(data["start_ts"])),
+            commit_ts=Tso(int(data["commit_ts"])),
+            kind=str(data["commit_kind"]),
+            reason=str(data["reason"]),
+            who=str(data["who"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Window (start, end]. ``previous`` is the sha256 of the manifest before it, or of genesis.json."""
+
+    cluster_id: int
+    attempt: str
+    start: Tso
+    planned_end: Tso
+    end: Tso
+    fence: Tso
+    previous: str
+    pumps: tuple[PumpEntry, ...]
+    segments: tuple[SegmentEntry, ...]
+    duplicates: tuple[Duplicate, ...] = ()
+    ddl: DdlEntry | None = None
+    declared: tuple[Declaration, ...] = ()
+    accepted: tuple[AcceptedCommit, ...] = ()
+    # Whether TiDB said that it skips binlogs, losing them where no Pump can see it; None = nobody could be asked.
+    binlog_skipped: bool | None = None
+    sha256: str = ""  # of the bytes as stored; not a field of the object
+
+    @property
+    def key(self) -> str:
+        """Name of the object."""
+        return window_key(self.start)
+
+    @property
+    def unsynced(self) -> tuple[str, ...]:
+        """Pumps that ran without fsync: what they answered may have been lost with the power."""
+        return tuple(each.node_id for each in self.pumps if not each.sync_log)
+
+    def pump(self, node_id: str) -> PumpEntry | None:
+        """Entry of one Pump."""
+        return next((each for each in self.pumps if each.node_id == node_id), None)
+
+    def dropped(self, node_id: str) -> tuple[Duplicate, ...]:
+        """Transactions that are not to be read from this Pump's segments."""
+        return tuple(each for each in self.duplicates if node_id in each.drop)
+
+    def to_json(self) -> bytes:
+        """Bytes as stored."""
+        return dump(
+            KIND,
+            {
+                "cluster_id": self.cluster_id,
+                "attempt": self.attempt,
+                "start": int(self.start),
+                "planned_end": int(self.planned_end),
+                "end": int(self.end),
+                "fence": int(self.fence),
+                "previous": self.previous,
+                "unsynced": list(self.unsynced),
+                "binlog_skipped": self.binlog_skipped,
+                "pumps": [each.to_dict() for each in self.pumps],
+                "segments": [each.to_dict() for each in self.segments],
+                "duplicates": [each.to_dict() for each in self.duplicates],
+                "ddl": None if self.ddl is None else self.ddl.to_dict(),
+                "declared": [each.to_dict() for each in self.declared],
+                "accepted": [each.to_dict() for each in self.accepted],
+            },
+        )
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes) -> Manifest:
+        """Read a stored manifest; BadManifest."""
+
+        def read(value: dict[str, Any]) -> Manifest:
+            return cls(
+                cluster_id=int(value["cluster_id"]),
+                attempt=str(value["attempt"]),
+                start=Tso(int(value["start"])),
+                planned_end=Tso(int(value["planned_end"])),
+                end=Tso(int(value["end"])),
+                fence=Tso(int(value["fence"])),
+                previous=str(value["previous"]),
+                pumps=tuple(PumpEntry.from_dict(each) for each in value["pumps"]),
+                segments=tuple(SegmentEntry.from_dict(each) for each in value["segments"]),
+                duplicates=tuple(Duplicate.from_dict(each) for each in value["duplicates"]),
+                ddl=None if value["ddl"] is None else DdlEntry.from_dict(value["ddl"]),
+                declared=tuple(Declaration.from_dict(each) for each in value["declared"]),
+                accepted=tuple(AcceptedCommit.from_dict(each) for each in value["accepted"]),
+                binlog_skipped=None if value["binlog_skipped"] is None else bool(value["binlog_skipped"]),
+                sha256=sha256(data),
+            )
+
+        manifest = parse(key, data, KIND, read)
+        if manifest.key != key:
+            raise _broken(key, f"holds the window that begins at {manifest.start}", "name")
+        if not manifest.start < manifest.end <= manifest.planned_end < manifest.fence:
+            raise _broken(key, "has bounds that are not start < end <= planned end < fence", "bounds")
+        return manifest
+
+
+def check_link(manifest: Manifest, *, cluster_id: int, end: Tso, digest: str) -> None:
+    """BadManifest unless the manifest continues an archive that ends at ``end`` with an object of that digest."""
+    if manifest.cluster_id != cluster_id:
+        raise _broken(manifest.key, f"belongs to cluster {manifest.cluster_id}, not {cluster_id}", "cluster")
+    if manifest.start != end:
+        kind = "gap" if manifest.start > end else "overlap"
+        raise _broken(manifest.key, f"begins at {manifest.start}, the one before ends at {end}: a {kind}", kind)
+    if manifest.previous != digest:
+        raise _broken(
+            manifest.key, f"does not chain: it was written after {manifest.previous}, before it lies {digest}", "chain"
+        )
+
+
+def check_chain(manifests: Iterable[Manifest], *, cluster_id: int, start: Tso, digest: str) -> None:
+    """BadManifest unless the manifests chain from genesis (``start``, ``digest``) without gap or overlap."""
+    end = start
+    for manifest in manifests:
+        check_link(manifest, cluster_id=cluster_id, end=end, digest=digest)
+        end, digest = manifest.end, manifest.sha256
+
+
+def _broken(key: str, what: str, reason: str) -> BadManifest:
+    return BadManifest(
+        f"{key} {what}",
+        hint=LISTS_ALL,
+        path=key,
+        offset=0,
+        reason=reason,
+    )

@@ -1,0 +1,560 @@
+"""One Pump's part of one window: its stream from the window's start to above its end, into segments of its own.
+
+Nothing that is written here is visible before a manifest names it, so a killed task leaves only orphans.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pumphouse.archive import layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.content import content_digest, parse_binlog
+from pumphouse.archive.coverage import GONE, Action, incarnation_of, judge, registry_digest
+from pumphouse.archive.duplicates import digest_of
+from pumphouse.archive.manifest import Declaration, LastBinlog, SegmentEntry
+from pumphouse.archive.pull import LATE, ORPHAN, Frame, Puller, open_puller
+from pumphouse.archive.report import NodeReport, Pending, Plan, Progress, ProgressSink, Target, silent
+from pumphouse.archive.segment import SegmentWriter
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import PositionCollected, PumpUnavailable, WindowHeld
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso, show
+from pumphouse.proto.pumphouse_pb2 import StatusResponse
+from pumphouse.registry.base import Cluster
+from pumphouse.settings import Settings
+
+_FIRST_BINLOG_S = 15.0
+_MAX_SAMPLES = 32
+
+
+def pull_node(
+    archive: Archive,
+    cluster: Cluster,
+    plan: dict[str, Any],
+    node_id: str,
+    settings: Settings,
+    progress: ProgressSink = silent,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+) -> dict[str, Any]:
+    """Pull one Pump of a plan; a `NodeReport` as JSON.
+
+    Waits up to ``archive.pull_timeout_s`` while the Pump is away or a prewrite holds it, then reports how far it came,
+    or raises WindowHeld where that is nowhere. PositionCollected when the Pump has collected what is needed.
+    """
+    planned = Plan.from_dict(plan)
+    target = planned.pumps[node_id]
+    if target.action is not Action.PULL:
+        return _unpulled(cluster, planned, target).to_dict()
+    return _NodePull(archive, cluster, planned, target, settings, progress, clock).run().to_dict()
+
+
+def _way_out(holder: dict[str, Any]) -> str:
+    start_ts = int(holder.get("start_ts") or 0)
+    if start_ts:
+        return f"start the writer's resolver; last way out: pumphouse pump settle {start_ts} --rolled-back --reason …"
+    return "start that Pump if it is down, else try again; docs/operations.md, 'When a window is held'"
+
+
+def _unpulled(cluster: Cluster, plan: Plan, target: Target) -> NodeReport:
+    """A Pump from which nothing can come: drained, or given up."""
+    status = cluster.node(NodeKind.PUMP, target.node_id)
+    seen_offline = status is not None and status.extra is None and status.state is NodeState.OFFLINE
+    return NodeReport(
+        node_id=target.node_id,
+        action=target.action,
+        reached=plan.end,
+        incarnation=target.incarnation,
+        start_count=target.start_count,
+        state=target.state,
+        registry=target.registry or (registry_digest(status) if status is not None and seen_offline else ""),
+        batch=status is None or status.extra is not None,
+        last=target.last,
+        declared=target.declared if target.action is Action.LOST else None,
+        replaced=target.replaced,
+    )
+
+
+class _NodePull:
+    """The state of one pull."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        cluster: Cluster,
+        plan: Plan,
+        target: Target,
+        settings: Settings,
+        progress: ProgressSink,
+        clock: Clock,
+    ) -> None:
+        self._archive = archive
+        self._cluster = cluster
+        self._plan = plan
+        self._target = target
+        self._settings = settings
+        self._progress = progress
+        self._clock = clock
+        self._genesis = archive.genesis().ts
+        self._deadline = clock.monotonic() + settings.archive.pull_timeout_s
+        self._begin()
+
+    def _begin(self) -> None:
+        """Everything that one pull gathers."""
+        self._position = self._plan.start
+        self._rows = 0
+        self._bytes = 0
+        self._tail_from = Tso(0)
+        self._pending: dict[tuple[int, int], Pending] = {}
+        self._samples: list[LastBinlog] = []
+        self._seen: Frame | None = None
+        self._waiting_for = ""
+        self._hole_used = False
+
+    def run(self) -> NodeReport:
+        """Pull, and where the Pump is closing, find out whether it is drained."""
+        try:
+            try:
+                return self._pull()
+            except _MissedError:
+                # A stream does not go back for what comes below its position: only another one brings it.
+                self._deadline = self._clock.monotonic() + self._settings.archive.pull_timeout_s
+                self._begin()
+                return self._pull()
+        except _MissedError as missed:
+            commit = missed.commit
+            self._waiting_for = (
+                f"its {commit.kind} commit {show(commit.commit_ts)} of the transaction that began at "
+                f"{show(commit.start_ts)} came while it was pulled"
+            )
+            holder = {**self._holder(), "start_ts": int(commit.start_ts), "commit_ts": int(commit.commit_ts)}
+            raise WindowHeld(
+                f"Pump {self._target.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
+                hint="run the snapshot again: it brings it",
+                holders=[holder],
+                node_id=self._target.node_id,
+            ) from None
+        except _DrainedError:
+            # It went offline, as it may once it is drained: nothing of it lies in this window.
+            gone = replace(self._target, action=Action.DRAINED, declared=None)
+            return replace(_unpulled(self._cluster, self._plan, gone), state=self._state_now())
+        except _TimeUpError:
+            raise WindowHeld(
+                f"Pump {self._target.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
+                hint=_way_out(self._holder()),
+                holders=[self._holder()],
+                node_id=self._target.node_id,
+            ) from None
+
+    def _pull(self) -> NodeReport:
+        status = self._registered()
+        batch = status.extra is not None and status.extra.batch
+        attempt = layout.attempt_id()
+        plan, target = self._plan, self._target
+        with SegmentWriter(
+            self._archive.store,
+            lambda number: layout.segment_key(plan.start, plan.end, target.node_id, attempt, number),
+            target.node_id,
+            part_bytes=self._settings.archive.part_bytes,
+        ) as writer:
+            lost = not self._fetch(writer)
+            segments = () if lost else tuple(writer.finish())
+        if lost:
+            return _unpulled(self._cluster, plan, replace(target, action=Action.LOST))
+        reached = Tso(min(self._position, plan.end))
+        drained_to = self._drain(reached) if status.state is NodeState.CLOSING else Tso(0)
+        below = self._pending_below(reached, segments)
+        seen = self._seen
+        if seen is None:
+            raise _TimeUpError
+        return NodeReport(
+            node_id=target.node_id,
+            action=Action.PULL,
+            reached=reached,
+            incarnation=seen.incarnation,
+            start_count=seen.start_count,
+            state=str(status.state),
+            sync_log=seen.sync_log,
+            batch=batch,
+            drained=self._proved_before(),
+            segments=segments,
+            drained_to=drained_to,
+            tail_from=self._tail_from,
+            last=None if self._hole_used else target.last,
+            seen=tuple(self._samples),
+            pending=(*self._pending.values(), *below),
+            declared=target.declared if self._hole_used else None,
+            replaced=target.replaced,
+        )
+
+    # -- the window ---------------------------------------------------------------------------------------------
+
+    def _fetch(self, writer: SegmentWriter) -> bool:
+        """Pull to above the window's end or to the byte budget. False: the Pump is away and was declared lost."""
+        budget = self._settings.archive.task_budget_bytes
+        self._prove_go_pump()
+        try:
+            for frame in self._stream(self._plan.end):
+                self._take(frame, writer)
+                if self._bytes >= budget:
+                    break
+        except _TimeUpError:
+            if self._position > self._plan.start:
+                return True  # what came is complete up to there: a shorter window
+            if self._hole() is not None:
+                self._hole_used = True
+                return False
+            raise
+        return True
+
+    def _hole(self) -> Declaration | None:
+        """The declared loss that covers the whole of this window, where there is one."""
+        declared = self._target.declared
+        return declared if declared is not None and self._plan.end <= declared.to_ts else None
+
+    def _take(self, frame: Frame, writer: SegmentWriter | None = None, *, reached: Tso | None = None) -> None:
+        """Write the real binlogs of the window; note what lies above it and what is late or orphan.
+
+        With ``reached`` the window is full up to there already: everything real is above it.
+        """
+        self._position = Tso(max(self._position, frame.complete_to))
+        batch = frame.batch
+        if batch is not None and batch.num_rows:
+            commit_ts = batch.column("commit_ts").to_numpy()
+            if frame.last is not None and reached is None:
+                self._sample(batch, commit_ts)
+            start_ts = batch.column("start_ts").to_numpy()
+            flag = batch.column("flag").to_numpy()
+            real = commit_ts != start_ts
+            inside = real & (commit_ts <= (self._plan.end if reached is None else reached))
+            above = commit_ts[real & ~inside]
+            if above.size and not self._tail_from:
+                self._tail_from = Tso(int(above[0]))
+            for row in np.flatnonzero(inside & (flag != 0)):
+                self._note(batch, int(row), int(flag[row]))
+            keep = inside & (flag != ORPHAN)
+            if writer is not None and keep.any():
+                wanted = batch if keep.all() else batch.filter(pa.array(keep))
+                writer.add(_with_queries(wanted))
+                self._rows += wanted.num_rows
+                self._bytes += wanted.column("payload").nbytes
+        self._show()
+
+    def _sample(self, batch: pa.RecordBatch, commit_ts: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Keep what can prove a Go Pump's continuity, wherever in its stream the window will end."""
+        inside = int(np.count_nonzero(commit_ts <= self._plan.end))
+        for row in sorted({0, inside - 1}) if inside else ():
+            sha256 = hashlib.sha256(batch.column("payload")[row].as_buffer()).hexdigest()
+            self._samples.append(LastBinlog(commit_ts=Tso(int(commit_ts[row])), sha256=sha256))
+        if len(self._samples) > _MAX_SAMPLES:
+            self._samples = [*self._samples[:-1:2], self._samples[-1]]
+
+    def _note(self, batch: pa.RecordBatch, row: int, flag: int) -> None:
+        start_ts, commit_ts = batch.column("start_ts")[row].as_py(), batch.column("commit_ts")[row].as_py()
+        late = flag == LATE
+        self._pending[start_ts, commit_ts] = Pending(
+            kind="late" if late else "orphan",
+            start_ts=Tso(start_ts),
+            commit_ts=Tso(commit_ts),
+            digest=content_digest(batch.column("payload")[row].as_py()) if late else "",
+        )
+
+    def _pending_below(self, reached: Tso, segments: Sequence[SegmentEntry]) -> list[Pending]:
+        """Late and orphan commits that are in no frame of this pull: they came when the stream had passed them.
+
+        Read when the last frame is there. Those at or below genesis are no part of the archive.
+        """
+        while True:
+            puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+            try:
+                status = puller.status()
+                found = [] if status is None else [*_pending(puller, status, self._genesis, self._plan.start)]
+            except PumpUnavailable as error:
+                self._away(str(error))
+                continue
+            finally:
+                puller.close()
+            if status is not None:
+                found.extend(self._missed(status, reached, segments))
+            return found
+
+    def _missed(self, status: StatusResponse, reached: Tso, segments: Sequence[SegmentEntry]) -> Iterator[Pending]:
+        """Those above the window's start; _MissedError where there is a payload to bring."""
+        for kind, commits in (("late", status.late), ("orphan", status.orphans)):
+            for each in commits:
+                key = (int(each.start_ts), int(each.commit_ts))
+                if each.commit_ts <= self._plan.start or key in self._pending:
+                    continue
+                if each.commit_ts > reached:
+                    # The next window brings it.
+                    if each.commit_ts <= self._position and not each.accepted and not self._tail_from:
+                        self._tail_from = Tso(each.commit_ts)
+                    continue
+                commit = Pending(kind=kind, start_ts=Tso(key[0]), commit_ts=Tso(key[1]), digest="")
+                if kind == "orphan":
+                    if not each.accepted:
+                        yield commit
+                # One that was accepted comes like any other, if it came in time.
+                elif not each.accepted or not digest_of(self._archive.store, segments, *map(Tso, key)):
+                    raise _MissedError(commit)
+
+    # -- a closing Pump -----------------------------------------------------------------------------------------
+
+    def _drain(self, reached: Tso) -> Tso:
+        """Pull past two fresh timestamps; returns the second, 0 where the Pump has more than this window takes.
+
+        The state was read before F2 is taken: every prewrite that this Pump took is older than F2, so past F2 each
+        has its outcome, and past F3 each outcome is in the stream.
+
+        The Pump goes offline as soon as the checkpoint has passed its last position. So no window is published that
+        may reach it without the proof: WindowHeld. It does not where something real, or a prewrite without an outcome,
+        lies above: the last position comes after those.
+        """
+        self._deadline = self._clock.monotonic() + self._settings.archive.pull_timeout_s
+        first = self._seen
+        fence = Tso(0)
+        try:
+            for _turn in range(2):
+                fence = self._cluster.tso()
+                for frame in self._stream(fence):
+                    self._take(frame, reached=reached)
+                    if self._tail_from:
+                        return Tso(0)
+        except _TimeUpError:
+            if self._seen is not None and self._seen.blocked_by:
+                return Tso(0)
+            if self._proved_before() and not self._rows:
+                return Tso(0)
+            self._waiting_for = f"it is closing and has not shown that it is drained: {self._waiting_for}"
+            raise
+        if first is None or self._seen is None or first.start_count != self._seen.start_count:
+            self._waiting_for = "it was started again while it was asked whether it is drained"
+            raise _TimeUpError
+        return fence
+
+    def _proved_before(self) -> bool:
+        """Whether the last manifest says that this very start of the Pump is drained."""
+        return self._target.drained and self._seen is not None and self._seen.start_count == self._target.start_count
+
+    # -- the stream ---------------------------------------------------------------------------------------------
+
+    def _stream(self, to: Tso) -> Iterator[Frame]:
+        """Frames until the position is above ``to``; connects again while there is time, then _TimeUpError."""
+        while self._position <= to:
+            puller: Puller | None = None
+            try:
+                puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+                for frame in puller.frames(self._position):
+                    self._check_identity(frame)
+                    self._waiting_for = _why(frame, to)
+                    yield frame
+                    if self._position > to:
+                        return
+                    self._check_time()
+            except PumpUnavailable as error:
+                self._away(str(error))
+            except PositionCollected as error:
+                if self._hole() is None or error.gc_point is None:
+                    error.hint = (
+                        "the Pump's GC went past the archive; what is missing can only be given up: "
+                        f"pumphouse archive declare-lost {self._target.node_id} --reason …"
+                    )
+                    raise
+                self._hole_used = True
+                self._position = Tso(max(self._position, int(error.gc_point)))
+                if self._position > self._plan.end and not self._tail_from:
+                    self._tail_from = self._position  # what lay between is not known: this proves no drain
+            finally:
+                if puller is not None:
+                    puller.close()
+
+    def _away(self, why: str, *, answers: bool = False) -> None:
+        """Wait a little for a Pump that does not answer, or that answers without what is needed."""
+        status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
+        self._waiting_for = why if answers else f"it does not answer, the registry says {self._state_now()}: {why}"
+        if (status is None or status.state is NodeState.OFFLINE) and not self._rows and self._is_drained(status):
+            raise _DrainedError
+        self._show(silent_at="" if status is None or answers else status.host)
+        self._check_time()
+        self._clock.sleep(self._settings.archive.poll_interval_s)
+
+    def _state_now(self) -> str:
+        status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
+        return GONE if status is None else str(status.state)
+
+    def _is_drained(self, status: NodeStatus | None) -> bool:
+        """Whether the last manifest lets this Pump be offline."""
+        last, node_id = self._archive.last(), self._target.node_id
+        before = next(
+            (e for e in (self._archive.genesis() if last is None else last).pumps if e.node_id == node_id), None
+        )
+        return judge(status, before, (), self._plan.start).action is Action.DRAINED
+
+    def _check_identity(self, frame: Frame) -> None:
+        node_id, target = self._target.node_id, self._target
+        if frame.incarnation != target.incarnation:
+            raise WindowHeld(
+                f"Pump {node_id} came back as another incarnation ({frame.incarnation}) while it was pulled",
+                hint="run the snapshot again: it says what to do",
+                holders=[{"node_id": node_id, "why": "another incarnation", "start_ts": 0}],
+                node_id=node_id,
+            )
+        if self._seen is None and target.needed:
+            self._need_hole("it came back as another incarnation")
+        self._seen = frame
+
+    def _need_hole(self, why: str) -> None:
+        """Use the declared loss; WindowHeld where it does not cover this window."""
+        if self._hole() is None:
+            raise WindowHeld(
+                f"Pump {self._target.node_id}: {why}, and no declared loss covers the window",
+                hint="run the snapshot again: it says what to do",
+                holders=[{"node_id": self._target.node_id, "why": why, "start_ts": 0}],
+                node_id=self._target.node_id,
+            )
+        self._hole_used = True
+
+    def _prove_go_pump(self) -> None:
+        """A Go Pump has no incarnation: the last binlog pulled from it must come again."""
+        last = self._target.last
+        if last is None:
+            return
+        while True:
+            puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+            why, answers = "it answers and does not bring the last binlog pulled from it again", True
+            try:
+                found = puller.first_after(Tso(last.commit_ts - 1), _FIRST_BINLOG_S)
+            except PumpUnavailable as error:
+                found, why, answers = None, str(error), False
+            finally:
+                puller.close()
+            if found is not None:
+                break
+            try:
+                self._away(why, answers=answers)
+            except _TimeUpError:
+                if self._hole() is not None:
+                    self._hole_used = True
+                    return
+                raise WindowHeld(
+                    f"Go Pump {self._target.node_id} holds the window after {show(self._plan.start)}: "
+                    f"{self._waiting_for}",
+                    hint=_way_out(self._holder()),
+                    holders=[self._holder()],
+                    node_id=self._target.node_id,
+                ) from None
+        if LastBinlog(commit_ts=found[0], sha256=hashlib.sha256(found[1]).hexdigest()) == last:
+            return
+        if self._hole() is not None:
+            self._hole_used = True
+            return
+        why = f"it no longer has the last binlog pulled from it ({show(last.commit_ts)})"
+        raise WindowHeld(
+            f"Go Pump {self._target.node_id}: {why}; its data was lost or its GC went past the archive",
+            hint=f"pumphouse archive declare-lost {self._target.node_id} --reason …",
+            holders=[{"node_id": self._target.node_id, "why": why, "start_ts": 0}],
+            node_id=self._target.node_id,
+        )
+
+    def _registered(self) -> NodeStatus:
+        status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
+        if status is None:
+            self._waiting_for = "it is gone from the registry"
+            raise WindowHeld(
+                f"Pump {self._target.node_id} left the registry while the window was fetched",
+                holders=[self._holder()],
+                node_id=self._target.node_id,
+            )
+        if status.extra is not None and incarnation_of(status) != self._target.incarnation:
+            self._waiting_for = "it came back as another incarnation"
+        return status
+
+    def _check_time(self) -> None:
+        if self._clock.monotonic() >= self._deadline:
+            raise _TimeUpError
+
+    def _holder(self) -> dict[str, Any]:
+        seen = self._seen
+        return {
+            "node_id": self._target.node_id,
+            "why": self._waiting_for or "it sent nothing",
+            "start_ts": 0 if seen is None else int(seen.blocked_by),
+            "reached": int(self._position),
+        }
+
+    def _show(self, silent_at: str = "") -> None:
+        self._progress(
+            Progress(
+                node_id=self._target.node_id,
+                start=self._plan.start,
+                end=self._plan.end,
+                reached=Tso(min(self._position, self._plan.end)),
+                rows=self._rows,
+                payload_bytes=self._bytes,
+                waiting_for=self._waiting_for,
+                silent_at=silent_at,
+            )
+        )
+
+
+class _TimeUpError(Exception):
+    """pull_timeout_s is over."""
+
+
+class _MissedError(Exception):
+    """A late commit of the window that no frame brought."""
+
+    def __init__(self, commit: Pending) -> None:
+        super().__init__(commit)
+        self.commit = commit
+
+
+class _DrainedError(Exception):
+    """The Pump went offline and is known as drained."""
+
+
+def _pending(puller: Puller, status: StatusResponse, genesis: Tso, start: Tso) -> Iterator[Pending]:
+    """Those that the archive has passed, in (genesis, start]."""
+    for kind, commits in (("late", status.late), ("orphan", status.orphans)):
+        for each in commits:
+            if each.accepted or not genesis < each.commit_ts <= start:
+                continue
+            digest = ""
+            if kind == "late":
+                # Below the Pump's GC point nothing can be compared: then it is accepted by name or not at all.
+                with suppress(PositionCollected):
+                    found = puller.first_after(Tso(each.commit_ts - 1), _FIRST_BINLOG_S)
+                    digest = content_digest(found[1]) if found and found[0] == each.commit_ts else ""
+            yield Pending(kind=kind, start_ts=Tso(each.start_ts), commit_ts=Tso(each.commit_ts), digest=digest)
+
+
+def _why(frame: Frame, to: Tso) -> str:
+    if frame.complete_to > to:
+        return ""
+    if frame.blocked_by and frame.blocked_by <= to:
+        return (
+            f"its watermark is {show(frame.complete_to)}; the transaction that began at {show(frame.blocked_by)} "
+            "has no outcome"
+        )
+    if frame.batch is None:
+        return f"its watermark is {show(frame.complete_to)}"
+    return ""
+
+
+def _with_queries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Add ddl_query, from the payloads of DDL binlogs alone."""
+    ddl = np.flatnonzero(batch.column("ddl_job_id").to_numpy() > 0)
+    if not ddl.size:
+        return batch
+    queries: list[bytes | None] = [None] * batch.num_rows
+    for row in ddl:
+        queries[row] = parse_binlog(batch.column("payload")[int(row)].as_py()).ddl_query
+    return batch.append_column("ddl_query", pa.array(queries, pa.large_binary()))

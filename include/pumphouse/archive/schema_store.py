@@ -1,0 +1,307 @@
+"""The schema timeline at rest: ``schema/<ts>.json`` in the archive (docs/formats.md, "Schema").
+
+An object holds every DDL job up to its ts, whole (``base`` null) or as the jobs that came after another object. A new
+one is written only where a window brought DDL, and every sixteenth is whole, so no reader folds a long chain and no
+run writes all of history again. Objects are made from manifests alone: two runs at one archive end make the same
+bytes, and a lost object is made again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.ddl import ArchivedJob, read_jobs
+from pumphouse.archive.document import dump, parse, sha256
+from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.layout import SCHEMA
+from pumphouse.archive.manifest import Manifest
+from pumphouse.errors import BadManifest, ConfigError, HistoryUnavailable, ObjectExists, ObjectNotFound
+from pumphouse.model.binlog import SchemaState
+from pumphouse.model.table import Job, JobState
+from pumphouse.model.tso import Tso, name20, show
+from pumphouse.schema.timeline import TimedJob, Timeline, genesis_jobs
+
+KIND = "schema"
+WHOLE_EVERY = 16
+REMEDY = "delete the objects under schema/, they are made again from the windows"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """One object: the jobs up to ``upto`` that its base does not hold. ``depth`` 0 = whole.
+
+    ``genesis`` and ``window`` are digests of what it was made from: genesis, and the manifest that ends at ``upto``
+    (genesis again where none does); ``window`` is '' in an object of version 1.
+    """
+
+    upto: Tso
+    genesis: str
+    window: str
+    base: Tso | None
+    base_sha256: str
+    depth: int
+    jobs: tuple[TimedJob, ...]
+    sha256: str = ""
+
+    def to_json(self) -> bytes:
+        """Bytes as stored."""
+        return dump(
+            KIND,
+            {
+                "upto": int(self.upto),
+                "genesis_sha256": self.genesis,
+                "window_sha256": self.window,
+                "base": None if self.base is None else int(self.base),
+                "base_sha256": self.base_sha256,
+                "depth": self.depth,
+                "jobs": [job.to_dict() for job in self.jobs],
+            },
+        )
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes) -> StoredSchema:
+        """Read a stored object; BadManifest."""
+
+        def read(value: dict[str, Any]) -> StoredSchema:
+            return cls(
+                upto=Tso(int(value["upto"])),
+                genesis=str(value["genesis_sha256"]),
+                window="" if value["format_version"] == 1 else str(value["window_sha256"]),
+                base=None if value["base"] is None else Tso(int(value["base"])),
+                base_sha256=str(value["base_sha256"]),
+                depth=int(value["depth"]),
+                jobs=tuple(TimedJob.from_dict(job) for job in value["jobs"]),
+                sha256=sha256(data),
+            )
+
+        schema = parse(key, data, KIND, read, remedy=REMEDY)
+        if schema_key(schema.upto) != key:
+            raise BadManifest(f"{key} holds the schema up to {schema.upto}", hint=REMEDY, path=key, reason="name")
+        return schema
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A timeline and what it was folded from: the ``stored`` object it begins with, the ``jobs`` that came after."""
+
+    timeline: Timeline
+    stored: StoredSchema | None
+    jobs: tuple[TimedJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A timeline and how it came about: ``jobs`` new ones were folded, ``key`` was written ('' = nothing new)."""
+
+    timeline: Timeline
+    upto: Tso
+    jobs: int
+    key: str
+
+
+def rebuild_schema(archive: Archive, upto: Tso | None = None) -> Timeline:
+    """Timeline of the archive up to ``upto`` (None = its end), and the schema/ objects brought up to date."""
+    return rebuild(archive, upto).timeline
+
+
+def pending_jobs(archive: Archive, upto: Tso | None = None) -> int:
+    """How many DDL jobs a rebuild would have to fold; 0 = it needs no Spark session."""
+    at, windows, end = _seen(archive, upto)
+    after = archive.genesis().ts if at is None else at
+    return len(list(timed_jobs(archive.jobs(windows, after, end)))) + (at is None)
+
+
+def rebuild(archive: Archive, upto: Tso | None = None, *, store: bool = True) -> Rebuilt:
+    """`rebuild_schema` with what it did. ``store=False`` writes nothing.
+
+    Raises:
+        ConfigError: the archive does not cover ``upto``.
+        HistoryUnavailable: a job of genesis may belong to a window that is not in the archive yet; run again.
+        UnknownDdl, SchemaError: the jobs make no schema.
+    """
+    at, windows, end = _seen(archive, upto)
+    folded = fold_schema(archive, windows, at, end)
+    # Only at a window's end is a name's content the same for every writer, whatever came after.
+    ends_window = end == archive.genesis().ts or any(each.end == end for each in windows)
+    if not store or (folded.stored is not None and not folded.jobs) or not ends_window:
+        return Rebuilt(folded.timeline, end, len(folded.jobs), "")
+    schema = _object(archive.genesis(), windows, folded, end)
+    return Rebuilt(folded.timeline, end, len(folded.jobs), _put(archive, schema))
+
+
+def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso | None = None) -> Folded:
+    """Fold what is stored at ``at`` (None = nothing is) and the jobs of these windows, which begin there or earlier.
+
+    ``upto`` None = the end of the windows. Nothing else is read: neither a later window nor another stored object.
+    """
+    genesis = archive.genesis()
+    end = windows[-1].end if windows else genesis.ts
+    if at is not None and at > end:
+        raise BadManifest(
+            f"{schema_key(at)} was made from windows that are not there: the archive ends at {show(end)}",
+            hint="put the newest windows back; pumphouse archive verify says what is there",
+            path=schema_key(at),
+            reason="end",
+        )
+    upto = end if upto is None else upto
+    if at is None:
+        jobs = [job for each in jobs_at_genesis(archive, windows) if (job := each.parsed()) is not None]
+        stored, timeline, after = None, _from_genesis(jobs, genesis.ts, end), genesis.ts
+    else:
+        stored, timeline = _read(archive, at, _window_digest(genesis, windows, at))
+        after = at
+    fresh = tuple(timed_jobs(archive.jobs(windows, after, upto)))
+    return Folded(timeline.fold(fresh), stored, fresh)
+
+
+def newest_schema(archive: Archive, upto: Tso | None = None) -> Tso | None:
+    """Ts of the newest stored schema at or below ``upto`` (None = of all); None when there is none."""
+    newest = None
+    for each in archive.store.list(SCHEMA):
+        found = re.fullmatch(rf"{SCHEMA}(\d{{20}})\.json", each.key)
+        if found and (upto is None or int(found.group(1)) <= upto):
+            newest = Tso(int(found.group(1)))
+    return newest
+
+
+def schema_key(upto: Tso) -> str:
+    """Name of the object whose jobs end at ``upto``."""
+    return f"{SCHEMA}{name20(upto)}.json"
+
+
+def _put(archive: Archive, schema: StoredSchema) -> str:
+    key = schema_key(schema.upto)
+    try:
+        archive.store.put_if_absent(key, schema.to_json())
+    except ObjectExists:
+        # Another run, or our own retried put: what is there says the same, or its digest would not have been made.
+        found = StoredSchema.from_json(key, archive.store.get(key))
+        _check_genesis(key, found, schema.genesis)
+        _check_window(key, found, schema.window)
+    return key
+
+
+def _object(genesis: Genesis, windows: Sequence[Manifest], folded: Folded, upto: Tso) -> StoredSchema:
+    """What is stored of a fold: every job now and then, else those that came after the object before."""
+    before = folded.stored
+    whole = before is None or before.depth + 1 >= WHOLE_EVERY
+    return StoredSchema(
+        upto=upto,
+        genesis=genesis.sha256,
+        window=_window_digest(genesis, windows, upto),
+        base=None if whole or before is None else before.upto,
+        base_sha256="" if whole or before is None else before.sha256,
+        depth=0 if whole or before is None else before.depth + 1,
+        jobs=folded.timeline.jobs if whole else folded.jobs,
+    )
+
+
+def _window_digest(genesis: Genesis, windows: Sequence[Manifest], ts: Tso) -> str:
+    """Digest of the manifest that ends at ``ts`` (of genesis where that is its ts), as these windows chain to it."""
+    if ts == genesis.ts:
+        return genesis.sha256
+    if windows and windows[0].start == ts:
+        return windows[0].previous
+    return next((each.sha256 for each in windows if each.end == ts), "no window ends there")
+
+
+def _read(archive: Archive, upto: Tso, window: str) -> tuple[StoredSchema, Timeline]:
+    """The schema stored at ``upto``, made from the window of that digest, with its timeline."""
+    at: Tso | None = upto
+    chain: list[StoredSchema] = []
+    digest = ""
+    while at is not None:
+        key = schema_key(at)
+        try:
+            found = StoredSchema.from_json(key, archive.store.get(key))
+        except ObjectNotFound as error:
+            raise BadManifest(
+                f"{key} is missing, another schema builds on it", hint=REMEDY, path=key, reason="missing"
+            ) from error
+        _check_genesis(key, found, archive.genesis().sha256)
+        if not chain:  # those that it builds on are bound by their digests
+            _check_window(key, found, window)
+        if digest and found.sha256 != digest:
+            raise BadManifest(f"{key} is not what the next schema builds on", hint=REMEDY, path=key, reason="sha256")
+        chain.append(found)
+        at, digest = found.base, found.base_sha256
+    timeline = Timeline.empty()
+    for found in reversed(chain):
+        timeline = timeline.fold(found.jobs)
+    return chain[0], timeline
+
+
+def _check_genesis(key: str, found: StoredSchema, genesis: str) -> None:
+    if found.genesis != genesis:
+        raise BadManifest(f"{key} was made from another genesis", hint=REMEDY, path=key, reason="genesis")
+
+
+def _check_window(key: str, found: StoredSchema, window: str) -> None:
+    if found.window and found.window != window:
+        raise BadManifest(f"{key} was made from another window", hint=REMEDY, path=key, reason="window")
+
+
+def _seen(archive: Archive, upto: Tso | None) -> tuple[Tso | None, list[Manifest], Tso]:
+    """Newest stored schema at or below ``upto``, the windows from there on, and ``upto`` (None = where they end)."""
+    genesis = archive.genesis()
+    at = newest_schema(archive, upto)
+    windows = archive.chain(genesis.ts if at is None else at)
+    end = windows[-1].end if windows else genesis.ts
+    if upto is not None and not genesis.ts <= upto <= end:
+        raise ConfigError(
+            f"the archive covers {show(genesis.ts)} to {show(end)}, asked for {show(upto)}", hint="pumphouse archive ls"
+        )
+    return at, windows, end if upto is None else upto
+
+
+def jobs_at_genesis(archive: Archive, windows: Sequence[Manifest]) -> list[ArchivedJob]:
+    """Jobs that make the schema at genesis, by schema version; their commit ts is not known and is 0.
+
+    A job that a window (of ``windows``, from genesis on) brings as well is left out: it is folded once, at its
+    window's commit ts. Only jobs that finished after genesis can be such, and a job's FinishedTS lies behind the commit
+    ts of its binlog.
+    """
+    genesis = archive.genesis()
+    end = windows[-1].end if windows else genesis.ts
+    jobs = read_jobs(archive.store, genesis.ddl)
+    finished = {each.job_id: job.finished_ts for each in jobs if (job := each.parsed()) is not None}
+    # A source that does not say when a job finished leaves all its jobs in doubt.
+    doubtful = [ts or end for ts in finished.values() if ts > genesis.ts or not ts]
+    if doubtful:
+        upto = Tso(min(max(doubtful), end))
+        brought = {each.job_id for each in archive.jobs(windows, genesis.ts, upto) if each.job is not None}
+        jobs = [each for each in jobs if each.job_id not in brought]
+    return jobs
+
+
+def _from_genesis(jobs: Iterable[Job], genesis_ts: Tso, end: Tso) -> Timeline:
+    known = list(jobs)
+    for job in known:
+        # Its binlog may have committed just before genesis or just after: the windows up to its end will tell.
+        if job.done and job.finished_ts > max(end, genesis_ts):
+            raise HistoryUnavailable(
+                f"DDL job {job.id} was running at genesis; it is placed when the archive has passed "
+                f"{show(job.finished_ts)}, it ends at {show(end)}",
+                hint="pumphouse snapshot",
+                job_id=job.id,
+            )
+    return Timeline.empty().fold(genesis_jobs(known, genesis_ts))
+
+
+def timed_jobs(archived: Iterable[ArchivedJob]) -> Iterable[TimedJob]:
+    """Jobs that change the schema, at their binlogs' commit ts. A binlog of an intermediate state has none yet."""
+    for each in archived:
+        job = each.parsed()
+        if job is not None and _final(each, job):
+            yield TimedJob(each.commit_ts, job)
+
+
+def _final(archived: ArchivedJob, job: Job) -> bool:
+    """DROP COLUMN logs a binlog in delete-only as well; the same job comes with both."""
+    if job.state not in (JobState.DONE, JobState.SYNCED):
+        return False
+    return not (archived.schema_state == SchemaState.DELETE_ONLY and job.schema_state != SchemaState.DELETE_ONLY)

@@ -1,0 +1,74 @@
+"""Late and orphan commits of a window: taken by themselves where another Pump proves them, else by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.declare import accepted_commits
+from pumphouse.archive.duplicates import digest_of
+from pumphouse.archive.manifest import AcceptedCommit, SegmentEntry
+from pumphouse.archive.report import NodeReport, Pending
+from pumphouse.model.tso import Tso, show
+
+
+def settle_pending(
+    archive: Archive, reports: Sequence[NodeReport], segments: Sequence[SegmentEntry], start: Tso, end: Tso
+) -> tuple[tuple[AcceptedCommit, ...], list[dict[str, Any]]]:
+    """What is taken, and who holds the window.
+
+    A late or orphan commit is taken when another Pump's segments have the same (start, commit), with equal content
+    where this Pump has one; in this window, or in the one that its commit ts belongs to when that is archived already.
+    """
+    taken: list[AcceptedCommit] = []
+    holders: list[dict[str, Any]] = []
+    pending = [(report.node_id, each) for report in reports for each in report.pending if each.commit_ts <= end]
+    if not pending:
+        return (), []
+    by_name = {(each.node_id, each.start_ts, each.commit_ts): each for each in accepted_commits(archive)}
+    for node_id, each in pending:
+        named = by_name.get((node_id, each.start_ts, each.commit_ts))
+        if named is not None:
+            taken.append(named)
+            continue
+        other = _elsewhere(archive, node_id, each, segments if each.commit_ts > start else None)
+        if other is not None:
+            taken.append(
+                AcceptedCommit(
+                    node_id=node_id,
+                    start_ts=each.start_ts,
+                    commit_ts=each.commit_ts,
+                    kind=each.kind,
+                    reason=f"{other} has the whole transaction",
+                    who=AcceptedCommit.ARCHIVE,
+                )
+            )
+            continue
+        holders.append(
+            {
+                "node_id": node_id,
+                "why": f"{each.kind} commit {show(each.commit_ts)} of the transaction that began at "
+                f"{show(each.start_ts)}: "
+                f"pumphouse archive accept {node_id} {each.start_ts} {each.commit_ts} --reason …",
+                "start_ts": int(each.start_ts),
+                "commit_ts": int(each.commit_ts),
+            }
+        )
+    return tuple(taken), holders
+
+
+def _elsewhere(archive: Archive, node_id: str, commit: Pending, segments: Sequence[SegmentEntry] | None) -> str | None:
+    """A Pump that has the same transaction in the archive."""
+    if segments is None:
+        if commit.commit_ts <= archive.genesis().ts:
+            return None
+        window = archive.windows_between(Tso(commit.commit_ts - 1), commit.commit_ts)
+        segments = [segment for manifest in window for segment in manifest.segments]
+    found = digest_of(archive.store, segments, commit.start_ts, commit.commit_ts)
+    mine = found.pop(node_id, None)
+    for other, digests in found.items():
+        # A transaction in parts has several digests: then this Pump's own parts are what can be compared.
+        if commit.kind == "orphan" or digests in (mine, (commit.digest,)):
+            return other
+    return None

@@ -1,0 +1,31 @@
+"""Whether a TiDB server loses binlogs in silence: in ``ignore-error``, after the first failure, it writes none.
+
+No Pump can see that. Where the status API is known (``schema.history`` is one), the server is asked at each window, and
+the manifest says what it answered.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+
+from pumphouse.schema.history import ssl_context
+from pumphouse.settings import Settings
+
+_TIMEOUT_S = 5.0
+
+
+def binlog_skipped(settings: Settings) -> bool | None:
+    """What ``/binlog/recover?op=status`` says; None where nobody can be asked or nobody answers."""
+    url = settings.history.history
+    if not url.startswith(("http://", "https://")):
+        return None
+    context = ssl_context(settings.tls) if url.startswith("https:") else None
+    try:
+        request = f"{url.rstrip('/')}/binlog/recover?op=status"
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:  # noqa: S310
+            said = json.load(answer)
+    except (urllib.error.URLError, OSError, ValueError):
+        return None
+    return bool(said["Skipped"]) if isinstance(said, dict) and "Skipped" in said else None

@@ -1,0 +1,183 @@
+"""Extending the archive: plan a window, pull each Pump, commit; the doors of the DAG and of ``pumphouse snapshot``.
+
+Each step can be killed and run again: nothing is visible before a manifest is put, and the manifest is put once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pumphouse.archive import consumer, layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.commit import commit_window
+from pumphouse.archive.coverage import (
+    GONE,
+    Action,
+    Verdict,
+    given_up,
+    incarnation_of,
+    judge_all,
+    replaced_by,
+    start_count_of,
+)
+from pumphouse.archive.declare import declarations
+from pumphouse.archive.manifest import PumpEntry
+from pumphouse.archive.node import pull_node
+from pumphouse.archive.report import Plan, ProgressSink, Target, silent
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import BinlogError, UsageError, WindowHeld
+from pumphouse.model.node import NodeKind, NodeStatus
+from pumphouse.model.tso import Tso, show
+from pumphouse.registry.base import Cluster
+from pumphouse.schema.history import JobSource
+from pumphouse.settings import Settings
+
+__all__ = ["commit_window", "plan_window", "pull_node", "run_snapshot"]
+
+# Clocks of schedulers run ahead of the cluster's by a little; more is a mistake in the interval.
+_AHEAD_S = 10.0
+_AHEAD_POLL_S = 0.2
+
+
+def plan_window(
+    archive: Archive, cluster: Cluster, until: Tso, settings: Settings | None = None, *, clock: Clock = SYSTEM_CLOCK
+) -> dict[str, Any] | None:
+    """The next window towards ``until`` as JSON (`Plan`); None when the archive is there already.
+
+    The fence is taken first, the Pumps are listed after: a Pump that registers later takes its first prewrite later, so
+    all its commits lie above the fence.
+
+    Raises:
+        WindowHeld: a Pump is gone, offline or another one than before, and neither drained nor declared lost.
+        UsageError: ``until`` lies in the future.
+        BadManifest: the Pumps know the archive further than it goes.
+    """
+    # Catches up on what a killed commit left undone: its manifest is there, HEAD and its checkpoint are not.
+    consumer.publish(archive, cluster, consumer.of_snapshot((settings or Settings()).airflow))
+    genesis, last = archive.genesis(), archive.last()
+    start = genesis.ts if last is None else last.end
+    if start >= until:
+        return None
+    fence = _fence_above(cluster, until, clock)
+    nodes = cluster.nodes(NodeKind.PUMP)
+    declared = declarations(archive)
+    before = genesis.pumps if last is None else last.pumps
+    verdicts = judge_all(nodes, before, declared, start)
+    holders = [
+        {"node_id": each.node_id, "why": each.why, "hint": each.hint, "start_ts": 0}
+        for each in verdicts
+        if each.action is Action.HELD
+    ]
+    if holders:
+        raise WindowHeld(
+            f"the window after {show(start)} is held: " + "; ".join(f"{e['node_id']}: {e['why']}" for e in holders),
+            hint="; ".join(dict.fromkeys(str(each["hint"]) for each in holders)),
+            holders=holders,
+        )
+    # A declared loss covers its own range and no more, also of a Pump that is pulled: it may go away while it is.
+    lost = [each.declared.to_ts for each in verdicts if each.declared is not None]
+    targets = _targets(verdicts, nodes, before)
+    return Plan(
+        start=start,
+        end=min([until, *lost]),
+        until=until,
+        fence=fence,
+        previous=genesis.sha256 if last is None else last.sha256,
+        run=layout.attempt_id(),
+        pumps=targets,
+        declared=tuple(declared),
+    ).to_dict()
+
+
+def run_snapshot(
+    archive: Archive,
+    cluster: Cluster,
+    until: Tso,
+    settings: Settings,
+    history: JobSource | None,
+    progress: ProgressSink = silent,
+    *,
+    waiting: Callable[[str], None] = lambda _: None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> list[dict[str, Any]]:
+    """Extend the archive to ``until``, window by window, all in this process; what `commit_window` gave for each."""
+    done: list[dict[str, Any]] = []
+    while (plan := plan_window(archive, cluster, until, settings, clock=clock)) is not None:
+        reports = _pull_all(archive, cluster, plan, settings, progress, clock)
+        done.append(commit_window(archive, cluster, plan, reports, history, settings, waiting=waiting, clock=clock))
+    return done
+
+
+def _pull_all(
+    archive: Archive, cluster: Cluster, plan: dict[str, Any], settings: Settings, progress: ProgressSink, clock: Clock
+) -> list[dict[str, Any]]:
+    """Every Pump at once; of several that hold the window, all are named."""
+    nodes = list(plan["pumps"])
+    reports: list[dict[str, Any]] = []
+    failed: list[BinlogError] = []
+    with ThreadPoolExecutor(max(len(nodes), 1), thread_name_prefix="pull") as pool:
+        running = [
+            pool.submit(pull_node, archive, cluster, plan, node_id, settings, progress, clock=clock)
+            for node_id in nodes
+        ]
+        for each in running:
+            try:
+                reports.append(each.result())
+            except BinlogError as error:
+                failed.append(error)
+    held = [error for error in failed if isinstance(error, WindowHeld)]
+    if len(held) > 1 and len(held) == len(failed):
+        raise WindowHeld(
+            "; ".join(error.message for error in held),
+            hint=held[0].hint,
+            holders=[holder for error in held for holder in error.holders or ()],
+        )
+    if failed:
+        # What cannot be tried again says more than who merely holds.
+        raise next((error for error in failed if not error.retryable), failed[0])
+    return reports
+
+
+def _targets(verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[PumpEntry, ...]) -> dict[str, Target]:
+    now = {each.node_id: each for each in nodes}
+    known = {each.node_id: each for each in before}
+    targets = {}
+    for verdict in verdicts:
+        status, entry = now.get(verdict.node_id), known.get(verdict.node_id)
+        # A Pump that is pulled is the one of the registry; one that is not is the one that was drained or lost.
+        live = verdict.action is Action.PULL or entry is None or given_up(status, entry, verdict)
+        same = entry is not None and (verdict.declared is None or verdict.action is not Action.PULL)
+        targets[verdict.node_id] = Target(
+            node_id=verdict.node_id,
+            action=verdict.action,
+            incarnation=incarnation_of(status) if live and status is not None else entry.incarnation if entry else "",
+            start_count=start_count_of(status) if live and status is not None else entry.start_count if entry else 0,
+            state=GONE if status is None else str(status.state),
+            registry=entry.registry if entry is not None and verdict.action is Action.DRAINED else "",
+            # A Go Pump cannot be told from one that was started again: it has to prove it anew.
+            drained=entry is not None
+            and entry.drained
+            and status is not None
+            and status.extra is not None
+            and (entry.incarnation, entry.start_count) == (incarnation_of(status), start_count_of(status)),
+            declared=verdict.declared,
+            needed=verdict.needed,
+            replaced=replaced_by(status) if live and status is not None else entry.replaced if entry else (),
+            last=entry.last if entry is not None and (same or status is None or status.extra is None) else None,
+        )
+    return targets
+
+
+def _fence_above(cluster: Cluster, until: Tso, clock: Clock) -> Tso:
+    deadline = clock.monotonic() + _AHEAD_S
+    while (fence := cluster.tso()) <= until:
+        if (until - fence) >> 18 > _AHEAD_S * 1000 or clock.monotonic() >= deadline:
+            raise UsageError(
+                f"{show(until)} lies in the future: the cluster's clock says {show(fence)}",
+                hint="give a time that has passed, or now",
+                until=until,
+            )
+        clock.sleep(_AHEAD_POLL_S)
+    return fence

@@ -1,0 +1,405 @@
+"""``archive verify``: proves coverage and content (row A4). Collects everything that is wrong, stops at nothing.
+
+Coverage: the windows chain from genesis without gap or overlap, and in each every Pump that the one before names is
+pulled, drained or declared lost. Content: every object has the digest that the chain gives it, holds rows in order
+inside its window, and its figures are those of the manifest; duplicates are where the manifest says; every DDL binlog
+has its job. HEAD and declared/ are held against the manifests; what is derived, schema/, is derived again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pumphouse.archive import layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.coverage import GONE, accounted_for, replaced_since
+from pumphouse.archive.ddl import read_jobs
+from pumphouse.archive.declare import read_declared
+from pumphouse.archive.duplicates import digest_of
+from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.head import missing_head
+from pumphouse.archive.history import ddl_binlogs, needs_job
+from pumphouse.archive.manifest import (
+    AcceptedCommit,
+    Declaration,
+    Manifest,
+    PumpEntry,
+    SegmentEntry,
+    TableStat,
+    check_link,
+)
+from pumphouse.archive.schema_check import schema_problems
+from pumphouse.archive.segment import lengths, read_segment
+from pumphouse.archive.stats import table_stats
+from pumphouse.errors import BinlogError
+from pumphouse.model.node import NodeState
+from pumphouse.model.tso import Tso, show
+
+_READERS = 4
+
+Tick = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong, and the object that it lies in."""
+
+    key: str
+    what: str
+
+
+@dataclass(slots=True, kw_only=True)
+class VerifyReport:
+    """What was looked at, and what is wrong. ``deep``: contents were read, not only names and sizes."""
+
+    deep: bool
+    start: Tso = Tso(0)
+    end: Tso = Tso(0)
+    windows: int = 0
+    objects: int = 0
+    rows: int = 0
+    changes: int = 0
+    payload_bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    declared: list[dict[str, Any]] = field(default_factory=list)
+    unsynced: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)  # windows in which TiDB said that it wrote no binlogs
+    orphans: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "sound": self.sound,
+            "deep": self.deep,
+            "start": int(self.start),
+            "end": int(self.end),
+            "windows": self.windows,
+            "objects": self.objects,
+            "rows": self.rows,
+            "changes": self.changes,
+            "payload_bytes": self.payload_bytes,
+            "problems": [{"key": each.key, "what": each.what} for each in self.problems],
+            "declared": self.declared,
+            "unsynced": self.unsynced,
+            "skipped": self.skipped,
+            "orphans": self.orphans,
+        }
+
+
+def verify(
+    archive: Archive,
+    *,
+    checkpoint: Tso | None = None,
+    deep: bool = True,
+    tick: Tick = lambda _what, _done, _total: None,
+) -> VerifyReport:
+    """Check the whole archive.
+
+    Args:
+        archive: which one.
+        checkpoint: what the Pumps believe is archived, where it is known.
+        deep: read contents, not only names, chain and sizes.
+        tick: called with (what, done, total) for each object.
+    """
+    report = VerifyReport(deep=deep)
+    try:
+        genesis = archive.genesis()
+    except BinlogError as error:
+        report.problems.append(Problem(key=layout.GENESIS, what=str(error)))
+        return report
+    report.start = report.end = genesis.ts
+    manifests = list(_walk_chain(archive, genesis, report))
+    _check_newest(archive, genesis, manifests, checkpoint, report)
+    _check_declared(archive, manifests, report)
+    _check_pumps(genesis, manifests, report)
+    jobs = list(_work(archive, genesis, manifests, report, deep))
+    with ThreadPoolExecutor(_READERS) as pool:
+        for number, problems in enumerate(pool.map(_run, jobs)):
+            report.problems.extend(problems)
+            report.objects += 1
+            tick("objects", number + 1, len(jobs))
+    _count_orphans(archive, genesis, manifests, report)
+    return report
+
+
+# -- chain and coverage ------------------------------------------------------------------------------------------------
+
+
+def _walk_chain(archive: Archive, genesis: Genesis, report: VerifyReport) -> Iterator[Manifest]:
+    end, digest = genesis.ts, genesis.sha256
+    for each in archive.store.list(layout.WINDOWS):
+        try:
+            manifest = Manifest.from_json(each.key, archive.store.get(each.key))
+        except BinlogError as error:
+            report.problems.append(Problem(key=each.key, what=str(error)))
+            # What follows is held against this window's name alone; its own bounds are not known.
+            end, digest = Tso(0), ""
+            continue
+        if end:
+            try:
+                check_link(manifest, cluster_id=archive.cluster_id, end=end, digest=digest)
+            except BinlogError as error:
+                report.problems.append(Problem(key=each.key, what=str(error)))
+        end, digest = manifest.end, manifest.sha256
+        report.windows += 1
+        report.end = manifest.end
+        report.declared.extend(declared.to_dict() for declared in manifest.declared)
+        report.unsynced = sorted({*report.unsynced, *manifest.unsynced})
+        if manifest.binlog_skipped:
+            report.skipped.append(manifest.key)
+        yield manifest
+
+
+def _check_newest(
+    archive: Archive,
+    genesis: Genesis,
+    manifests: Sequence[Manifest],
+    checkpoint: Tso | None,
+    report: VerifyReport,
+) -> None:
+    """The newest window has none behind it that would miss it; HEAD and the consumer's checkpoint do."""
+    objects: dict[str, Genesis | Manifest | None] = {layout.GENESIS: genesis}
+    objects |= {each.key: each for each in manifests}
+    broken = {each.key for each in report.problems} - objects.keys()
+    try:
+        head = archive.head()
+        if head is None and manifests:
+            raise missing_head(archive.url)
+        if head is not None and head.manifest not in broken:
+            head.check(objects.get(head.manifest))
+    except BinlogError as error:
+        report.problems.append(Problem(key=str(error.path or layout.HEAD), what=str(error)))
+    if checkpoint is not None and checkpoint > report.end:
+        what = f"the checkpoint on the Pumps is {show(checkpoint)}, the archive ends at {show(report.end)}"
+        report.problems.append(Problem(key=layout.WINDOWS, what=what))
+
+
+def _check_declared(archive: Archive, manifests: Sequence[Manifest], report: VerifyReport) -> None:
+    """What a manifest goes on without, or took, by name: the object that says so is there and says the same."""
+    found: list[Declaration | AcceptedCommit] = []
+    for each in archive.store.list(layout.DECLARED):
+        report.objects += 1
+        try:
+            found.append(read_declared(each.key, archive.store.get(each.key)))
+        except BinlogError as error:
+            report.problems.append(Problem(key=each.key, what=str(error)))
+    for manifest in manifests:
+        named: list[Declaration | AcceptedCommit] = list(manifest.declared)
+        named += [each for each in manifest.accepted if each.who != AcceptedCommit.ARCHIVE]
+        for record in named:
+            if record not in found:
+                what = f"carries {record.KIND} of {record.node_id}, of which there is no equal object in declared/"
+                report.problems.append(Problem(key=manifest.key, what=what))
+
+
+def _check_pumps(genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport) -> None:
+    before = {each.node_id: each for each in genesis.pumps}
+    for manifest in manifests:
+        declared = {each.node_id for each in manifest.declared}
+        for entry in manifest.pumps:
+            why = _why_incomplete(entry, before.get(entry.node_id), manifest, entry.node_id in declared)
+            if why:
+                report.problems.append(Problem(key=manifest.key, what=f"Pump {entry.node_id} {why}"))
+        for node_id in sorted(before.keys() - {each.node_id for each in manifest.pumps}):
+            report.problems.append(
+                Problem(key=manifest.key, what=f"Pump {node_id} is missing, the one before names it")
+            )
+        for each in manifest.segments:
+            if manifest.pump(each.node_id) is None:
+                report.problems.append(Problem(key=manifest.key, what=f"{each.key} belongs to no Pump of the window"))
+        before = {each.node_id: each for each in manifest.pumps}
+
+
+def _why_incomplete(entry: PumpEntry, before: PumpEntry | None, manifest: Manifest, declared: bool) -> str:
+    if entry.reached < manifest.end:
+        return f"reached {show(entry.reached)} only, the window ends at {show(manifest.end)}"
+    if entry.lost and not declared and not (before is not None and before.lost):
+        return "is given up without a declaration"
+    if entry.state in (GONE, str(NodeState.OFFLINE)) and not (entry.drained or entry.lost):
+        return f"is {entry.state} and was not drained"
+    other = before is not None and before.incarnation != entry.incarnation
+    if other and not declared and before is not None and not (before.drained or before.lost):
+        return "became another incarnation without a declaration"
+    fresh = replaced_since(entry.replaced, before)
+    if fresh and not declared and not (other and before is not None and accounted_for(fresh, before)):
+        return f"replaced incarnation {fresh[-1].incarnation}, start {fresh[-1].start_count}, without a declaration"
+    return ""
+
+
+def _count_orphans(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport) -> None:
+    """Segments that no manifest names: of killed tasks, or of a window that is under way."""
+    named = {segment.key for manifest in manifests for segment in manifest.segments}
+    named |= {segment.key for table in genesis.base or () for segment in table.segments}
+    for prefix in (layout.SEGMENTS, layout.BASE):
+        report.orphans += sum(1 for each in archive.store.list(prefix) if each.key not in named)
+
+
+# -- content -----------------------------------------------------------------------------------------------------------
+
+_Job = tuple[Callable[..., list[Problem]], tuple[Any, ...]]
+
+
+def _run(job: _Job) -> list[Problem]:
+    check, arguments = job
+    return check(*arguments)
+
+
+def _work(
+    archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport, deep: bool
+) -> Iterator[_Job]:
+    yield _check_genesis_ddl, (archive, genesis)
+    for table in genesis.base or ():
+        for segment in table.segments:
+            yield _segment_check(deep), (archive, segment, Tso(genesis.ts - 1), genesis.ts, report)
+    for manifest in manifests:
+        for segment in manifest.segments:
+            yield _segment_check(deep), (archive, segment, manifest.start, manifest.end, report)
+        if deep:
+            yield _check_window, (archive, manifest)
+    yield _check_schema, (archive, genesis, manifests, deep)
+
+
+def _segment_check(deep: bool) -> Callable[..., list[Problem]]:
+    return _check_segment if deep else _check_size
+
+
+def _check_size(
+    archive: Archive, segment: SegmentEntry, _start: Tso, _end: Tso, _report: VerifyReport
+) -> list[Problem]:
+    try:
+        size = archive.store.size(segment.key)
+    except BinlogError as error:
+        return [Problem(key=segment.key, what=str(error))]
+    if size != segment.bytes:
+        return [Problem(key=segment.key, what=f"has {size} bytes, the manifest says {segment.bytes}")]
+    return []
+
+
+def _check_segment(
+    archive: Archive, segment: SegmentEntry, start: Tso, end: Tso, report: VerifyReport
+) -> list[Problem]:
+    """Digest, order, bounds, parts and figures of one segment."""
+    seen = _Figures()
+    try:
+        for batch in read_segment(archive.store, segment, after=Tso(0), upto=Tso((1 << 63) - 1)):
+            seen.add(batch)
+    except BinlogError as error:
+        return [Problem(key=segment.key, what=str(error))]
+    problems = list(seen.problems)
+    if not start < segment.min_commit_ts <= segment.max_commit_ts <= end:
+        problems.append("reaches outside of its window")
+    wanted = (
+        segment.rows, segment.changes, segment.ddls, segment.payload_bytes,
+        int(segment.min_commit_ts), int(segment.max_commit_ts), segment.tables,
+    )  # fmt: skip
+    if wanted != seen.figures():
+        problems.append(f"holds {seen.figures()}, the manifest says {wanted}")
+    report.rows += seen.rows
+    report.changes += seen.changes
+    report.payload_bytes += seen.payload_bytes
+    return [Problem(key=segment.key, what=what) for what in problems]
+
+
+class _Figures:
+    """Counts a segment again, from its rows."""
+
+    def __init__(self) -> None:
+        self.rows = self.changes = self.ddls = self.payload_bytes = 0
+        self.first: int | None = None
+        self.tables: dict[int, TableStat] = {}
+        self.problems: list[str] = []
+        self._last = (-1, -1, 0, 1)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows."""
+        names = ("commit_ts", "start_ts", "part", "parts")
+        keys = np.stack([batch.column(name).to_numpy().astype(np.int64) for name in names], axis=1)
+        keys = np.concatenate([np.array([self._last], np.int64), keys])
+        same = (keys[1:, :2] == keys[:-1, :2]).all(axis=1)
+        later = (keys[1:, 0] > keys[:-1, 0]) | ((keys[1:, 0] == keys[:-1, 0]) & (keys[1:, 1] > keys[:-1, 1]))
+        # A transaction is one row, or its parts one after the other from 0 on; dumps repeat (G, G-1) in whole rows.
+        whole = (keys[1:, 3] == 1) & (keys[1:, 2] == 0)
+        next_part = same & (keys[1:, 2] == keys[:-1, 2] + 1) & (keys[1:, 3] == keys[:-1, 3])
+        fresh = (later | (same & whole)) & (keys[1:, 2] == 0) & (keys[:-1, 2] == keys[:-1, 3] - 1)
+        wrong = np.flatnonzero(~(next_part | fresh))
+        if wrong.size and not self.problems:
+            at = wrong[0] + 1
+            self.problems.append(f"rows are out of order or parts are missing at {keys[at].tolist()}")
+        self._last = tuple(keys[-1].tolist())
+        if self.first is None:
+            self.first = int(keys[1, 0])
+        self.rows += batch.num_rows
+        self.ddls += int(np.count_nonzero(batch.column("ddl_job_id").to_numpy() > 0))
+        payload = batch.column("payload")
+        self.payload_bytes += int(lengths(payload).sum())
+        changes, tables = table_stats(payload)
+        self.changes += changes
+        for table_id, stat in tables.items():
+            have = self.tables.get(table_id, TableStat(rows=0, bytes=0))
+            self.tables[table_id] = TableStat(rows=have.rows + stat.rows, bytes=have.bytes + stat.bytes)
+
+    def figures(self) -> tuple[Any, ...]:
+        """As the manifest has them."""
+        return self.rows, self.changes, self.ddls, self.payload_bytes, self.first or 0, self._last[0], self.tables
+
+
+def _check_window(archive: Archive, manifest: Manifest) -> list[Problem]:
+    """Duplicates and DDL jobs of one window."""
+    problems: list[Problem] = []
+    for check in (_duplicates_of, _jobs_of):
+        try:
+            problems.extend(Problem(key=manifest.key, what=what) for what in check(archive, manifest))
+        except BinlogError as error:
+            problems.append(Problem(key=error.path or manifest.key, what=str(error)))
+    return problems
+
+
+def _duplicates_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
+    for each in manifest.duplicates:
+        found = digest_of(archive.store, manifest.segments, each.start_ts, each.commit_ts)
+        if set(found) != {each.keep, *each.drop} or len(set(found.values())) != 1:
+            yield (
+                f"duplicate {each.start_ts} {each.commit_ts} lies on {sorted(found)}, "
+                f"the manifest says {each.keep} and {list(each.drop)}, with equal contents"
+            )
+
+
+def _jobs_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
+    jobs = [] if manifest.ddl is None else read_jobs(archive.store, manifest.ddl)
+    if manifest.ddl is not None and manifest.ddl.jobs != len(jobs):
+        yield f"its DDL jobs are {len(jobs)}, the manifest says {manifest.ddl.jobs}"
+    for each in jobs:
+        parsed = each.parsed()
+        if (needs_job(each) and parsed is None) or (parsed is not None and parsed.id != each.job_id):
+            yield f"DDL job {each.job_id} is missing"
+    binlogs = ddl_binlogs(archive.store, manifest.segments, manifest.duplicates, manifest.end)
+    if [(each.commit_ts, each.job_id) for each in binlogs] != [(each.commit_ts, each.job_id) for each in jobs]:
+        yield "its DDL jobs are not those of its DDL binlogs"
+
+
+def _check_schema(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], deep: bool) -> list[Problem]:
+    return [Problem(key=key, what=what) for key, what in schema_problems(archive, genesis, manifests, deep=deep)]
+
+
+def _check_genesis_ddl(archive: Archive, genesis: Genesis) -> list[Problem]:
+    try:
+        jobs = read_jobs(archive.store, genesis.ddl)
+        version = max(
+            (job.schema_version for each in jobs if (job := each.parsed()) is not None and job.done), default=0
+        )
+    except BinlogError as error:
+        return [Problem(key=genesis.ddl.key, what=str(error))]
+    if len(jobs) != genesis.ddl.jobs or version != genesis.schema_version:
+        return [Problem(key=genesis.ddl.key, what=f"holds {len(jobs)} jobs up to version {version}")]
+    return []

@@ -1,0 +1,90 @@
+"""What one run sees of the archive: its end, the windows up to there and the schema at exactly that end, read once.
+
+Everything that plans, decodes or restores takes this value and asks the store for content alone, by digest. A window
+that is published meanwhile belongs to the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.schema_store import fold_schema, newest_schema
+from pumphouse.errors import ConfigError
+from pumphouse.model.tso import Tso, show
+from pumphouse.schema.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveView:
+    """Genesis, windows and timeline, as they belong together.
+
+    Args:
+        genesis: where the archive begins.
+        windows: chained to each other; all of them, or from the one on that the run begins in.
+        timeline: schema from genesis to ``end``, and nothing beyond.
+    """
+
+    genesis: Genesis
+    windows: tuple[Manifest, ...]
+    timeline: Timeline
+
+    @property
+    def end(self) -> Tso:
+        """Everything with commit ts up to this is seen, and nothing above it."""
+        return self.windows[-1].end if self.windows else self.genesis.ts
+
+    @property
+    def start(self) -> Tso:
+        """Ranges may begin here."""
+        return self.windows[0].start if self.windows else self.genesis.ts
+
+    def between(self, after: Tso, upto: Tso) -> tuple[Manifest, ...]:
+        """Windows that hold commit ts in (after, upto].
+
+        ConfigError when the range is not all seen: a plan beyond the timeline cannot be made, nor is it cut to fit.
+        """
+        if after < self.start or upto > self.end:
+            raise ConfigError(
+                f"this run sees the archive from {show(self.start)} to {show(self.end)}, asked for {show(after)} to "
+                f"{show(upto)}",
+                hint="pumphouse archive ls",
+                have_from=self.start,
+                have_to=self.end,
+            )
+        return tuple(each for each in self.windows if each.start < upto and each.end > after)
+
+
+def read_view(archive: Archive, *, since: Tso | None = None, end: Tso | None = None) -> ArchiveView:
+    """Read the archive as it is now.
+
+    Args:
+        archive: which one.
+        since: ranges of the run begin here or later; None = at genesis.
+        end: the end that an earlier view of the same run saw; None = the archive's end.
+
+    Raises:
+        ConfigError: there is no archive, or it never ended at ``end``.
+        BadManifest, BadSegment: an object is damaged, missing or not the one that the others name.
+        HistoryUnavailable: a DDL job of genesis has its place in a window that is still to come.
+    """
+    genesis = archive.genesis()
+    # The schema first: what is found was made from windows that are listed after it.
+    stored = newest_schema(archive, end)
+    low = min(genesis.ts if stored is None else stored, genesis.ts if since is None else since)
+    windows = _up_to(archive.chain(Tso(low)), genesis, end)
+    return ArchiveView(genesis=genesis, windows=windows, timeline=fold_schema(archive, windows, stored).timeline)
+
+
+def _up_to(windows: Sequence[Manifest], genesis: Genesis, end: Tso | None) -> tuple[Manifest, ...]:
+    seen = tuple(each for each in windows if end is None or each.end <= end)
+    have = seen[-1].end if seen else genesis.ts
+    if end is not None and have != end:
+        raise ConfigError(
+            f"the archive does not end at {show(end)} any more, its windows end at {show(have)} and later",
+            hint="plan again: pumphouse restore --to … --dry-run",
+        )
+    return seen

@@ -1,0 +1,164 @@
+"""``pumphouse``: one command line for everything that the DAGs do. Exit code 0 done, 1 failed, 2 usage.
+
+Each command lives in ``commands/<file>.py`` and is imported when it is called, so ``--help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pumphouse.errors import BinlogError, ConfigError, UsageError
+from pumphouse.log import LEVELS, configure_logging
+from pumphouse.settings import Settings
+
+# command -> (module:attribute, one line of help)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "pump": ("pumphouse.commands.pump:pump", "Run a Pump, show its status, settle a prewrite."),
+    "pumps": ("pumphouse.commands.nodes:pumps", "List the Pumps."),
+    "drainers": ("pumphouse.commands.nodes:drainers", "List the consumers of the Pumps."),
+    "consumer": ("pumphouse.commands.nodes:consumer", "Register or remove a consumer."),
+    "resolver": ("pumphouse.commands.resolvers:resolver", "List the applications' resolvers, or forget one."),
+    "pause-pump": ("pumphouse.commands.states:pause_pump", "Pause a Pump."),
+    "offline-pump": ("pumphouse.commands.states:offline_pump", "Take a Pump out of the cluster, drained."),
+    "update-pump": ("pumphouse.commands.states:update_pump", "Force a Pump's registered state."),
+    "pause-drainer": ("pumphouse.commands.states:pause_drainer", "Pause a Drainer."),
+    "offline-drainer": ("pumphouse.commands.states:offline_drainer", "Take a Drainer out of the cluster."),
+    "update-drainer": ("pumphouse.commands.states:update_drainer", "Force a Drainer's registered state."),
+    "generate-meta": ("pumphouse.commands.binlogctl:generate_meta", "Write a savepoint for a Drainer."),
+    "encrypt": ("pumphouse.commands.binlogctl:encrypt", "Hide a password for a Drainer's file."),
+    "tso": ("pumphouse.commands.nodes:tso", "Convert between TSO and clock time."),
+    "snapshot": ("pumphouse.commands.archive:snapshot", "Extend the archive."),
+    "archive": ("pumphouse.commands.archive:archive", "Start, list, verify and mend the archive."),
+    "schema": ("pumphouse.commands.schema:schema", "Rebuild and show the schema timeline."),
+    "load": ("pumphouse.commands.load:load", "Load the archive into a target."),
+    "restore": ("pumphouse.commands.restore:restore", "Restore a target to a moment."),
+    "gc": ("pumphouse.commands.nodes:gc", "Trigger GC on the Pumps and show what holds it."),
+    "diff": ("pumphouse.commands.diff:diff", "Compare two databases row by row."),
+    "demo": ("pumphouse.commands.demo:demo", "The local stack: demo, up, down."),
+}
+
+
+class LazyGroup(click.Group):
+    """Group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of COMMANDS."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+class Context:
+    """What every command gets: settings, read on first use."""
+
+    def __init__(self, config: Path | None, overrides: dict[str, Any]) -> None:
+        self._config = config
+        self._overrides = overrides
+        self._settings: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this call."""
+        if self._settings is None:
+            self._settings = Settings.read(self._config, self._overrides)
+        return self._settings
+
+    def read(
+        self, *, file_values: Mapping[str, Any], environment: Mapping[str, Any], overrides: Mapping[str, Any]
+    ) -> Settings:
+        """Settings of a command with sources of its own; its ``overrides`` beat ``--set``."""
+        return Settings.read(
+            self._config,
+            {**self._overrides, **overrides},
+            file_values=file_values,
+            environment=environment,
+        )
+
+
+pass_context = click.make_pass_decorator(Context)
+
+
+@click.command(cls=LazyGroup)
+@click.option("--config", type=click.Path(path_type=Path), help="Settings file (default ./pumphouse.toml).")
+@click.option("--set", "sets", multiple=True, metavar="SECTION.NAME=VALUE", help="Override one setting; repeatable.")
+@click.option(
+    "--cluster",
+    "--pd-urls",
+    metavar="URL",
+    help="Cluster, as pd://host:port, or as binlogctl takes it: URLs or host:port of PD, separated by commas.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Least level that is logged.",
+)
+@click.version_option(package_name="pumphouse")
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None, sets: tuple[str, ...], cluster: str | None, log_level: str) -> None:
+    """Batch replication and point-in-time restore for databases that speak TiDB Binlog."""
+    configure_logging(log_level)
+    overrides = {}
+    for item in sets:
+        name, sep, value = item.partition("=")
+        if not sep or "." not in name:
+            raise click.UsageError(f"--set takes SECTION.NAME=VALUE, not {item!r}")
+        overrides[name] = value
+    if cluster is not None:
+        overrides["cluster.url"] = _cluster_url(cluster)
+    ctx.obj = Context(config, overrides)
+
+
+def _cluster_url(text: str) -> str:
+    scheme, sep, _ = text.strip().partition("://")
+    if sep and scheme.isalnum() and scheme.lower() not in ("http", "https", "unix", "unixs"):
+        return text  # who opens it says what is wrong with it
+    from pump_service.go_options import pd_cluster
+
+    return pd_cluster(text)
+
+
+def main() -> None:
+    """Entry point: turns errors into one line and an exit code."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except (ConfigError, UsageError) as error:
+        click.echo(f"pumphouse: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if os.environ.get("PUMPHOUSE_DEBUG"):
+            raise
+        click.echo(f"pumphouse: {error} (check the paths and addresses in the settings)", err=True)
+        sys.exit(1)
+    except BinlogError as error:
+        if os.environ.get("PUMPHOUSE_DEBUG"):
+            raise
+        click.echo(f"pumphouse: {type(error).__name__}: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,454 @@
+"""The pump client: spreads prewrites over a cluster's Pumps and sends each commit where its prewrite went.
+
+Behaviour as TiDB's own client has it (rows C1-C5): a Pump for each prewrite by strategy, other Pumps when one fails,
+commits and rollbacks in the background. One client serves all threads of a process; it does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from pumphouse.client.commits import PERMANENT, CommitSender, Send
+from pumphouse.client.members import Members, same_process
+from pumphouse.client.probes import Probes
+from pumphouse.client.pump import WRITE_BYTES_PER_S, PumpConnection, refuse_too_large, time_for
+from pumphouse.client.selector import make_selector
+from pumphouse.client.watch import PumpWatch
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import (
+    BadBinlog,
+    BinlogError,
+    ConfigError,
+    PumpDraining,
+    PumpReadOnly,
+    PumpUnavailable,
+    WriterFailed,
+)
+from pumphouse.library_log import library_logger
+from pumphouse.model.node import NodeKind, NodeStatus
+from pumphouse.registry.base import Cluster
+from pumphouse.rpc.retry import RetryPolicy, RetryState
+from pumphouse.settings import TlsSettings
+
+log = library_logger(__name__)
+
+RETRY_INTERVAL_S = 0.1
+WATCH_INTERVAL_S = 1.0
+PROBE_INTERVAL_S = 30.0
+_PROBES_END_S = 1.0
+# Open transactions that are remembered; one that was never ended is forgotten after so many newer ones.
+_MOST_OPEN = 1_000_000
+# Refusals that a Pump gives in its own words: it will say the same to the next prewrite.
+_REFUSALS = (PumpDraining, PumpReadOnly, WriterFailed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStats:
+    """What a client did so far, in binlogs."""
+
+    prewrites: int
+    prewrite_retries: int
+    prewrites_failed: int
+    commits_sent: int
+    commits_lost: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Connected:
+    """A connection, and the Pump as it was registered when that was opened."""
+
+    to: NodeStatus
+    by: PumpConnection
+
+
+class PumpClient:
+    """Writes binlogs of transactions to the Pumps of a cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        strategy: str = "range",
+        labels: Mapping[str, str] | None = None,
+        label_fallback: bool = False,
+        write_timeout_s: float = 15.0,
+        write_bytes_per_s: float = WRITE_BYTES_PER_S,
+        tls: TlsSettings | None = None,
+        watch_interval_s: float = WATCH_INTERVAL_S,
+        probe_interval_s: float = PROBE_INTERVAL_S,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Look the Pumps up and keep watching them.
+
+        Args:
+            cluster: where the Pumps are registered. Not closed by the client.
+            strategy: ``range`` (one after the other), ``hash`` (by start ts), ``score`` (in proportion to what each
+                Pump says it can take) or ``label`` (only Pumps that carry ``labels``).
+            labels: for ``label``: what a Pump must carry (its setting ``pump.labels``), all of it.
+            label_fallback: for ``label``: while no such Pump is available, take any. Else the prewrite fails.
+            write_timeout_s: time-out of one call, and age at which a prewrite stops going round.
+            write_bytes_per_s: a second is added to both for so many bytes of payloads: what the slowest Pump, with
+                the way to it, manages.
+            tls: certificates.
+            watch_interval_s: seconds between looks at a registry that tells of no changes by itself.
+            probe_interval_s: seconds between probes of Pumps that are online but not available.
+            clock: time.
+
+        Raises:
+            PumpUnavailable: no Pump is registered.
+            ConfigError: a strategy, labels or a rate that cannot be.
+        """
+        self._cluster = cluster
+        self._cluster_id = cluster.cluster_id()
+        self._tls = tls
+        if not write_bytes_per_s > 0:
+            raise ConfigError(
+                f"write_bytes_per_s is {write_bytes_per_s}: it must be above 0",
+                hint=f"leave it out: {WRITE_BYTES_PER_S:.0f} bytes a second",
+            )
+        self._timeout_s = write_timeout_s
+        self._bytes_per_s = write_bytes_per_s
+        self._clock = clock
+        self._members = Members(make_selector(strategy, labels, label_fallback=label_fallback))
+        self._lock = threading.Lock()
+        self._closed = False
+        self._connections: dict[str, _Connected] = {}
+        self._last_tries: set[PumpConnection] = set()
+        self._senders: dict[str, CommitSender] = {}
+        self._taken_by: OrderedDict[int, str] = OrderedDict()
+        self._prewrites = self._retries = self._failed = 0
+        self._commits_sent = self._commits_lost = 0  # by senders that are no more
+        pumps = cluster.readable_nodes(NodeKind.PUMP)
+        if not pumps:
+            raise PumpUnavailable(f"no Pump is registered in {cluster.url}", hint="start one with `pumphouse pump run`")
+        self._members.update(pumps)
+        self._probes = Probes(self._probe)
+        self._watch = PumpWatch(
+            cluster,
+            self._members,
+            lambda: self._probes.start(self._members.to_probe()),
+            self._let_go,
+            interval_s=watch_interval_s,
+            probe_interval_s=probe_interval_s,
+            clock=clock,
+        )
+
+    # Writing
+
+    def write_prewrite(self, payload: bytes, start_ts: int) -> str:
+        """Store a transaction's P-binlog; durable on some Pump on return.
+
+        After a time-out the binlog goes to another Pump, so one that answers too late may hold it as well: both ask for
+        the outcome, and the archive reads the transaction once.
+
+        Returns:
+            Node id of the Pump that took it; the commit will go there.
+
+        Raises:
+            PumpUnavailable: no Pump took it; the transaction must not commit.
+            BadBinlog: too large, or not a binlog.
+            ClusterMismatch: the Pumps belong to another cluster.
+        """
+        (outcome,) = self._store([(start_ts, payload)])
+        if isinstance(outcome, BinlogError):
+            raise outcome
+        return outcome
+
+    def write_prewrites(self, prewrites: Sequence[tuple[int, bytes]]) -> list[BinlogError | None]:
+        """Store the P-binlogs of many transactions, given as (start ts, payload); one outcome each, None = durable.
+
+        They go to one Pump together and in this order, on one stream with few fsyncs; to a Go Pump one by one. What it
+        does not take goes to others, as with `write_prewrite`. A transaction with an error must not commit.
+
+        Raises:
+            ClusterMismatch: the Pumps belong to another cluster.
+            PeerRefused: our certificate is not one that they take.
+        """
+        return [None if isinstance(outcome, str) else outcome for outcome in self._store(prewrites)]
+
+    def write_commits(self, outcomes: Sequence[tuple[int, bytes]]) -> None:
+        """Send C and Rollback binlogs of many transactions, given as (start ts, payload); as `write_commit`."""
+        of: dict[str, list[bytes]] = {}
+        with self._lock:
+            for start_ts, payload in outcomes:
+                node_id = self._taken_by.pop(start_ts, None)
+                if node_id is not None:
+                    of.setdefault(node_id, []).append(payload)
+            for node_id, payloads in of.items():
+                self._send(node_id, *payloads)
+
+    def write_commit(self, payload: bytes, start_ts: int) -> None:
+        """Send a C-binlog in the background, to the Pump that took the P. Never fails; a lost one is asked for."""
+        with self._lock:
+            node_id = self._taken_by.pop(start_ts, None)
+            if node_id is not None:
+                self._send(node_id, payload)
+
+    def write_rollback(self, payload: bytes, start_ts: int) -> None:
+        """Send a Rollback binlog; as `write_commit`."""
+        self.write_commit(payload, start_ts)
+
+    def forget(self, start_ts: int) -> None:
+        """End a transaction without a C or Rollback: its Pump will ask."""
+        with self._lock:
+            self._taken_by.pop(start_ts, None)
+
+    # State
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, for timestamps."""
+        return self._cluster
+
+    @property
+    def stats(self) -> ClientStats:
+        """Counts so far."""
+        with self._lock:
+            senders = list(self._senders.values())
+            return ClientStats(
+                prewrites=self._prewrites,
+                prewrite_retries=self._retries,
+                prewrites_failed=self._failed,
+                commits_sent=self._commits_sent + sum(sender.sent for sender in senders),
+                commits_lost=self._commits_lost + sum(sender.lost for sender in senders),
+            )
+
+    def available(self) -> list[NodeStatus]:
+        """Pumps that take prewrites, as far as is known."""
+        return self._members.available()
+
+    def refresh(self) -> None:
+        """Look at the registry now; a failure leaves what is known."""
+        self._watch.refresh()
+        self._let_go()
+
+    def probe(self) -> None:
+        """Send an empty binlog to each Pump that is online but not available, and wait; an answer brings it back."""
+        self._probes.start(self._members.to_probe())
+        self._probes.wait()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all commits are answered or given up; False when the time is up before."""
+        until = self._clock.monotonic() + timeout_s
+        with self._lock:
+            senders = list(self._senders.values())
+        return all(sender.flush(max(0.0, until - self._clock.monotonic())) for sender in senders)
+
+    def close(self, flush_s: float = 5.0) -> None:
+        """Flush commits for so long, then stop all threads and close all channels; later writes are refused."""
+        self.flush(flush_s)
+        with self._lock:
+            self._closed = True
+            senders = list(self._senders.values())
+            connections = [*(each.by for each in self._connections.values()), *self._last_tries]
+            self._connections.clear()
+        for sender in senders:
+            sender.close(0)
+        self._watch.close()
+        for connection in connections:
+            connection.close()
+        self._probes.close(_PROBES_END_S)  # they have ended with their connections
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # Inside
+
+    def _store(self, prewrites: Sequence[tuple[int, bytes]]) -> list[str | BinlogError]:
+        """Node id of the Pump that took it, or the error, of each; raises what concerns all of them."""
+        outcomes: list[str | BinlogError] = [""] * len(prewrites)
+        left = []
+        for place, (_, payload) in enumerate(prewrites):
+            try:
+                refuse_too_large(payload)
+                left.append(place)
+            except BadBinlog as error:
+                outcomes[place] = error
+        policy = RetryPolicy(
+            interval_s=RETRY_INTERVAL_S,
+            timeout_s=time_for((prewrites[place][1] for place in left), self._timeout_s, self._bytes_per_s),
+            min_tries=len(self._members.available()) + 1,
+        )
+        state = RetryState(policy, self._clock)
+        tried: set[PumpConnection] = set()
+        while left:
+            pump = self._members.select(prewrites[left[0]][0], state.tries)
+            if pump is not None:
+                connected = self._connected(pump)
+                tried.add(connected.by)
+                left = self._try(connected, prewrites, left, outcomes)
+            else:
+                self.refresh()
+            if left:
+                with self._lock:
+                    self._retries += len(left)
+                if not state.another():
+                    break
+        for pump in self._members.last_resort():
+            if left:
+                left = self._last_try(pump, prewrites, left, outcomes, tried)
+        with self._lock:
+            self._failed += len(left)
+        for place in left:
+            outcomes[place] = _nobody_took(prewrites[place][0], outcomes[place])
+        return outcomes
+
+    def _last_try(
+        self,
+        pump: NodeStatus,
+        prewrites: Sequence[tuple[int, bytes]],
+        places: Sequence[int],
+        outcomes: list[str | BinlogError],
+        tried: set[PumpConnection],
+    ) -> list[int]:
+        """`_try` over a connection of its own, that no other thread ends; it stays where the shared one was no good."""
+        with self._lock:
+            if self._closed:
+                raise PumpUnavailable("this client is closed", node_id=pump.node_id)
+            connected = self._open(self._members.get(pump.node_id) or pump)
+            self._last_tries.add(connected.by)
+        useless: PumpConnection | None = connected.by
+        try:
+            left = self._try(connected, prewrites, places, outcomes)
+            with self._lock:
+                shared = self._connections.get(pump.node_id)
+                if not left and not self._closed and (shared is None or shared.by in tried):
+                    self._connections[pump.node_id] = connected
+                    useless = None if shared is None else shared.by
+        finally:
+            with self._lock:
+                self._last_tries.discard(connected.by)
+            if useless is not None:
+                useless.close()
+        return left
+
+    def _try(
+        self,
+        connected: _Connected,
+        prewrites: Sequence[tuple[int, bytes]],
+        places: Sequence[int],
+        outcomes: list[str | BinlogError],
+    ) -> list[int]:
+        """One try at one Pump; the places that another one may still take. What no other would answer is raised."""
+        node_id = connected.to.node_id
+        answers = connected.by.write_many([prewrites[place][1] for place in places], self._timeout_s)
+        left = []
+        for place, error in zip(places, answers, strict=True):
+            outcomes[place] = node_id if error is None else error
+            if error is None:
+                self._remember(prewrites[place][0], node_id)
+            elif not isinstance(error, PERMANENT):
+                left.append(place)
+            elif not isinstance(error, BadBinlog):
+                raise error
+        if not left:
+            self._members.succeeded(connected.to)
+        elif not connected.by.ended:
+            refusal = next((error for error in answers if isinstance(error, _REFUSALS)), None)
+            self._members.failed(connected.to, refusal or outcomes[left[-1]], refused=refusal is not None)
+        return left
+
+    def _probe(self, pump: NodeStatus) -> None:
+        try:
+            connected = self._connected(pump)
+            connected.by.probe(self._timeout_s)
+        except (BinlogError, OSError) as error:  # an OSError: a certificate that cannot be read now
+            log.debug("probe_failed", node_id=pump.node_id, error=str(error))
+        else:
+            self._members.succeeded(connected.to)
+
+    def _remember(self, start_ts: int, node_id: str) -> None:
+        with self._lock:
+            self._prewrites += 1
+            self._taken_by[start_ts] = node_id
+            if len(self._taken_by) > _MOST_OPEN:
+                self._taken_by.popitem(last=False)
+
+    def _connected(self, pump: NodeStatus) -> _Connected:
+        """The connection to the Pump as it is registered now; one to a process that is gone is closed.
+
+        Its channel would wait after each failure before it looks for the new process, and calls fail meanwhile.
+        """
+        stale = None
+        with self._lock:
+            if self._closed:  # a thread that was on its way would leave a channel behind
+                raise PumpUnavailable("this client is closed", node_id=pump.node_id)
+            # Under the lock: what another thread has connected to meanwhile was registered later.
+            pump = self._members.get(pump.node_id) or pump
+            connected = self._connections.get(pump.node_id)
+            if connected is not None and (
+                connected.by.batch != _takes_batches(pump) or not same_process(connected.to, pump)
+            ):
+                stale, connected = connected, None
+            if connected is None:
+                connected = self._connections[pump.node_id] = self._open(pump)
+        if stale is not None:
+            stale.by.close()
+        return connected
+
+    def _open(self, pump: NodeStatus) -> _Connected:
+        batch = _takes_batches(pump)
+        connection = PumpConnection(
+            pump.node_id, pump.host, self._cluster_id, self._tls, batch=batch, bytes_per_s=self._bytes_per_s
+        )
+        return _Connected(to=pump, by=connection)
+
+    def _let_go(self) -> None:
+        """End what belongs to Pumps that were removed, once nothing is on its way to them."""
+        with self._lock:
+            gone = {node_id for node_id in (*self._senders, *self._connections) if self._members.get(node_id) is None}
+            gone -= {node_id for node_id in gone & self._senders.keys() if not self._senders[node_id].idle}
+            senders = [self._senders.pop(node_id) for node_id in gone & self._senders.keys()]
+            connections = [self._connections.pop(node_id).by for node_id in gone & self._connections.keys()]
+            self._commits_sent += sum(sender.sent for sender in senders)
+            self._commits_lost += sum(sender.lost for sender in senders)
+        for sender in senders:
+            sender.close(0)
+        for connection in connections:
+            connection.close()
+
+    def _send(self, node_id: str, *payloads: bytes) -> None:
+        """Queue outcomes for a Pump. Call it with the lock held."""
+        if self._closed:
+            self._commits_lost += len(payloads)
+        else:
+            self._sender(node_id).put(*payloads)
+
+    def _sender(self, node_id: str) -> CommitSender:
+        sender = self._senders.get(node_id)
+        if sender is None:
+            sender = self._senders[node_id] = CommitSender(node_id, self._sender_of(node_id), clock=self._clock)
+        return sender
+
+    def _sender_of(self, node_id: str) -> Send:
+        def send(payloads: Sequence[bytes]) -> list[BinlogError | None]:
+            pump = self._members.get(node_id)
+            if pump is None:
+                gone = PumpUnavailable(f"Pump {node_id} is not registered any more", node_id=node_id)
+                return [gone] * len(payloads)
+            return self._connected(pump).by.write_many(payloads, self._timeout_s)
+
+        return send
+
+
+def _nobody_took(start_ts: int, last: str | BinlogError) -> PumpUnavailable:
+    error = PumpUnavailable(
+        f"no Pump took the prewrite of transaction {start_ts}; the last error: {last or 'no Pump is online'}",
+        hint="see `pumphouse pumps`; the transaction must not commit",
+        start_ts=start_ts,
+        node_id=last.node_id if isinstance(last, BinlogError) else "",
+    )
+    error.__cause__ = last if isinstance(last, BinlogError) else None
+    return error
+
+
+def _takes_batches(pump: NodeStatus) -> bool:
+    return pump.extra is not None and pump.extra.batch

@@ -1,0 +1,255 @@
+"""The columnar codec: row changes and their values as arrays and Arrow batches, no Python object a row.
+
+Three steps, each over whole buffers: :func:`walk` finds the row changes in Binlog payloads, :func:`decode_images` turns
+the images of one table version into Arrow columns, :func:`key_hash` hashes key columns. The readable references are
+``payload.row_changes`` and :mod:`pumphouse.codec.row`; property tests hold both sides equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pumphouse.codec import hashing, locate
+from pumphouse.codec import walk as walk_kernels
+from pumphouse.codec.columns import Images, build, check
+from pumphouse.codec.jit import Bytes, Ints, UInts, frozen
+from pumphouse.codec.layout import RowLayout
+from pumphouse.errors import CodecError, MissingColumn
+
+INSERT, UPDATE, DELETE = 0, 1, 2
+_KINDS = ("inserted", "updated", "deleted")
+_BLOCK_BYTES, _MIN_BLOCK, _MAX_BLOCK = 1 << 20, 512, 16384
+_NO_HANDLE: Ints = frozen(np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Mutations:
+    """Row changes of many transactions: parallel arrays, one entry a row change.
+
+    Attributes:
+        data: The one buffer that ``row_start`` counts in (of the payloads given to :func:`walk`).
+        txn: Index of the payload.
+        table_id: Logical table id.
+        schema_version: Schema version of the writer.
+        op: 0 insert, 1 update, 2 delete.
+        seq: Place within the transaction, from 0.
+        row_start: Where the row image starts in ``data``.
+        row_len: Bytes of the row image.
+    """
+
+    data: Bytes
+    txn: Ints
+    table_id: Ints
+    schema_version: Ints
+    op: Bytes
+    seq: Ints
+    row_start: Ints
+    row_len: Ints
+
+    def __len__(self) -> int:
+        return len(self.txn)
+
+    def take(self, rows: NDArray[Any]) -> Mutations:
+        """The entries with these indices, or those where a mask is true; the buffer is shared."""
+        names = [f.name for f in fields(self)][1:]
+        return Mutations(self.data, *(getattr(self, name)[rows] for name in names))
+
+    def table_stats(self) -> dict[int, tuple[int, int]]:
+        """Row changes and their bytes by table id."""
+        ids, where = np.unique(self.table_id, return_inverse=True)
+        rows = np.bincount(where, minlength=len(ids))
+        sizes = np.zeros(len(ids), np.int64)
+        np.add.at(sizes, where, self.row_len)
+        return {int(i): (int(r), int(s)) for i, r, s in zip(ids, rows, sizes, strict=True)}
+
+
+def binary_buffers(array: pa.Array | pa.ChunkedArray, *, nulls: bool = False) -> tuple[Bytes, Ints]:
+    """Bytes and ``len + 1`` offsets of a binary or string array, without copying the bytes.
+
+    Raises:
+        CodecError: the array has nulls (and ``nulls`` does not allow them) or is of another type.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
+    if array.null_count and not nulls:
+        raise CodecError("an array of payloads has nulls")
+    if pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type):
+        width: type[np.int32 | np.int64] = np.int64
+    elif pa.types.is_binary(array.type) or pa.types.is_string(array.type):
+        width = np.int32
+    else:
+        raise CodecError(f"an array of payloads is {array.type}, not binary or text")
+    _, offsets_buffer, data_buffer = array.buffers()
+    if len(array) == 0 or offsets_buffer is None:
+        return frozen(np.zeros(0, np.uint8)), frozen(np.zeros(len(array) + 1, np.int64))
+    offsets = np.frombuffer(offsets_buffer, width)[array.offset : array.offset + len(array) + 1]
+    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    return frozen(data), frozen(offsets.astype(np.int64, copy=False))
+
+
+def walk(payloads: pa.Array | pa.ChunkedArray) -> Mutations:
+    """Find the row changes of merged Binlog payloads, in order.
+
+    Args:
+        payloads: Binary array of Binlogs; those without a prewrite value (DDL, fakes) have no row changes.
+
+    Raises:
+        CodecError: a payload does not parse, uses obsolete fields or has an unknown mutation type. Facts: txn.
+    """
+    data, offsets = binary_buffers(payloads)
+    failed = np.zeros(2, np.int64)
+    count = walk_kernels.count_rows(data, offsets, failed)
+    found = Mutations(
+        data,
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+        np.empty(count, np.uint8),
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+    )
+    if not failed[0]:
+        walk_kernels.fill_rows(
+            data,
+            offsets,
+            found.txn,
+            found.table_id,
+            found.schema_version,
+            found.op,
+            found.seq,
+            found.row_start,
+            found.row_len,
+            np.zeros(3, np.int64),
+            failed,
+        )
+    if failed[0]:
+        reason = walk_kernels.REASONS[int(failed[0])]
+        raise CodecError(f"payload {failed[1]} cannot be read: {reason}", txn=int(failed[1]))
+    return found
+
+
+def blocks(lengths: Ints) -> Iterator[slice]:
+    """Cut row images into blocks, each for one call of :func:`decode_images`.
+
+    Every column is a pass over the images: as long as they stay in the processor's cache, that is twice as fast.
+    Smaller blocks cost more around the calls than they save.
+    """
+    step = min(max(_BLOCK_BYTES * len(lengths) // max(int(lengths.sum()), 1), _MIN_BLOCK), _MAX_BLOCK)
+    for at in range(0, len(lengths), step):
+        yield slice(at, at + step)
+
+
+def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: RowLayout) -> pa.RecordBatch:
+    """Turn row images of one table version into Arrow columns.
+
+    Args:
+        data: Buffer, usually :attr:`Mutations.data`.
+        starts: Where the images start in it.
+        lengths: Their bytes.
+        kind: INSERT, UPDATE or DELETE: all images are of this kind.
+        layout: :meth:`RowLayout.of` the rows' version and the wanted one.
+
+    Returns:
+        One batch of ``layout.schema`` in the order of the images; of updates a pair: old values, new values.
+
+    Raises:
+        CodecError: an image is damaged or does not fit the table. Facts: row (index into ``starts``).
+        MissingColumn: an image lacks a column that tells which row it is.
+    """
+    starts = frozen(np.ascontiguousarray(starts, np.int64))
+    lengths = frozen(np.ascontiguousarray(lengths, np.int64))
+    data = frozen(np.ascontiguousarray(data, np.uint8))
+    _check_ranges(data, starts, lengths)
+    shape = (len(starts), len(layout.targets))
+    first = np.empty(shape, np.int32)
+    second = np.empty(shape if kind == UPDATE else (0, 0), np.int32)
+    handle = layout.handle_targets if kind == INSERT else _NO_HANDLE
+    failed = np.zeros(3, np.int64)
+    needed = layout.keys if kind == INSERT else layout.whole
+    locate.locate(data, starts, lengths, layout.ids, handle, needed, first, second, failed)
+    if failed[0] == locate.NO_KEY:
+        name = layout.targets[failed[2]].column.name
+        raise MissingColumn(
+            f"row image {failed[1]}, of {len(starts)} {_KINDS[kind]} rows: the column {name} is missing",
+            row=int(failed[1]),
+            column=name,
+        )
+    check(failed, f"of {len(starts)} {_KINDS[kind]} rows")
+    batches = []
+    for places in (first, second) if kind == UPDATE else (first,):
+        images = Images(data, starts, lengths, places)
+        arrays = [build(images, index, target) for index, target in enumerate(layout.targets)]
+        batches.append(_batch(arrays, layout.schema, len(starts)))
+    return (batches[0], batches[1]) if kind == UPDATE else batches[0]
+
+
+def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
+    if arrays:
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # A batch without columns keeps its row count only in this way.
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+
+
+def _check_ranges(data: Bytes, starts: Ints, lengths: Ints) -> None:
+    if len(starts) != len(lengths):
+        raise CodecError(f"{len(starts)} starts but {len(lengths)} lengths of row images")
+    if len(starts) and (int(starts.min()) < 0 or int(lengths.min()) < 0 or int((starts + lengths).max()) > len(data)):
+        raise CodecError("row images lie outside their buffer")
+    if len(lengths) and int(lengths.max()) >= 1 << 31:
+        raise CodecError("a row image has more than 2 GiB")
+
+
+def key_hash(batch: pa.RecordBatch, key_columns: Sequence[str | int] | None = None) -> UInts:
+    """Hash the key columns of each row, the same in every process and release (rows are bucketed by it).
+
+    Integers hash by their 64 bits, floats by those of the double, strings by their bytes; NULL is a value of its own.
+
+    Args:
+        batch: As :func:`decode_images` makes it, or of the same types.
+        key_columns: Names or indexes, in key order; None is all columns.
+    """
+    hashes = np.zeros(batch.num_rows, np.uint64)
+    for name in range(batch.num_columns) if key_columns is None else key_columns:
+        column = batch.column(name)
+        valid = _valid(column)
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            hashing.hash_words(_words(column), valid, hashes)
+        else:
+            data, offsets = binary_buffers(column, nulls=True)
+            hashing.hash_bytes(data, offsets, valid, hashes)
+    return hashes
+
+
+def _valid(column: pa.Array) -> Bytes:
+    """One byte a row: 1, or 0 for NULL."""
+    bitmap = column.buffers()[0]
+    if bitmap is None:
+        return frozen(np.ones(len(column), np.uint8))
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    return frozen(np.ascontiguousarray(bits[column.offset : column.offset + len(column)]))
+
+
+def _words(column: pa.Array) -> UInts:
+    """64 bits a row; of NULLs any.
+
+    The buffers are read, because pyarrow's ``to_numpy`` would import pandas: a second in every Spark task.
+    """
+    buffer = column.buffers()[1]
+    letter = "f" if pa.types.is_floating(column.type) else "u" if pa.types.is_unsigned_integer(column.type) else "i"
+    kind = np.dtype(f"{letter}{column.type.bit_width // 8}")
+    values = np.zeros(0, kind) if buffer is None else np.frombuffer(buffer, kind)
+    values = values[column.offset : column.offset + len(column)]
+    if kind.kind == "f":
+        # Adding 0.0 makes one zero of the two. What lies under a NULL may be anything, a signalling NaN too.
+        with np.errstate(all="ignore"):
+            return frozen((values.astype(np.float64) + 0.0).view(np.uint64))
+    return frozen(values.astype(np.int64 if kind.kind == "i" else np.uint64, copy=False).view(np.uint64))

@@ -1,0 +1,229 @@
+"""From located datums to Arrow arrays, one column at a time: allocates, calls the kernels, names what failed."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pumphouse.codec import jsontext, locate, scalars, texts
+from pumphouse.codec.datum import Kind, Value
+from pumphouse.codec.jit import Bytes, Int32s, Ints, frozen
+from pumphouse.codec.json import json_text
+from pumphouse.codec.layout import Target, arrow_type
+from pumphouse.errors import CodecError
+
+_INTEGER_MODES = {
+    Kind.INT: scalars.SIGNED,
+    Kind.UINT: scalars.UNSIGNED,
+    Kind.ENUM: scalars.ENUM,
+    Kind.SET: scalars.SET,
+}
+_TEXT_MODES = {
+    Kind.DATE: texts.DATE,
+    Kind.DATETIME: texts.DATETIME,
+    Kind.TIME: texts.TIME,
+    Kind.DECIMAL: texts.DECIMAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Row images of one layout and where each column's datum lies in them (:func:`pumphouse.codec.locate.locate`)."""
+
+    data: Bytes
+    starts: Ints
+    lengths: Ints
+    places: Int32s
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def bitmap(valid: Bytes) -> pa.Buffer | None:
+    """Arrow validity of one byte a row; None when all are valid."""
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def check(failed: Ints, what: str) -> None:
+    """Raise CodecError for what a kernel has reported. Facts: row."""
+    if failed[0]:
+        raise CodecError(f"row image {failed[1]}, {what}: {locate.REASONS[int(failed[0])]}", row=int(failed[1]))
+
+
+def build(images: Images, index: int, target: Target) -> pa.Array:
+    """Arrow array of column ``index``.
+
+    Raises:
+        CodecError: a datum does not fit the column. Facts: row.
+    """
+    if target.kind in _INTEGER_MODES:
+        return _integers(images, index, target)
+    if target.kind in (Kind.FLOAT, Kind.DOUBLE):
+        return _floats(images, index, target)
+    if target.kind is Kind.BYTES:
+        return _strings(images, index, target)
+    if target.kind is Kind.JSON:
+        return _json(images, index, target)
+    return _texts(images, index, target)
+
+
+def _what(target: Target) -> str:
+    return f"column {target.column.name}"
+
+
+def _fixed(target: Target, values: NDArray[Any], valid: Bytes) -> pa.Array:
+    return pa.Array.from_buffers(arrow_type(target.column), len(values), [bitmap(valid), pa.py_buffer(values)])
+
+
+def _variable(target: Target, offsets: Ints, out: Bytes, valid: Bytes) -> pa.Array:
+    used = int(offsets[-1])
+    # Kernels write into room for the worst case; a batch should not hold on to that.
+    kept = out[:used] if used * 2 >= len(out) else out[:used].copy()
+    buffers = [bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(kept)]
+    return pa.Array.from_buffers(arrow_type(target.column), len(valid), buffers)
+
+
+def _fill_bytes(fill: Value) -> Bytes:
+    raw = fill.encode() if isinstance(fill, str) else fill
+    return frozen(np.frombuffer(raw if isinstance(raw, bytes) else b"", np.uint8))
+
+
+def _integers(images: Images, index: int, target: Target) -> pa.Array:
+    out = np.empty(len(images), np.uint64)
+    valid = np.empty(len(images), np.uint8)
+    failed = np.zeros(2, np.int64)
+    mode = _INTEGER_MODES[target.kind]
+    if target.handle and mode == scalars.UNSIGNED:
+        mode = scalars.UNSIGNED_HANDLE
+    fill = target.fill if isinstance(target.fill, int) else 0
+    scalars.integers(
+        images.data,
+        images.starts,
+        images.lengths,
+        images.places,
+        index,
+        mode,
+        target.elements,
+        np.uint64(fill & ((1 << 64) - 1)),
+        target.fill is not None,
+        out,
+        valid,
+        failed,
+    )
+    check(failed, _what(target))
+    return _fixed(target, out, valid)
+
+
+def _floats(images: Images, index: int, target: Target) -> pa.Array:
+    out = np.empty(len(images), np.float64)
+    valid = np.empty(len(images), np.uint8)
+    failed = np.zeros(2, np.int64)
+    scalars.floats(
+        images.data,
+        images.starts,
+        images.places,
+        index,
+        target.fill if isinstance(target.fill, float) else 0.0,
+        target.fill is not None,
+        out.view(np.uint64),
+        out,
+        valid,
+        failed,
+    )
+    check(failed, _what(target))
+    if target.kind is Kind.FLOAT or arrow_type(target.column) == pa.float32():
+        with np.errstate(over="ignore"):
+            single = out.astype(np.float32)
+        too_large = np.isinf(single) & np.isfinite(out)
+        if too_large.any():
+            failed[:] = locate.BAD_VALUE, int(too_large.argmax())
+            check(failed, _what(target))
+        return _fixed(target, single if arrow_type(target.column) == pa.float32() else single.astype(np.float64), valid)
+    return _fixed(target, out, valid)
+
+
+def _texts(images: Images, index: int, target: Target) -> pa.Array:
+    count = len(images)
+    mode = _TEXT_MODES[target.kind]
+    fill = _fill_bytes(target.fill)
+    out = np.empty(count * max(texts.WIDTHS[mode], len(fill)), np.uint8)
+    offsets = np.empty(count + 1, np.int64)
+    valid = np.empty(count, np.uint8)
+    failed = np.zeros(2, np.int64)
+    texts.texts(
+        images.data,
+        images.starts,
+        images.lengths,
+        images.places,
+        index,
+        mode,
+        target.fsp,
+        fill,
+        target.fill is not None,
+        offsets,
+        out,
+        valid,
+        failed,
+    )
+    check(failed, _what(target))
+    return _variable(target, offsets, out, valid)
+
+
+def _strings(images: Images, index: int, target: Target) -> pa.Array:
+    count = len(images)
+    fill = _fill_bytes(target.fill)
+    offsets = np.empty(count + 1, np.int64)
+    valid = np.empty(count, np.uint8)
+    failed = np.zeros(2, np.int64)
+    where = (images.data, images.starts, images.lengths, images.places, index)
+    texts.string_offsets(*where, len(fill), target.fill is not None, offsets, valid, failed)
+    check(failed, _what(target))
+    out = np.empty(int(offsets[-1]), np.uint8)
+    texts.copy_strings(*where, fill, offsets, out)
+    return _variable(target, offsets, out, valid)
+
+
+def _json(images: Images, index: int, target: Target) -> pa.Array:
+    count = len(images)
+    fill = _fill_bytes(target.fill)
+    out = np.empty(2 * int(images.lengths.sum()) + (jsontext.MARGIN + len(fill)) * (count + 1), np.uint8)
+    offsets = np.empty(count + 1, np.int64)
+    offsets[0] = 0
+    valid = np.empty(count, np.uint8)
+    failed = np.zeros(2, np.int64)
+    stack = np.empty((jsontext.MAX_DEPTH, 5), np.int64)
+    row = 0
+    where = (images.data, images.starts, images.lengths, images.places, index)
+    while True:
+        row, why = jsontext.json_texts(*where, fill, target.fill is not None, row, offsets, out, valid, stack, failed)
+        check(failed, _what(target))
+        if not why:
+            return _variable(target, offsets, out, valid)
+        used = int(offsets[row])
+        text = b""
+        if why == jsontext.HARD:
+            # A double of 16 or 17 digits, or an exponent: rare enough for the reference.
+            text = _reference_json(images, index, row)
+            offsets[row + 1] = used + len(text)
+            valid[row] = 1
+        if why == jsontext.FULL or used + len(text) > len(out):
+            grown = np.empty(2 * len(out) + len(text), np.uint8)
+            grown[:used] = out[:used]
+            out = grown
+        if text:
+            out[used : used + len(text)] = np.frombuffer(text, np.uint8)
+            row += 1
+
+
+def _reference_json(images: Images, index: int, row: int) -> bytes:
+    start = int(images.starts[row] + images.places[row, index]) + 1
+    end = locate.skip_json(images.data, start, int(images.starts[row] + images.lengths[row]))
+    try:
+        return json_text(images.data[start:end].tobytes()).encode()
+    except (CodecError, struct.error, IndexError) as error:
+        raise CodecError(f"row image {row}: {error}", row=row) from error

@@ -1,0 +1,78 @@
+"""Values of columns that a row does not have (docs/formats.md, "Missing columns")."""
+
+from __future__ import annotations
+
+import base64
+
+from pumphouse.codec.datum import Kind, Value, kind_of
+from pumphouse.codec.decimal import encode_decimal, read_decimal
+from pumphouse.codec.number import round_to_float32
+from pumphouse.errors import CodecError
+from pumphouse.model.table import ColumnInfo, FieldType, MysqlType
+
+_ZERO: dict[Kind, Value] = {
+    Kind.INT: 0,
+    Kind.UINT: 0,
+    Kind.FLOAT: 0.0,
+    Kind.DOUBLE: 0.0,
+    Kind.DECIMAL: "0",
+    Kind.DATE: "0000-00-00",
+    Kind.DATETIME: "0000-00-00 00:00:00",
+    Kind.TIME: "00:00:00",
+    Kind.JSON: "null",
+    Kind.BYTES: b"",
+    Kind.ENUM: 0,
+    Kind.SET: 0,
+}
+
+
+def missing_value(column: ColumnInfo) -> Value:
+    """Loader value of a column that a row lacks: its origin default, NULL, or the zero of a NOT NULL column.
+
+    ``column`` is the one of the row's own schema version, where that has it, else the present one. An origin default
+    is typed here (``"5"`` of an INT is 5), texts of decimals and times stay as they are.
+    """
+    field = column.type
+    default = column.origin_default
+    if field.tp == MysqlType.BIT and column.origin_default_bit is not None:
+        return int.from_bytes(base64.b64decode(column.origin_default_bit), "big")
+    if default is None:
+        if not field.not_null:
+            return None
+        if field.tp == MysqlType.STRING and field.charset == "binary":
+            return b"\0" * max(field.flen, 0)
+        return _ZERO[kind_of(field)]
+    try:
+        return _typed(field, default)
+    except (ValueError, TypeError) as error:
+        raise CodecError(f"the origin default {default!r} of column {column.name} cannot be read") from error
+
+
+def _typed(field: FieldType, default: object) -> Value:  # noqa: PLR0911 - one a kind
+    kind = kind_of(field)
+    text = str(default)
+    if kind in (Kind.INT, Kind.UINT):
+        return int(read_decimal(encode_decimal(text, 65, 0), 0)[0])  # "1.6" of an INT is 2
+    if kind is Kind.FLOAT:
+        return round_to_float32(float(text))
+    if kind is Kind.DOUBLE:
+        return float(text)
+    if kind is Kind.ENUM:
+        return _ordinal(field, text)
+    if kind is Kind.SET:
+        return sum({1 << (_ordinal(field, part) - 1) for part in text.split(",") if part})
+    if kind is Kind.BYTES:
+        # Bytes that are no UTF-8 reach JSON as one code unit each.
+        return text.encode("utf-8", "surrogateescape")
+    return text
+
+
+def _ordinal(field: FieldType, name: str) -> int:
+    for names, wanted in ((field.elems, name), ([e.casefold() for e in field.elems], name.casefold())):
+        if wanted in names:
+            return list(names).index(wanted) + 1
+    if name.isdecimal() and int(name) <= len(field.elems):
+        return int(name)
+    if name == "":
+        return 0
+    raise ValueError(f"{name!r} is no element")

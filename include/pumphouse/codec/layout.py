@@ -1,0 +1,138 @@
+"""Which datum of a row image goes to which Arrow column: made once for a pair of table versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pumphouse.codec.datum import Kind, Value, kind_of
+from pumphouse.codec.defaults import missing_value
+from pumphouse.codec.jit import Ints, frozen
+from pumphouse.codec.row import is_prefix, key_parts
+from pumphouse.codec.time import fsp_of
+from pumphouse.errors import ColumnMismatch
+from pumphouse.model.table import ColumnInfo, TableInfo
+
+# No column has this id: a wanted column that the row's schema version does not know is never found in a row.
+UNKNOWN_ID = -(1 << 62)
+
+_ARROW = {
+    Kind.INT: pa.int64(),
+    Kind.UINT: pa.uint64(),
+    Kind.FLOAT: pa.float32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.BYTES: pa.large_binary(),
+    Kind.ENUM: pa.uint64(),
+    Kind.SET: pa.uint64(),
+}
+
+
+def arrow_type(column: ColumnInfo) -> pa.DataType:
+    """Arrow type of a column's values; texts (decimals, dates, times, JSON) are large strings."""
+    return _ARROW.get(kind_of(column.type), pa.large_string())
+
+
+def arrow_field(column: ColumnInfo) -> pa.Field:
+    """Nullable field named as the column, with metadata ``tp`` (MySQL type code) and ``id`` (column id)."""
+    metadata = {b"tp": str(column.type.tp).encode(), b"id": str(column.id).encode()}
+    return pa.field(column.name, arrow_type(column), nullable=True, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One Arrow column.
+
+    Attributes:
+        column: As wanted.
+        kind: How the row holds its values (by the row's own schema version).
+        fsp: Fractional digits of its times.
+        elements: Elements of an ENUM or SET.
+        handle: It is the integer handle.
+        fill: Loader value where the row lacks it.
+    """
+
+    column: ColumnInfo
+    kind: Kind
+    fsp: int
+    elements: int
+    handle: bool
+    fill: Value
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """How images of one table version become batches of another (:meth:`of`).
+
+    Attributes:
+        targets: The columns.
+        schema: Their Arrow schema.
+        ids: Their ids in the rows.
+        handle_targets: For each datum of an inserted row's handle its index in ``ids``, or -1.
+        keys: Indices of the columns that every image has.
+        whole: Indices of the columns that updates and deletes have.
+    """
+
+    targets: tuple[Target, ...]
+    schema: pa.Schema
+    ids: Ints
+    handle_targets: Ints
+    keys: Ints
+    whole: Ints
+
+    @classmethod
+    def of(cls, written: TableInfo, wanted: TableInfo, key: Sequence[str] | None = None) -> RowLayout:
+        """Plan the decoding.
+
+        Args:
+            written: Table at the rows' own schema version: gives types, and origin defaults of absent columns.
+            wanted: Table at the commit timestamp: its public, not generated columns are the batch's, in order.
+            key: Names of the columns that tell rows apart, and so are never filled where a row lacks them; () = all
+                columns do: then old images lack none that their version has. None = whatever is absent is filled.
+
+        Raises:
+            ColumnMismatch: a column has the same id in both but values of another kind.
+        """
+        parts = key_parts(written)
+        targets, ids = [], []
+        for column in wanted.public_columns:
+            if column.generated:
+                continue
+            own = written.column_by_id(column.id)
+            source = own or column
+            if arrow_type(source) != arrow_type(column) and {arrow_type(source), arrow_type(column)} != {
+                pa.float32(),
+                pa.float64(),
+            }:
+                raise ColumnMismatch(
+                    f"column {column.name} (id {column.id}) of table {wanted.name} is {arrow_type(source)} in the row "
+                    f"and {arrow_type(column)} at the commit",
+                    table_id=wanted.id,
+                )
+            targets.append(
+                Target(
+                    column,
+                    kind_of(source.type),
+                    fsp_of(source.type.decimal),
+                    len(source.type.elems),
+                    written.pk_is_handle and any(c.id == column.id for c, _ in parts),
+                    missing_value(source),
+                )
+            )
+            ids.append(column.id if own is not None else UNKNOWN_ID)
+        known = {c.id for c in written.public_columns} & set(ids)
+        names = [t.column.name for t in targets]
+        keys = {ids.index(c.id) for c, _ in parts if c.id in known} | {names.index(name) for name in key or ()}
+        whole = {ids.index(id_) for id_ in known} if key == () else set()
+        # A prefix part of a clustered key is no value; the row list has the whole column.
+        handle = [-1 if is_prefix(c, length) or c.id not in ids else ids.index(c.id) for c, length in parts]
+        return cls(
+            tuple(targets),
+            pa.schema([arrow_field(t.column) for t in targets]),
+            frozen(np.array(ids, np.int64)),
+            frozen(np.array(handle or [-1], np.int64)),
+            frozen(np.array(sorted(keys), np.int64)),
+            frozen(np.array(sorted(keys | whole), np.int64)),
+        )

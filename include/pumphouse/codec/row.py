@@ -1,0 +1,264 @@
+"""Row images, one at a time, both ways: the readable reference that the columnar decoder is held against.
+
+An image is a list of (column id, value) datum pairs; an inserted row has its handle before the list, an updated row is
+the old list followed by the new one. Loader values go in and come out, by column id (:mod:`pumphouse.codec.datum`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pumphouse.codec.bytes import append_compact
+from pumphouse.codec.datum import (
+    COMPACT,
+    DURATION,
+    NULL,
+    VARINT,
+    Datum,
+    Kind,
+    Value,
+    encode_value,
+    kind_of,
+    loader_value,
+    read_datum,
+)
+from pumphouse.codec.defaults import missing_value
+from pumphouse.codec.key import cut_prefix, encode_key_value, needs_restoring, sort_key, string_of
+from pumphouse.codec.number import SIGN, append_u64, append_varint, read_varint, to_signed
+from pumphouse.errors import CodecError
+from pumphouse.model.binlog import SchemaState
+from pumphouse.model.table import ColumnInfo, TableInfo
+
+HANDLE_ID = -1
+EMPTY = bytes((NULL,))
+NEW_FORMAT = 0x80
+_WRITABLE = {SchemaState.PUBLIC, SchemaState.WRITE_ONLY, SchemaState.WRITE_REORG}
+
+Row = dict[int, Value]
+
+
+def key_parts(table: TableInfo) -> tuple[tuple[ColumnInfo, int], ...]:
+    """Columns that make the handle, each with its prefix length (-1 = whole); () when the handle is hidden."""
+    if table.pk_is_handle or table.is_common_handle:
+        return tuple((table.columns[part.offset], part.length) for part in table.primary_key())
+    return ()
+
+
+def is_prefix(column: ColumnInfo, length: int) -> bool:
+    """Whether an index part holds less than the column."""
+    return length >= 0 and length != column.type.flen
+
+
+def encode_handle_key(table: TableInfo, values: Mapping[int, Value], handle: int | None = None) -> int | bytes:
+    """Handle of a row as :func:`pumphouse.codec.key.record_key` takes it."""
+    if table.pk_is_handle:
+        column, _ = key_parts(table)[0]
+        return to_signed(_int(values, column) & ((1 << 64) - 1))
+    if table.is_common_handle:
+        return b"".join(encode_key_value(c, values[c.id], length) for c, length in key_parts(table))
+    if handle is None:
+        raise CodecError(f"table {table.name} has a hidden handle, which must be given")
+    return handle
+
+
+def encode_insert(table: TableInfo, values: Mapping[int, Value], *, handle: int | None = None) -> bytes:
+    """Image of an inserted row; ``handle`` is needed where the table has neither an integer nor a clustered key."""
+    parts = {c.id: (c, length) for c, length in key_parts(table)}
+    out = bytearray()
+    if table.is_common_handle:
+        for column, length in parts.values():
+            _append_handle_part(out, column, values[column.id], length)
+    else:
+        key = encode_handle_key(table, values, handle)
+        _append_int(out, key if isinstance(key, int) else 0)
+    body = bytearray()
+    for column in table.columns:
+        if column.state not in _WRITABLE or _is_virtual(column):
+            continue
+        if column.id in parts and not _in_list(table, *parts[column.id]):
+            continue
+        value = values.get(column.id)
+        if value is None and not _has_default(column):
+            continue
+        _append_pair(body, column, value)
+    return bytes(out + (body or EMPTY))
+
+
+def encode_update(
+    table: TableInfo, old: Mapping[int, Value], new: Mapping[int, Value], *, handle: int | None = None
+) -> bytes:
+    """Image of an updated row: old list, new list."""
+    columns = [c for c in table.columns if c.state in _WRITABLE and not _is_virtual(c)]
+    return _encode_list(table, columns, old, handle) + _encode_list(table, columns, new, handle)
+
+
+def encode_delete(table: TableInfo, values: Mapping[int, Value], *, handle: int | None = None) -> bytes:
+    """Image of a deleted row: all public columns, virtual ones included."""
+    return _encode_list(table, [c for c in table.columns if c.public], values, handle)
+
+
+def _encode_list(
+    table: TableInfo, columns: Sequence[ColumnInfo], values: Mapping[int, Value], handle: int | None
+) -> bytes:
+    out = bytearray()
+    for column in columns:
+        _append_pair(out, column, values.get(column.id))
+    if not table.pk_is_handle and not table.is_common_handle:
+        if handle is None:
+            raise CodecError(f"table {table.name} has a hidden handle, which must be given")
+        _append_int(out, HANDLE_ID)
+        _append_int(out, handle)
+    return bytes(out) or EMPTY
+
+
+def _append_int(out: bytearray, value: int) -> None:
+    out.append(VARINT)
+    append_varint(out, value)
+
+
+def _append_pair(out: bytearray, column: ColumnInfo, value: Value) -> None:
+    _append_int(out, column.id)
+    try:
+        out += encode_value(column.type, value)
+    except CodecError as error:
+        raise CodecError(f"column {column.name}: {error.message}") from error
+
+
+def _append_handle_part(out: bytearray, column: ColumnInfo, value: Value, length: int) -> None:
+    """One datum of a clustered handle: what decoding its key form gives."""
+    row_form = encode_value(column.type, value)
+    kind = kind_of(column.type)
+    if kind is Kind.TIME:
+        out.append(DURATION)
+        append_u64(out, read_varint(row_form, 1)[0] + SIGN)
+    elif kind is Kind.BYTES:
+        out.append(COMPACT)
+        append_compact(out, sort_key(column.type, cut_prefix(column.type, string_of(row_form), length)))
+    else:
+        out += row_form
+
+
+def _in_list(table: TableInfo, column: ColumnInfo, length: int) -> bool:
+    if table.pk_is_handle:
+        return False
+    return is_prefix(column, length) or needs_restoring(column.type)
+
+
+def _is_virtual(column: ColumnInfo) -> bool:
+    return column.generated and not column.generated_stored
+
+
+def _has_default(column: ColumnInfo) -> bool:
+    return not (
+        column.default is None
+        and column.default_bit is None
+        and column.origin_default is None
+        and column.origin_default_bit is None
+    )
+
+
+def _int(values: Mapping[int, Value], column: ColumnInfo) -> int:
+    value = values.get(column.id)
+    if not isinstance(value, int):
+        raise CodecError(f"column {column.name} is the handle and needs an integer, not {value!r:.40}")
+    return value
+
+
+def _read_pair(data: bytes, pos: int) -> tuple[int, Datum, int]:
+    key, at = read_datum(data, pos)
+    if key.flag != VARINT or not isinstance(key.value, int):
+        raise CodecError(f"a column id is missing at offset {pos}", offset=pos)
+    value, at = read_datum(data, at)
+    return key.value, value, at
+
+
+def _check_format(data: bytes, pos: int) -> None:
+    if pos < len(data) and data[pos] == NEW_FORMAT:
+        raise CodecError("the row is in the new row format, which binlogs do not have", offset=pos)
+
+
+def _value(table: TableInfo, column: ColumnInfo, datum: Datum) -> Value:
+    handle = table.pk_is_handle and any(column.id == part.id for part, _ in key_parts(table))
+    try:
+        return loader_value(column.type, datum, handle=handle)
+    except CodecError as error:
+        raise CodecError(f"column {column.name} of table {table.name}: {error.message}") from error
+
+
+def decode_insert(table: TableInfo, data: bytes) -> Row:
+    """Values by column id; columns of the key come from the handle unless the list has them."""
+    row: Row = {}
+    parts = key_parts(table)
+    at = 0
+    for index in range(max(len(parts), 1)):
+        datum, at = read_datum(data, at)
+        if parts and not is_prefix(*parts[index]):
+            row[parts[index][0].id] = _value(table, parts[index][0], datum)
+    row.update(_decode_list(table, data, at))
+    return _with_key(table, row)
+
+
+def decode_delete(table: TableInfo, data: bytes) -> Row:
+    """Values by column id."""
+    return _with_key(table, _decode_list(table, data, 0))
+
+
+def _with_key(table: TableInfo, row: Row) -> Row:
+    for column, _ in key_parts(table):
+        if column.id not in row:
+            raise CodecError(f"a row image of table {table.name} lacks the key column {column.name}")
+    return row
+
+
+def _decode_list(table: TableInfo, data: bytes, pos: int) -> Row:
+    row: Row = {}
+    _check_format(data, pos)
+    if data[pos:] == EMPTY:
+        return row
+    at = pos
+    while at < len(data):
+        column_id, datum, at = _read_pair(data, at)
+        column = table.column_by_id(column_id)
+        if column is not None:
+            if column_id in row:
+                raise CodecError(f"column id {column_id} is twice in a row image of table {table.name}")
+            row[column_id] = _value(table, column, datum)
+    return row
+
+
+def decode_update(table: TableInfo, data: bytes) -> tuple[Row, Row]:
+    """Old and new values by column id: the first occurrence of an id is the old value, the second the new one."""
+    old: Row = {}
+    new: Row = {}
+    at = 0
+    _check_format(data, 0)
+    while at < len(data):
+        column_id, datum, at = _read_pair(data, at)
+        column = table.column_by_id(column_id)
+        if column is None:
+            continue
+        if column_id in new:
+            raise CodecError(f"column id {column_id} is three times in an updated row of table {table.name}")
+        (new if column_id in old else old)[column_id] = _value(table, column, datum)
+    if len(old) != len(new):
+        raise CodecError(f"row data is corrupted: {len(old)} old and {len(new)} new columns of table {table.name}")
+    return _with_key(table, old), new
+
+
+def project(written: TableInfo, wanted: TableInfo, row: Mapping[int, Value]) -> Row:
+    """Values of the public, not generated columns of ``wanted``; what the row lacks is filled.
+
+    Args:
+        written: Table at the row's own schema version.
+        wanted: Table at the commit timestamp.
+        row: Decoded with ``written``.
+    """
+    out: Row = {}
+    for column in wanted.public_columns:
+        if column.generated:
+            continue
+        if column.id in row:
+            out[column.id] = row[column.id]
+        else:
+            out[column.id] = missing_value(written.column_by_id(column.id) or column)
+    return out

@@ -1,0 +1,375 @@
+"""``pumphouse archive`` and ``pumphouse snapshot``: start, extend, list, verify and mend the archive."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pumphouse.archive import consumer
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.declare import accept as accept_commit
+from pumphouse.archive.declare import declarations, declare_lost, known_pump
+from pumphouse.archive.init import describe, init_archive
+from pumphouse.archive.layout import GENESIS, window_key
+from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.report import Progress as Pulled
+from pumphouse.archive.report import ProgressSink
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.archive.verify import verify
+from pumphouse.ask import confirm
+from pumphouse.cli import Context, pass_context
+from pumphouse.client.admin import is_running
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.commands.nodes import clock_time
+from pumphouse.errors import UsageError
+from pumphouse.model.tso import Tso, parse_time, show
+from pumphouse.objectstore.open import open_store
+from pumphouse.registry.base import Cluster
+from pumphouse.registry.open import open_cluster
+from pumphouse.schema.history import open_history
+from pumphouse.settings import Settings
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+
+
+def _open(settings: Settings) -> tuple[Archive, Cluster]:
+    cluster = open_cluster(settings.cluster, settings.tls, create=False)
+    store = open_store(settings.archive)
+    return Archive(store, cluster.cluster_id(), archive_id=settings.archive.archive_id), cluster
+
+
+_TIMES = frozenset({"genesis", "end", "start", "fence", "checkpoint", "ts"})
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(with_times(value), indent=2))
+
+
+def with_times(value: Any) -> Any:
+    """A JSON value with the clock time (``…_time``) beside every TSO in it."""
+    if isinstance(value, list | tuple):
+        return [with_times(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    out: dict[str, Any] = {}
+    for name, each in value.items():
+        out[name] = with_times(each)
+        if isinstance(each, int) and (name.endswith("_ts") or name in _TIMES):
+            out[f"{name.removesuffix('_ts')}_time" if name != "ts" else "time"] = clock_time(each)
+    return out
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Progress | None]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"))
+    with Progress(*columns, console=console, transient=True) as shown:
+        yield shown
+
+
+def _pull_bars(shown: Progress | None) -> tuple[ProgressSink, Callable[[str], None]]:
+    """A bar for each Pump, and a line for what the commit waits for."""
+    if shown is None:
+        return (lambda _: None), (lambda _: None)
+    tasks: dict[str, Any] = {}
+
+    def pulled(each: Pulled) -> None:
+        if each.node_id not in tasks:
+            tasks[each.node_id] = shown.add_task(each.node_id, total=1.0, note="")
+        note = each.waiting_for or f"{each.rows:,} binlogs, {each.payload_bytes / 1e6:,.1f} MB"
+        shown.update(tasks[each.node_id], completed=each.part, note=note)
+
+    def waiting(why: str) -> None:
+        if "commit" not in tasks:
+            tasks["commit"] = shown.add_task("commit", total=None, note="")
+        shown.update(tasks["commit"], note=why)
+
+    return pulled, waiting
+
+
+_SAY_AGAIN_S = 30.0
+# A window is held for a moment by each transaction that is about to end.
+_HELD_S = 10.0
+
+
+def naming_holders(sink: ProgressSink, clock: Clock = SYSTEM_CLOCK) -> ProgressSink:
+    """The sink, and a line on stderr for a Pump that holds the window, every 30 s while it does.
+
+    One that does not answer is named at once, one that answers and waits for something after ten seconds.
+    """
+    said: dict[str, float] = {}
+    since: dict[str, float] = {}
+
+    def pulled(each: Pulled) -> None:
+        sink(each)
+        now = clock.monotonic()
+        began = since.setdefault(each.node_id, now)
+        if not each.waiting_for or each.silent_at:
+            since[each.node_id] = began = now
+        if now - said.get(each.node_id, float("-inf")) < _SAY_AGAIN_S:
+            return
+        if now - began >= _HELD_S:
+            said[each.node_id] = now
+            click.echo(
+                f"pumphouse: Pump {each.node_id} holds the window: {each.waiting_for}. `pumphouse pump status"
+                f" {each.node_id}` lists what it waits for; see docs/operations.md, 'When a window is held'",
+                err=True,
+            )
+        elif each.silent_at:
+            said[each.node_id] = now
+            click.echo(
+                f"pumphouse: waiting for Pump {each.node_id} at {each.silent_at}: {each.waiting_for}. Start it, and the"
+                " snapshot goes on; if it will never return: docs/operations.md, 'When a window is held'",
+                err=True,
+            )
+
+    return pulled
+
+
+@click.command()
+@click.option("--until", default="now", show_default=True, metavar="TIME", help="TSO, ISO time or now.")
+@json_option
+@pass_context
+def snapshot(context: Context, *, until: str, as_json: bool) -> None:
+    """Extend the archive from its end to a moment, in one window or several."""
+    settings = context.settings
+    archive, cluster = _open(settings)
+    to = parse_time(until, cluster.tso)
+    with _bars() as shown:
+        pulled, waiting = _pull_bars(shown)
+        history = open_history(settings.history, settings.tls)
+        done = run_snapshot(archive, cluster, to, settings, history, naming_holders(pulled), waiting=waiting)
+    if as_json:
+        _print_json({"end": int(archive.end()), "windows": done})
+        return
+    if not done:
+        click.echo(f"nothing to do: the archive reaches {show(archive.end())}")
+    for window in done:
+        click.echo(
+            f"{window['manifest']}: up to {show(window['end'])}, {window['rows']} transactions, "
+            f"{window['changes']} row changes, {window['ddls']} DDLs, {window['payload_bytes'] / 1e6:.1f} MB"
+        )
+        for loss in window["declared"]:
+            click.echo(f"  declared lost: {loss['node_id']} up to {show(loss['to_ts'])}: {loss['reason']}")
+        if window["binlog_skipped"]:
+            click.echo("  TiDB skips binlogs (ignore-error): its writes are missing here; restart from a new genesis")
+        if window["unsynced"]:
+            click.echo(f"  without fsync: {', '.join(window['unsynced'])}")
+
+
+@click.group()
+def archive() -> None:
+    """Start, list, verify and mend the archive."""
+
+
+@archive.command("init")
+@json_option
+@pass_context
+def init_command(context: Context, *, as_json: bool) -> None:
+    """Begin the archive: register it, take the schema of this moment. Run again, it goes on where it was."""
+    settings = context.settings
+    opened, cluster = _open(settings)
+    history = open_history(settings.history, settings.tls)
+    with _bars() as shown:
+        task = shown.add_task("init", total=None, note="") if shown is not None else None
+
+        def progress(what: str, rows: int) -> None:
+            if shown is not None and task is not None:
+                shown.update(task, note=f"{what} {rows or ''}")
+
+        genesis = init_archive(opened, cluster, history, settings=settings, progress=progress)
+    if as_json:
+        _print_json({"ts": int(genesis.ts), "jobs": genesis.ddl.jobs, "pumps": [p.node_id for p in genesis.pumps]})
+    else:
+        click.echo(f"{opened.url}: {describe(genesis)}")
+
+
+@archive.command("ls")
+@json_option
+@pass_context
+def ls_command(context: Context, *, as_json: bool) -> None:
+    """What the archive covers: genesis, windows, declared losses, its checkpoint on the Pumps."""
+    opened, cluster = _open(context.settings)
+    genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
+    checkpoint = consumer.checkpoint(cluster, opened.archive_id)
+    end = windows[-1].end if windows else genesis.ts
+    if as_json:
+        _print_json(
+            {
+                "url": opened.url,
+                "cluster_id": opened.cluster_id,
+                "archive_id": opened.archive_id,
+                "genesis": int(genesis.ts),
+                "end": int(end),
+                "checkpoint": None if checkpoint is None else int(checkpoint),
+                "base": genesis.base is not None,
+                "declared": [each.to_dict() for each in lost],
+                "windows": [_window_dict(each) for each in windows],
+            }
+        )
+        return
+    click.echo(f"{opened.url}: {describe(genesis)}; {len(windows)} windows up to {show(end)}")
+    if checkpoint is None:
+        click.echo("the archive is not registered as a consumer: the Pumps' GC does not wait for it")
+    elif checkpoint < end:
+        follows = context.settings.airflow.gc_follows == "load"
+        moved = "GC moves it to what the target has" if follows else "the next snapshot moves it"
+        click.echo(f"its checkpoint is {show(checkpoint)}; {moved}")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("WINDOW", "UP TO", "TRANSACTIONS", "CHANGES", "DDL", "MB", "PUMPS", "NOTES"):
+        table.add_column(heading, overflow="fold")
+    for each in windows:
+        row = _window_dict(each)
+        notes = [f"{len(each.declared)} declared lost"] if each.declared else []
+        notes += [f"{row['duplicates']} duplicates"] if row["duplicates"] else []
+        notes += ["TiDB skipped binlogs"] if each.binlog_skipped else []
+        notes += [f"no fsync: {', '.join(each.unsynced)}"] if each.unsynced else []
+        table.add_row(
+            str(int(each.start)), show(each.end), str(row["rows"]), str(row["changes"]), str(row["ddls"]),
+            f"{row['bytes'] / 1e6:.1f}", str(len(each.pumps)), "; ".join(notes),
+        )  # fmt: skip
+    console = Console() if sys.stdout.isatty() else Console(width=240)
+    console.print(table)
+    for each_lost in lost:
+        click.echo(
+            f"declared lost: {each_lost.node_id} ({each_lost.incarnation or 'Go'}) from {show(each_lost.from_ts)} "
+            f"to {show(each_lost.to_ts)} by {each_lost.who}: {each_lost.reason}"
+        )
+
+
+def _window_dict(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "key": manifest.key,
+        "sha256": manifest.sha256,
+        "start": int(manifest.start),
+        "end": int(manifest.end),
+        "fence": int(manifest.fence),
+        "segments": len(manifest.segments),
+        "rows": sum(each.rows for each in manifest.segments),
+        "changes": sum(each.changes for each in manifest.segments),
+        "bytes": sum(each.bytes for each in manifest.segments),
+        "payload_bytes": sum(each.payload_bytes for each in manifest.segments),
+        "ddls": 0 if manifest.ddl is None else manifest.ddl.jobs,
+        "duplicates": len(manifest.duplicates),
+        "pumps": [each.to_dict() for each in manifest.pumps],
+        "declared": [each.to_dict() for each in manifest.declared],
+        "unsynced": list(manifest.unsynced),
+        "binlog_skipped": manifest.binlog_skipped,
+    }
+
+
+@archive.command("show")
+@click.argument("which", metavar="genesis|TIME")
+@pass_context
+def show_command(context: Context, *, which: str) -> None:
+    """One object as stored: genesis, or the manifest of the window that holds a moment (or begins after it)."""
+    opened, cluster = _open(context.settings)
+    opened.genesis()  # says what to do where there is none
+    if which == "genesis":
+        click.echo(opened.store.get(GENESIS), nl=False)
+        return
+    ts = parse_time(which, cluster.tso)
+    for each in opened.chain():
+        if each.start <= ts < each.end or each.end == ts == opened.end():
+            click.echo(opened.store.get(window_key(each.start)), nl=False)
+            return
+    raise UsageError(
+        f"no window holds {show(ts)}", hint=f"the archive covers {show(opened.genesis().ts)} to {show(opened.end())}"
+    )
+
+
+@archive.command("verify")
+@click.option("--quick", is_flag=True, help="Names, chain, coverage and sizes only; contents are not read.")
+@json_option
+@pass_context
+def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
+    """Prove coverage and content: every window, every object, every row. Exit 1 when anything is wrong."""
+    opened, cluster = _open(context.settings)
+    checkpoint = consumer.checkpoint(cluster, opened.archive_id)
+    with _bars() as shown:
+        task = shown.add_task("verify", total=None, note="") if shown is not None else None
+
+        def tick(what: str, done: int, total: int) -> None:
+            if shown is not None and task is not None:
+                shown.update(task, completed=done, total=total, note=f"{done} of {total} {what}")
+
+        report = verify(opened, checkpoint=checkpoint, deep=not quick, tick=tick)
+    if as_json:
+        _print_json(report.to_dict())
+    else:
+        for problem in report.problems:
+            click.echo(f"{problem.key}: {problem.what}")
+        for loss in report.declared:
+            click.echo(f"declared lost: {loss['node_id']} {loss['from_ts']} to {loss['to_ts']}: {loss['reason']}")
+        for key in report.skipped:
+            click.echo(f"{key}: TiDB said that it skipped binlogs")
+        verdict = "sound" if report.sound else f"{len(report.problems)} problems"
+        read = f", {report.rows} transactions, {report.changes} row changes" if report.deep else ", contents not read"
+        click.echo(
+            f"{verdict}: {report.windows} windows from {show(report.start)} to {show(report.end)}, "
+            f"{report.objects} objects{read}"
+        )
+    if not report.sound:
+        sys.exit(1)
+
+
+@archive.command("declare-lost")
+@click.argument("node")
+@click.option("--reason", required=True, help="Why; kept for ever.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@pass_context
+def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool, as_json: bool) -> None:
+    """Give up what a Pump had behind the archive's end, so that the window can go on without it.
+
+    Transactions that only this Pump had are then in no archive, no target and no restore.
+    """
+    opened, cluster = _open(context.settings)
+    found = known_pump(opened, cluster, node).registered  # refused before the question
+    running = found is not None and is_running(found)
+    alive = f" {node} is running, its last heartbeat is fresh!" if running else ""
+    confirm(f"everything that only {node} has after {show(opened.end())} will be missing for ever.{alive}", yes=yes)
+    made = declare_lost(opened, cluster, node, reason)
+    kept = made.reason != reason.strip()
+    if as_json:
+        _print_json(made.to_dict() | {"declared_before": kept})
+    elif kept:
+        click.echo(f"declared lost already: {node} from {show(made.from_ts)} to {show(made.to_ts)}")
+        click.echo(f"{made.who} said why: {made.reason}")
+        click.echo("that stays as it is; the reason given now is not recorded")
+    else:
+        click.echo(f"declared lost: {node} from {show(made.from_ts)} to {show(made.to_ts)}")
+
+
+@archive.command("accept")
+@click.argument("node")
+@click.argument("start_ts", type=int)
+@click.argument("commit_ts", type=int)
+@click.option("--reason", required=True, help="Why; kept for ever.")
+@json_option
+@pass_context
+def accept_command(context: Context, *, node: str, start_ts: int, commit_ts: int, reason: str, as_json: bool) -> None:
+    """Take a late or orphan commit of a Pump by name; it no longer holds the window, nor the Pump's GC.
+
+    An orphan's content is on no file: accepting it says that it may be missing. A late one below the archive's end
+    stays out of the archive.
+    """
+    settings = context.settings
+    opened, cluster = _open(settings)
+    record, told = accept_commit(opened, cluster, node, Tso(start_ts), Tso(commit_ts), reason, tls=settings.tls)
+    if as_json:
+        _print_json(record.to_dict() | {"pump_told": told})
+    else:
+        later = "" if told else "; the Pump was not reached and is told by the next snapshot"
+        click.echo(f"accepted: {record.kind} commit {show(record.commit_ts)} of {node}{later}")

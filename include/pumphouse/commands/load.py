@@ -1,0 +1,96 @@
+"""``pumphouse load``: the archive into a target."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from pumphouse.cli import Context, pass_context
+from pumphouse.errors import UsageError
+from pumphouse.loader.losses import Losses
+from pumphouse.loader.report import LoadReport
+from pumphouse.model.tso import Tso, parse_time, show
+from pumphouse.progress import bar
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import Settings
+
+
+@click.command()
+@click.option("--to", metavar="TIME", help="Load up to this moment, inclusive (default: the archive's end).")
+@click.option("--task", help="Name of the load (default: setting load.task).")
+@click.option("--take-over", is_flag=True, help="End another run that holds the target.")
+@click.option("--run-id", default="", help="Name of this run; the same name takes over from itself.")
+@click.option("--repeat-from", metavar="TIME", help="Apply what was loaded since this moment once more, by force.")
+@click.option("--equal-at", metavar="TIME", help="First load: the target equals the source at this moment.")
+@click.option("--abandon-plan", metavar="REASON", help="Give an unfinished plan up; only a restore helps then.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+@pass_context
+def load(
+    context: Context,
+    to: str | None,
+    task: str | None,
+    take_over: bool,
+    run_id: str,
+    repeat_from: str | None,
+    equal_at: str | None,
+    abandon_plan: str | None,
+    as_json: bool,
+) -> None:
+    """Load the archive into the target, in safe mode, from where the target stands."""
+    from spark_tasks.jobs import load as job
+
+    if sum(value is not None for value in (to, repeat_from, abandon_plan)) > 1:
+        raise UsageError("--to, --repeat-from and --abandon-plan exclude each other")
+    settings = context.settings
+    with bar(enabled=not as_json) as progress:
+        report = job.run(
+            settings,
+            task=task,
+            to=moment(settings, to),
+            run_id=run_id,
+            take_over=take_over,
+            repeat=moment(settings, repeat_from),
+            equal_at=moment(settings, equal_at),
+            abandon=abandon_plan or "",
+            progress=progress,
+        )
+    if as_json:
+        click.echo(json.dumps(report.to_dict(), indent=2))
+    else:
+        _print(report)
+
+
+def _print(report: LoadReport) -> None:
+    if report.from_ts == report.to_ts and not report.plans:
+        click.echo(f"{report.target} is at {show(report.to_ts)}: nothing to do")
+        return
+    click.echo(
+        f"{report.target} is at {show(report.to_ts)}: {report.inserted} rows put, {report.deleted} keys taken, "
+        f"{report.ddls} DDLs, {report.units} units, {report.seconds} s"
+    )
+    for name, reason in sorted(report.skipped.items()):
+        click.echo(f"  left out: {name} ({reason})")
+    for note in report.notes:
+        click.echo(f"  note: {note}")
+    print_losses(report.losses)
+
+
+def print_losses(losses: Losses) -> None:
+    """Say what is missing in what was read, or will be."""
+    for line in losses.lines():
+        click.echo(f"  ! {line}")
+
+
+def moment(settings: Settings, text: str | None) -> Tso | None:
+    """A TIME option; None when it was not given. ``now`` asks the cluster's clock."""
+    return None if text is None else parse_time(text, lambda: cluster_now(settings))
+
+
+def cluster_now(settings: Settings) -> Tso:
+    """The cluster's clock."""
+    cluster = open_cluster(settings.cluster, settings.tls)
+    try:
+        return cluster.tso()
+    finally:
+        cluster.close()

@@ -1,0 +1,295 @@
+"""Commands on the nodes of a cluster: Pumps, consumers, the clock, GC."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from pumphouse.archive import consumer as of_archive
+from pumphouse.ask import confirm
+from pumphouse.cli import Context, pass_context
+from pumphouse.client import admin
+from pumphouse.client.go_gc import GoLimits
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso, logical, parse_time, physical_ms, show, to_datetime
+from pumphouse.registry.base import Cluster
+from pumphouse.registry.open import open_cluster
+from pumphouse.settings import Settings
+
+if TYPE_CHECKING:
+    from pumphouse.loader.confirmed import Published
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+offline_option = click.option("--show-offline", "--show-offline-nodes", is_flag=True, help="Offline ones too.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def open_registry(settings: Settings, *, create: bool = False) -> Cluster:
+    """The cluster of the settings; one that is not there is not made."""
+    return open_cluster(settings.cluster, settings.tls, create=create)
+
+
+def clock_time(ts: int) -> str | None:
+    """ISO time of a TSO; None for what is none (0, the largest)."""
+    return to_datetime(ts).isoformat(timespec="milliseconds") if 0 < physical_ms(ts) < 253_402_300_800_000 else None
+
+
+def print_json(value: Any) -> None:
+    """One JSON value, indented."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns with a line of headings."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    # A pipe gets whole lines: a narrow default width would cut ids.
+    console = Console() if sys.stdout.isatty() else Console(width=240)
+    console.print(table)
+
+
+def _node_dict(status: NodeStatus) -> dict[str, Any]:
+    """A node as the commands show it; formats.md, "Command output"."""
+    return {
+        "node_id": status.node_id,
+        "host": status.host,
+        "state": str(status.state),
+        "score": status.score,
+        "label": status.label,
+        "max_commit_ts": int(status.max_commit_ts),
+        "max_commit_time": clock_time(status.max_commit_ts),
+        "update_ts": int(status.update_ts),
+        "update_time": clock_time(status.update_ts),
+        "age_s": round(admin.age_s(status), 3),
+    }
+
+
+def pump_dict(status: NodeStatus) -> dict[str, Any]:
+    """A Pump as the commands show it."""
+    extra = status.extra
+    return _node_dict(status) | {
+        "silent": admin.is_silent(status),
+        "kind": "go" if extra is None else "pumphouse",
+        "incarnation": None if extra is None else extra.incarnation,
+        "start_count": None if extra is None else extra.start_count,
+        "http": status.host if extra is None else extra.http,
+        "sync_log": None if extra is None else extra.sync_log,
+        "read_only": is_read_only(status),
+    }
+
+
+def is_read_only(status: NodeStatus) -> bool | None:
+    """Whether a Pump refuses prewrites for want of space: ours says so by its score. None = a Go Pump, which does not.
+
+    `pump_service.stages.score` is 0 for nothing else.
+    """
+    return None if status.extra is None else status.score == 0
+
+
+def consumer_dict(status: NodeStatus, stale_s: float) -> dict[str, Any]:
+    """A consumer as the commands show it; one without an address is no process: an archive, or registered by hand."""
+    return _node_dict(status) | {
+        "kind": "drainer" if status.host else "reader",
+        "stale": status.state != NodeState.OFFLINE and admin.age_s(status) > stale_s,
+        "holds_gc": status.state != NodeState.OFFLINE,
+    }
+
+
+@click.command()
+@offline_option
+@json_option
+@pass_context
+def pumps(context: Context, *, show_offline: bool, as_json: bool) -> None:
+    """List the Pumps, and how far each has ordered its stream."""
+    found = [
+        p
+        for p in open_registry(context.settings).readable_nodes(NodeKind.PUMP)
+        if show_offline or p.state != NodeState.OFFLINE
+    ]
+    if as_json:
+        print_json([pump_dict(pump) for pump in found])
+        return
+    rows = []
+    for pump in found:
+        silent = f" (silent for {admin.age_s(pump):.0f} s)" if admin.is_silent(pump) else ""
+        full = ", read-only" if pump.state == NodeState.ONLINE and is_read_only(pump) else ""
+        rows.append(
+            (pump.node_id, pump.host, f"{pump.state}{full}{silent}", show(pump.max_commit_ts), show(pump.update_ts))
+        )
+    print_table(("NODE", "ADDRESS", "STATE", "MAX COMMIT TS", "UPDATED"), rows)
+
+
+def _list_consumers(settings: Settings, *, show_offline: bool, as_json: bool) -> None:
+    stale_s = settings.archive.consumer_stale_s
+    nodes = open_registry(settings).readable_nodes(NodeKind.DRAINER)
+    found = [consumer_dict(node, stale_s) for node in nodes if show_offline or node.state != NodeState.OFFLINE]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            node["node_id"],
+            node["host"] or "-",
+            _consumer_state(node),
+            show(node["max_commit_ts"]),
+            show(node["update_ts"]),
+        )
+        for node in found
+    ]
+    print_table(("NODE", "ADDRESS", "STATE", "CHECKPOINT", "UPDATED"), rows)
+    if any(node["kind"] == "reader" and node["state"] == NodeState.PAUSED and not node["stale"] for node in found):
+        click.echo("paused is the normal state of a reader: it pulls now and then, and holds GC all the time")
+
+
+def _consumer_state(node: dict[str, Any]) -> str:
+    state = str(node["state"])
+    if node["kind"] == "reader" and state == NodeState.PAUSED:
+        state = "paused (reader)"
+    return f"{state} (stale: {node['age_s']:.0f} s)" if node["stale"] else state
+
+
+@click.command()
+@offline_option
+@json_option
+@pass_context
+def drainers(context: Context, *, show_offline: bool, as_json: bool) -> None:
+    """List the consumers of the Pumps: Drainers and archives, with their checkpoints."""
+    _list_consumers(context.settings, show_offline=show_offline, as_json=as_json)
+
+
+@click.group()
+def consumer() -> None:
+    """Register or remove a consumer, whose checkpoint holds the Pumps' GC."""
+
+
+@consumer.command("list")
+@offline_option
+@json_option
+@pass_context
+def consumer_list(context: Context, *, show_offline: bool, as_json: bool) -> None:
+    """List the consumers (as `pumphouse drainers`)."""
+    _list_consumers(context.settings, show_offline=show_offline, as_json=as_json)
+
+
+@consumer.command("register")
+@click.argument("node_id")
+@click.option("--checkpoint", default="now", show_default=True, metavar="TIME", help="What it has read already.")
+@json_option
+@pass_context
+def consumer_register(context: Context, node_id: str, checkpoint: str, *, as_json: bool) -> None:
+    """Register a consumer by hand: its checkpoint holds GC from now on. Archives do it themselves."""
+    cluster = open_registry(context.settings)
+    ts = Tso(0) if checkpoint == "0" else parse_time(checkpoint, cluster.tso)
+    status = admin.register_consumer(cluster, node_id, ts)
+    if as_json:
+        print_json(consumer_dict(status, context.settings.archive.consumer_stale_s))
+    else:
+        click.echo(f"registered {node_id}; Pumps keep what is above {show(status.max_commit_ts)}")
+
+
+@consumer.command("unregister")
+@click.argument("node_id")
+@yes_option
+@json_option
+@pass_context
+def consumer_unregister(context: Context, node_id: str, *, yes: bool, as_json: bool) -> None:
+    """Remove a consumer. What it has not read yet is no longer kept for it."""
+    cluster = open_registry(context.settings)
+    found = cluster.node(NodeKind.DRAINER, node_id)
+    if found is not None:
+        confirm(
+            f"Pumps may free what {node_id} has not read: everything above its checkpoint "
+            f"{show(found.max_commit_ts)} that no other consumer holds.",
+            yes=yes,
+        )
+    removed = admin.unregister_consumer(cluster, node_id)
+    if as_json:
+        print_json(consumer_dict(removed, context.settings.archive.consumer_stale_s))
+    else:
+        click.echo(f"unregistered {node_id}, whose checkpoint was {show(removed.max_commit_ts)}")
+
+
+@click.command()
+@click.argument("time", default="now")
+@json_option
+@pass_context
+def tso(context: Context, time: str, *, as_json: bool) -> None:
+    """Convert TIME (a TSO, an ISO time, or now) to a TSO and a clock time; without it, take a fresh TSO."""
+    ts = parse_time(time, lambda: open_registry(context.settings).tso())
+    if as_json:
+        print_json({"tso": int(ts), "time": clock_time(ts), "physical_ms": physical_ms(ts), "logical": logical(ts)})
+    else:
+        click.echo(show(ts))
+
+
+def _held_by(report: admin.PumpGc) -> str:
+    if not report.asked:
+        return "its age (see below)"
+    return report.error or report.note or ", ".join(report.held_by) or "-"
+
+
+@click.command()
+@json_option
+@pass_context
+def gc(context: Context, *, as_json: bool) -> None:
+    """Run GC on every Pump; show up to where it was asked for, what was freed and who holds the rest."""
+    cluster, archive = open_registry(context.settings), context.settings.archive
+    published = _publish_loaded(context.settings, cluster) if context.settings.airflow.gc_follows == "load" else None
+    limits = GoLimits(
+        archived=published.confirmed.archive_end
+        if published is not None
+        else of_archive.checkpoint(cluster, archive.archive_id) or None,  # 0: it is being begun
+        retention_s=archive.go_pump_gc_s,
+        margin_s=archive.go_pump_margin_s,
+    )
+    reports = admin.trigger_gc(cluster, tls=context.settings.tls, go_limits=limits)
+    if as_json:
+        print_json([report.to_dict() for report in reports])
+    else:
+        rows = [
+            (
+                report.node_id,
+                f"{report.freed_files} ({report.freed_bytes:,} B)" if report.started else "-",
+                str(report.kept_files) if report.started else "-",
+                "-" if report.requested is None else show(report.requested),
+                show(report.gc_point),
+                show(report.deletion_limit),
+                _held_by(report),
+            )
+            for report in reports
+        ]
+        print_table(("NODE", "FREED FILES", "KEPT", "REQUESTED", "GC POINT", "DELETION LIMIT", "HELD BY"), rows)
+        for report in reports:
+            if not report.asked:
+                click.echo(f"{report.node_id}: {report.error or report.note}")
+    if published is not None:
+        click.echo(published.text(), err=as_json)
+    error = admin.failures(reports) or (published and published.failure())
+    if error:
+        raise error
+
+
+def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
+    """Let the Pumps know what the archive and the target have. Of several targets Airflow alone knows the others."""
+    from pumphouse.archive.archive import Archive
+    from pumphouse.loader.confirmed import Stand, ask, publish
+    from pumphouse.loader.target import address
+    from pumphouse.objectstore.open import open_store
+
+    cluster_id, names = cluster.cluster_id(), settings.airflow.gc_targets
+    if len(names) == 1:
+        stands = [ask(address(settings.target), settings.target, settings.load.task, cluster_id)]
+    else:
+        why = "one of several in airflow.gc_targets, connections that Airflow alone knows"
+        stands = [Stand(name=each, unknown=why, hint="airflow dags trigger pump_gc") for each in names]
+    archive = Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
+    return publish(archive, cluster, stands)

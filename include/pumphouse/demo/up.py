@@ -1,0 +1,92 @@
+"""``make up`` and ``make down``: the same stack to stay, with a slow workload and the UI."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.demo import airflow_watch as watch
+from pumphouse.demo.beginning import prepare
+from pumphouse.demo.dump import SourceDump
+from pumphouse.demo.run import write_up
+from pumphouse.demo.say import Say
+from pumphouse.demo.workload import RESOLVER, Workload
+from pumphouse.model.tso import show
+from pumphouse.objectstore.open import open_store
+from pumphouse.schema.history import open_history
+from pumphouse.settings import Settings
+from pumphouse.stack.local import SMALL, LocalStack
+
+# Transactions a second: enough to see something move.
+RATE = 5.0
+SETTINGS = {
+    **SMALL,
+    "pump": {**SMALL["pump"], "value_log_file_bytes": 16 << 20, "retention_s": 600.0, "max_txn_timeout_s": 15.0},
+    "airflow": {"snapshot_cron": "*/2 * * * *", "apply_cron": "*/10 * * * *"},
+}
+
+
+def up_stack(directory: Path) -> LocalStack:
+    """The stack of ``make up``; its archive is a directory, so that it stays."""
+    return LocalStack(directory, store="file", settings=SETTINGS)
+
+
+def running(stack: LocalStack, up_file: Path) -> dict[str, Any] | None:
+    """What ``up.json`` says when every process of it still runs."""
+    try:
+        found: dict[str, Any] = json.loads(up_file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if found.get("directory") != str(stack.directory):
+        return None
+    alive = all(stack.supervisor.pid(name) == pid for name, pid in found["processes"].items())
+    return found if alive else None
+
+
+def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
+    """Start everything; what an earlier ``up`` left in the directory is used again."""
+    ran = stack.stop()
+    if ran:
+        say(f"some of it did not run any more: {', '.join(ran)} ended, everything starts again")
+    stack.start_stores()
+    workload = Workload(stack, processes=1, threads=2, rate=RATE)
+    if not (workload.directory / "catalog.json").exists():
+        prepare(workload.directory, stack.dsn("source"), stack.cluster, share=0.2)
+    say("databases are up")
+    stack.start_pumps()
+    workload.start_resolver()
+    workload.start_writers()
+    say(
+        f"Pumps are up: {', '.join(pump.addr for pump in stack.pumps)}; a writer makes {RATE:.0f} transactions a second"
+    )
+    settings = Settings.read(stack.config)
+    archive = Archive(open_store(settings.archive), stack.cluster.cluster_id(), archive_id=settings.archive.archive_id)
+    with closing(SourceDump(workload.directory, stack.dsn("source"))) as dump:
+        genesis = init_archive(archive, stack.cluster, open_history(settings.history), dump=dump, settings=settings)
+    say(f"the archive at {archive.url} begins at {show(genesis.ts)}")
+    say("Airflow starts: half a minute, on a busy machine two")
+    stack.start_airflow()
+    api = stack.airflow.api()
+    api.wait_for_dags({*watch.SCHEDULED, watch.RESTORE, watch.APPLY})
+    for dag_id in (*reversed(watch.SCHEDULED), watch.RESTORE):
+        api.unpause(dag_id)
+    write_up(stack, up_file, {"workload": {"rate": RATE, "processes": [RESOLVER, *workload.writer_names]}})
+    say(f"Airflow is up: {stack.airflow.url} (user admin, password in {up_file})")
+    say(f"on the command line: pumphouse --config {stack.config} pumps")
+    found: dict[str, Any] = json.loads(up_file.read_bytes())
+    return found
+
+
+def end(stack: LocalStack, up_file: Path) -> list[str]:
+    """End everything of a stack, and its ``up.json``; returns the names of what ran."""
+    names = stack.stop()
+    try:
+        if json.loads(up_file.read_bytes()).get("directory") == str(stack.directory):
+            up_file.unlink()
+    except (OSError, ValueError):
+        pass
+    return names

@@ -1,0 +1,176 @@
+"""Where a target begins: empty, made to the schema of genesis, filled with the dump that the archive holds.
+
+The same steps serve a restore, which first throws away what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pumphouse.archive.view import ArchiveView
+from pumphouse.errors import LoadError
+from pumphouse.loader import state
+from pumphouse.loader.ddl import forget_ddl
+from pumphouse.loader.fence import Ownership
+from pumphouse.loader.run import Loader
+from pumphouse.loader.state import Checkpoint, TargetState
+from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.loader.work import Work, base_work, databases_between
+from pumphouse.model.table import DbInfo
+from pumphouse.model.tso import Tso, show
+from pumphouse.schema.actions import is_system
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.table_sql import create_database, create_object
+from pumphouse.schema.timeline import TableVersion, Timeline
+
+BEGINNING = "the first load has not ended"
+
+
+def begin_from_base(loader: Loader, found: Checkpoint | None) -> Checkpoint:
+    """First load of a target: refuses databases that have tables already, unless this very step was killed before."""
+    connection, view = loader.connection, loader.view
+    databases = databases_of(view.timeline, view.genesis.ts)
+    if lacks_dump(view):
+        raise LoadError(
+            f"target {connection.name} has no checkpoint, and the archive has no dump to begin from",
+            hint="say from where it is equal to the source: `pumphouse load --equal-at TIME`",
+            target=connection.name,
+        )
+    # Of what is to come, too: as long as nothing is loaded, another name costs nothing.
+    loader.require_own_schema(databases_between(view.timeline, view.genesis.ts, view.end))
+    if not (found is not None and is_beginning(found)):
+        taken = tables_in(connection, databases)
+        if taken:
+            raise LoadError(
+                f"target {connection.name} has no checkpoint but has tables: {', '.join(taken[:5])}",
+                hint="`pumphouse restore --to …` replaces them; `pumphouse load --equal-at TIME` keeps them",
+                target=connection.name,
+            )
+    base = base_work(view, loader.task, loader.settings)
+    checkpoint = build(loader, base, [info.name for info in databases], BEGINNING)
+    state.set_state(connection, loader.owner, loader.task, TargetState.READY, "")
+    return replace(checkpoint, state=TargetState.READY, reason="")
+
+
+def is_beginning(checkpoint: Checkpoint) -> bool:
+    """Whether a first load was begun and has not ended."""
+    return checkpoint.state is TargetState.INCOMPLETE and checkpoint.reason == BEGINNING
+
+
+def begin_equal(connection: TargetConnection, owner: Ownership, task: str, view: ArchiveView, at: Tso) -> Checkpoint:
+    """The user says that the target equals the source at a moment: the load goes on from there."""
+    start, end = view.genesis.ts, view.end
+    if not start <= at <= end:
+        raise LoadError(
+            f"the archive covers {show(start)} to {show(end)}, not {show(at)}",
+            hint=f"was the target equal when the archive began: `pumphouse load --equal-at {int(start)}`; of a later "
+            "moment: `pumphouse snapshot` first, until the archive covers it",
+            target=connection.name,
+        )
+    if state.read(connection, task) is not None:
+        raise LoadError(
+            f"target {connection.name} has a checkpoint already", hint="leave --equal-at out", target=connection.name
+        )
+    checkpoint = Checkpoint(
+        task=task, ts=at, state=TargetState.READY, reason="", cluster_id=view.genesis.cluster_id, plan_number=0
+    )
+    state.write(connection, owner, checkpoint)
+    return checkpoint
+
+
+def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> Checkpoint:
+    """Make the target what the source was at genesis; whatever the named databases held is gone.
+
+    The checkpoint row says `incomplete` before the first change, and stays so: who called says when it is ready.
+    """
+    connection, view = loader.connection, loader.view
+    genesis = view.genesis
+    loader.require_own_schema([*databases, *(info.name for info in databases_of(view.timeline, genesis.ts))])
+    checkpoint = Checkpoint(
+        task=loader.task,
+        ts=genesis.ts,
+        state=TargetState.INCOMPLETE,
+        reason=reason,
+        cluster_id=genesis.cluster_id,
+        plan_number=0,
+    )
+    state.reset(connection, loader.owner, checkpoint)
+    forget_ddl(connection)
+    dialect = Dialect.of_version(str(connection.value("SELECT VERSION()")))
+    for name in databases:
+        connection.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
+    for info in databases_of(view.timeline, genesis.ts):
+        connection.execute(create_database(info, dialect))
+    objects = in_creation_order(view.timeline, genesis.ts, dialect)
+    for version in objects:
+        if not version.table.is_view:
+            connection.execute(create_object(version.db, version.table, dialect))
+    loader.report.notes += _create_views(connection, [v for v in objects if v.table.is_view], dialect)
+    begun = loader.begin(base)
+    loader.run(begun)
+    return replace(checkpoint, plan_number=begun.plan.number)
+
+
+def lacks_dump(view: ArchiveView) -> bool:
+    """Whether rows may be missing at genesis: there is no dump, and there were tables that could have had some."""
+    return view.genesis.base is None and any(
+        not is_system(version.db)
+        and not version.table.is_view
+        and not version.table.is_sequence
+        and not int(version.table.raw.get("temp_table_type") or 0)
+        for version in view.timeline.tables_at(view.genesis.ts)
+    )
+
+
+def databases_of(timeline: Timeline, ts: Tso) -> list[DbInfo]:
+    """Databases at a moment, without the server's own."""
+    return [info for info in timeline.databases_at(ts) if not is_system(info.name)]
+
+
+def in_creation_order(timeline: Timeline, ts: Tso, dialect: Dialect) -> list[TableVersion]:
+    """Objects at a moment: sequences, tables, then views by age."""
+    found = [
+        version
+        for version in timeline.tables_at(ts)
+        if not is_system(version.db)
+        and not int(version.table.raw.get("temp_table_type") or 0)
+        and not (version.table.is_sequence and dialect is Dialect.MYSQL)
+    ]
+    rank = {True: 0, False: 1}
+    return sorted(found, key=lambda v: (2, v.table.id) if v.table.is_view else (rank[v.table.is_sequence], 0))
+
+
+def _create_views(connection: TargetConnection, views: Sequence[TableVersion], dialect: Dialect) -> list[str]:
+    """Create views whatever the order they read each other in; returns a note on each that had to be left out.
+
+    Age says little: CREATE OR REPLACE gives a view a new id, and those that read it keep their older ones. A source
+    also keeps views whose tables are gone; no server would create them, and nothing that can be read is lost.
+    """
+    refused: dict[tuple[str, str], str] = {}
+    waiting = list(views)
+    while waiting:
+        refused = {}
+        for view in waiting:
+            try:
+                connection.execute(create_object(view.db, view.table, dialect))
+            except StatementFailed as error:
+                refused[view.name] = error.message
+        if len(refused) == len(waiting):
+            break
+        waiting = [view for view in waiting if view.name in refused]
+    return [f"the view {qualified(*name)} is left out: {reason}" for name, reason in refused.items()]
+
+
+def tables_in(connection: TargetConnection, databases: list[DbInfo]) -> list[str]:
+    """Tables that lie in these databases on the target."""
+    if not databases:
+        return []
+    marks = ",".join(["%s"] * len(databases))
+    rows = connection.query(
+        f"SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema IN ({marks})"  # noqa: S608
+        " ORDER BY 1, 2",
+        [info.name for info in databases],
+    )
+    return [f"{db}.{name}" for db, name in rows]

@@ -1,0 +1,71 @@
+"""How a column of ours reaches a column of the target, by MySQL type code (wire-format 4.9, "Loader values").
+
+The batches of a unit carry one Arrow column for each target column; the field's name is the column's name and its
+metadata ``tp`` the type code. Everything that depends on the type when text is rendered or compared is said here, once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pumphouse.model.table import MysqlType
+from pumphouse.schema.ident import quote
+
+# Read as text, these would be taken for names ('2' of an ENUM), for a character (BIT) or for a short year ('0' of a
+# YEAR is 2000): they go through a variable and a cast.
+_NUMBERS = frozenset({MysqlType.ENUM, MysqlType.SET, MysqlType.BIT, MysqlType.YEAR})
+_BYTES = frozenset({
+    MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING, MysqlType.TINY_BLOB, MysqlType.MEDIUM_BLOB,
+    MysqlType.LONG_BLOB, MysqlType.BLOB, MysqlType.JSON,
+})  # fmt: skip
+_FLOATS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
+TP = b"tp"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One target column."""
+
+    name: str
+    tp: int
+
+    @classmethod
+    def of(cls, field: pa.Field) -> Column:
+        """Read a field of a unit's batch."""
+        return cls(field.name, int(field.metadata[TP]))
+
+    @property
+    def through_variable(self) -> bool:
+        """Whether LOAD DATA must read it into a variable and cast."""
+        return self.tp in _NUMBERS
+
+    @property
+    def is_enum(self) -> bool:
+        """Whether it is an ENUM, whose value 0 a strict session refuses."""
+        return self.tp == MysqlType.ENUM
+
+    def same(self, left: str, right: str) -> str:
+        """Condition: both hold the same value, byte by byte, NULL equal to NULL.
+
+        The plain comparison stands beside the one of bytes so that an index can serve it; for JSON and for bytes a
+        collation must not decide.
+        """
+        a, b = f"{left}.{quote(self.name)}", f"{right}.{quote(self.name)}"
+        if self.tp in _BYTES:
+            return f"CAST({a} AS BINARY) <=> CAST({b} AS BINARY)"
+        return f"{a} <=> {b}"
+
+    def digest(self, side: str) -> str:
+        """Expression whose text is equal where `same` holds; NULL has a text of its own."""
+        name = f"{side}.{quote(self.name)}"
+        text = f"MD5(CAST({name} AS BINARY))" if self.tp in _BYTES else f"CAST({name} AS CHAR)"
+        if self.tp in _NUMBERS:
+            text = f"CAST({name} + 0 AS CHAR)"
+        return f"IFNULL({text}, '~')"
+
+
+def columns_of(schema: pa.Schema) -> list[Column]:
+    """Columns of a unit's batch."""
+    return [Column.of(field) for field in schema]

@@ -1,0 +1,60 @@
+"""What every worker of one plan needs: where the archive is, the plan, the schema timeline. Picklable, small.
+
+Holds the archive's secret: it travels in a closure or a partition, never in an option, a log or a plan row.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import pyarrow as pa
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.segment import read_segment
+from pumphouse.loader.plan import Plan
+from pumphouse.loader.work import Piece
+from pumphouse.objectstore.open import open_store
+from pumphouse.schema.timeline import Timeline
+from pumphouse.settings import ArchiveSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadContext:
+    """Picklable; opens the store and reads the timeline where it is used."""
+
+    archive_settings: ArchiveSettings
+    cluster_id: int
+    plan: Plan
+    packed_timeline: bytes
+
+    @property
+    def timeline(self) -> Timeline:
+        """The schema timeline (read once in each process)."""
+        return _timeline(self.packed_timeline)
+
+    @cached_property
+    def archive(self) -> Archive:
+        """The archive, for its store: what is in it says the plan."""
+        return Archive(open_store(self.archive_settings), self.cluster_id, archive_id=self.archive_settings.archive_id)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {key: value for key, value in self.__dict__.items() if key != "archive"}
+
+    def read(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Binlogs of a piece, held against the digest that the plan was made with."""
+        yield from read_segment(
+            self.archive.store, piece.segment, after=piece.after, upto=piece.upto, columns=columns, drop=piece.drop
+        )
+
+
+@lru_cache(maxsize=2)
+def _timeline(packed: bytes) -> Timeline:
+    return Timeline.from_json(zlib.decompress(packed))
+
+
+def pack(timeline: Timeline) -> bytes:
+    """For `LoadContext.packed_timeline`."""
+    return zlib.compress(timeline.to_json(), 1)

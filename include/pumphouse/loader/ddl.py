@@ -1,0 +1,324 @@
+"""DDL on a target: in order, on the connection that owns it, once, also after a crash (row L6).
+
+MySQL's DDL commits by itself, so it cannot be made one with a row that says so. Instead each statement has a row in
+the table ``ddl`` of our schema (docs/formats.md):
+
+1. *planned*: all statements of a DDL are written down together, before the first runs. A retry takes them from there,
+   whatever it would render by then.
+2. *intent*: with the looks of every object that the statement touches (digest of SHOW CREATE, the engine's table ids),
+   under the exclusive fence: no unit of rows is under way, and no earlier owner can follow.
+3. the statement; 4. *done*.
+
+A retry that finds an intent looks again. Other looks, and what must be there is there: it ran. The same looks: it did
+not, and runs now. Where looks cannot tell, a statement runs again if running twice is the same as once (TRUNCATE), else
+DdlUncertain asks a human. A statement that the target refused goes back to planned.
+"""
+
+# Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from pumphouse.errors import DdlRefused, DdlUncertain, LoadError
+from pumphouse.loader.fence import Ownership, check_lock
+from pumphouse.loader.state import lock_fence
+from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.model.tso import show
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.render import Statement, render
+from pumphouse.schema.timeline import DdlEvent
+
+log = structlog.get_logger()
+
+TABLE = """CREATE TABLE IF NOT EXISTS {s}.`ddl` (
+  task VARCHAR(64) NOT NULL,
+  commit_ts BIGINT UNSIGNED NOT NULL COMMENT 'of the DDL binlog',
+  job_id BIGINT NOT NULL,
+  step INT UNSIGNED NOT NULL COMMENT 'place among the statements of this DDL',
+  statement LONGTEXT NOT NULL COMMENT 'JSON: the statement and how it can be settled, see pumphouse/schema/render.py',
+  state VARCHAR(16) NOT NULL COMMENT 'planned, intent or done',
+  looks LONGTEXT NULL COMMENT 'JSON: what the statement''s objects looked like before it',
+  fence BIGINT UNSIGNED NOT NULL COMMENT 'owner that wrote this row last',
+  updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (task, commit_ts, job_id, step)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
+
+_LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+_AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+")
+_NO_DATABASE, _NO_TABLE = 1049, 1146
+_MISSING_ENGINE_VIEW = {1109, 1227, 1142, 1044}
+
+
+@dataclass(frozen=True, slots=True)
+class DdlReport:
+    """What one DDL came to. ``skipped``: statements found done, by their row or by looking."""
+
+    statements: tuple[str, ...] = ()
+    skipped: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    number: int
+    statement: Statement
+    state: str
+    looks: list[Any] | None
+
+
+def create_ddl_table(connection: TargetConnection) -> None:
+    """Make the table ``ddl`` where it is missing; the schema must be there."""
+    have = connection.value(
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'ddl'",
+        (connection.settings.schema_name,),
+    )
+    if have is None:
+        connection.execute(TABLE.format(s=connection.schema))
+
+
+def forget_ddl(connection: TargetConnection) -> None:
+    """Forget every DDL of every task, and the tables kept for a recovery: part of a restore's reset.
+
+    Call it after the fence was raised and before the first change; it drops tables, so it is no transaction.
+    """
+    schema = connection.settings.schema_name
+    kept = connection.query(
+        "SELECT table_name FROM information_schema.tables"
+        " WHERE table_schema = %s AND table_name REGEXP '^kept_[0-9]+$'",
+        (schema,),
+    )
+    for (name,) in kept:
+        connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, str(name))}")
+    create_ddl_table(connection)
+    connection.execute(f"DELETE FROM {connection.table('ddl')}")
+
+
+class DdlExecutor:
+    """Runs DDLs for one task on the connection that holds the target's GET_LOCK. Used by one thread."""
+
+    def __init__(
+        self, connection: TargetConnection, owner: Ownership, task: str, *, dialect: Dialect | None = None
+    ) -> None:
+        self._connection = connection
+        self._owner = owner
+        self._task = task
+        self.dialect = dialect or Dialect.of_version(str(connection.value("SELECT VERSION()")))
+        create_ddl_table(connection)
+
+    def execute(self, event: DdlEvent) -> DdlReport:
+        """Run one DDL, or what is left of it; nothing when it is done already or concerns nothing on the target.
+
+        Raises:
+            DdlUncertain: an earlier attempt may or may not have run a statement, and looking does not tell.
+            UnknownDdl, SchemaError: the DDL cannot be rendered.
+            DdlRefused: the target took it for wrong; a retry runs it again.
+        """
+        notes: tuple[str, ...] = ()
+        steps = self._steps(event)
+        if not steps:
+            rendered = render(event, self.dialect, keep_schema=self._connection.settings.schema_name)
+            notes = rendered.notes
+            if not rendered.statements:
+                return DdlReport(notes=notes)
+            steps = self._plan(event, rendered.statements)
+        ran = [step.statement.sql for step in steps if step.state != "done" and self._settle_or_run(event, step)]
+        report = DdlReport(tuple(ran), len(steps) - len(ran), notes)
+        log.info(
+            "ddl_executed", task=self._task, commit_ts=int(event.commit_ts), job_id=event.job.id,
+            action=event.action.name, statements=len(ran), skipped=report.skipped, notes=notes,
+        )  # fmt: skip
+        return report
+
+    # -- rows
+
+    @property
+    def _table(self) -> str:
+        return self._connection.table("ddl")
+
+    def _key(self, event: DdlEvent) -> tuple[Any, ...]:
+        return self._task, int(event.commit_ts), event.job.id
+
+    def _steps(self, event: DdlEvent) -> list[_Step]:
+        rows = self._connection.query(
+            f"SELECT step, statement, state, looks FROM {self._table}"
+            " WHERE task = %s AND commit_ts = %s AND job_id = %s ORDER BY step",
+            self._key(event),
+        )
+        return [
+            _Step(int(step), Statement.from_dict(json.loads(text)), str(state), json.loads(looks) if looks else None)
+            for step, text, state, looks in rows
+        ]
+
+    def _plan(self, event: DdlEvent, statements: tuple[Statement, ...]) -> list[_Step]:
+        with self._connection.transaction():
+            lock_fence(self._connection, self._owner)
+            for number, statement in enumerate(statements):
+                self._connection.execute(
+                    f"INSERT INTO {self._table} (task, commit_ts, job_id, step, statement, state, fence)"
+                    " VALUES (%s, %s, %s, %s, %s, 'planned', %s)",
+                    (*self._key(event), number, json.dumps(statement.to_dict()), self._owner.number),
+                )
+        return [_Step(number, statement, "planned", None) for number, statement in enumerate(statements)]
+
+    def _mark(self, event: DdlEvent, step: _Step, state: str, looks: list[Any] | None = None) -> None:
+        with self._connection.transaction():
+            # Exclusive: waits for the units of the epoch before, and keeps out an owner that was replaced.
+            lock_fence(self._connection, self._owner)
+            self._connection.execute(
+                f"UPDATE {self._table} SET state = %s, looks = COALESCE(%s, looks), fence = %s"
+                " WHERE task = %s AND commit_ts = %s AND job_id = %s AND step = %s",
+                (state, None if looks is None else json.dumps(looks), self._owner.number, *self._key(event),
+                 step.number),
+            )  # fmt: skip
+
+    # -- one statement
+
+    def _settle_or_run(self, event: DdlEvent, step: _Step) -> bool:
+        """Bring one statement to done; whether it ran now."""
+        check_lock(self._connection)
+        if step.state == "intent" and self._ran(event, step):
+            self._mark(event, step, "done")
+            log.info("ddl_settled", task=self._task, commit_ts=int(event.commit_ts), statement=step.statement.sql)
+            return False
+        if step.state != "intent":
+            self._check_needs(event, step.statement)
+            self._check_zone(event, step.statement)
+            self._mark(event, step, "intent", self._looks(step.statement))
+        try:
+            self._run(event, step.statement)
+        except DdlRefused:
+            self._mark(event, step, "planned")
+            raise
+        self._mark(event, step, "done")
+        return True
+
+    def _ran(self, event: DdlEvent, step: _Step) -> bool:
+        """Whether the statement of an intent took effect before the crash."""
+        before, now = step.looks or [], self._looks(step.statement)
+        for name, look in zip(step.statement.objects, now, strict=True):
+            if (look["show"] is None) != (name in step.statement.gone):
+                return False
+        if any(a["show"] != b["show"] for a, b in zip(before, now, strict=True)):
+            return True
+        known = all(look["engine"] is not None for look in (*before, *now))
+        if known and any(a["engine"] != b["engine"] for a, b in zip(before, now, strict=True)):
+            return True
+        if step.statement.engine_only and not step.statement.repeatable and not known:
+            raise DdlUncertain(
+                f"the DDL of {show(event.commit_ts)} may or may not have run before a crash: {step.statement.sql}",
+                hint=f"look at the tables, then: UPDATE {self._table} SET state = 'done' (it ran) or 'planned' (it did "
+                f"not) WHERE task = '{self._task}' AND commit_ts = {event.commit_ts} AND step = {step.number}",
+                statement=step.statement.sql,
+            )
+        return False
+
+    def _run(self, event: DdlEvent, statement: Statement) -> None:
+        connection = self._connection
+        if statement.db:
+            connection.execute(f"USE {quote(statement.db)}")
+        if not statement.strict:
+            connection.execute("SET sql_mode = %s", (_LOOSE_MODE,))
+        try:
+            if statement.time_zone:
+                connection.execute("SET time_zone = %s", (statement.time_zone,))
+            connection.execute(statement.sql)
+        except StatementFailed as error:
+            raise DdlRefused(
+                f"target {connection.name} refused the DDL of job {event.job.id} at {show(event.commit_ts)}: "
+                f"{error.message}",
+                hint="what the source says is: " + event.job.query[:500],
+                code=error.code,
+                statement=statement.sql,
+                job_id=event.job.id,
+            ) from error
+        finally:
+            if not statement.strict:
+                connection.execute("SET sql_mode = %s", (SQL_MODE,))
+            if statement.time_zone:
+                connection.execute("SET time_zone = '+00:00'")
+
+    def _check_needs(self, event: DdlEvent, statement: Statement) -> None:
+        if statement.needs is not None and self._show(*statement.needs) is None:
+            if event.lost:
+                raise LoadError(
+                    f"DDL job {event.job.id} at {show(event.commit_ts)} brings back a table that was dropped before "
+                    f"this archive began; its rows are nowhere in the archive: {event.job.query}",
+                    hint="make a new archive with `pumphouse archive init` under another archive id, and a new target "
+                    "from it; this one reaches to the moment before",
+                    job_id=event.job.id,
+                    statement=statement.sql,
+                )
+            raise LoadError(
+                f"DDL job {event.job.id} at {show(event.commit_ts)} brings back the rows of a dropped table, which "
+                f"this target no longer has: {event.job.query}",
+                hint="restore the target: a restore knows what comes back, and keeps it",
+                job_id=event.job.id,
+                statement=statement.sql,
+            )
+
+    def _check_zone(self, event: DdlEvent, statement: Statement) -> None:
+        zone = statement.time_zone
+        if not zone or zone[0] in "+-" or self.dialect is Dialect.TIDB:
+            return
+        if self._connection.value("SELECT CONVERT_TZ('2020-01-01 00:00:00', '+00:00', %s)", (zone,)) is None:
+            raise LoadError(
+                f"DDL job {event.job.id} at {show(event.commit_ts)} turned TIMESTAMP into another type or back, in the "
+                f"time zone {zone}, which target {self._connection.name} does not know: {event.job.query}",
+                hint="load its time zone tables (mariadb-tzinfo-to-sql /usr/share/zoneinfo | mariadb mysql), then run "
+                "again",
+                job_id=event.job.id,
+                time_zone=zone,
+            )
+
+    # -- looking
+
+    def _looks(self, statement: Statement) -> list[dict[str, Any]]:
+        return [{"show": self._show(db, name), "engine": self._engine(db, name)} for db, name in statement.objects]
+
+    def _show(self, db: str, name: str) -> str | None:
+        """Digest of the object's definition; None when it is not there."""
+        what = f"TABLE {qualified(db, name)}" if name else f"DATABASE {quote(db)}"
+        try:
+            rows = self._connection.query(f"SHOW CREATE {what}")
+        except StatementFailed as error:
+            if error.code in {_NO_DATABASE, _NO_TABLE}:
+                return None
+            raise
+        text = _AUTO_INCREMENT.sub("", str(rows[0][1]))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _engine(self, db: str, name: str) -> list[list[Any]] | None:
+        """(name, table id) of InnoDB's tables behind it, partitions too; None when that cannot be known."""
+        if not name:
+            return []
+        path = _file_name(db, name)
+        if path is None or self.dialect is Dialect.TIDB:
+            return None
+        view = "INNODB_SYS_TABLES" if self.dialect is Dialect.MARIADB else "INNODB_TABLES"
+        try:
+            rows = self._connection.query(
+                f"SELECT NAME, TABLE_ID FROM information_schema.{view}"
+                " WHERE NAME = %s OR LEFT(NAME, %s) = %s ORDER BY 1",
+                (path, len(path) + 3, f"{path}#P#"),
+            )
+        except StatementFailed as error:
+            if error.code in _MISSING_ENGINE_VIEW:
+                return None
+            raise
+        return [[str(found), int(table_id)] for found, table_id in rows]
+
+
+def _file_name(db: str, name: str) -> str | None:
+    """InnoDB's name of a table: other characters as @ and four hex digits. None where the server's rule is not that."""
+    if not (db + name).isascii():
+        return None
+    return "/".join(re.sub(r"[^0-9A-Za-z_]", lambda found: f"@{ord(found.group()):04x}", part) for part in (db, name))

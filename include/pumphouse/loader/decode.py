@@ -1,0 +1,190 @@
+"""From segments of the archive to blobs of entries: what one worker does with its pieces of a plan.
+
+Row changes are found (`walk`), grouped by epoch, table and the schema version they were written at, decoded with the
+table info of that version, projected onto the columns that the table has at its commit ts, and cut into buckets by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, walk
+from pumphouse.codec.layout import RowLayout
+from pumphouse.errors import CodecError, MissingColumn
+from pumphouse.loader.blob import Blob, blobs_of
+from pumphouse.loader.context import LoadContext
+from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS, fold_keyed, fold_multiset
+from pumphouse.loader.tables import Wanted, WantedTables
+from pumphouse.loader.work import Piece
+
+# Entries of one table that a worker holds before it folds, cuts and hands them on.
+_FLUSH_BYTES = 32 << 20
+_COLUMNS = ("commit_ts", "start_ts", "part", "payload")
+
+
+@dataclass(frozen=True, slots=True)
+class _Txns:
+    """Order of each payload of a batch."""
+
+    commit_ts: np.ndarray
+    start_ts: np.ndarray
+    part: np.ndarray
+
+
+class Decoder:
+    """Decodes pieces of one plan; holds at most `_FLUSH_BYTES` of entries a table and one batch."""
+
+    def __init__(self, context: LoadContext) -> None:
+        self._context = context
+        self._plan = context.plan
+        self._wanted = WantedTables(context.plan, context.timeline)
+        self._pending: dict[tuple[int, int], list[pa.RecordBatch]] = {}
+        self._bytes: dict[tuple[int, int], int] = {}
+        self._layouts: dict[tuple[int, int, int], RowLayout] = {}
+
+    def run(self, pieces: Iterable[Piece]) -> Iterator[Blob]:
+        """Blobs of entries, each of one epoch, table and bucket."""
+        for piece in pieces:
+            for batch in self._context.read(piece, _COLUMNS):
+                self._add(batch)
+                for key in [k for k, size in self._bytes.items() if size >= _FLUSH_BYTES]:
+                    yield from self._flush(key)
+        for key in list(self._pending):
+            yield from self._flush(key)
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        txns = _Txns(*(batch.column(name).to_numpy() for name in ("commit_ts", "start_ts", "part")))
+        try:
+            found = walk(batch.column("payload"))
+        except CodecError as error:
+            at = int(error.txn or 0)
+            raise CodecError(
+                f"transaction (start {txns.start_ts[at]}, commit {txns.commit_ts[at]}): {error}", **error.facts
+            ) from error
+        epochs = np.searchsorted(np.asarray(self._plan.boundaries, np.int64), txns.commit_ts)[found.txn]
+        for rows in _groups(epochs, found.table_id, found.schema_version, found.op):
+            first = rows[0]
+            wanted = self._wanted.of(int(found.table_id[first]), int(txns.commit_ts[found.txn[first]]))
+            if wanted is None:
+                continue
+            for block in blocks(found.row_len[rows]):
+                self._decode(found.take(rows[block]), txns, wanted)
+
+    def _decode(self, part: Mutations, txns: _Txns, wanted: Wanted) -> None:
+        op, epoch = int(part.op[0]), wanted.epoch
+        layout = self._layout(wanted, int(part.schema_version[0]))
+        commit_ts, start_ts = txns.commit_ts[part.txn], txns.start_ts[part.txn]
+        position = txns.part[part.txn].astype(np.int64) << 40 | part.seq << 1
+        try:
+            images = decode_images(part.data, part.row_start, part.row_len, op, layout)
+        except MissingColumn as error:
+            name = f"{wanted.db}.{wanted.table.name}"
+            raise MissingColumn(
+                f"{name}: {error}",
+                hint=f"a DROP COLUMN of {name} was under way when these rows were written, and its end lies beyond "
+                "what was asked for: nothing was changed; load again when the archive has it (`pumphouse snapshot`), "
+                "or restore to a moment after it",
+                **(error.facts | {"table": name}),
+            ) from error
+        except CodecError as error:
+            raise CodecError(f"{wanted.db}.{wanted.table.name}: {error}", **error.facts) from error
+        old, new = images if op == UPDATE else (images, images)
+        if not wanted.key:
+            signed = [(new, 1)] if op == INSERT else [(old, -1)] if op == DELETE else [(old, -1), (new, 1)]
+            for batch, sign in signed:
+                self._keep(epoch, wanted, batch, [pa.array(np.full(batch.num_rows, sign))], [COUNT_FIELD])
+            return
+        order = [pa.array(commit_ts), pa.array(start_ts), pa.array(position)]
+        if op == DELETE:
+            self._keep_keyed(epoch, wanted, _keys_only(old, wanted.key), order, np.full(len(part), -1), put=False)
+        elif op == UPDATE:
+            moved = _moved(old, new, wanted.key)
+            if moved is not None:
+                before = [column.filter(moved) for column in order]
+                gone = _keys_only(old.filter(moved), wanted.key)
+                self._keep_keyed(epoch, wanted, gone, before, np.full(gone.num_rows, -1), put=False)
+            order[2] = pa.array(position + 1)  # after the delete of its own old key
+            came = np.zeros(len(part)) if moved is None else moved.to_numpy(zero_copy_only=False)
+            self._keep_keyed(epoch, wanted, new, order, came, put=True)
+        else:
+            self._keep_keyed(epoch, wanted, new, order, np.ones(len(part)), put=True)
+
+    def _layout(self, wanted: Wanted, schema_version: int) -> RowLayout:
+        written = self._context.timeline.at_version(wanted.table_id, schema_version)
+        at = (wanted.table_id, written.schema_version, wanted.schema_version)
+        if at not in self._layouts:
+            self._layouts[at] = RowLayout.of(written.table, wanted.table, wanted.key)
+        return self._layouts[at]
+
+    def _keep_keyed(
+        self,
+        epoch: int,
+        wanted: Wanted,
+        batch: pa.RecordBatch,
+        order: list[pa.Array],
+        net: np.ndarray,
+        *,
+        put: bool,
+    ) -> None:
+        stands = pa.array(np.full(batch.num_rows, put))
+        self._keep(epoch, wanted, batch, [*order, stands, pa.array(net.astype(np.int32))], list(ORDER_FIELDS))
+
+    def _keep(
+        self, epoch: int, wanted: Wanted, batch: pa.RecordBatch, ours: list[pa.Array], fields: list[pa.Field]
+    ) -> None:
+        head = wanted.head(epoch)
+        schema = pa.schema([*batch.schema, *fields], metadata=head.to_metadata())
+        entries = pa.RecordBatch.from_arrays([*batch.columns, *ours], schema=schema)
+        at = (epoch, wanted.table_id)
+        self._pending.setdefault(at, []).append(entries)
+        self._bytes[at] = self._bytes.get(at, 0) + entries.nbytes
+
+    def _flush(self, at: tuple[int, int]) -> Iterator[Blob]:
+        del self._bytes[at]
+        entries = pa.Table.from_batches(self._pending.pop(at)).combine_chunks()
+        key = self._wanted.key_of(entries.schema)
+        folded = (fold_keyed(entries, key) if key else fold_multiset(entries)).combine_chunks()
+        count = self._plan.bucket_count(at[1])
+        if count == 1 or folded.num_rows == 0:
+            yield from blobs_of(folded, bucket=0)
+            return
+        ours = {field.name for field in (*ORDER_FIELDS, COUNT_FIELD)}
+        columns = list(key) or [name for name in folded.schema.names if name not in ours]
+        buckets = key_hash(folded.to_batches()[0], columns) % np.uint64(count)
+        for bucket in np.unique(buckets):
+            yield from blobs_of(folded.filter(pa.array(buckets == bucket)), bucket=int(bucket))
+
+
+def _groups(*keys: np.ndarray) -> Iterator[np.ndarray]:
+    """Row indices of each distinct combination, ascending within it."""
+    if not len(keys[0]):
+        return
+    order = np.lexsort(keys[::-1])
+    changed = np.zeros(len(order) - 1, np.bool_)
+    for key in keys:
+        changed |= key[order][1:] != key[order][:-1]
+    yield from np.split(order, np.flatnonzero(changed) + 1)
+
+
+def _moved(old: pa.RecordBatch, new: pa.RecordBatch, key: tuple[str, ...]) -> pa.Array | None:
+    """Mask of the updates that change their key, or None."""
+    moved = None
+    for name in key:
+        differs = pc.fill_null(pc.not_equal(old.column(name), new.column(name)), True)
+        moved = differs if moved is None else pc.or_(moved, differs)
+    return moved if pc.any(moved).as_py() else None
+
+
+def _keys_only(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
+    """The batch with every other column NULL: a delete needs no more, and what is not there need not be shuffled."""
+    columns = [
+        column if field.name in key else pa.nulls(batch.num_rows, field.type)
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    ]
+    schema = pa.schema([field.with_nullable(True) for field in batch.schema], metadata=batch.schema.metadata)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,74 @@
+"""Who runs the stages of a load: this process (`LocalEngine`) or Spark (`spark_tasks`). Same functions, same units."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from pumphouse.loader import stages
+from pumphouse.loader.blob import Blob
+from pumphouse.loader.context import LoadContext
+from pumphouse.loader.plan import UnitId
+from pumphouse.loader.stages import ApplyContext, UnitSummary
+from pumphouse.loader.work import Piece
+
+
+class Engine(Protocol):
+    """Prepares the units of a plan once, then applies them phase by phase."""
+
+    def prepare(self, context: LoadContext, pieces: Sequence[Piece]) -> list[UnitSummary]:
+        """Decode and fold; what there is to apply."""
+        ...
+
+    def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
+        """Apply these units, several at once, all of one epoch and phase; returns the rows applied now."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was prepared."""
+        ...
+
+
+class LocalEngine:
+    """Everything in this process; for small windows, and the measure that Spark's result is held against."""
+
+    def __init__(self, connections: int = 2) -> None:
+        self._connections = connections
+        self._units: dict[UnitId, list[Blob]] = {}
+
+    def prepare(self, context: LoadContext, pieces: Sequence[Piece]) -> list[UnitSummary]:
+        """Decode and fold; what there is to apply."""
+        groups: dict[tuple[int, int, int, int], list[Blob]] = defaultdict(list)
+        for blob in stages.decode(context, pieces):
+            groups[blob.group].append(blob)
+        self._units = defaultdict(list)
+        for key in sorted(groups):
+            for blob in stages.fold(context.plan.mode, groups.pop(key)):
+                self._units[UnitId(blob.epoch, blob.phase, blob.table_id, blob.bucket)].append(blob)
+        return stages.summarize(
+            (b.epoch, b.table_id, b.bucket, b.phase, b.rows, len(b.data))
+            for blobs in self._units.values()
+            for b in blobs
+        )
+
+    def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
+        """Apply these units, several at once; returns the rows applied now."""
+        return apply_here(context, [self._units[unit] for unit in units], connections=self._connections)
+
+    def close(self) -> None:
+        """Let go of what was prepared."""
+        self._units = {}
+
+
+def apply_here(context: ApplyContext, units: Sequence[Sequence[Blob]], *, connections: int) -> int:
+    """Apply units in this process, over so many connections; returns the rows applied now."""
+    lanes = [lane for lane in (units[at::connections] for at in range(connections)) if lane]
+
+    def run(lane: Sequence[Sequence[Blob]]) -> int:
+        blobs = (blob for unit in lane for blob in unit)
+        return sum(rows for _, rows, done in stages.apply(context, blobs) if done)
+
+    with ThreadPoolExecutor(connections, thread_name_prefix="load") as pool:
+        return sum(pool.map(run, lanes))

@@ -1,0 +1,143 @@
+"""Who owns a target: a GET_LOCK held by one connection, and a number that every new owner raises.
+
+The lock keeps a second run out. The number keeps out what is left of an earlier run: each unit takes a shared lock on
+the fence row and compares, so a unit of an old owner either committed before the number rose or commits never.
+"""
+
+# Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import os
+import socket
+from dataclasses import dataclass
+
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import FenceLost, LoadError, TargetBusy
+from pumphouse.loader.blockers import watching
+from pumphouse.loader.target import StatementFailed, TargetConnection
+
+_TAKE_OVER_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """What an owner has: its run id and the fence number that it raised."""
+
+    run: str
+    holder: str
+    number: int
+
+
+def lock_name(schema_name: str) -> str:
+    """Name of the GET_LOCK; at most 64 bytes whatever the schema is called."""
+    name = f"pumphouse.{schema_name}"
+    return name if len(name.encode()) <= 64 else "pumphouse." + hashlib.sha256(name.encode()).hexdigest()[:48]
+
+
+def whoami() -> str:
+    """``user@host pid N``: for people who are told that the target is busy."""
+    return f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()}"
+
+
+def acquire(
+    connection: TargetConnection, *, run: str, take_over: bool = False, clock: Clock = SYSTEM_CLOCK
+) -> Ownership:
+    """Own the target on this connection, or raise TargetBusy with the holder's name.
+
+    The same run takes over from itself (a retry whose first attempt still lives); another run only with ``take_over``.
+    Taking over kills the holder's connection and waits until the server has let it go, and then every session that
+    still holds the fence: a unit whose host has died, or one that is under way.
+    """
+    last = connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1")
+    name = lock_name(connection.settings.schema_name)
+    end = clock.monotonic() + _TAKE_OVER_S
+    while connection.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
+        holder_id = connection.value("SELECT IS_USED_LOCK(%s)", (name,))
+        if holder_id is None:
+            continue
+        known = connection.query(
+            f"SELECT run, holder FROM {connection.table('fence')} WHERE id = 1 AND connection_id = %s",
+            (holder_id,),
+        )
+        found_run, holder = known[0] if known else ("", "unknown")
+        if not (take_over or (found_run and found_run == run)):
+            raise TargetBusy(
+                f"target {connection.name} is being loaded by run {found_run or '?'} ({holder},"
+                f" connection {holder_id})",
+                hint="wait for it, or end it and take over with --take-over",
+                target=connection.name,
+                holder=f"{found_run} ({holder})",
+            )
+        _kill(connection, int(holder_id))
+        if clock.monotonic() > end:
+            raise TargetBusy(
+                f"connection {holder_id} was killed but still holds target {connection.name}",
+                target=connection.name,
+                holder=holder,
+            )
+        clock.sleep(0.1)
+    return _raise_fence(connection, run, end_blockers=take_over or last == run)
+
+
+def _kill(connection: TargetConnection, holder_id: int) -> None:
+    try:
+        connection.execute(f"KILL {holder_id}")
+    except StatementFailed as error:
+        if error.code != 1094:  # unknown thread id: it has gone by itself
+            raise
+
+
+def _raise_fence(connection: TargetConnection, run: str, *, end_blockers: bool = False) -> Ownership:
+    fence, holder = connection.table("fence"), whoami()
+    with connection.transaction():
+        with watching(connection, end=end_blockers):
+            # Waits for every unit that holds the row shared: after this nothing of an earlier owner is under way.
+            row = connection.query(f"SELECT number FROM {fence} WHERE id = 1 FOR UPDATE")
+        number = int(row[0][0]) + 1 if row else 1
+        connection.execute(
+            f"REPLACE INTO {fence} (id, number, run, holder, connection_id) VALUES (1, %s, %s, %s, %s)",
+            (number, run[:255], holder[:255], connection.connection_id),
+        )
+    return Ownership(run=run, holder=holder, number=number)
+
+
+def raise_again(connection: TargetConnection, owner: Ownership) -> Ownership:
+    """Raise the number once more (a new plan begins) on the connection that owns the target."""
+    check_lock(connection)
+    return _raise_fence(connection, owner.run)
+
+
+def check_lock(connection: TargetConnection) -> None:
+    """Raise FenceLost unless this connection still holds the GET_LOCK."""
+    holder = connection.value("SELECT IS_USED_LOCK(%s)", (lock_name(connection.settings.schema_name),))
+    if holder is None or int(holder) != connection.connection_id:
+        raise FenceLost(
+            f"target {connection.name} is owned by connection {holder} now", target=connection.name, found=holder
+        )
+
+
+def hold_shared(connection: TargetConnection, number: int) -> None:
+    """Inside a unit's transaction: lock the fence row shared and compare; FenceLost when another owner raised it.
+
+    Shared, because an exclusive lock would make the units of one run take turns.
+    """
+    found = connection.value(f"SELECT number FROM {connection.table('fence')} WHERE id = 1 LOCK IN SHARE MODE")
+    if found is None or int(found) != number:
+        raise FenceLost(
+            f"target {connection.name} has a new owner (fence {found}, ours is {number}): this run ends",
+            target=connection.name,
+            have=number,
+            found=found,
+        )
+
+
+def release(connection: TargetConnection) -> None:
+    """Give the lock back (closing the connection does it too)."""
+    try:
+        connection.query("SELECT RELEASE_LOCK(%s)", (lock_name(connection.settings.schema_name),))
+    except LoadError:
+        connection.close()

@@ -1,0 +1,90 @@
+"""Insert Arrow batches by LOAD DATA, and find out whether the server took each row exactly as it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pumphouse.loader import textrows
+from pumphouse.loader.columns import Column
+from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
+
+_SAMPLE = 5
+_AT_ROW = re.compile(r"at row (\d+)")
+
+
+class Rejected(Exception):
+    """The rows were not taken as they are; the transaction is rolled back."""
+
+    def __init__(self, reason: str, batch: pa.RecordBatch, row: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.batch = batch
+        self.row = row
+
+
+def insert_rows(connection: TargetConnection, table: str, batch: pa.RecordBatch) -> None:
+    """Insert a batch; Rejected when a row is bent, refused, or removes another one."""
+    columns = textrows.columns_in(batch)
+    zero = _enum_zero_rows(batch, columns)
+    if zero is None:
+        _load(connection, table, batch, columns)
+        return
+    _load(connection, table, batch.filter(pc.invert(zero)), columns)
+    _load_enum_zero(connection, table, batch.filter(zero), columns)
+
+
+def _enum_zero_rows(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.Array | None:
+    """Mask of the rows with an ENUM of value 0, or None."""
+    mask = None
+    for column, values in zip(columns, batch.columns, strict=True):
+        if column.is_enum:
+            found = pc.fill_null(pc.equal(values, 0), False)
+            mask = found if mask is None else pc.or_(mask, found)
+    return mask if mask is not None and pc.any(mask).as_py() else None
+
+
+def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]) -> None:
+    if batch.num_rows == 0:
+        return
+    try:
+        done = connection.load_local(textrows.statement(table, columns), [textrows.render(batch)])
+    except StatementFailed as error:
+        found = _AT_ROW.search(error.message)
+        raise Rejected(error.message, batch, int(found[1]) - 1 if found else None) from error
+    if done.warnings:
+        texts = "; ".join(f"{text} [{code}]" for _, code, text in connection.warnings()[:_SAMPLE])
+        found = _AT_ROW.search(texts)
+        raise Rejected(f"the server warned: {texts}", batch, int(found[1]) - 1 if found else None)
+    if done.affected != batch.num_rows:
+        raise Rejected(f"{batch.num_rows} rows were sent, {done.affected} were affected: some collide", batch)
+
+
+def _load_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]) -> None:
+    """ENUM 0 (written without strict mode at the source) exists in no strict session.
+
+    So these rows are loaded without strict mode, and the warnings must be exactly theirs: one for each zero.
+    """
+    zeros = sum(
+        int(pc.sum(pc.fill_null(pc.equal(values, 0), False)).as_py() or 0)
+        for column, values in zip(columns, batch.columns, strict=True)
+        if column.is_enum
+    )
+    expected = tuple(f"'{column.name}'" for column in columns if column.is_enum)
+    connection.execute(f"SET max_error_count = 65535, sql_mode = '{SQL_MODE.replace('STRICT_TRANS_TABLES,', '')}'")
+    try:
+        done = connection.load_local(textrows.statement(table, columns), [textrows.render(batch)])
+        shown = connection.warnings() if done.warnings else []
+    finally:
+        connection.execute(f"SET max_error_count = DEFAULT, sql_mode = '{SQL_MODE}'")
+    other = [text for _, code, text in shown if code != 1265 or not any(name in text for name in expected)]
+    if other or done.warnings > zeros or done.affected != batch.num_rows:
+        found = _AT_ROW.search("; ".join(other))
+        raise Rejected(
+            "; ".join(other[:_SAMPLE]) or f"{batch.num_rows} rows sent, {done.affected} affected",
+            batch,
+            int(found[1]) - 1 if found else None,
+        )

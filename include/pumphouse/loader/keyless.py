@@ -1,0 +1,105 @@
+"""Delete exact rows from a table that has no key: as a multiset, compared byte by byte.
+
+One scan of the table serves a whole unit: the rows to delete lie in a temporary table, indexed by a digest that the
+server computes in the same way on both sides; equal digests are compared column by column.
+"""
+
+# Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pumphouse.errors import LoadError, RowRejected
+from pumphouse.loader import textrows
+from pumphouse.loader.columns import Column
+from pumphouse.loader.insert import insert_rows
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import MysqlType
+from pumphouse.schema.ident import qualified, quote
+
+# Last column of a batch: how many copies of the row go.
+COUNT = "pumphouse:count"
+_ROW, _DIGEST = "pumphouse:row", "pumphouse:digest"
+# What can have ON UPDATE CURRENT_TIMESTAMP, which a temporary table takes over from the target's columns.
+_STAMPS = frozenset({MysqlType.TIMESTAMP, MysqlType.DATETIME})
+
+
+def delete_rows(connection: TargetConnection, db: str, table: str, batches: Sequence[pa.RecordBatch]) -> None:
+    """Delete ``COUNT`` copies of each row; RowRejected names the first row of which there are fewer."""
+    wanted = pa.Table.from_batches(batches).combine_chunks()
+    counts = wanted.column(COUNT).to_numpy()
+    rows = wanted.drop_columns([COUNT])
+    columns = [Column.of(field) for field in rows.schema]
+    target = qualified(db, table)
+    gone = qualified(connection.settings.schema_name, "unit_rows")
+    connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
+    try:
+        _fill(connection, gone, target, rows, columns)
+        # Without aliases: an alias in DELETE would need a default database.
+        match = f"{gone}.{quote(_DIGEST)} = {_digest(target, columns)} AND "
+        match += " AND ".join(c.same(target, gone) for c in columns)
+        join = f"{target} STRAIGHT_JOIN {gone} ON {match}"
+        found = np.zeros(len(counts), np.int64)
+        for row, count in connection.query(f"SELECT {gone}.{quote(_ROW)}, COUNT(*) FROM {join} GROUP BY 1"):
+            found[int(row)] = int(count)
+        _check(found, counts, rows, db, table)
+        deleted = connection.execute(f"DELETE {target} FROM {join}")
+        if deleted != found.sum():
+            raise RowRejected(
+                f"{db}.{table}: {deleted} rows were deleted where {found.sum()} had been counted",
+                hint="somebody else writes to this table",
+                table=f"{db}.{table}",
+                rows=[],
+            )
+    finally:
+        with contextlib.suppress(LoadError):
+            connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
+    _put_back(connection, target, rows, found - counts)
+
+
+def _fill(connection: TargetConnection, gone: str, target: str, rows: pa.Table, columns: list[Column]) -> None:
+    numbered = rows.append_column(
+        pa.field(_ROW, pa.int64(), metadata={b"tp": b"8"}), pa.array(np.arange(rows.num_rows), pa.int64())
+    ).combine_chunks()
+    connection.execute(
+        f"CREATE TEMPORARY TABLE {gone} ({quote(_DIGEST)} BIGINT UNSIGNED, {quote(_ROW)} BIGINT,"
+        f" INDEX ({quote(_DIGEST)})) ENGINE=InnoDB AS SELECT {textrows.names(columns)} FROM {target} LIMIT 0"
+    )
+    for batch in numbered.to_batches():
+        insert_rows(connection, gone, batch)
+    # A column that is assigned, also to itself, is left alone by its ON UPDATE.
+    kept = "".join(f", {quote(c.name)} = {quote(c.name)}" for c in columns if c.tp in _STAMPS)
+    connection.execute(f"UPDATE {gone} SET {quote(_DIGEST)} = {_digest(gone, columns)}{kept}")
+
+
+def _digest(side: str, columns: list[Column]) -> str:
+    return f"CRC32(CONCAT_WS(',',{','.join(c.digest(side) for c in columns)}))"
+
+
+def _check(found: np.ndarray, counts: np.ndarray, rows: pa.Table, db: str, table: str) -> None:
+    short = np.flatnonzero(found < counts)
+    if not len(short):
+        return
+    first = rows.slice(int(short[0]), 1).to_pylist()[0]
+    shown = {name: str(value)[:80] for name, value in list(first.items())[:8]}
+    raise RowRejected(
+        f"{db}.{table} lacks {len(short)} of the rows to delete, as {shown}",
+        hint="the target was changed by somebody else; only a restore helps",
+        table=f"{db}.{table}",
+        rows=[shown],
+    )
+
+
+def _put_back(connection: TargetConnection, target: str, rows: pa.Table, extra: np.ndarray) -> None:
+    """The join deleted every copy: load again what was more than asked for."""
+    again = np.repeat(np.arange(len(extra)), extra)
+    if not len(again):
+        return
+    for batch in rows.take(pa.array(again)).combine_chunks().to_batches():
+        insert_rows(connection, target, batch)

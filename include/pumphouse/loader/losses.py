@@ -1,0 +1,67 @@
+"""What the manifests of a range say is not in it. Pure: the same facts for a plan, a report and a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pumphouse.archive.manifest import Declaration, Manifest
+from pumphouse.model.tso import Tso, show
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """(start, end]."""
+
+    start: Tso
+    end: Tso
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """What is missing, or may be, in what a load or a restore reads.
+
+    Args:
+        declared: ranges of Pumps that were given up (`archive declare-lost`): what only they held is in no target.
+        unsynced: Pumps that ran without fsync: what they answered may have been lost with the power.
+        binlog_skipped: ranges in which TiDB said that it skips binlogs; windows side by side are one range.
+    """
+
+    declared: tuple[Declaration, ...] = ()
+    unsynced: tuple[str, ...] = ()
+    binlog_skipped: tuple[Range, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.declared or self.unsynced or self.binlog_skipped)
+
+    def lines(self) -> list[str]:
+        """For people, one line each."""
+        return [
+            *(
+                f"declared lost: Pump {each.node_id} ({show(each.from_ts)}, {show(each.to_ts)}]: {each.reason}"
+                f" (by {each.who})"
+                for each in self.declared
+            ),
+            *(f"without fsync: Pump {node}: answered binlogs may be missing" for node in self.unsynced),
+            *(
+                f"binlogs skipped by TiDB: ({show(each.start)}, {show(each.end)}]: changes are missing"
+                for each in self.binlog_skipped
+            ),
+        ]
+
+
+def losses_of(manifests: Iterable[Manifest], *, after: Tso, upto: Tso) -> Losses:
+    """What the windows that hold (after, upto] say, in order; a declaration counts where it touches that range."""
+    declared: dict[Declaration, None] = {}
+    unsynced: set[str] = set()
+    skipped: list[Range] = []
+    for manifest in manifests:
+        if manifest.end <= after or manifest.start >= upto:
+            continue
+        declared |= {each: None for each in manifest.declared if each.from_ts < upto and each.to_ts > after}
+        unsynced.update(manifest.unsynced)
+        if manifest.binlog_skipped:
+            joins = bool(skipped) and skipped[-1].end == manifest.start
+            start = skipped.pop().start if joins else manifest.start
+            skipped.append(Range(start=start, end=manifest.end))
+    return Losses(declared=tuple(declared), unsynced=tuple(sorted(unsynced)), binlog_skipped=tuple(skipped))

@@ -1,0 +1,155 @@
+"""What a plan says: the range, where its epochs end, and how its units are made. Pure; stored in `plan.spec`.
+
+A retry finishes the plan that it finds with that plan's settings, so units are the same in every attempt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any, Self
+
+from pumphouse.errors import CorruptionError
+from pumphouse.model.tso import Tso
+
+SPEC_VERSION = 1
+MAX_BUCKETS = 256
+# Below this a table's changes are one unit: a second connection would cost more than it brings.
+_SMALL_BYTES = 2 << 20
+
+
+class Mode(StrEnum):
+    """How a plan's changes reach the target."""
+
+    BASE = "base"  # rows of the dump at genesis, into tables that were made empty
+    MERGE = "merge"  # net change per key
+    REPEAT = "repeat"  # a finished range once more, by force: tables with a key only, nothing else moves
+
+
+class Phase(IntEnum):
+    """Within an epoch all deletes are committed before the first insert."""
+
+    DELETE = 0
+    INSERT = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UnitId:
+    """One transaction of a plan, the same in every attempt."""
+
+    epoch: int
+    phase: int
+    table_id: int
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One plan row.
+
+    Args:
+        task: name of the load.
+        number: number within the task.
+        from_ts: commit ts > this.
+        to_ts: commit ts <= this.
+        mode: see `Mode`.
+        boundaries: commit ts of the DDLs that end an epoch, ascending. Epoch e holds what is above boundary e-1 and
+            at or below boundary e; the last one ends at ``to_ts``.
+        buckets: table id -> number of buckets; 1 where it is not named.
+        archive: digest of the manifests that the range lies in.
+        skipped: tables left out by name, with the reason (mode repeat).
+    """
+
+    task: str
+    number: int
+    from_ts: Tso
+    to_ts: Tso
+    mode: Mode
+    boundaries: tuple[int, ...] = ()
+    buckets: Mapping[int, int] = field(default_factory=dict)
+    archive: str = ""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def epoch_of(self, commit_ts: int) -> int:
+        """Epoch of a transaction. A DDL's own commit ts belongs to the epoch that it ends; no row carries it."""
+        return bisect_left(self.boundaries, commit_ts)
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs."""
+        return len(self.boundaries) + 1
+
+    def bucket_count(self, table_id: int) -> int:
+        """Buckets of a table."""
+        return self.buckets.get(table_id, 1)
+
+    def spec(self) -> str:
+        """Canonical JSON of what is not a column of its own."""
+        return json.dumps(
+            {
+                "version": SPEC_VERSION,
+                "boundaries": list(self.boundaries),
+                "buckets": {str(k): v for k, v in sorted(self.buckets.items())},
+                "archive": self.archive,
+                "skipped": dict(self.skipped),
+            },
+            sort_keys=True,
+            separators=(",", ":"),
+        )
+
+    def digest(self) -> str:
+        """SHA-256 over everything that decides what the units are."""
+        text = f"{self.task}\n{self.number}\n{self.from_ts}\n{self.to_ts}\n{self.mode}\n{self.spec()}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Self:
+        """Read (task, number, from_ts, to_ts, mode, spec, digest); CorruptionError when it was changed."""
+        task, number, from_ts, to_ts, mode, spec, digest = row
+        try:
+            data = json.loads(spec)
+            plan = cls(
+                task=task,
+                number=int(number),
+                from_ts=Tso(int(from_ts)),
+                to_ts=Tso(int(to_ts)),
+                mode=Mode(mode),
+                boundaries=tuple(data["boundaries"]),
+                buckets={int(k): int(v) for k, v in data["buckets"].items()},
+                archive=data["archive"],
+                skipped=data["skipped"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(f"plan {number} of task {task} cannot be read: {error!r}") from error
+        if data.get("version") != SPEC_VERSION or plan.digest() != digest:
+            raise CorruptionError(
+                f"plan {number} of task {task} is not the one that was written",
+                hint="a plan row was edited, or an other version of Pumphouse wrote it",
+            )
+        return plan
+
+    def to_dict(self) -> dict[str, Any]:
+        """For reports."""
+        return asdict(self)
+
+
+def bucket_counts(
+    table_bytes: Mapping[int, int], *, unit_bytes: int, connections: int, fixed: int = 0
+) -> dict[int, int]:
+    """Buckets for each table from the bytes that the manifests count for it; 1 is left out."""
+    counts = {}
+    for table_id, size in table_bytes.items():
+        if fixed:
+            count = fixed
+        elif size < _SMALL_BYTES:
+            count = 1
+        else:
+            count = max(math.ceil(size / unit_bytes), connections)
+        if count > 1:
+            counts[table_id] = min(count, MAX_BUCKETS)
+    return counts

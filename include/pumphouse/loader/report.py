@@ -1,0 +1,91 @@
+"""What a load did: the same facts for people, for Airflow and for tests."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from pumphouse.archive.manifest import Declaration
+from pumphouse.loader.losses import Losses, Range
+from pumphouse.model.tso import Tso
+
+
+class Progress(Protocol):
+    """Told of each step: what it is, how much of it is done, of how much."""
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        """One step forward."""
+        ...
+
+
+def silent(step: str, done: int, total: int) -> None:
+    """Progress that nobody watches."""
+    del step, done, total
+
+
+@dataclass(kw_only=True)
+class LoadReport:
+    """Totals of one call.
+
+    Args:
+        target: address.
+        task: name of the load.
+        from_ts: checkpoint before.
+        to_ts: checkpoint after.
+        plans: plans finished.
+        resumed: whether the first of them was begun by an earlier run.
+        epochs: epochs with something to apply.
+        deleted: rows or keys in delete units.
+        inserted: rows in insert units.
+        units: units applied by this call.
+        ddls: DDL statements done.
+        skipped: tables left out, with the reason.
+        notes: what the target cannot say of the source's DDL.
+        declared: what was given up in the ranges that were loaded; see `Losses` for this and the next two.
+        unsynced: Pumps that ran without fsync then.
+        binlog_skipped: ranges in which TiDB skipped binlogs.
+        seconds: duration.
+    """
+
+    target: str
+    task: str
+    from_ts: Tso
+    to_ts: Tso
+    plans: int = 0
+    resumed: bool = False
+    epochs: int = 0
+    deleted: int = 0
+    inserted: int = 0
+    units: int = 0
+    ddls: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    declared: list[Declaration] = field(default_factory=list)
+    unsynced: list[str] = field(default_factory=list)
+    binlog_skipped: list[Range] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def losses(self) -> Losses:
+        """What is not in the ranges that were loaded."""
+        return Losses(
+            declared=tuple(self.declared), unsynced=tuple(self.unsynced), binlog_skipped=tuple(self.binlog_skipped)
+        )
+
+    def add_losses(self, found: Losses) -> None:
+        """Count what one more range lacks."""
+        self.declared += [each for each in found.declared if each not in self.declared]
+        self.unsynced = sorted({*self.unsynced, *found.unsynced})
+        self.binlog_skipped += [each for each in found.binlog_skipped if each not in self.binlog_skipped]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Small JSON, for XCom and ``--json``; ``from``, ``to`` and ``rows`` beside the fields."""
+        data = asdict(self)
+        return {
+            "target": data.pop("target"),
+            "task": data.pop("task"),
+            "from": int(data.pop("from_ts")),
+            "to": int(data.pop("to_ts")),
+            "rows": self.inserted + self.deleted,
+            **data,
+        }

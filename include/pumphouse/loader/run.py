@@ -1,0 +1,286 @@
+"""A load from one end to the other: own the target, finish what is open, plan, apply epoch by epoch, close.
+
+Runs on one connection, which holds the GET_LOCK and executes the DDL; units go through connections of the engine's.
+May be killed anywhere: the next run finds the plan, the units and the DDLs that are done, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import structlog
+
+from pumphouse.archive.view import ArchiveView
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import LoadError, TargetAhead, TargetIncomplete, UsageError
+from pumphouse.loader import fence, state
+from pumphouse.loader.context import LoadContext, pack
+from pumphouse.loader.ddl import DdlExecutor, create_ddl_table
+from pumphouse.loader.engine import Engine
+from pumphouse.loader.fence import Ownership
+from pumphouse.loader.plan import Mode, Phase, UnitId
+from pumphouse.loader.report import LoadReport, Progress, silent
+from pumphouse.loader.stages import ApplyContext, UnitSummary
+from pumphouse.loader.state import Checkpoint, TargetState
+from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.unit import Claim
+from pumphouse.loader.work import Work, databases_between, open_work, repeat_work, works_between
+from pumphouse.model.tso import Tso, show
+from pumphouse.schema.timeline import DdlEvent
+from pumphouse.settings import ArchiveSettings, LoadSettings
+
+log = structlog.get_logger()
+
+
+def own_target(
+    connection: TargetConnection,
+    *,
+    task: str,
+    cluster_id: int,
+    run: str,
+    take_over: bool = False,
+    any_task: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> tuple[Ownership, Checkpoint | None]:
+    """Take the target, or raise TargetBusy naming the holder; with the task's checkpoint.
+
+    ``any_task``: a restore, which throws every task's state away, may take a target that belongs to another load, also
+    one from another cluster's archive.
+    """
+    connection.create_tables()
+    create_ddl_table(connection)
+    owner = fence.acquire(connection, run=run, take_over=take_over, clock=clock)
+    for other in state.read_all(connection):
+        if other.task != task and not any_task:
+            raise LoadError(
+                f"target {connection.name} belongs to the load {other.task!r}: both would write its tables",
+                hint=f"use --task {other.task}, or another target",
+                target=connection.name,
+                task=other.task,
+            )
+    found = state.read(connection, task)
+    if found is not None and found.cluster_id != cluster_id and not any_task:
+        raise LoadError(
+            f"target {connection.name} is loaded from cluster {found.cluster_id}, the archive is of cluster "
+            f"{cluster_id}",
+            target=connection.name,
+        )
+    return owner, found
+
+
+def abandon(connection: TargetConnection, owner: Ownership, task: str, reason: str) -> None:
+    """Give the open plan up; the target is inconsistent from then on, and only a restore clears that."""
+    opened = state.open_plan(connection, task)
+    if opened is None:
+        raise UsageError(f"task {task} has no open plan on {connection.name}")
+    state.abandon_plan(connection, owner, opened, reason)
+
+
+class Loader:
+    """One run on one target that it owns, with one view of the archive."""
+
+    def __init__(
+        self,
+        *,
+        view: ArchiveView,
+        archive_settings: ArchiveSettings,
+        connection: TargetConnection,
+        owner: Ownership,
+        settings: LoadSettings,
+        task: str,
+        engine: Engine,
+        progress: Progress = silent,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.view = view
+        self.connection = connection
+        self.owner = owner
+        self.task = task
+        self.settings = settings
+        self.progress = progress
+        self._archive_settings = archive_settings
+        self._engine = engine
+        self._clock = clock
+        self._started = clock.monotonic()
+        self.report = LoadReport(target=connection.name, task=task, from_ts=Tso(0), to_ts=Tso(0))
+
+    def forward(self, checkpoint: Checkpoint, to: Tso | None) -> LoadReport:
+        """Load (checkpoint, to]; None = to the archive's end. Nothing to do when the target is there already."""
+        self.require_ready(checkpoint)
+        end, at = self.view.end, checkpoint.ts
+        self.report.from_ts = at
+        if at > end:
+            raise TargetAhead(
+                f"target {self.connection.name} is at {show(at)}, the archive ends at {show(end)}",
+                hint="this is not the archive that the target was loaded from, or it was cut",
+                target=self.connection.name,
+                checkpoint=at,
+                archive_end=end,
+            )
+        goal = end if to is None else to
+        self._require_before(goal, at, "stands at")
+        opened = self._opened()
+        if opened is not None:
+            # It can only be carried out as a whole: its units are of all its range.
+            self._require_before(goal, opened.plan.to_ts, "has an open plan that ends at")
+        if at < goal:
+            self.require_own_schema(databases_between(self.view.timeline, at, goal))
+        if opened is not None:
+            self.report.resumed = True
+            at = max(at, self.run(opened))
+        for work in works_between(self.view, at, goal, self.task, self.settings):
+            at = self.run(self.begin(work))
+        return self.finish(at)
+
+    def repeat(self, checkpoint: Checkpoint, since: Tso) -> LoadReport:
+        """Apply (since, checkpoint] once more: for tables that have a key and whose shape did not change since."""
+        self.require_ready(checkpoint)
+        self.report.from_ts = checkpoint.ts
+        opened = self._opened()
+        if opened is not None and opened.plan.mode is not Mode.REPEAT:
+            raise LoadError("a plan is open", hint="finish it first: run the load without --repeat-from")
+        if opened is None:
+            if since >= checkpoint.ts:
+                raise UsageError(f"the target is at {show(checkpoint.ts)}: nothing after {show(since)} was loaded")
+            opened = self.begin(repeat_work(self.view, since, checkpoint.ts, self.task, self.settings))
+        self.report.skipped = dict(opened.plan.skipped)
+        self.run(opened)
+        return self.finish(checkpoint.ts)
+
+    def _opened(self) -> Work | None:
+        """What an earlier run left unfinished. A plan of which nothing was applied is given up: it is made anew.
+
+        So a plan that could not be carried out (a DDL that straddles its end, a schema that was wrong) is nobody's
+        burden, and a new one sees more of the archive.
+        """
+        plan = state.open_plan(self.connection, self.task)
+        if plan is None:
+            return None
+        if state.discard_untouched(self.connection, self.owner, plan):
+            log.info("plan_discarded", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
+            return None
+        return open_work(self.view, plan, self.connection.name)
+
+    def require_own_schema(self, databases: Iterable[str]) -> None:
+        """LoadError when a database of the source is called like the schema of our tables: it would replace them.
+
+        Without regard to case: some servers make one of both.
+        """
+        own = self.connection.settings.schema_name
+        clash = next((name for name in databases if name.casefold() == own.casefold()), None)
+        if clash is not None:
+            raise LoadError(
+                f"the source has a database {clash!r}, and on target {self.connection.name} the schema {own!r} keeps "
+                "the state of the load",
+                hint="set target.schema_name (restore_target.schema_name for a restore) to a name of its own",
+                target=self.connection.name,
+                database=clash,
+            )
+
+    def _require_before(self, goal: Tso, at: Tso, what: str) -> None:
+        if at > goal:
+            raise TargetAhead(
+                f"target {self.connection.name} {what} {show(at)}, beyond {show(goal)}, which was asked for",
+                hint="a load only goes forward: ask for a later moment, or restore: `pumphouse restore --to …`",
+                target=self.connection.name,
+                checkpoint=at,
+                to=goal,
+            )
+
+    def require_ready(self, checkpoint: Checkpoint) -> None:
+        """TargetIncomplete unless the target may be loaded."""
+        if checkpoint.state is not TargetState.READY:
+            raise TargetIncomplete(
+                f"target {self.connection.name} is {checkpoint.state}: {checkpoint.reason}",
+                hint="restore it: `pumphouse restore --to …`",
+                target=self.connection.name,
+                state=str(checkpoint.state),
+            )
+
+    def begin(self, work: Work) -> Work:
+        """Give the plan its number, raise the fence and commit the plan row; nothing of the plan is done before."""
+        found = state.read(self.connection, self.task)
+        numbered = work.numbered((found.plan_number if found else 0) + 1)
+        self.owner = fence.raise_again(self.connection, self.owner)
+        state.begin_plan(self.connection, self.owner, numbered.plan)
+        return numbered
+
+    def run(self, work: Work) -> Tso:
+        """Carry a committed plan out, from wherever it stands; returns the checkpoint after it."""
+        plan = work.plan
+        log.info("plan_started", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
+        executor = DdlExecutor(self.connection, self.owner, self.task)
+        self._tell_losses(work)
+        units = self._prepare(work) if work.pieces else {}
+        applied = state.applied_units(self.connection, plan)
+        apply = ApplyContext(
+            target=self.connection.settings, claim=Claim(task=plan.task, plan=plan.number, fence=self.owner.number)
+        )
+        total, done = sum(map(len, units.values())) + len(work.events), 0
+        try:
+            for epoch in range(plan.epochs):
+                fence.check_lock(self.connection)
+                for phase in Phase:
+                    wanted = units.get((epoch, int(phase)), [])
+                    done += len(wanted)
+                    # The return of `apply` is the barrier: every delete is committed before the first insert.
+                    self._apply(apply, [u for u in wanted if u.unit not in applied], phase)
+                    self.progress("apply", done, total)
+                if epoch < len(work.events):
+                    self._ddl(executor, work.events[epoch])
+                    done += 1
+                    self.progress("apply", done, total)
+        finally:
+            self._engine.close()
+        self.owner = state.close_plan(self.connection, self.owner, plan, checkpoint=plan.to_ts)
+        self.report.plans += 1
+        log.info("plan_closed", task=plan.task, number=plan.number, to_ts=plan.to_ts, units=total)
+        return plan.to_ts
+
+    def finish(self, at: Tso) -> LoadReport:
+        """The report."""
+        self.report.to_ts = at
+        self.report.seconds = round(self._clock.monotonic() - self._started, 3)
+        return self.report
+
+    # -- carrying out
+
+    def _tell_losses(self, work: Work) -> None:
+        """A range with a hole is loaded all the same: the archive took it. But never in silence."""
+        if work.losses:
+            log.warning("range_has_losses", task=work.plan.task, number=work.plan.number, losses=work.losses.lines())
+        self.report.add_losses(work.losses)
+
+    def _prepare(self, work: Work) -> dict[tuple[int, int], list[UnitSummary]]:
+        self.progress("decode", 0, len(work.pieces))
+        context = LoadContext(
+            archive_settings=self._archive_settings,
+            cluster_id=self.view.genesis.cluster_id,
+            plan=work.plan,
+            packed_timeline=pack(self.view.timeline),
+        )
+        found: dict[tuple[int, int], list[UnitSummary]] = defaultdict(list)
+        for summary in self._engine.prepare(context, work.pieces):
+            found[summary.unit.epoch, summary.unit.phase].append(summary)
+        self.progress("decode", len(work.pieces), len(work.pieces))
+        self.report.epochs += len({epoch for epoch, _ in found})
+        return found
+
+    def _apply(self, context: ApplyContext, units: Sequence[UnitSummary], phase: Phase) -> None:
+        if not units:
+            return
+        # Largest first, so that no connection ends up alone with the largest one.
+        ids: list[UnitId] = [u.unit for u in sorted(units, key=lambda u: (-u.bytes, u.unit))]
+        self._engine.apply(context, ids)
+        rows = sum(unit.rows for unit in units)
+        self.report.units += len(units)
+        if phase is Phase.DELETE:
+            self.report.deleted += rows
+        else:
+            self.report.inserted += rows
+
+    def _ddl(self, executor: DdlExecutor, event: DdlEvent) -> None:
+        done = executor.execute(event)
+        self.report.ddls += 1
+        self.report.notes += done.notes

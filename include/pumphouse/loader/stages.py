@@ -1,0 +1,85 @@
+"""The stages of a load as pure functions over blobs: decode, fold, apply. Engines only move blobs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import pyarrow as pa
+
+from pumphouse.loader.blob import Blob, blobs_of
+from pumphouse.loader.context import LoadContext
+from pumphouse.loader.decode import Decoder
+from pumphouse.loader.fold import check_keys, fold_keyed, fold_multiset, net_of_keyed, net_of_multiset
+from pumphouse.loader.plan import Mode, Phase, UnitId
+from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.unit import Claim, UnitHead, apply_unit
+from pumphouse.loader.work import Piece
+from pumphouse.settings import TargetSettings
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSummary:
+    """A unit that there is something to do for."""
+
+    unit: UnitId
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApplyContext:
+    """What applying needs; picklable. Holds the target's secret."""
+
+    target: TargetSettings
+    claim: Claim
+
+
+def decode(context: LoadContext, pieces: Iterable[Piece]) -> Iterator[Blob]:
+    """Stage 1: entries of each epoch, table and bucket."""
+    return Decoder(context).run(pieces)
+
+
+def fold(mode: Mode, blobs: Iterable[Blob]) -> Iterator[Blob]:
+    """Stage 2: blobs of entries, those of one group in a row, to the blobs of their two units."""
+    for (_, _, bucket, _), group in groupby(blobs, key=lambda blob: blob.group):
+        entries = pa.concat_tables([blob.table() for blob in group])
+        yield from _fold_one(mode, entries, bucket)
+
+
+def _fold_one(mode: Mode, entries: pa.Table, bucket: int) -> Iterator[Blob]:
+    head = UnitHead.of(entries.schema)
+    if head.key:
+        folded = fold_keyed(entries, head.key)
+        check_keys(folded, head.key, f"{head.db}.{head.table}")
+        gone, come = net_of_keyed(folded, head.key)
+    else:
+        gone, come = net_of_multiset(fold_multiset(entries))
+    for phase, table in ((Phase.DELETE, gone), (Phase.INSERT, come)):
+        if phase is Phase.DELETE and mode is Mode.BASE:
+            continue  # the tables of a base were made empty
+        unit = replace(head.unit, phase=int(phase), bucket=bucket)
+        metadata = replace(head, unit=unit).to_metadata()
+        yield from blobs_of(table.replace_schema_metadata(metadata), bucket=bucket, phase=int(phase))
+
+
+def summarize(groups: Iterable[tuple[int, int, int, int, int, int]]) -> list[UnitSummary]:
+    """(epoch, table, bucket, phase, rows, bytes) of blobs, to units in the order of their ids."""
+    found: dict[UnitId, UnitSummary] = {}
+    for epoch, table_id, bucket, phase, rows, size in groups:
+        unit = UnitId(epoch, phase, table_id, bucket)
+        known = found.get(unit, UnitSummary(unit, 0, 0))
+        found[unit] = UnitSummary(unit, known.rows + rows, known.bytes + size)
+    return [found[unit] for unit in sorted(found)]
+
+
+def apply(context: ApplyContext, blobs: Iterable[Blob]) -> Iterator[tuple[UnitId, int, bool]]:
+    """Stage 3: apply units, the blobs of one in a row; yields (unit, rows, whether it was applied now)."""
+    with TargetConnection.open(context.target) as connection:
+        for _, group in groupby(blobs, key=lambda blob: blob.group):
+            tables = [blob.table() for blob in group]
+            head = UnitHead.of(tables[0].schema)
+            batches = [batch for table in tables for batch in table.combine_chunks().to_batches()]
+            done = apply_unit(connection, context.claim, head, batches)
+            yield head.unit, sum(table.num_rows for table in tables), done

@@ -1,0 +1,211 @@
+"""Rows of `checkpoint`, `plan` and `applied`: what a target knows of its load. Each change is one transaction."""
+
+# Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pumphouse.errors import FenceLost, LoadError
+from pumphouse.loader.fence import Ownership
+from pumphouse.loader.plan import Mode, Plan, UnitId
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso
+
+
+class TargetState(StrEnum):
+    """Whether a target may be loaded."""
+
+    READY = "ready"
+    INCOMPLETE = "incomplete"
+    INCONSISTENT = "inconsistent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A task's row."""
+
+    task: str
+    ts: Tso
+    state: TargetState
+    reason: str
+    cluster_id: int
+    plan_number: int
+
+
+def read(connection: TargetConnection, task: str) -> Checkpoint | None:
+    """A task's checkpoint, or None."""
+    return next((found for found in read_all(connection) if found.task == task), None)
+
+
+def read_all(connection: TargetConnection) -> list[Checkpoint]:
+    """Every task's checkpoint."""
+    rows = connection.query(
+        f"SELECT task, ts, state, reason, cluster_id, plan_number FROM {connection.table('checkpoint')} ORDER BY task"
+    )
+    return [
+        Checkpoint(
+            task=str(task),
+            ts=Tso(int(ts)),
+            state=TargetState(state),
+            reason=str(reason),
+            cluster_id=int(cluster_id),
+            plan_number=int(number),
+        )
+        for task, ts, state, reason, cluster_id, number in rows
+    ]
+
+
+def write(connection: TargetConnection, owner: Ownership, checkpoint: Checkpoint) -> None:
+    """Put a task's checkpoint as a whole (a start or a restore, never the course of a load)."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        _put(connection, checkpoint)
+
+
+def reset(connection: TargetConnection, owner: Ownership, checkpoint: Checkpoint) -> None:
+    """Forget plans and units of every task and begin anew with one checkpoint row: a restore's first change."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        for name in ("plan", "applied", "checkpoint"):
+            connection.execute(f"DELETE FROM {connection.table(name)}")
+        _put(connection, checkpoint)
+
+
+def _put(connection: TargetConnection, checkpoint: Checkpoint) -> None:
+    connection.execute(
+        f"REPLACE INTO {connection.table('checkpoint')} (task, ts, state, reason, cluster_id, plan_number)"
+        " VALUES (%s, %s, %s, %s, %s, %s)",
+        (checkpoint.task, checkpoint.ts, str(checkpoint.state), checkpoint.reason, checkpoint.cluster_id,
+         checkpoint.plan_number),
+    )  # fmt: skip
+
+
+def lock_fence(connection: TargetConnection, owner: Ownership) -> None:
+    """Inside a transaction: take the fence exclusively (waits for running units) and compare its number."""
+    found = connection.value(f"SELECT number FROM {connection.table('fence')} WHERE id = 1 FOR UPDATE")
+    if found is None or int(found) != owner.number:
+        raise FenceLost(
+            f"target {connection.name} has a new owner (fence {found}, ours is {owner.number}): this run ends",
+            target=connection.name,
+            have=owner.number,
+            found=found,
+        )
+
+
+def open_plan(connection: TargetConnection, task: str) -> Plan | None:
+    """The plan that an earlier run left unfinished, or None."""
+    rows = connection.query(
+        f"SELECT task, number, from_ts, to_ts, mode, spec, digest FROM {connection.table('plan')}"
+        " WHERE task = %s AND state = 'open'",
+        (task,),
+    )
+    if len(rows) > 1:
+        raise LoadError(f"task {task} has {len(rows)} open plans on {connection.name}", hint="only a restore helps")
+    return Plan.from_row(rows[0]) if rows else None
+
+
+def begin_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:
+    """Commit the plan row before its first unit."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        connection.execute(
+            f"INSERT INTO {connection.table('plan')} (task, number, from_ts, to_ts, mode, spec, digest, state)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, 'open')",
+            (plan.task, plan.number, plan.from_ts, plan.to_ts, str(plan.mode), plan.spec(), plan.digest()),
+        )
+        connection.execute(
+            f"UPDATE {connection.table('checkpoint')} SET plan_number = %s WHERE task = %s",
+            (plan.number, plan.task),
+        )
+
+
+def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, *, checkpoint: Tso) -> Ownership:
+    """Close the plan, move the checkpoint, clear `applied` and raise the fence, as one; what we own from then on.
+
+    Under the exclusive fence no unit is running. One that wakes up later (an executor that was thought dead) no longer
+    finds its id in `applied`: the number, which is another one by then, keeps it from applying itself again.
+    """
+    with connection.transaction():
+        lock_fence(connection, owner)
+        closed = connection.execute(
+            f"UPDATE {connection.table('plan')} SET state = 'closed'"
+            " WHERE task = %s AND number = %s AND state = 'open'",
+            (plan.task, plan.number),
+        )
+        if closed != 1:
+            raise FenceLost(f"plan {plan.number} of task {plan.task} is not open any more", target=connection.name)
+        connection.execute(
+            f"UPDATE {connection.table('checkpoint')} SET ts = %s WHERE task = %s AND ts <= %s",
+            (checkpoint, plan.task, checkpoint),
+        )
+        connection.execute(
+            f"DELETE FROM {connection.table('applied')} WHERE task = %s AND plan = %s",
+            (plan.task, plan.number),
+        )
+        raised = replace(owner, number=owner.number + 1)
+        connection.execute(f"UPDATE {connection.table('fence')} SET number = %s WHERE id = 1", (raised.number,))
+    return raised
+
+
+def set_state(
+    connection: TargetConnection, owner: Ownership, task: str, state: TargetState, reason: str, *, ts: Tso | None = None
+) -> None:
+    """Change the state of a task's target (and its ts, where a restore ends)."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        connection.execute(
+            f"UPDATE {connection.table('checkpoint')} SET state = %s, reason = %s, ts = COALESCE(%s, ts)"
+            " WHERE task = %s",
+            (str(state), reason, ts, task),
+        )
+
+
+def discard_untouched(connection: TargetConnection, owner: Ownership, plan: Plan) -> bool:
+    """Give up an open plan of which nothing was applied: no unit, and no DDL of its range was begun; whether it was so.
+
+    Under the exclusive fence no unit is under way. Statements that were written down for its DDLs go too.
+    """
+    ddl, reach = connection.table("ddl"), "task = %s AND commit_ts > %s AND commit_ts <= %s"
+    args = (plan.task, plan.from_ts, plan.to_ts)
+    with connection.transaction():
+        lock_fence(connection, owner)
+        touched = applied_units(connection, plan) or (
+            plan.mode is Mode.MERGE
+            and connection.value(f"SELECT 1 FROM {ddl} WHERE {reach} AND state <> 'planned' LIMIT 1", args)
+        )
+        if touched:
+            return False
+        if plan.mode is Mode.MERGE:
+            connection.execute(f"DELETE FROM {ddl} WHERE {reach} AND state = 'planned'", args)
+        connection.execute(
+            f"UPDATE {connection.table('plan')} SET state = 'discarded' WHERE task = %s AND number = %s",
+            (plan.task, plan.number),
+        )
+    return True
+
+
+def abandon_plan(connection: TargetConnection, owner: Ownership, plan: Plan, reason: str) -> None:
+    """Give an open plan up: the target is neither before nor after it and is marked so."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        connection.execute(
+            f"UPDATE {connection.table('plan')} SET state = 'abandoned' WHERE task = %s AND number = %s",
+            (plan.task, plan.number),
+        )
+        connection.execute(
+            f"UPDATE {connection.table('checkpoint')} SET state = %s, reason = %s WHERE task = %s",
+            (str(TargetState.INCONSISTENT), reason, plan.task),
+        )
+
+
+def applied_units(connection: TargetConnection, plan: Plan) -> set[UnitId]:
+    """Units of a plan that are committed."""
+    rows: Iterable[tuple[int, int, int, int]] = connection.query(
+        f"SELECT epoch, phase, table_id, bucket FROM {connection.table('applied')} WHERE task = %s AND plan = %s",
+        (plan.task, plan.number),
+    )
+    return {UnitId(*map(int, row)) for row in rows}

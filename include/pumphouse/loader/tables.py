@@ -1,0 +1,115 @@
+"""Where the rows of a table id go: which table of the target, which columns, by which key."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pumphouse.loader.plan import Mode, Plan, UnitId
+from pumphouse.loader.unit import UnitHead
+from pumphouse.model.table import ColumnInfo, TableInfo
+from pumphouse.schema.actions import is_system
+from pumphouse.schema.table_sql import checks
+from pumphouse.schema.timeline import TableVersion, Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The table version that readers of the target see when the rows arrive; ``epoch``: when they do."""
+
+    table_id: int
+    db: str
+    table: TableInfo
+    schema_version: int
+    key: tuple[str, ...]
+    epoch: int
+
+    def head(self, epoch: int) -> UnitHead:
+        """Head of a unit of this table; phase and bucket are not known yet."""
+        return UnitHead(unit=UnitId(epoch, 0, self.table_id, 0), db=self.db, table=self.table.name, key=self.key)
+
+
+def key_columns(table: TableInfo) -> tuple[str, ...]:
+    """Columns that identify a row: the primary key, else a unique key none of whose columns can be NULL, else ().
+
+    A key over a generated column does not serve, because binlogs do not carry it.
+    """
+    by_name = {c.name.lower(): c for c in table.public_columns if not c.generated}
+
+    def resolve(names: list[str], *, primary: bool) -> tuple[str, ...]:
+        found: list[ColumnInfo] = [by_name[n.lower()] for n in names if n.lower() in by_name]
+        if not names or len(found) != len(names) or not (primary or all(c.type.not_null for c in found)):
+            return ()
+        return tuple(c.name for c in found)
+
+    primary = resolve([c.name for c in table.primary_key()], primary=True)
+    if primary:
+        return primary
+    for index in sorted(table.indexes, key=lambda i: (len(i.columns), i.id)):
+        if index.unique and index.public and not index.primary:
+            found = resolve([c.name for c in index.columns], primary=False)
+            if found:
+                return found
+    return ()
+
+
+class WantedTables:
+    """Answers for one plan, remembered."""
+
+    def __init__(self, plan: Plan, timeline: Timeline) -> None:
+        self._plan = plan
+        self._timeline = timeline
+        self._found: dict[tuple[int, int], Wanted | None] = {}
+
+    def of(self, table_id: int, commit_ts: int) -> Wanted | None:
+        """The table for rows of a transaction; None when they have no place to go (dropped, truncated, left out)."""
+        plan = self._plan
+        epoch = plan.epoch_of(commit_ts)
+        if (table_id, epoch) not in self._found:
+            moment = commit_ts if plan.mode is Mode.MERGE else plan.to_ts
+            self._found[table_id, epoch] = self._look(table_id, moment, epoch)
+        return self._found[table_id, epoch]
+
+    def _look(self, table_id: int, moment: int, epoch: int) -> Wanted | None:
+        timeline, plan = self._timeline, self._plan
+        version = timeline.at_ts(table_id, moment)
+        if version.dropped or is_system(version.db) or f"{version.db}.{version.table.name}" in plan.skipped:
+            return None
+        if plan.mode is Mode.MERGE:
+            # A key or a column that a DDL takes away is out of force before that DDL is done: rows of the time between
+            # may share the key, and images lack the column. Nothing is lost by loading them after the DDL.
+            versions = timeline.versions[version.table.id]
+            for after in versions[bisect_right(versions, version.commit_ts, key=lambda v: v.commit_ts) :]:
+                if after.commit_ts > plan.to_ts or not _only_takes_away(version, after):
+                    break
+                version, epoch = after, plan.epoch_of(after.commit_ts) + 1
+        return Wanted(
+            table_id=version.table.id,
+            db=version.db,
+            table=version.table,
+            schema_version=version.schema_version,
+            key=key_columns(version.table),
+            epoch=epoch,
+        )
+
+    @staticmethod
+    def key_of(schema: pa.Schema) -> tuple[str, ...]:
+        """Key of the table whose entries these are."""
+        return UnitHead.of(schema).key
+
+
+def _only_takes_away(before: TableVersion, after: TableVersion) -> bool:
+    """Whether a DDL dropped columns or unique keys of a table, and did nothing else that rows could tell."""
+    old, new = before.table, after.table
+    if after.dropped or before.name != after.name or old.partition_ids != new.partition_ids:
+        return False
+    if checks(new).items() - checks(old).items() or old.pk_is_handle != new.pk_is_handle:
+        return False
+    columns = {c.id: (c.name, c.type, c.generated_expr) for c in old.public_columns}
+    keys = {i.id: tuple(c.name.lower() for c in i.columns) for i in old.indexes if i.unique and i.public}
+    left = {c.id: (c.name, c.type, c.generated_expr) for c in new.public_columns}
+    keys_left = {i.id: tuple(c.name.lower() for c in i.columns) for i in new.indexes if i.unique and i.public}
+    taken = len(left) < len(columns) or len(keys_left) < len(keys)
+    return taken and left.items() <= columns.items() and keys_left.items() <= keys.items()

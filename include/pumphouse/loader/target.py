@@ -1,0 +1,303 @@
+"""One connection to a target, with the fixed session, and the tables that we keep there (docs/formats.md).
+
+Nothing here reconnects: what a session holds (GET_LOCK, a transaction, a temporary table) ends with it, and the caller
+must know. Used by one thread at a time.
+"""
+
+# Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import COMMAND, ER
+from pymysql.err import MySQLError, OperationalError
+from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
+
+from pumphouse.errors import ConfigError, LoadError, TargetUnavailable
+from pumphouse.model.tso import Tso
+from pumphouse.schema.ident import qualified, quote
+from pumphouse.settings import TargetSettings
+
+# Strict, and nothing that changes a value on its way in: zero dates stay, 0 stays 0 in an AUTO_INCREMENT column.
+SQL_MODE = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+SESSION = (
+    f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 0, unique_checks = 1",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    # Longer than IDLE: whoever waits for a session whose host has died gets the lock when the server ends it.
+    "SET innodb_lock_wait_timeout = 600",
+)
+# What a unit holds is let go of when its host loses power: the server hears nothing of it.
+IDLE = "SET wait_timeout = 300, net_read_timeout = 300, net_write_timeout = 300"
+# The owner's connection waits for hours while units work, and holds no lock of a table meanwhile.
+OWNER_IDLE = "SET wait_timeout = 2147483, net_read_timeout = 3600, net_write_timeout = 3600"
+# Of these the server says that the transaction is gone and may be tried again.
+_RETRYABLE = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT}
+_LOST = {2006, 2013, 2014, 2055, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, 1927, 1317}
+_LOCAL_NAME = b"pumphouse"
+_PACKET_BYTES = 1 << 20
+
+# ``{s}`` is the quoted schema. One row of `fence` is the target's; everything else is keyed by task.
+TABLES = (
+    """CREATE TABLE IF NOT EXISTS {s}.`fence` (
+  id TINYINT UNSIGNED NOT NULL PRIMARY KEY COMMENT 'always 1: the fence belongs to the target',
+  number BIGINT UNSIGNED NOT NULL COMMENT 'raised by every new owner, every plan begun and every plan closed',
+  run VARCHAR(255) NOT NULL COMMENT 'run that owns the target now, or owned it last',
+  holder VARCHAR(255) NOT NULL COMMENT 'user, host and process of that run',
+  connection_id BIGINT UNSIGNED NOT NULL COMMENT 'its connection, which holds the GET_LOCK',
+  since TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS {s}.`checkpoint` (
+  task VARCHAR(64) NOT NULL PRIMARY KEY,
+  ts BIGINT UNSIGNED NOT NULL COMMENT 'every transaction with commit ts <= this is in the target, none above it',
+  state VARCHAR(16) NOT NULL COMMENT 'ready, incomplete (only a restore clears it) or inconsistent (the same)',
+  reason TEXT NOT NULL,
+  cluster_id BIGINT UNSIGNED NOT NULL COMMENT 'cluster whose archive is loaded',
+  plan_number BIGINT UNSIGNED NOT NULL COMMENT 'largest plan number given out',
+  updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS {s}.`plan` (
+  task VARCHAR(64) NOT NULL,
+  number BIGINT UNSIGNED NOT NULL,
+  from_ts BIGINT UNSIGNED NOT NULL,
+  to_ts BIGINT UNSIGNED NOT NULL,
+  mode VARCHAR(16) NOT NULL COMMENT 'base, merge or repeat',
+  spec LONGTEXT NOT NULL COMMENT 'JSON: how units are made, see include/pumphouse/loader/plan.py',
+  digest CHAR(64) NOT NULL COMMENT 'SHA-256 of from_ts, to_ts, mode and spec',
+  state VARCHAR(16) NOT NULL COMMENT 'open or closed',
+  PRIMARY KEY (task, number)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS {s}.`applied` (
+  task VARCHAR(64) NOT NULL,
+  plan BIGINT UNSIGNED NOT NULL,
+  epoch INT UNSIGNED NOT NULL,
+  phase TINYINT UNSIGNED NOT NULL COMMENT '0 deletes, 1 inserts',
+  table_id BIGINT NOT NULL,
+  bucket INT UNSIGNED NOT NULL,
+  row_count BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (task, plan, epoch, phase, table_id, bucket)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+)
+
+
+class RetryUnit(LoadError):
+    """The server ended the transaction in favour of another one; nothing of it is left."""
+
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Answer to a LOAD DATA: rows inserted plus rows removed for them, and warnings."""
+
+    affected: int
+    warnings: int
+
+
+class StatementFailed(LoadError):
+    """The server refused a statement. Facts: code, statement."""
+
+
+class TargetConnection:
+    """A session of ours. Transactions are explicit (`transaction`); outside them each statement commits itself."""
+
+    def __init__(self, settings: TargetSettings, connection: Connection[Any]) -> None:
+        self.settings = settings
+        self._connection = connection
+        self._closed = False
+        self.connection_id = int(connection.thread_id())  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def open(cls, settings: TargetSettings, *, owner: bool = False) -> Self:
+        """Connect and fix the session; TargetUnavailable names the address.
+
+        ``owner``: the connection that will hold the GET_LOCK; it may idle for as long as a load takes.
+        """
+        where = address(settings)
+        if settings.tls_ca is not None and not settings.tls_ca.is_file():
+            raise ConfigError(
+                f"tls_ca of the target {where}: there is no file {settings.tls_ca}", path=str(settings.tls_ca)
+            )
+        try:
+            connection: Connection[Any] = pymysql.connect(
+                host=settings.host,
+                port=settings.port,
+                user=settings.user,
+                password=settings.password.get_secret_value(),
+                unix_socket=settings.unix_socket or None,
+                charset="utf8mb4",
+                autocommit=True,
+                connect_timeout=10,
+                local_infile=True,
+                ssl={"ca": str(settings.tls_ca)} if settings.tls_ca else None,
+                program_name="pumphouse",
+            )
+            # The flag is negotiated; from here on only `load_local` answers a server that asks for a file.
+            connection._local_infile = False  # type: ignore[attr-defined]  # noqa: SLF001
+        except (MySQLError, OSError) as error:
+            raise TargetUnavailable(
+                f"target {where} does not answer: {error}",
+                hint=_what_to_check(error),
+                target=where,
+            ) from error
+        target = cls(settings, connection)
+        for statement in (*SESSION, OWNER_IDLE if owner else IDLE):
+            target.execute(statement)
+        return target
+
+    @property
+    def name(self) -> str:
+        """Address, without secrets."""
+        return address(self.settings)
+
+    @property
+    def schema(self) -> str:
+        """Quoted name of the schema with our tables."""
+        return quote(self.settings.schema_name)
+
+    def table(self, name: str) -> str:
+        """Quoted, qualified name of one of our tables."""
+        return qualified(self.settings.schema_name, name)
+
+    def create_tables(self) -> None:
+        """Make the schema and our tables where they are missing."""
+        # Looked up first: CREATE … IF NOT EXISTS leaves a warning and takes a metadata lock.
+        have = {row[0] for row in self.query(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (self.settings.schema_name,)
+        )}  # fmt: skip
+        if not have:
+            self.execute(f"CREATE DATABASE IF NOT EXISTS {self.schema} DEFAULT CHARACTER SET utf8mb4")
+        for text, name in zip(TABLES, ("fence", "checkpoint", "plan", "applied"), strict=True):
+            if name not in have:
+                self.execute(text.format(s=self.schema))
+
+    def execute(self, statement: str, args: Sequence[Any] | None = None) -> int:
+        """Run one statement; returns the affected rows."""
+        with self._translate(statement), self._connection.cursor() as cursor:
+            return int(cursor.execute(statement, args))
+
+    def query(self, statement: str, args: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run one query; returns all rows."""
+        with self._translate(statement), self._connection.cursor() as cursor:
+            cursor.execute(statement, args)
+            return list(cursor.fetchall())
+
+    def value(self, statement: str, args: Sequence[Any] | None = None) -> Any:
+        """First column of the first row, or None."""
+        rows = self.query(statement, args)
+        return rows[0][0] if rows else None
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit at the end; roll back when the body raises."""
+        self.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            # On a lost connection the server rolls back by itself.
+            with contextlib.suppress(LoadError):
+                self.execute("ROLLBACK")
+            raise
+        self.execute("COMMIT")
+
+    def load_local(self, statement: str, data: Iterable[bytes | memoryview]) -> Loaded:
+        """``LOAD DATA LOCAL INFILE 'pumphouse' …`` with the bytes from memory.
+
+        PyMySQL reads a file whose name the *server* chooses; here nothing but ``data`` is ever sent.
+        """
+        connection: Any = self._connection
+        with self._translate(statement):
+            connection._execute_command(COMMAND.COM_QUERY, statement)  # noqa: SLF001
+            first = connection._read_packet()  # noqa: SLF001
+            if not first.is_load_local_packet():
+                raise LoadError("the server did not ask for the rows of a LOAD DATA LOCAL", target=self.name)
+            asked = LoadLocalPacketWrapper(first).filename
+            if asked != _LOCAL_NAME:
+                self.close()
+                raise LoadError(f"the server asked for file {asked!r}: the connection is closed", target=self.name)
+            for part in data:
+                view = memoryview(part)
+                for at in range(0, len(view), _PACKET_BYTES):
+                    connection.write_packet(bytes(view[at : at + _PACKET_BYTES]))
+            connection.write_packet(b"")
+            answer = OKPacketWrapper(connection._read_packet())  # noqa: SLF001
+            return Loaded(affected=int(answer.affected_rows), warnings=int(answer.warning_count))
+
+    def warnings(self) -> list[tuple[str, int, str]]:
+        """Warnings of the last statement: level, code, text."""
+        return [(str(level), int(code), str(text)) for level, code, text in self.query("SHOW WARNINGS")]
+
+    def close(self) -> None:
+        """End the session; more than once is no error."""
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(MySQLError, OSError):
+                self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _translate(self, statement: str) -> Iterator[None]:
+        try:
+            yield
+        except MySQLError as error:
+            code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+            if code in _RETRYABLE:
+                raise RetryUnit(f"target {self.name}: {error}", target=self.name) from error
+            if code in _LOST or not self._connection.open:
+                raise TargetUnavailable(
+                    f"target {self.name} dropped the connection: {error}", hint=_AGAIN, target=self.name
+                ) from error
+            text = error.args[1] if isinstance(error, OperationalError) or len(error.args) > 1 else str(error)
+            raise StatementFailed(
+                f"target {self.name} refused: {text} [{code}] in {statement[:200]}",
+                code=code,
+                statement=statement[:2000],
+            ) from error
+        except OSError as error:
+            raise TargetUnavailable(
+                f"target {self.name} dropped the connection: {error}", hint=_AGAIN, target=self.name
+            ) from error
+
+
+_AGAIN = "run the same again: it goes on where it was"
+
+
+def _what_to_check(error: BaseException) -> str:
+    section = "in [target] (for `pumphouse restore`: [restore_target])"
+    if error.args and error.args[0] in (1044, 1045, 1698):  # access denied
+        return f"check user and password {section}"
+    return f"is it running? check host, port or unix_socket {section}"
+
+
+def address(settings: TargetSettings) -> str:
+    """``user@host:port`` or ``user@socket``."""
+    return f"{settings.user}@{settings.unix_socket or f'{settings.host}:{settings.port}'}"
+
+
+def has_checkpoints(connection: TargetConnection) -> bool:
+    """Whether there is a table of checkpoints: the first load makes it."""
+    found = connection.query(
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'checkpoint'",
+        (connection.settings.schema_name,),
+    )
+    return bool(found)
+
+
+def read_checkpoint(settings: TargetSettings, task: str) -> Tso | None:
+    """Checkpoint of a task on a target; None when it has none yet. Opens a connection of its own."""
+    with TargetConnection.open(settings) as connection:
+        if not has_checkpoints(connection):
+            return None
+        ts = connection.value(f"SELECT ts FROM {connection.table('checkpoint')} WHERE task = %s", (task,))
+        return None if ts is None else Tso(int(ts))

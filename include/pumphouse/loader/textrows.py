@@ -1,0 +1,85 @@
+r"""Arrow batches as the text that LOAD DATA reads: tab between fields, newline after rows, backslash escapes, \N.
+
+The text is utf8mb4, so the server converts character columns to their own charset and takes binary ones as they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pumphouse.loader.columns import Column, columns_of
+from pumphouse.schema.ident import columns as column_list
+from pumphouse.schema.ident import quote
+
+_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"))
+_SPECIAL = np.zeros(256, np.bool_)
+_SPECIAL[[ord(b"\\"), ord(b"\t"), ord(b"\n")]] = True
+
+
+def statement(table: str, columns: list[Column]) -> str:
+    """``LOAD DATA LOCAL … REPLACE``: always REPLACE, because without it bad values are bent and reported as success."""
+    targets = ",".join(f"@v{at}" if c.through_variable else quote(c.name) for at, c in enumerate(columns))
+    casts = ",".join(
+        f"{quote(c.name)} = CAST(@v{at} AS UNSIGNED)" for at, c in enumerate(columns) if c.through_variable
+    )
+    return (
+        f"LOAD DATA LOCAL INFILE 'pumphouse' REPLACE INTO TABLE {table} CHARACTER SET utf8mb4 "
+        r"FIELDS TERMINATED BY '\t' ESCAPED BY '\\' LINES TERMINATED BY '\n' "
+        f"({targets})" + (f" SET {casts}" if casts else "")
+    )
+
+
+def render(batch: pa.RecordBatch) -> memoryview:
+    """The rows as text. Column order is the batch's."""
+    if batch.num_rows == 0:
+        return memoryview(b"")
+    fields = [_field(column) for column in batch.columns]
+    rows = (
+        pc.binary_join_element_wise(*fields, pa.scalar(b"\t", pa.large_binary()), null_handling="replace",
+                                    null_replacement="\\N")
+        if len(fields) > 1
+        else pc.fill_null(fields[0], b"\\N")
+    )  # fmt: skip
+    lines = pc.binary_join_element_wise(rows, pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary()))
+    # The values of one array lie one after another: that buffer is the file.
+    chunk = lines.combine_chunks() if isinstance(lines, pa.ChunkedArray) else lines
+    offsets = np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+    data: memoryview = memoryview(chunk.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
+    return data
+
+
+def _field(column: pa.Array) -> pa.Array:
+    """One column as large_binary text, escaped; NULL stays NULL."""
+    kind = column.type
+    if pa.types.is_float32(kind):
+        # Widened first: the shortest text of the double is read back to the same double, hence to the same float.
+        column = column.cast(pa.float64())
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.uint8())
+    if not (pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)):
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            return _escape(column.cast(pa.large_binary()))
+        # Digits, sign, point and exponent: nothing to escape.
+        return column.cast(pa.large_string()).cast(pa.large_binary())
+    return _escape(column.cast(pa.large_binary()))
+
+
+def _escape(column: pa.Array) -> pa.Array:
+    data = column.buffers()[2]
+    if data is None or not _SPECIAL[np.frombuffer(data, np.uint8)].any():
+        return column
+    for plain, escaped in _ESCAPES:
+        column = pc.replace_substring(column, pattern=plain, replacement=escaped)
+    return column
+
+
+def names(columns: list[Column]) -> str:
+    """Quoted comma list."""
+    return column_list([c.name for c in columns])
+
+
+def columns_in(batch: pa.RecordBatch) -> list[Column]:
+    """Columns of a batch."""
+    return columns_of(batch.schema)

@@ -1,0 +1,203 @@
+"""Apply one unit: one transaction that changes one bucket of one table, in one phase, exactly once.
+
+The unit's id goes into `applied` *first*: a twin (an executor that was thought dead) blocks on that key until we
+commit, then skips. Then the fence: a unit of an earlier owner finds another number and ends. Only then the change.
+"""
+
+# Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import LoadError, RowRejected
+from pumphouse.loader.columns import columns_of
+from pumphouse.loader.fence import hold_shared
+from pumphouse.loader.insert import Rejected, insert_rows
+from pumphouse.loader.keyless import delete_rows
+from pumphouse.loader.plan import Phase, UnitId
+from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
+from pumphouse.schema.ident import qualified, quote
+
+_ATTEMPTS = 20
+_DUPLICATE = 1062
+HEAD = b"pumphouse.unit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitHead:
+    """What a unit is about; travels in the schema metadata of its batches.
+
+    Args:
+        unit: its id.
+        db: database on the target.
+        table: table on the target.
+        key: names of the columns that identify a row; () = rows are compared whole, as a multiset.
+        rows: rows in all batches.
+    """
+
+    unit: UnitId
+    db: str
+    table: str
+    key: tuple[str, ...]
+
+    @property
+    def target(self) -> str:
+        """Quoted, qualified table."""
+        return qualified(self.db, self.table)
+
+    def to_metadata(self) -> dict[bytes, bytes]:
+        """As schema metadata."""
+        unit = self.unit
+        return {
+            HEAD: json.dumps(
+                [unit.epoch, unit.phase, unit.table_id, unit.bucket, self.db, self.table, list(self.key)]
+            ).encode()
+        }
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> UnitHead:
+        """Read the metadata."""
+        epoch, phase, table_id, bucket, db, table, key = json.loads(schema.metadata[HEAD])
+        return cls(unit=UnitId(epoch, phase, table_id, bucket), db=db, table=table, key=tuple(key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Under which plan and fence a unit is applied."""
+
+    task: str
+    plan: int
+    fence: int
+
+
+def apply_unit(
+    connection: TargetConnection,
+    claim: Claim,
+    head: UnitHead,
+    batches: Sequence[pa.RecordBatch],
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+) -> bool:
+    """Apply a unit, or find that it was applied: False. A deadlock or lock time-out is tried again from the start."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _once(connection, claim, head, batches)
+        except RetryUnit:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            clock.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))  # noqa: S311
+    raise AssertionError
+
+
+def _once(connection: TargetConnection, claim: Claim, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> bool:
+    unit, rows = head.unit, sum(batch.num_rows for batch in batches)
+    try:
+        with connection.transaction():
+            connection.execute(
+                f"INSERT INTO {connection.table('applied')}"
+                " (task, plan, epoch, phase, table_id, bucket, row_count) VALUES (%s, %s, %s, %s, %s, %s, %s)",
+                (claim.task, claim.plan, unit.epoch, unit.phase, unit.table_id, unit.bucket, rows),
+            )
+            hold_shared(connection, claim.fence)
+            if unit.phase == Phase.INSERT:
+                for batch in batches:
+                    # Each row must be new: the delete phase took away whatever had its keys.
+                    insert_rows(connection, head.target, batch)
+            elif head.key:
+                _delete_keys(connection, head, batches)
+            else:
+                delete_rows(connection, head.db, head.table, batches)
+    except StatementFailed as error:
+        if error.code == _DUPLICATE and "applied" in str(error.statement):
+            return False
+        raise
+    except Rejected as rejected:
+        raise _explain(connection, head, batches, rejected) from rejected
+    return True
+
+
+def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> None:
+    """Delete every row whose key is in the batches; keys that are not there are no error (safe mode).
+
+    Byte by byte: a row whose key is equal only to the target's collation is another row of the source. It stays, and
+    the insert that collides with it is named.
+    """
+    keys = qualified(connection.settings.schema_name, "unit_keys")
+    columns = ",".join(f"{quote(name)}" for name in head.key)
+    connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {keys}")
+    # Of the target's own columns, so that types and collations are equal and the join can use the index.
+    connection.execute(f"CREATE TEMPORARY TABLE {keys} ENGINE=InnoDB AS SELECT {columns} FROM {head.target} LIMIT 0")
+    try:
+        for batch in batches:
+            insert_rows(connection, keys, batch)
+        # Without aliases: an alias in DELETE would need a default database. `=` beside `same`: for the index.
+        condition = " AND ".join(
+            f"{head.target}.{quote(column.name)} = {keys}.{quote(column.name)} AND {column.same(head.target, keys)}"
+            for column in columns_of(batches[0].schema)
+        )
+        connection.execute(f"DELETE {head.target} FROM {keys} STRAIGHT_JOIN {head.target} ON {condition}")
+    finally:
+        with contextlib.suppress(LoadError):
+            connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {keys}")
+
+
+def _explain(
+    connection: TargetConnection, head: UnitHead, batches: Sequence[pa.RecordBatch], rejected: Rejected
+) -> RowRejected:
+    """Name the rows. Where the server did not say which, halves are tried, in a transaction that is rolled back."""
+    batch, row = rejected.batch, rejected.row
+    if row is None and head.unit.phase == Phase.INSERT:
+        row = _find_collision(connection, head, batches)
+        if row is not None:
+            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    named = [] if row is None or row >= batch.num_rows else [_name_row(batch, row, head.key)]
+    return RowRejected(
+        f"{head.db}.{head.table} did not take its rows: {rejected.reason}" + (f"; row {named[0]}" if named else ""),
+        hint="compare the table's columns, keys and collations with the source's",
+        table=f"{head.db}.{head.table}",
+        rows=named,
+        reason=rejected.reason,
+    )
+
+
+def _find_collision(connection: TargetConnection, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> int | None:
+    """Index (over all batches) of the first row that removes another one."""
+    whole = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    connection.execute("BEGIN")
+    try:
+        low, high = 0, whole.num_rows
+        while high - low > 1:
+            middle = (low + high) // 2
+            connection.execute("SAVEPOINT half")
+            try:
+                insert_rows(connection, head.target, whole.slice(low, middle - low))
+            except Rejected:
+                connection.execute("ROLLBACK TO SAVEPOINT half")
+                high = middle
+            else:
+                low = middle
+    except (StatementFailed, RetryUnit):
+        return None
+    finally:
+        connection.execute("ROLLBACK")
+    return low
+
+
+def _name_row(batch: pa.RecordBatch, row: int, key: Sequence[str]) -> dict[str, str]:
+    names = key or batch.schema.names[:8]
+    return {name: _show(batch.column(name)[row].as_py()) for name in names}
+
+
+def _show(value: Any) -> str:
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,227 @@
+"""What there is to do, decided before anything is done: plans with the segments, DDLs and losses of their ranges. Pure.
+
+A `Work` comes from an `ArchiveView` alone, so a plan never reaches beyond the schema that it is decoded with, and what
+a dry run shows is what a load, a restore or a retry carries out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.manifest import Duplicate, Manifest, SegmentEntry
+from pumphouse.archive.view import ArchiveView
+from pumphouse.errors import LoadError
+from pumphouse.loader.losses import Losses, losses_of
+from pumphouse.loader.plan import Mode, Plan, bucket_counts
+from pumphouse.loader.tables import key_columns
+from pumphouse.model.tso import Tso, show
+from pumphouse.schema.actions import is_system
+from pumphouse.schema.timeline import DdlEvent, Timeline
+from pumphouse.settings import LoadSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One segment, and what of it a plan reads: ``after < commit ts <= upto``, without what another Pump's brings.
+
+    ``window``: start of its window, None for one of the dump. Figures by table are left out of ``segment``.
+    """
+
+    window: Tso | None
+    segment: SegmentEntry
+    after: Tso
+    upto: Tso
+    drop: tuple[Duplicate, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes of the whole segment."""
+        return self.segment.payload_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A plan and all that carrying it out reads.
+
+    Args:
+        plan: its row; number 0 until it is begun.
+        pieces: segments with anything of the range, in the archive's order.
+        events: the DDL that ends each epoch but the last.
+        losses: what the range lacks, by declaration or by chance.
+    """
+
+    plan: Plan
+    pieces: tuple[Piece, ...]
+    events: tuple[DdlEvent, ...]
+    losses: Losses
+
+    @classmethod
+    def of(cls, view: ArchiveView, plan: Plan) -> Self:
+        """Everything that a plan needs; ConfigError where the view does not hold its range."""
+        if plan.mode is Mode.BASE:
+            return cls(plan=plan, pieces=tuple(_base_pieces(view.genesis)), events=(), losses=Losses())
+        windows = view.between(plan.from_ts, plan.to_ts)
+        return cls(
+            plan=plan,
+            pieces=tuple(_pieces(windows, plan.from_ts, plan.to_ts)),
+            events=tuple(_boundary_events(view.timeline, plan)) if plan.mode is Mode.MERGE else (),
+            losses=losses_of(windows, after=plan.from_ts, upto=plan.to_ts),
+        )
+
+    def numbered(self, number: int) -> Work:
+        """The same, as the plan of that number."""
+        return replace(self, plan=replace(self.plan, number=number))
+
+
+def base_work(view: ArchiveView, task: str, settings: LoadSettings) -> Work:
+    """The rows of the dump, into tables that were made empty."""
+    ts = view.genesis.ts
+    plan = Plan(task=task, number=0, from_ts=ts, to_ts=ts, mode=Mode.BASE, archive=archive_digest(view, None))
+    segments = (segment for table in view.genesis.base or () for segment in table.segments)
+    return Work.of(view, replace(plan, buckets=_buckets(segments, settings)))
+
+
+def works_between(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings) -> Iterator[Work]:
+    """(after, upto] in one plan or several: a plan ends at the window that fills it."""
+    while after < upto:
+        end = _reach(view, after, upto, settings.max_plan_bytes)
+        yield Work.of(view, _merge_plan(view, after, end, task, settings))
+        after = end
+
+
+def repeat_work(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings) -> Work:
+    """A finished range once more: tables that have a key and whose shape did not change in it."""
+    plan = _merge_plan(view, after, upto, task, settings)
+    skipped = _unrepeatable(view.timeline, after, upto)
+    return Work.of(view, replace(plan, mode=Mode.REPEAT, boundaries=(), skipped=skipped))
+
+
+def open_work(view: ArchiveView, plan: Plan, target: str) -> Work:
+    """Work of a plan that an earlier run began on a target; LoadError when the archive is not what it was made from."""
+    if archive_digest(view, None if plan.mode is Mode.BASE else plan) != plan.archive:
+        raise LoadError(
+            f"plan {plan.number} of task {plan.task} was made from other manifests than the archive has now",
+            hint="load from the archive that the plan began with, or give it up with --abandon-plan",
+            target=target,
+        )
+    work = Work.of(view, plan)
+    found = tuple(int(event.commit_ts) for event in work.events)
+    if plan.mode is Mode.MERGE and found != plan.boundaries:
+        raise LoadError(
+            f"plan {plan.number} of task {plan.task} ends its epochs at other DDLs ({len(plan.boundaries)}) than "
+            f"the schema history now has ({len(found)}) in its range",
+            hint="load with the history that the plan began with, or give it up with --abandon-plan",
+            target=target,
+            differing=[show(Tso(ts)) for ts in sorted(set(found) ^ set(plan.boundaries))[:5]],
+        )
+    return work
+
+
+def archive_digest(view: ArchiveView, plan: Plan | None) -> str:
+    """Digest of the manifests that a plan's range lies in (None: of genesis alone)."""
+    digest = hashlib.sha256(view.genesis.sha256.encode())
+    if plan is not None:
+        for window in view.between(plan.from_ts, plan.to_ts):
+            digest.update(window.sha256.encode())
+    return digest.hexdigest()
+
+
+def databases_between(timeline: Timeline, after: Tso, upto: Tso) -> list[str]:
+    """Names of the databases that there are at `after` or come up to `upto`."""
+    names = {info.name for info in timeline.databases_at(after)}
+    for versions in timeline.databases.values():
+        names |= {v.info.name for v in versions if v.info is not None and after < v.commit_ts <= upto}
+    return sorted(names)
+
+
+def _merge_plan(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings) -> Plan:
+    plan = Plan(task=task, number=0, from_ts=after, to_ts=upto, mode=Mode.MERGE)
+    segments = (segment for window in view.between(after, upto) for segment in window.segments)
+    return replace(
+        plan,
+        archive=archive_digest(view, plan),
+        buckets=_buckets(segments, settings),
+        boundaries=tuple(int(event.commit_ts) for event in _boundary_events(view.timeline, plan)),
+    )
+
+
+def _boundary_events(timeline: Timeline, plan: Plan) -> list[DdlEvent]:
+    """DDLs of the range that a target can see. Two with one commit ts cannot both end an epoch: LoadError."""
+    events = [event for event in timeline.ddls(plan.from_ts, plan.to_ts) if not event.silent]
+    for before, after in itertools.pairwise(events):
+        if before.commit_ts >= after.commit_ts:
+            raise LoadError(
+                f"the schema history has two DDLs at {show(after.commit_ts)}, or out of order: each has a commit ts of "
+                "its own",
+                hint="look at it with `pumphouse schema show`; the archive's ddl/ objects say where they come from",
+                commit_ts=after.commit_ts,
+            )
+    return events
+
+
+def _base_pieces(genesis: Genesis) -> Iterator[Piece]:
+    for table in genesis.base or ():
+        for segment in table.segments:
+            if segment.rows:
+                yield Piece(
+                    window=None,
+                    segment=replace(segment, tables={}),
+                    after=Tso(segment.min_commit_ts - 1),
+                    upto=segment.max_commit_ts,
+                )
+
+
+def _pieces(windows: Iterable[Manifest], after: Tso, upto: Tso) -> Iterator[Piece]:
+    for window in windows:
+        for segment in window.segments:
+            if segment.changes and segment.max_commit_ts > after and segment.min_commit_ts <= upto:
+                yield Piece(
+                    window=window.start,
+                    segment=replace(segment, tables={}),
+                    after=Tso(max(after, window.start)),
+                    upto=Tso(min(upto, window.end)),
+                    drop=window.dropped(segment.node_id),
+                )
+
+
+def _buckets(segments: Iterable[SegmentEntry], settings: LoadSettings) -> dict[int, int]:
+    sizes: dict[int, int] = defaultdict(int)
+    for segment in segments:
+        for table_id, stat in segment.tables.items():
+            sizes[table_id] += stat.bytes
+    return bucket_counts(
+        sizes, unit_bytes=settings.unit_bytes, connections=settings.connections, fixed=settings.buckets
+    )
+
+
+def _reach(view: ArchiveView, after: Tso, upto: Tso, most: int) -> Tso:
+    """Where a plan that begins after `after` ends: at `upto`, or at the window that fills it."""
+    size = 0
+    for window in view.between(after, upto):
+        size += sum(segment.payload_bytes for segment in window.segments)
+        if size >= most:
+            return Tso(min(window.end, upto))
+    return upto
+
+
+def _unrepeatable(timeline: Timeline, after: Tso, upto: Tso) -> dict[str, str]:
+    skipped: dict[str, str] = {}
+    for version in timeline.tables_at(upto):
+        if not is_system(version.db) and not key_columns(version.table):
+            skipped[f"{version.db}.{version.table.name}"] = "it has no key"
+    for event in timeline.ddls(after, upto):
+        for change in event.changes:
+            if change.after is not None:
+                skipped[f"{change.after.db}.{change.after.table.name}"] = f"DDL at {show(event.commit_ts)}"
+    return skipped
+
+
+def total_bytes(works: Sequence[Work]) -> int:
+    """Payload bytes that these read."""
+    return sum(piece.bytes for work in works for piece in work.pieces)

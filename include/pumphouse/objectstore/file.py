@@ -1,0 +1,123 @@
+"""``file:///dir`` archives: one machine, durable, exclusive create as the conditional put (rows A1, A4)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pumphouse.durable import create_exclusive, fsync_dir, make_dirs, write_atomic
+from pumphouse.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
+from pumphouse.objectstore.base import ObjectInfo, check_key
+
+_COPY_BYTES = 1 << 20
+
+
+class FileStore:
+    """Objects as files under a directory. Names appear atomically and survive power loss."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    @property
+    def url(self) -> str:
+        """``file:///dir``."""
+        return f"file://{self._root}"
+
+    def get(self, key: str) -> bytes:
+        """Whole object."""
+        with self._errors(key):
+            return self._path(key).read_bytes()
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Bytes [start, start+length), shorter at the end."""
+        with self._errors(key), self._path(key).open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def size(self, key: str) -> int:
+        """Bytes of an object."""
+        with self._errors(key):
+            return self._path(key).stat().st_size
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace."""
+        path = self._path(key)
+        with self._errors(key):
+            make_dirs(path.parent)
+            write_atomic(path, data)
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Copy a local file in; the object appears whole."""
+        target = self._path(key)
+        with self._errors(key):
+            make_dirs(target.parent)
+            temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+            try:
+                with path.open("rb") as source, temporary.open("xb") as sink:
+                    shutil.copyfileobj(source, sink, _COPY_BYTES)
+                    sink.flush()
+                    os.fsync(sink.fileno())
+                temporary.rename(target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            fsync_dir(target.parent)
+
+    def get_file(self, key: str, path: Path) -> None:
+        """Copy an object out."""
+        with self._errors(key), self._path(key).open("rb") as source, path.open("wb") as sink:
+            shutil.copyfileobj(source, sink, _COPY_BYTES)
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Create or raise ObjectExists: link(2) lets exactly one of several writers win."""
+        path = self._path(key)
+        try:
+            with self._errors(key):
+                make_dirs(path.parent)
+                create_exclusive(path, data)
+        except FileExistsError:
+            # The winner may not have come to its fsync of the directory yet: nobody may build on a name that power
+            # loss could take away again.
+            fsync_dir(path.parent)
+            raise ObjectExists(f"{self.url}/{key} exists", key=key) from None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects whose key starts with prefix, sorted by key."""
+        folder = self._root / prefix.rpartition("/")[0]
+        found = []
+        for at, _, names in os.walk(folder):
+            for name in names:
+                path = Path(at, name)
+                key = path.relative_to(self._root).as_posix()
+                if key.startswith(prefix) and not (name.startswith(".") and name.endswith(".tmp")):
+                    try:
+                        found.append(ObjectInfo(key, path.stat().st_size))
+                    except FileNotFoundError:
+                        continue  # deleted while we looked
+        return iter(sorted(found, key=lambda each: each.key))
+
+    def delete(self, key: str) -> None:
+        """Remove; a missing object is no error."""
+        path = self._path(key)
+        with self._errors(key):
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        check_key(key)
+        return self._root / key
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except FileExistsError:
+            raise
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise ObjectNotFound(f"there is no {self.url}/{key}", key=key) from error
+        except OSError as error:
+            kind = StoreUnavailable if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT) else StoreError
+            raise kind(f"{self.url}/{key}: {error.strerror}", key=key) from error

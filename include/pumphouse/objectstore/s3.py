@@ -1,0 +1,185 @@
+"""``s3://bucket/prefix`` archives over boto3: AWS, MinIO, moto and whatever honours ``If-None-Match`` (rows A1, A4)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pumphouse.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
+from pumphouse.objectstore.base import ObjectInfo, check_key
+from pumphouse.settings import ArchiveSettings
+
+_MULTIPART_BYTES = 64 << 20
+_KEYS = "set archive.s3_access_key and archive.s3_secret_key, or what the AWS SDK reads (AWS_ACCESS_KEY_ID, …)"
+
+
+class S3Store:
+    """Objects in a bucket under a prefix. The client is made on first use in each process, so a fork is safe."""
+
+    def __init__(self, bucket: str, prefix: str, settings: ArchiveSettings) -> None:
+        self._bucket = bucket
+        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        self._settings = settings
+        self._client_of: tuple[int, Any] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """``s3://bucket/prefix``."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_bucket": self._bucket, "_prefix": self._prefix, "_settings": self._settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._client_of = None
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> bytes:
+        """Whole object."""
+        with self._errors(key):
+            body = self._client.get_object(Bucket=self._bucket, Key=self._key(key))["Body"]
+            data: bytes = body.read()
+            return data
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Bytes [start, start+length), shorter at the end."""
+        if length <= 0:
+            return b""
+        with self._errors(key, range_start=start):
+            got = self._client.get_object(
+                Bucket=self._bucket, Key=self._key(key), Range=f"bytes={start}-{start + length - 1}"
+            )
+            data: bytes = got["Body"].read()
+            return data
+        return b""
+
+    def size(self, key: str) -> int:
+        """Bytes of an object."""
+        with self._errors(key):
+            return int(self._client.head_object(Bucket=self._bucket, Key=self._key(key))["ContentLength"])
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace."""
+        with self._errors(key):
+            self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=data)
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Upload a file, in parts where it is large; a part that fails leaves no object."""
+        from boto3.exceptions import S3UploadFailedError
+        from boto3.s3.transfer import TransferConfig
+
+        config = TransferConfig(multipart_threshold=_MULTIPART_BYTES, multipart_chunksize=_MULTIPART_BYTES)
+        with self._errors(key):
+            try:
+                self._client.upload_file(str(path), self._bucket, self._key(key), Config=config)
+            except S3UploadFailedError as error:
+                # boto3 wraps the reason in text only; an upload is idempotent, so trying again is always right.
+                raise StoreUnavailable(f"{self.url}/{key}: {error}", key=key) from error
+
+    def get_file(self, key: str, path: Path) -> None:
+        """Download to a file."""
+        with self._errors(key):
+            self._client.download_file(self._bucket, self._key(key), str(path))
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Create with ``If-None-Match: *`` or raise ObjectExists.
+
+        409 (another conditional put is under way) and time-outs are StoreUnavailable: nobody knows, read back.
+        """
+        with self._errors(key):
+            self._client.put_object(Bucket=self._bucket, Key=self._key(key), Body=data, IfNoneMatch="*")
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects whose key starts with prefix, sorted by key (S3 lists in UTF-8 order)."""
+        with self._errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix + prefix
+            )
+            for page in pages:
+                for item in page.get("Contents", ()):
+                    yield ObjectInfo(item["Key"][len(self._prefix) :], int(item["Size"]))
+
+    def delete(self, key: str) -> None:
+        """Remove; a missing object is no error."""
+        with self._errors(key):
+            self._client.delete_object(Bucket=self._bucket, Key=self._key(key))
+
+    @property
+    def _client(self) -> Any:
+        with self._lock:
+            if self._client_of is None or self._client_of[0] != os.getpid():
+                self._client_of = (os.getpid(), self._connect())
+            return self._client_of[1]
+
+    def _connect(self) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        settings = self._settings
+        secret = settings.s3_secret_key.get_secret_value()
+        return boto3.session.Session().client(
+            "s3",
+            endpoint_url=settings.s3_endpoint or None,
+            region_name=settings.s3_region,
+            aws_access_key_id=settings.s3_access_key or None,
+            aws_secret_access_key=secret or None,
+            config=Config(
+                connect_timeout=5,
+                read_timeout=60,
+                retries={"mode": "standard", "max_attempts": 4},
+                max_pool_connections=16,
+                s3={"addressing_style": "path" if settings.s3_endpoint else "auto"},
+                # Servers that are not AWS answer ranged reads with checksums of the whole object.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+    def _key(self, key: str) -> str:
+        check_key(key)
+        return self._prefix + key
+
+    @contextmanager
+    def _errors(self, key: str, range_start: int | None = None) -> Iterator[None]:
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            ConnectionError,  # noqa: A004
+            HTTPClientError,
+            IncompleteReadError,
+            NoCredentialsError,
+            PartialCredentialsError,
+        )
+
+        try:
+            yield
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            where = f"{self.url}/{key}"
+            if code == "InvalidRange" and range_start is not None:
+                return  # a range that begins behind the end is empty
+            if code in ("NoSuchKey", "404", "NotFound"):
+                raise ObjectNotFound(f"there is no {where}", key=key) from error
+            if status == 412 or code == "PreconditionFailed":
+                raise ObjectExists(f"{where} exists", key=key) from error
+            if status in (409, 429) or status >= 500:
+                raise StoreUnavailable(f"{where}: {code or status}", key=key) from error
+            hint = "does the bucket exist? check archive.root" if code == "NoSuchBucket" else ""
+            if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied") or status in (401, 403):
+                hint = f"may these keys read and write this bucket? {_KEYS}"
+            raise StoreError(f"{where}: {code}: {error}", hint=hint, key=key) from error
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise StoreError(f"{self.url}/{key}: no keys are known: {error}", hint=_KEYS, key=key) from error
+        except (ConnectionError, HTTPClientError, IncompleteReadError) as error:
+            raise StoreUnavailable(
+                f"{self.url}/{key}: {error}", hint="is the server up? check archive.s3_endpoint", key=key
+            ) from error
+        except BotoCoreError as error:
+            raise StoreError(f"{self.url}/{key}: {error}", key=key) from error

@@ -1,0 +1,118 @@
+"""The cluster as every part sees it: id, clock, registered nodes, resolvers (row W4).
+
+One Protocol, three back ends: ``pd://host:port[,…]``, ``etcd://host:port[,…]`` and ``file:///dir``
+(`pumphouse.registry.open.open_cluster`). A back end is safe to use from several
+threads and, after a fork, from the child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from pumphouse.model.node import NodeKind, NodeStatus
+from pumphouse.model.tso import Tso
+
+RESOLVER_TTL_S = 10.0
+STOPPED = 0.0  # heartbeat of a resolver that was stopped in order, or whose record cannot be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolverRecord:
+    """An application that answers for the transactions whose prewrite key starts with one of its prefixes."""
+
+    resolver_id: str
+    host: str
+    prefixes: tuple[bytes, ...]
+    heartbeat: float  # seconds since the epoch; live = younger than RESOLVER_TTL_S, or STOPPED
+
+
+class Cluster(Protocol):
+    """Registry, clock and identity of one cluster."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, without secrets."""
+        ...
+
+    def cluster_id(self) -> int:
+        """The id that every write and pull must carry (row W5)."""
+        ...
+
+    def tso(self) -> Tso:
+        """A fresh timestamp, above every one given out before by anyone, also across restarts and processes."""
+        ...
+
+    def nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """Every registered node of a kind, sorted by id; offline ones too. CorruptionError where one cannot be read.
+
+        For archive, GC and drain: a node that is left out is a gap.
+        """
+        ...
+
+    def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """`nodes` without those that cannot be read, which are logged: for clients, which need one that works."""
+        ...
+
+    def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
+        """One node, or None."""
+        ...
+
+    def update_node(
+        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
+    ) -> NodeStatus | None:
+        """Read, change and write one node atomically; ``change`` may run again after a conflict.
+
+        Returning None deletes the node; returning its argument leaves it alone; raising leaves it alone too.
+        Returns what is stored now.
+        """
+        ...
+
+    def resolvers(self) -> list[ResolverRecord]:
+        """Every registered resolver, live or not.
+
+        A record that cannot be read counts as stopped, and claims every key unless its prefixes can be read.
+        """
+        ...
+
+    def put_resolver(self, record: ResolverRecord) -> None:
+        """Register or heartbeat a resolver; overlap with another live one raises ResolverOverlap."""
+        ...
+
+    def delete_resolver(self, resolver_id: str) -> None:
+        """Forget a resolver and the keys that it claims; a missing one is no error."""
+        ...
+
+    def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChange:
+    """A node was registered or changed, or removed (``status`` None)."""
+
+    node_id: str
+    status: NodeStatus | None
+
+
+class NodeWatch(Protocol):
+    """Changes of the nodes of a kind. One thread iterates, any may close."""
+
+    def __iter__(self) -> Iterator[list[NodeChange]]:
+        """First every node that is registered (perhaps none), then each change; for ever, whatever breaks."""
+        ...
+
+    def close(self) -> None:
+        """End the iteration."""
+        ...
+
+
+@runtime_checkable
+class WatchesNodes(Protocol):
+    """A cluster that tells of changes; the others are asked again and again."""
+
+    def watch_nodes(self, kind: NodeKind) -> NodeWatch:
+        """Begin to watch; connects when it is iterated."""
+        ...

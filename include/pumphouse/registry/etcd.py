@@ -1,0 +1,140 @@
+"""``etcd://host:port[,host:port…][/root]``: a cluster on a plain etcd, 3.4 or later (row W4).
+
+<root>/pumphouse/v1/cluster     {"format_version":1,"cluster_id":N}; made once, together with the clock
+<root>/pumphouse/v1/tso         the last timestamp given out (`pumphouse.registry.etcd_tso`)
+<root>/tidb-binlog/v1/…         nodes, as TiDB Binlog keeps them in PD's etcd (`pumphouse.registry.etcd_nodes`)
+<root>/pumphouse/v1/resolvers/  registered resolvers
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import ClusterUnavailable, ConfigError, CorruptionError
+from pumphouse.model.node import NodeKind, NodeStatus
+from pumphouse.model.tso import Tso
+from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry.etcd_client import EtcdClient, get_op, mod_is, put_op
+from pumphouse.registry.etcd_nodes import OWN_ROOT, PATIENCE_S, EtcdNodes, EtcdNodeWatch
+from pumphouse.registry.etcd_tso import EtcdTso
+
+FORMAT_VERSION = 1
+_RETRY_WAIT_S = 0.1
+
+
+class EtcdCluster:
+    """Cluster on etcd. Its connections are made again after a fork."""
+
+    def __init__(self, client: EtcdClient, *, root: str = "", create: bool = True, clock: Clock = SYSTEM_CLOCK) -> None:
+        """Open, or make, the cluster under a root; takes the client over.
+
+        Raises:
+            ConfigError: there is none and it is not to be made.
+            ClusterUnavailable: etcd did not answer.
+        """
+        self._client = client
+        self._root = root
+        self._clock = clock
+        self._nodes = EtcdNodes(client, root=root, clock=clock)
+        self._tso_key = f"{root}{OWN_ROOT}/tso".encode()
+        self._tso = EtcdTso(client, self._tso_key, clock=clock)
+        self._cluster_id = self._open(create=create)
+
+    @property
+    def url(self) -> str:
+        """``etcd://``, the endpoints and the root."""
+        return f"etcd://{','.join(self._client.endpoints)}{self._root}"
+
+    def cluster_id(self) -> int:
+        """Random, made with the cluster; positive and below 2^62."""
+        return self._cluster_id
+
+    def tso(self) -> Tso:
+        """A fresh timestamp; one round trip to etcd, shared by all threads that wait for one."""
+        return self._tso.next()
+
+    def nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """Every registered node of a kind, sorted by id."""
+        return self._nodes.nodes(kind)
+
+    def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """`nodes` without those that cannot be read."""
+        return self._nodes.readable_nodes(kind)
+
+    def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
+        """One node, or None."""
+        return self._nodes.node(kind, node_id)
+
+    def update_node(
+        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
+    ) -> NodeStatus | None:
+        """Read, change and write one node atomically."""
+        return self._nodes.update_node(kind, node_id, change)
+
+    def watch_nodes(self, kind: NodeKind) -> EtcdNodeWatch:
+        """Watch the nodes of a kind."""
+        return self._nodes.watch_nodes(kind)
+
+    def resolvers(self) -> list[ResolverRecord]:
+        """Every registered resolver, sorted by id, live or not."""
+        return self._nodes.resolvers()
+
+    def put_resolver(self, record: ResolverRecord) -> None:
+        """Register or heartbeat a resolver."""
+        self._nodes.put_resolver(record)
+
+    def delete_resolver(self, resolver_id: str) -> None:
+        """Remove a resolver."""
+        self._nodes.delete_resolver(resolver_id)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _open(self, *, create: bool) -> int:
+        key = f"{self._root}{OWN_ROOT}/cluster".encode()
+        until = self._clock.monotonic() + PATIENCE_S
+        while True:
+            kv = self._client.get(key)
+            if kv is not None:
+                return _read_cluster_id(key, kv.value)
+            if not create:
+                raise ConfigError(
+                    f"there is no cluster at {self.url}",
+                    hint="check the setting cluster.url, and that its storage is there. A Pump makes one at its first "
+                    "start, not on a data directory that belongs to a cluster already",
+                    url=self.url,
+                )
+            wanted = {"format_version": FORMAT_VERSION, "cluster_id": secrets.randbelow((1 << 62) - 1) + 1}
+            value = json.dumps(wanted, separators=(",", ":")).encode()
+            # A clock that is there without a cluster was left by hand: it goes on and does not begin anew.
+            clock = self._client.get(self._tso_key)
+            last = b"0" if clock is None else clock.value
+            revision = 0 if clock is None else clock.mod_revision
+            try:
+                self._client.txn(
+                    [mod_is(key, 0), mod_is(self._tso_key, revision)],
+                    [put_op(key, value), put_op(self._tso_key, last)],
+                    [get_op(key)],
+                )
+            except ClusterUnavailable:
+                if self._clock.monotonic() >= until:
+                    raise
+                self._clock.sleep(_RETRY_WAIT_S)
+
+
+def _read_cluster_id(key: bytes, value: bytes) -> int:
+    name = key.decode()
+    try:
+        data = json.loads(value)
+        version, cluster_id = data["format_version"], int(data["cluster_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"etcd key {name} names no cluster", path=name, reason=str(error)) from error
+    if version != FORMAT_VERSION:
+        raise CorruptionError(
+            f"etcd key {name} has format_version {version}, this program reads {FORMAT_VERSION}", path=name
+        )
+    return cluster_id

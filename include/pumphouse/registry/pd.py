@@ -1,0 +1,96 @@
+"""``pd://host:port[,…]``: the cluster of a TiDB (row W4): PD's id and clock, the registry in the etcd inside PD.
+
+Nodes lie where the Go tools keep them, ``/tidb-binlog/v1/…``; resolvers beside them (`pumphouse.registry.etcd_nodes`).
+Plain user names and passwords are not used by PD's etcd; TLS is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.model.node import NodeKind, NodeStatus
+from pumphouse.model.tso import Tso
+from pumphouse.registry.base import ResolverRecord
+from pumphouse.registry.etcd_client import EtcdClient
+from pumphouse.registry.etcd_nodes import EtcdNodes, EtcdNodeWatch
+from pumphouse.registry.pd_client import PdClient
+from pumphouse.registry.pd_members import PdOptions
+from pumphouse.settings import TlsSettings
+
+
+class PdCluster:
+    """Cluster on PD. Its connections are made again after a fork."""
+
+    def __init__(
+        self,
+        endpoints: str,
+        tls: TlsSettings | None = None,
+        options: PdOptions | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Connect; see `PdClient` for what may be wrong."""
+        self.client = PdClient(endpoints, tls, options, clock)
+        self._etcd = EtcdClient(self.client.members.endpoints, tls, clock=clock)
+        self._registry = EtcdNodes(self._etcd, clock=clock)
+
+    @property
+    def url(self) -> str:
+        """``pd://`` and the configured addresses."""
+        return self.client.url
+
+    def cluster_id(self) -> int:
+        """PD's."""
+        return self.client.cluster_id
+
+    def tso(self) -> Tso:
+        """PD's; one round trip, shared by all threads that wait for one."""
+        return self.client.tso()
+
+    def nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """Every registered node of a kind, sorted by id."""
+        return self._nodes.nodes(kind)
+
+    def readable_nodes(self, kind: NodeKind) -> list[NodeStatus]:
+        """`nodes` without those that cannot be read."""
+        return self._nodes.readable_nodes(kind)
+
+    def node(self, kind: NodeKind, node_id: str) -> NodeStatus | None:
+        """One node, or None."""
+        return self._nodes.node(kind, node_id)
+
+    def update_node(
+        self, kind: NodeKind, node_id: str, change: Callable[[NodeStatus | None], NodeStatus | None]
+    ) -> NodeStatus | None:
+        """Read, change and write one node atomically."""
+        return self._nodes.update_node(kind, node_id, change)
+
+    def watch_nodes(self, kind: NodeKind) -> EtcdNodeWatch:
+        """Watch the nodes of a kind."""
+        return self._nodes.watch_nodes(kind)
+
+    def resolvers(self) -> list[ResolverRecord]:
+        """Every registered resolver, sorted by id, live or not."""
+        return self._nodes.resolvers()
+
+    def put_resolver(self, record: ResolverRecord) -> None:
+        """Register or heartbeat a resolver."""
+        self._nodes.put_resolver(record)
+
+    def delete_resolver(self, resolver_id: str) -> None:
+        """Remove a resolver."""
+        self._nodes.delete_resolver(resolver_id)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+        self._etcd.close()
+
+    @property
+    def _nodes(self) -> EtcdNodes:
+        # Members that PD has taken in since the start are asked too. At the end: the client counts by place.
+        known = self._etcd.endpoints
+        new = tuple(each for each in self.client.members.endpoints if each not in known)
+        if new:
+            self._etcd.endpoints = (*known, *new)
+        return self._registry

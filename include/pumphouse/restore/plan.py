@@ -1,0 +1,240 @@
+"""What a restore to a moment reads and does. Pure: from genesis, manifests and the timeline alone (rows R1, R2)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.view import ArchiveView
+from pumphouse.errors import RestoreError, TargetUnreachable
+from pumphouse.loader.begin import lacks_dump
+from pumphouse.loader.losses import Losses, losses_of
+from pumphouse.loader.work import Piece, Work, base_work, total_bytes, works_between
+from pumphouse.model.tso import Tso, parse_time, physical_ms, show
+from pumphouse.schema.actions import is_system
+from pumphouse.schema.timeline import Timeline
+from pumphouse.settings import LoadSettings
+
+LATEST = "latest"
+# The clock of this machine may lag behind that of the cluster by this much.
+_AHEAD_MS = 10_000
+
+
+def parse_moment(text: str, now: Callable[[], Tso]) -> Tso | None:
+    """Read the moment of a restore: None for ``latest``, the archive's end, else a TIME; UsageError."""
+    return None if text.strip() == LATEST else parse_time(text, now, word=LATEST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowStep:
+    """One window that is read. ``cut``: only its part up to the moment."""
+
+    start: Tso
+    end: Tso
+    segments: int
+    bytes: int
+    rows: int
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlStep:
+    """One DDL that is carried out."""
+
+    commit_ts: Tso
+    job_id: int
+    action: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan:
+    """A restore from the dump at genesis to ``to``: what is shown is what is carried out.
+
+    Args:
+        to: every transaction with commit ts <= this, none above it.
+        end: end of the archive that was seen; who carries the plan out later sees the archive up to there.
+        base: ts of the dump.
+        base_tables: tables in it.
+        works: the plans, the dump's first; each names the segments and DDLs that it reads.
+        windows: windows in (base, to], in order, with what is read of them.
+        databases: databases that are replaced on the target.
+        tables: tables that there will be.
+        losses: what (base, to] lacks.
+    """
+
+    to: Tso
+    end: Tso
+    base: Tso
+    base_tables: int
+    works: tuple[Work, ...]
+    windows: tuple[WindowStep, ...]
+    databases: tuple[str, ...]
+    tables: int
+    losses: Losses
+
+    @property
+    def base_rows(self) -> int:
+        """Rows in the dump."""
+        return sum(piece.segment.changes for piece in self.works[0].pieces)
+
+    @property
+    def base_bytes(self) -> int:
+        """Payload bytes of the dump."""
+        return total_bytes(self.works[:1])
+
+    @property
+    def ddls(self) -> tuple[DdlStep, ...]:
+        """DDLs in (base, to], in order."""
+        return tuple(
+            DdlStep(
+                commit_ts=event.commit_ts, job_id=event.job.id, action=event.action.name, query=event.job.query[:500]
+            )
+            for work in self.works
+            for event in work.events
+        )
+
+    @property
+    def rows(self) -> int:
+        """Row changes in the segments that are read; one that is cut counts in full."""
+        return sum(window.rows for window in self.windows)
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes in them."""
+        return total_bytes(self.works[1:])
+
+    def digest(self) -> str:
+        """SHA-256 of everything that decides what is done: a plan that was shown is told from another by it."""
+        digest = hashlib.sha256(f"{self.to} {self.end} {self.databases}".encode())
+        for work in self.works:
+            digest.update(work.plan.digest().encode())
+            for piece in work.pieces:
+                digest.update(f"{piece.segment.key} {piece.segment.sha256} {piece.after} {piece.upto}\n".encode())
+        return digest.hexdigest()
+
+    def require_accepted(self, accept_losses: bool) -> None:
+        """RestoreError when something in the range was declared lost and nobody said that this is accepted."""
+        declared = self.losses.declared
+        if declared and not accept_losses:
+            lines = Losses(declared=declared).lines()
+            raise RestoreError(
+                f"the moment {show(self.to)} cannot be restored whole: {'; '.join(lines)}",
+                hint="restore what there is with --accept-losses (accept_losses=True), or a moment before the loss",
+                declared=[each.to_dict() for each in declared],
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {
+            "to": self.to,
+            "end": self.end,
+            "digest": self.digest(),
+            "base": self.base,
+            "base_tables": self.base_tables,
+            "base_rows": self.base_rows,
+            "base_bytes": self.base_bytes,
+            "windows": [asdict(window) for window in self.windows],
+            "ddls": [asdict(ddl) for ddl in self.ddls],
+            "databases": self.databases,
+            "tables": self.tables,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            **asdict(self.losses),
+        }
+
+
+def plan_restore(
+    view: ArchiveView, target_ts: Tso | None, *, task: str, settings: LoadSettings, wall: Tso | None = None
+) -> RestorePlan:
+    """Plan a restore.
+
+    Args:
+        view: the whole archive, from genesis on.
+        target_ts: the moment, inclusive; None = the archive's end.
+        task: load that goes on from there.
+        settings: how plans are cut and spread over units.
+        wall: this machine's time, to say of a moment that it lies in the future.
+
+    Raises:
+        TargetUnreachable: the moment lies before genesis or behind the archive; it is never moved to fit.
+        RestoreError: the archive holds no dump of the tables that there were at genesis.
+    """
+    genesis, end = view.genesis, view.end
+    to = end if target_ts is None else target_ts
+    if not genesis.ts <= to <= end:
+        raise _unreachable(to, genesis.ts, end, wall)
+    if lacks_dump(view):
+        raise RestoreError(
+            "the archive was begun without a dump of the tables that there were: there is nothing to restore from",
+            hint="make a target equal to the source yourself, then go on from there: `pumphouse load --equal-at TIME`",
+        )
+    works = (base_work(view, task, settings), *works_between(view, genesis.ts, to, task, settings))
+    windows = view.between(genesis.ts, to)
+    return RestorePlan(
+        to=to,
+        end=end,
+        base=genesis.ts,
+        base_tables=len(genesis.base or ()),
+        works=works,
+        windows=tuple(_steps(windows, works, to)),
+        databases=all_databases(view.timeline),
+        tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
+        losses=losses_of(windows, after=genesis.ts, upto=to),
+    )
+
+
+def _unreachable(target_ts: Tso, start: Tso, end: Tso, wall: Tso | None) -> TargetUnreachable:
+    why = ""
+    if target_ts < start:
+        hint = "nothing from before its beginning can be restored; see `pumphouse archive ls`"
+    elif wall is not None and physical_ms(target_ts) > physical_ms(wall) + _AHEAD_MS:
+        why = "it lies in the future, and "
+        hint = "`--to latest` (in the form: latest) restores to the archive's end"
+    else:
+        # Not "up to now, then try again": now is always behind the end.
+        hint = (
+            "`--to latest` (in the form: latest) restores to the archive's end, which always lies before now; "
+            "`pumphouse snapshot` first takes in what was written since"
+        )
+    return TargetUnreachable(
+        f"{show(target_ts)} cannot be restored: {why}the archive covers {show(start)} to {show(end)}",
+        hint=hint,
+        target=target_ts,
+        have_from=start,
+        have_to=end,
+    )
+
+
+def _steps(windows: Sequence[Manifest], works: Sequence[Work], to: Tso) -> Iterator[WindowStep]:
+    pieces: dict[Tso, list[Piece]] = defaultdict(list)
+    for work in works:
+        for piece in work.pieces:
+            if piece.window is not None:
+                pieces[piece.window].append(piece)
+    for window in windows:
+        # A plan may end in the middle of a window, and the next one reads the rest of the same segment.
+        read = {piece.segment.key: piece.segment for piece in pieces[window.start]}.values()
+        yield WindowStep(
+            start=window.start,
+            end=window.end,
+            segments=len(read),
+            bytes=sum(segment.payload_bytes for segment in read),
+            rows=sum(segment.changes for segment in read),
+            cut=window.end > to,
+        )
+
+
+def all_databases(timeline: Timeline) -> tuple[str, ...]:
+    """Every database that the source ever had: a target that stood at any moment has none but these."""
+    names = {
+        version.info.name
+        for versions in timeline.databases.values()
+        for version in versions
+        if version.info is not None and not is_system(version.info.name)
+    }
+    return tuple(sorted(names))

@@ -1,0 +1,71 @@
+"""Carry a restore out: throw away what is there, build genesis, load its dump, then the windows up to the moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pumphouse.loader import state
+from pumphouse.loader.begin import build
+from pumphouse.loader.report import LoadReport
+from pumphouse.loader.run import Loader
+from pumphouse.loader.state import TargetState
+from pumphouse.model.tso import Tso, show
+from pumphouse.restore.plan import RestorePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPlan:
+    """Which plan somebody saw: enough to make it again from the archive, whatever was published since."""
+
+    to: Tso
+    end: Tso
+    digest: str
+
+    @classmethod
+    def from_dict(cls, shown: dict[str, Any]) -> ShownPlan:
+        """Of the JSON of a dry run."""
+        plan = shown["plan"]
+        return cls(to=Tso(int(plan["to"])), end=Tso(int(plan["end"])), digest=str(plan["digest"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What was planned and, unless it was a dry run, what was done."""
+
+    plan: RestorePlan
+    target: str
+    dry_run: bool
+    load: LoadReport | None = None
+
+    @property
+    def shown(self) -> ShownPlan:
+        """What has to be said for exactly this plan to be carried out."""
+        return ShownPlan(to=self.plan.to, end=self.plan.end, digest=self.plan.digest())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Small JSON: the plan's totals and the load's."""
+        plan = self.plan.to_dict()
+        windows = plan.pop("windows")
+        return {
+            "to": int(self.plan.to),
+            "target": self.target,
+            "dry_run": self.dry_run,
+            "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
+            "load": None if self.load is None else self.load.to_dict(),
+        }
+
+
+def restore(loader: Loader, plan: RestorePlan) -> LoadReport:
+    """Restore the target that the loader owns. Killed anywhere, it leaves the target `incomplete`; run it again.
+
+    It begins from the dump each time: what an earlier attempt left is thrown away like everything else.
+    """
+    base, *works = plan.works
+    at = build(loader, base, plan.databases, f"a restore to {show(plan.to)} has not ended").ts
+    for work in works:
+        at = loader.run(loader.begin(work))
+    # Only now may the target be loaded further; until here a load is refused.
+    state.set_state(loader.connection, loader.owner, loader.task, TargetState.READY, f"restored to {show(plan.to)}")
+    loader.report.from_ts = plan.base
+    return loader.finish(at)

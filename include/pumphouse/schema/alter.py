@@ -1,0 +1,278 @@
+"""ALTER clauses that turn one version of a table into the next, found by comparing the two (pure)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pumphouse.errors import SchemaError
+from pumphouse.model.table import ColumnInfo, IndexColumn, IndexInfo, Job, MysqlType, TableInfo, cistr
+from pumphouse.schema.actions import Action
+from pumphouse.schema.column_sql import column_sql, default_sql, definition, fill_sql
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.ident import literal, quote
+from pumphouse.schema.table_sql import (
+    auto_increment_column,
+    checks,
+    index_sql,
+    partition_definitions,
+    plain_indexes,
+    primary_sql,
+    table_charset,
+    visibility_sql,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterClauses:
+    """``first``: one ALTER TABLE. ``then``: clauses of a second one, after it. ``zoned``: of one before both.
+
+    The second sets defaults that differ from the value which the first gave to the rows that were there. The one before
+    turns TIMESTAMP into other types and back, which depends on the session's time zone; it sets no defaults, because
+    those of the table infos are in UTC.
+    """
+
+    first: tuple[str, ...]
+    then: tuple[str, ...] = ()
+    zoned: tuple[str, ...] = ()
+
+
+def alter_clauses(job: Job, before: TableInfo, after: TableInfo, dialect: Dialect) -> AlterClauses:
+    """Compare columns, keys, checks and options; not names of tables, and not partitions."""
+    pairs = match_columns(job, before, after)
+    renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
+    first: list[str] = []
+    first += _dropped_keys(before, after, renamed, dialect)
+    first += [f"DROP CONSTRAINT {quote(name)}" for name in _dropped_checks(before, after)]
+    kept = {old.id for old, _ in pairs if old is not None}
+    first += [f"DROP COLUMN {quote(c.name)}" for c in before.public_columns if c.id not in kept]
+    columns, then = _columns(before, after, pairs, dialect)
+    first += columns
+    first += _added_keys(before, after, renamed, dialect)
+    old_checks = checks(before)
+    first += [
+        f"ADD CONSTRAINT {quote(name)} CHECK ({text})"
+        for name, text in checks(after).items()
+        if old_checks.get(name) != text
+    ]
+    first += _options(before, after, dialect)
+    shown, shown_then = _visibility(before, after, renamed, dialect)
+    return AlterClauses((*first, *shown), (*then, *shown_then), _zoned(pairs, dialect))
+
+
+Pairs = list[tuple[ColumnInfo | None, ColumnInfo]]
+
+
+def match_columns(job: Job, before: TableInfo, after: TableInfo) -> Pairs:
+    """For each column of `after`, in order, the column of `before` that it was; None = it is new.
+
+    By id. A MODIFY that rewrites the rows gives the column a new id: then by name; and where such a MODIFY renames as
+    well (CHANGE a b …), by what is left when the columns that the job adds and drops are set aside. To take a drop and
+    an add for a rename would move values between columns, so a job that leaves a doubt is a SchemaError.
+    """
+    ids_before, ids_after = {c.id for c in before.public_columns}, {c.id for c in after.public_columns}
+    by_id = {c.id: c for c in before.public_columns}
+    gone = {c.name.lower(): c for c in before.public_columns if c.id not in ids_after}
+    fresh = {c.name.lower(): c for c in after.public_columns if c.id not in ids_before}
+    rewritten: dict[int, ColumnInfo] = {fresh[name].id: gone[name] for name in gone.keys() & fresh.keys()}
+    gone = {name: c for name, c in gone.items() if name not in fresh}
+    fresh = {name: c for name, c in fresh.items() if c.id not in rewritten}
+    modifies, added, dropped = _said(job)
+    gone = {name: c for name, c in gone.items() if name not in dropped}
+    fresh = {name: c for name, c in fresh.items() if name not in added}
+    if modifies and (gone or fresh):
+        if len(gone) != 1 or len(fresh) != 1:
+            raise SchemaError(f"DDL job {job.id} does not say which column of {after.name} became which", job_id=job.id)
+        rewritten[next(iter(fresh.values())).id] = next(iter(gone.values()))
+    return [(by_id.get(c.id) or rewritten.get(c.id), c) for c in after.public_columns]
+
+
+def _said(job: Job) -> tuple[bool, set[str], set[str]]:
+    """Whether a job may rewrite columns; and the names that its parts say they add and drop."""
+    if job.type != Action.MULTI_SCHEMA_CHANGE:
+        return job.type == Action.MODIFY_COLUMN, set(), set()
+    parts = (job.raw.get("multi_schema_info") or {}).get("sub_jobs") or ()
+    added, dropped = set(), set()
+    for part in parts:
+        args = part.get("raw_args")
+        args = args if isinstance(args, list) and args else [None]
+        if part.get("type") == Action.ADD_COLUMN and isinstance(args[0], dict):
+            added.add(cistr(args[0].get("name")).lower())
+        elif part.get("type") == Action.DROP_COLUMN:
+            dropped.add(cistr(args[0]).lower())
+    return not parts or any(part.get("type") == Action.MODIFY_COLUMN for part in parts), added, dropped
+
+
+def _columns(before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect) -> tuple[list[str], list[str]]:
+    """ADD, CHANGE and MODIFY clauses, and the second MODIFYs."""
+    was_automatic, automatic = auto_increment_column(before), auto_increment_column(after)
+    place = {c.id: at for at, c in enumerate(before.public_columns)}
+    still = _unmoved([place[old.id] if old else -1 for old, _ in pairs])
+    clauses, then = [], []
+    previous = ""
+    for at, (old, new) in enumerate(pairs):
+        where = f" AFTER {quote(previous)}" if previous else " FIRST"
+        text = column_sql(new, dialect, auto_increment=automatic is not None and automatic.id == new.id)
+        if old is None:
+            last = at == len(pairs) - 1
+            fill = fill_sql(new, dialect)
+            if fill != default_sql(new, dialect) and not new.generated:
+                then.append(f"MODIFY COLUMN {text}")
+                clauses.append(f"ADD COLUMN {definition(new, dialect, fill)}" + ("" if last else where))
+            else:
+                clauses.append(f"ADD COLUMN {text}" + ("" if last else where))
+        else:
+            was = column_sql(old, dialect, auto_increment=was_automatic is not None and was_automatic.id == old.id)
+            moved = "" if at in still else where
+            if old.name != new.name:
+                clauses.append(f"CHANGE COLUMN {quote(old.name)} {text}{moved}")
+            elif was != text or moved:
+                clauses.append(f"MODIFY COLUMN {text}{moved}")
+        previous = new.name
+    return clauses, then
+
+
+def _zoned(pairs: Pairs, dialect: Dialect) -> tuple[str, ...]:
+    """Type changes that move values between UTC and the time zone of the session."""
+    out = []
+    for old, new in pairs:
+        if old is None or old.generated or new.generated:
+            continue
+        if (old.type.tp == MysqlType.TIMESTAMP) != (new.type.tp == MysqlType.TIMESTAMP):
+            as_named = replace(new, name=old.name)
+            out.append(f"MODIFY COLUMN {definition(as_named, dialect, '')}")
+    return tuple(out)
+
+
+def _unmoved(places: list[int]) -> set[int]:
+    """Positions of a longest rising run of `places` (-1 = new, never in it): what need not move."""
+    tails: list[int] = []
+    ends: list[int] = []
+    back: dict[int, int] = {}
+    for at, place in enumerate(places):
+        if place < 0:
+            continue
+        slot = bisect_left(tails, place)
+        if slot == len(tails):
+            tails.append(place)
+            ends.append(at)
+        else:
+            tails[slot], ends[slot] = place, at
+        if slot:
+            back[at] = ends[slot - 1]
+    kept: set[int] = set()
+    at_ = ends[-1] if ends else -1
+    while at_ >= 0:
+        kept.add(at_)
+        at_ = back.get(at_, -1)
+    return kept
+
+
+def _key_texts(info: TableInfo, dialect: Dialect) -> dict[str, tuple[IndexInfo, str]]:
+    return {i.name.lower(): (i, index_sql(i, dialect, visibility=False)) for i in plain_indexes(info)}
+
+
+def _renamed(before: TableInfo, after: TableInfo, dialect: Dialect) -> dict[str, str]:
+    """Indexes with a new name and nothing else new: old name -> new name."""
+    new = {index.id: index for index in plain_indexes(after)}
+    out = {}
+    for index in plain_indexes(before):
+        other = new.get(index.id)
+        if other is None or other.name == index.name:
+            continue
+        if index_sql(replace(index, name=other.name), dialect) == index_sql(other, dialect):
+            out[index.name] = other.name
+    return out
+
+
+def _carried(parts: tuple[IndexColumn, ...], names: dict[str, str]) -> tuple[IndexColumn, ...]:
+    """Parts of an old key after the columns were renamed under it."""
+    return tuple(replace(part, name=names.get(part.name.lower(), part.name)) for part in parts)
+
+
+def _key_changes(
+    before: TableInfo, after: TableInfo, names: dict[str, str], dialect: Dialect
+) -> tuple[list[str], list[str]]:
+    """Names of the indexes to drop; definitions of those to add."""
+    renamed = _renamed(before, after, dialect)
+    old = {
+        key: index_sql(replace(index, columns=_carried(index.columns, names)), dialect, visibility=False)
+        for key, (index, _) in _key_texts(before, dialect).items()
+    }
+    new = _key_texts(after, dialect)
+    moved_from = {name.lower() for name in renamed}
+    moved_to = {name.lower() for name in renamed.values()}
+    drop = [
+        index.name
+        for key, (index, _) in _key_texts(before, dialect).items()
+        if key not in moved_from and (key not in new or new[key][1] != old[key])
+    ]
+    add = [text for key, (_, text) in new.items() if key not in moved_to and old.get(key) != text]
+    return drop, add
+
+
+def _visibility(
+    before: TableInfo, after: TableInfo, names: dict[str, str], dialect: Dialect
+) -> tuple[list[str], list[str]]:
+    """ALTER INDEX for indexes that stay, and, in the second statement, for invisible ones that are new.
+
+    MariaDB makes a new one visible when the same statement drops an index of that name.
+    """
+    old = {index.name.lower(): index for index in plain_indexes(before)}
+    replaced = {name.lower() for name in _key_changes(before, after, names, dialect)[0]}
+    first, then = [], []
+    for index in plain_indexes(after):
+        clause = f"ALTER INDEX {quote(index.name)} {visibility_sql(index, dialect)}"
+        was = old.get(index.name.lower())
+        if was is None or index.name.lower() in replaced:
+            then += [clause] if index.invisible else []
+        elif was.invisible != index.invisible:
+            first.append(clause)
+    return first, then
+
+
+def _primary_changes(before: TableInfo, after: TableInfo, names: dict[str, str]) -> bool:
+    return primary_sql(_carried(before.primary_key(), names)) != primary_sql(after.primary_key())
+
+
+def _dropped_keys(before: TableInfo, after: TableInfo, names: dict[str, str], dialect: Dialect) -> list[str]:
+    drop, _ = _key_changes(before, after, names, dialect)
+    out = [f"DROP INDEX {quote(name)}" for name in drop]
+    if before.primary_key() and _primary_changes(before, after, names):
+        out.insert(0, "DROP PRIMARY KEY")
+    return out
+
+
+def _added_keys(before: TableInfo, after: TableInfo, names: dict[str, str], dialect: Dialect) -> list[str]:
+    _, add = _key_changes(before, after, names, dialect)
+    out = [f"ADD {text}" for text in add]
+    out += [f"RENAME INDEX {quote(a)} TO {quote(b)}" for a, b in _renamed(before, after, dialect).items()]
+    if after.primary_key() and _primary_changes(before, after, names):
+        out.insert(0, f"ADD {primary_sql(after.primary_key())}")
+    return out
+
+
+def _dropped_checks(before: TableInfo, after: TableInfo) -> list[str]:
+    new = checks(after)
+    return [name for name, text in checks(before).items() if new.get(name) != text]
+
+
+def _options(before: TableInfo, after: TableInfo, dialect: Dialect) -> list[str]:
+    out = []
+    if table_charset(before, dialect) != table_charset(after, dialect):
+        out.append(table_charset(after, dialect))
+    if before.comment != after.comment:
+        out.append(f"COMMENT={literal(after.comment)}")
+    return out
+
+
+def partition_names(before: TableInfo, after: TableInfo) -> tuple[list[str], list[dict[str, Any]]]:
+    """Names of the partitions of `before` whose ids are gone, and definitions of `after` whose ids are new."""
+    old, new = partition_definitions(before), partition_definitions(after)
+    old_ids, new_ids = {int(d["id"]) for d in old}, {int(d["id"]) for d in new}
+    gone = [cistr(d["name"]) for d in old if int(d["id"]) not in new_ids]
+    fresh = [d for d in new if int(d["id"]) not in old_ids]
+    if not gone and not fresh:
+        raise SchemaError(f"table {after.name}: the job does not say which partitions it changed")
+    return gone, fresh

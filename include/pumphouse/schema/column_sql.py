@@ -1,0 +1,165 @@
+"""A column's definition, from its ColumnInfo. What only TiDB knows (AUTO_RANDOM, …) is left out."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from pumphouse.errors import SchemaError
+from pumphouse.model.table import ColumnFlag, ColumnInfo, FieldType, MysqlType
+from pumphouse.schema.dialect import Dialect, charset_sql
+from pumphouse.schema.ident import literal, quote
+
+_INTEGERS = {
+    MysqlType.TINY: "tinyint",
+    MysqlType.SHORT: "smallint",
+    MysqlType.INT24: "mediumint",
+    MysqlType.LONG: "int",
+    MysqlType.LONGLONG: "bigint",
+}
+_TIMES = {MysqlType.TIME: "time", MysqlType.DATETIME: "datetime", MysqlType.TIMESTAMP: "timestamp"}
+_BLOBS = {
+    MysqlType.TINY_BLOB: "tiny",
+    MysqlType.BLOB: "",
+    MysqlType.MEDIUM_BLOB: "medium",
+    MysqlType.LONG_BLOB: "long",
+}
+_CHARS = {
+    MysqlType.VARCHAR: ("varchar", "varbinary"),
+    MysqlType.VAR_STRING: ("varchar", "varbinary"),
+    MysqlType.STRING: ("char", "binary"),
+}
+
+
+def type_sql(field: FieldType, dialect: Dialect) -> str:
+    """Type with its attributes: ``bigint(20) unsigned``, ``varchar(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin``."""
+    try:
+        tp = MysqlType(field.tp)
+    except ValueError:
+        raise SchemaError(f"no column can have the type code {field.tp}", tp=field.tp) from None
+    if tp in _CHARS or tp in _BLOBS or tp in (MysqlType.ENUM, MysqlType.SET):
+        return _text(tp, field, dialect)
+    if tp is MysqlType.JSON:
+        # On MariaDB longtext with a check json_valid(), by which tools know the column; it refuses over 32 levels.
+        return "json"
+    name = _number(tp, field, dialect) or _moment(tp, field)
+    if not name:
+        raise SchemaError(f"no column can have the type {tp.name}", tp=int(tp))
+    return name
+
+
+def _number(tp: MysqlType, field: FieldType, dialect: Dialect) -> str:
+    if tp in _INTEGERS:
+        return _INTEGERS[tp] + _width(tp, field, dialect) + _sign(field)
+    if tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
+        digits = f"({field.flen},{field.decimal})" if field.decimal >= 0 and field.flen >= 0 else ""
+        return ("float" if tp is MysqlType.FLOAT else "double") + digits + _sign(field)
+    if tp is MysqlType.NEWDECIMAL:
+        return f"decimal({field.flen},{max(field.decimal, 0)})" + _sign(field)
+    return f"bit({max(field.flen, 1)})" if tp is MysqlType.BIT else ""
+
+
+def _moment(tp: MysqlType, field: FieldType) -> str:
+    if tp in _TIMES:
+        return _TIMES[tp] + (f"({field.decimal})" if field.decimal > 0 else "")
+    if tp in (MysqlType.DATE, MysqlType.NEWDATE):
+        return "date"
+    return "year" if tp is MysqlType.YEAR else ""
+
+
+def column_sql(column: ColumnInfo, dialect: Dialect, *, auto_increment: bool = True) -> str:
+    """Definition as CREATE TABLE and ALTER TABLE take it, name included."""
+    return definition(column, dialect, default_sql(column, dialect), auto_increment=auto_increment)
+
+
+def definition(column: ColumnInfo, dialect: Dialect, default: str, *, auto_increment: bool = True) -> str:
+    """`column_sql` with another DEFAULT clause ('' = none)."""
+    words = [quote(column.name), type_sql(column.type, dialect)]
+    not_null = column.type.not_null
+    if column.generated:
+        kind = "STORED" if column.generated_stored else "VIRTUAL"
+        words.append(f"GENERATED ALWAYS AS ({column.generated_expr}) {kind}")
+        # MariaDB's grammar has no NOT NULL here.
+        if dialect is Dialect.MYSQL and not_null:
+            words.append("NOT NULL")
+    else:
+        words.append("NOT NULL" if not_null else "NULL")
+        if auto_increment and column.type.flag & ColumnFlag.AUTO_INCREMENT:
+            words.append("AUTO_INCREMENT")
+        elif default:
+            words.append(default)
+        if column.type.flag & ColumnFlag.ON_UPDATE_NOW:
+            words.append(f"ON UPDATE {_now(column)}")
+    if column.comment:
+        words.append(f"COMMENT {literal(column.comment)}")
+    return " ".join(words)
+
+
+def default_sql(column: ColumnInfo, dialect: Dialect) -> str:
+    """DEFAULT clause in force for new rows."""
+    if column.generated or column.type.flag & ColumnFlag.AUTO_INCREMENT:
+        return ""
+    if column.default_is_expr:
+        text = str(column.default)
+        # Values come with the rows; only sequences of MySQL cannot be named at all.
+        return "" if dialect is Dialect.MYSQL and "nextval" in text.lower() else f"DEFAULT ({text})"
+    return _default(column, dialect, column.default, column.default_bit)
+
+
+def fill_sql(column: ColumnInfo, dialect: Dialect) -> str:
+    """DEFAULT clause that gives old rows the value which ADD COLUMN gave them at the source.
+
+    TiDB keeps that value, evaluated, as the origin default; so CURRENT_TIMESTAMP is not evaluated here again.
+    """
+    if column.generated:
+        return ""
+    if column.origin_default is None and column.origin_default_bit is None:
+        return "" if column.type.not_null else "DEFAULT NULL"
+    return _default(column, dialect, column.origin_default, column.origin_default_bit)
+
+
+def _default(column: ColumnInfo, dialect: Dialect, value: Any, bit: str | None) -> str:
+    tp = column.type.tp
+    if tp == MysqlType.BIT and bit:
+        return f"DEFAULT b'{int.from_bytes(base64.b64decode(bit), 'big'):b}'"
+    if value is None:
+        return "" if column.type.not_null else "DEFAULT NULL"
+    text = str(value)
+    if tp in (MysqlType.TIMESTAMP, MysqlType.DATETIME) and text.upper().startswith("CURRENT_TIMESTAMP"):
+        return f"DEFAULT {_now(column)}"
+    if tp == MysqlType.BIT:
+        return f"DEFAULT b'{int.from_bytes(text.encode('latin-1'), 'big'):b}'"
+    if dialect is Dialect.MYSQL and (tp in _BLOBS or tp == MysqlType.JSON):
+        return f"DEFAULT ({literal(text)})"
+    return f"DEFAULT {literal(text)}"
+
+
+def _now(column: ColumnInfo) -> str:
+    return "CURRENT_TIMESTAMP" + (f"({column.type.decimal})" if column.type.decimal > 0 else "")
+
+
+def _width(tp: MysqlType, field: FieldType, dialect: Dialect) -> str:
+    """Display width; MySQL 8 warns about any but these."""
+    zerofill = bool(field.flag & ColumnFlag.ZEROFILL)
+    if field.flen <= 0 or (
+        dialect is Dialect.MYSQL and not zerofill and not (tp is MysqlType.TINY and field.flen == 1)
+    ):
+        return ""
+    return f"({field.flen})"
+
+
+def _sign(field: FieldType) -> str:
+    return (" unsigned" if field.unsigned else "") + (" zerofill" if field.flag & ColumnFlag.ZEROFILL else "")
+
+
+def _text(tp: MysqlType, field: FieldType, dialect: Dialect) -> str:
+    binary = field.charset == "binary"
+    if tp in _CHARS:
+        name = f"{_CHARS[tp][binary]}({max(field.flen, 0)})"
+    elif tp in _BLOBS:
+        name = _BLOBS[tp] + ("blob" if binary else "text")
+    else:
+        name = f"{tp.name.lower()}({','.join(map(literal, field.elems))})"
+        binary = False
+    charset = "" if binary else charset_sql(dialect, field.charset, field.collate)
+    return f"{name} {charset}".rstrip()

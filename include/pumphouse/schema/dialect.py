@@ -1,0 +1,87 @@
+"""What a target's SQL can say: its kind, and its names of character sets and collations."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pumphouse.errors import SchemaError
+
+
+class Dialect(StrEnum):
+    """Kind of target. TiDB takes statements as they were written at the source; the others get rendered ones."""
+
+    MARIADB = "mariadb"
+    MYSQL = "mysql"
+    TIDB = "tidb"
+
+    @classmethod
+    def of_version(cls, version: str) -> Dialect:
+        """Kind of a server, by its ``SELECT VERSION()``."""
+        if "mariadb" in version.lower():
+            return cls.MARIADB
+        return cls.TIDB if "tidb" in version.lower() else cls.MYSQL
+
+
+# TiDB's character sets. What it stores in a latin1 column is not checked against latin1, so nothing but a set that
+# takes every text keeps it as it is.
+_CHARSETS = {
+    Dialect.MARIADB: {
+        "utf8mb4": "utf8mb4",
+        "utf8": "utf8mb3",
+        "utf8mb3": "utf8mb3",
+        "latin1": "utf8mb4",
+        "ascii": "ascii",
+        "gbk": "gbk",
+        "gb18030": "utf8mb4",
+        "binary": "binary",
+    },
+    Dialect.MYSQL: {
+        "utf8mb4": "utf8mb4",
+        "utf8": "utf8",
+        "utf8mb3": "utf8",
+        "latin1": "utf8mb4",
+        "ascii": "ascii",
+        "gbk": "gbk",
+        "gb18030": "gb18030",
+        "binary": "binary",
+    },
+}
+
+# MariaDB 10.11 has none of MySQL 8's collations. UCA 9.0.0 has no twin in it: 14.0.0 orders newer characters otherwise,
+# NO PAD and the strengths are the same. A key that is unique there and not here is found by the loader's row count.
+_COLLATIONS = {
+    Dialect.MARIADB: {
+        "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
+        "utf8mb4_0900_as_ci": "utf8mb4_uca1400_nopad_as_ci",
+        "utf8mb4_0900_as_cs": "utf8mb4_uca1400_nopad_as_cs",
+        "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
+    },
+    Dialect.MYSQL: {},
+}
+
+_KINDS = ("_bin", "_general_ci", "_unicode_ci")
+
+
+def charset_sql(dialect: Dialect, charset: str, collate: str) -> str:
+    """``CHARACTER SET x COLLATE y`` in the target's names; '' when the source names no character set."""
+    if not charset:
+        return ""
+    known = _CHARSETS[dialect]
+    if charset not in known:
+        raise SchemaError(f"the character set {charset} has no twin on {dialect}", charset=charset)
+    target = known[charset]
+    if target == "binary":
+        return "CHARACTER SET binary"
+    return f"CHARACTER SET {target} COLLATE {_collation(dialect, charset, target, collate)}"
+
+
+def _collation(dialect: Dialect, charset: str, target: str, collate: str) -> str:
+    if not collate:
+        return f"{target}_bin"
+    if collate in _COLLATIONS[dialect]:
+        return _COLLATIONS[dialect][collate]
+    if charset == target:
+        return collate
+    # utf8_bin becomes utf8mb3_bin, latin1_swedish_ci becomes utf8mb4_general_ci: both ignore case, and accents alike.
+    suffix = next((kind for kind in _KINDS if collate.endswith(kind)), "_general_ci")
+    return target + suffix

@@ -1,0 +1,156 @@
+"""Where DDL jobs come from: TiDB's status API, or the demo source's table. The archive is a source of its own.
+
+A source gives jobs as the cluster wrote them, whole; what they mean is the timeline's business. Sources hold no
+connection between calls, so they may be used from several threads and after a fork.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pymysql
+
+from pumphouse.errors import ConfigError, HistoryUnavailable, SchemaError
+from pumphouse.model.table import Job
+from pumphouse.schema.ident import quote
+from pumphouse.settings import SchemaSettings, TlsSettings
+
+_TIMEOUT_S = 30.0
+_CHECK = "start it, or correct the setting schema.history"
+
+
+class JobSource(Protocol):
+    """DDL job history of one cluster."""
+
+    def job(self, job_id: int) -> Job | None:
+        """One finished job; None while it is not in the history (it may come). HistoryUnavailable."""
+        ...
+
+    def jobs(self, *, after_id: int = 0) -> Iterator[Job]:
+        """Finished jobs with a larger id, ascending by id. HistoryUnavailable."""
+        ...
+
+
+class TidbStatusSource:
+    """``/ddl/history`` of a TiDB server's status port, read in pages.
+
+    With parameters the server answers newest first, so the pages are walked from the newest job down to `after_id`.
+    A page may or may not repeat the job it starts from, by version of TiDB; repeats are dropped by id.
+    """
+
+    def __init__(self, url: str, *, page: int = 256, tls: TlsSettings | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._page = max(page, 2)
+        self._context = ssl_context(tls) if self.url.startswith("https:") else None
+
+    def job(self, job_id: int) -> Job | None:
+        """One finished job, or None."""
+        return next((Job.from_dict(row) for row in self._get(job_id, 2) if int(row["id"]) == job_id), None)
+
+    def jobs(self, *, after_id: int = 0) -> Iterator[Job]:
+        """Finished jobs with a larger id, ascending."""
+        found: dict[int, dict[str, Any]] = {}
+        start = 0
+        while True:
+            rows = self._get(start, self._page)
+            fresh = {int(row["id"]): row for row in rows if int(row["id"]) > after_id and int(row["id"]) not in found}
+            found.update(fresh)
+            smallest = min((int(row["id"]) for row in rows), default=0)
+            if not fresh or smallest <= after_id + 1:
+                break
+            start = smallest
+        for job_id in sorted(found):
+            yield Job.from_dict(found[job_id])
+
+    def _get(self, start_job_id: int, limit: int) -> list[dict[str, Any]]:
+        query = {"limit": limit} | ({"start_job_id": start_job_id} if start_job_id else {})
+        url = f"{self.url}/ddl/history?{urllib.parse.urlencode(query)}"
+        try:
+            # The scheme was checked by open_history.
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
+                rows = json.load(answer)
+        except ValueError as error:
+            raise SchemaError(f"{url} did not answer with JSON", url=url) from error
+        except (urllib.error.URLError, OSError) as error:
+            raise HistoryUnavailable(
+                f"the DDL job history at {url} does not answer: {error}", hint=_CHECK, url=url
+            ) from error
+        return list(rows or ())
+
+
+class MysqlTableSource:
+    """A table ``(job_id bigint primary key, job longtext)`` on a MySQL server, as the demo's source keeps it."""
+
+    def __init__(
+        self, *, host: str, port: int, user: str, password: str, schema: str, table: str, unix_socket: str = ""
+    ) -> None:
+        self.url = f"mysql://{user}@{host}:{port}/{schema}.{table}"
+        self._connect_args: dict[str, Any] = {"host": host, "port": port, "user": user, "password": password}
+        if unix_socket:
+            self._connect_args["unix_socket"] = unix_socket
+        self._from = f"{quote(schema)}.{quote(table)}"
+
+    def job(self, job_id: int) -> Job | None:
+        """One finished job, or None."""
+        rows = self._rows(f"SELECT job FROM {self._from} WHERE job_id = %s", job_id)  # noqa: S608
+        return next((Job.from_json(row) for row in rows), None)
+
+    def jobs(self, *, after_id: int = 0) -> Iterator[Job]:
+        """Finished jobs with a larger id, ascending."""
+        rows = self._rows(f"SELECT job FROM {self._from} WHERE job_id > %s ORDER BY job_id", after_id)  # noqa: S608
+        yield from map(Job.from_json, rows)
+
+    def _rows(self, sql: str, argument: int) -> list[str]:
+        try:
+            connection = pymysql.connect(**self._connect_args, charset="utf8mb4", connect_timeout=10, autocommit=True)
+            with connection, connection.cursor() as cursor:
+                cursor.execute(sql, (argument,))
+                return [row[0] for row in cursor.fetchall()]
+        except pymysql.MySQLError as error:
+            raise HistoryUnavailable(
+                f"the DDL job history at {self.url} does not answer: {error}", hint=_CHECK, url=self.url
+            ) from error
+
+
+def open_history(settings: SchemaSettings, tls: TlsSettings | None = None) -> JobSource | None:
+    """Source that the setting ``schema.history`` names; None when it is empty (the archive is the source then)."""
+    if not settings.history:
+        return None
+    parts = urllib.parse.urlsplit(settings.history)
+    if parts.scheme in {"http", "https"}:
+        return TidbStatusSource(settings.history, tls=tls)
+    if parts.scheme == "mysql":
+        schema, _, table = parts.path.lstrip("/").partition(".")
+        if not schema or not table:
+            raise ConfigError(
+                f"schema.history {settings.history!r} names no table",
+                hint="give mysql://user@host:port/schema.table",
+            )
+        options = urllib.parse.parse_qs(parts.query)
+        return MysqlTableSource(
+            host=parts.hostname or "127.0.0.1",
+            port=parts.port or 3306,
+            user=urllib.parse.unquote(parts.username or "root"),
+            password=settings.history_password.get_secret_value() or urllib.parse.unquote(parts.password or ""),
+            schema=urllib.parse.unquote(schema),
+            table=urllib.parse.unquote(table),
+            unix_socket=(options.get("unix_socket") or [""])[0],
+        )
+    raise ConfigError(
+        f"schema.history {parts.scheme}:// is not known",
+        hint="give http(s)://tidb:10080, mysql://user@host:port/schema.table, or nothing for the archive",
+    )
+
+
+def ssl_context(tls: TlsSettings | None) -> ssl.SSLContext:
+    """TLS of a status API: our CA and, where there is one, our certificate."""
+    context = ssl.create_default_context(cafile=str(tls.ca) if tls and tls.ca else None)
+    if tls and tls.cert and tls.key:
+        context.load_cert_chain(tls.cert, tls.key)
+    return context

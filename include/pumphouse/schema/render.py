@@ -1,0 +1,503 @@
+"""From what a DDL did, in structure, to the statements that do it on a target.
+
+Rendered from the table infos before and after, never by editing the source's text: parsers of MySQL's SQL fail on much
+of TiDB's, and the text depends on a sql_mode that the binlog does not carry. For TiDB targets the text is kept. The
+types that are known here are a closed list; everything else is UnknownDdl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from pumphouse.errors import SchemaError, UnknownDdl
+from pumphouse.model.table import TableInfo
+from pumphouse.model.tso import show
+from pumphouse.schema.actions import SILENT, Action, is_system
+from pumphouse.schema.alter import alter_clauses, partition_names
+from pumphouse.schema.dialect import Dialect, charset_sql
+from pumphouse.schema.ident import columns as column_list
+from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.table_sql import (
+    auto_increment_column,
+    create_database,
+    create_object,
+    left_out,
+    partition_definition,
+    sequence_options,
+)
+from pumphouse.schema.timeline import Change, DdlEvent, TableVersion
+
+# Where tables wait that a later RECOVER or FLASHBACK brings back: our own schema on the target.
+KEEP_SCHEMA = "pumphouse"
+# STRICT_TRANS_TABLES and STRICT_ALL_TABLES in the bits of TiDB's sql_mode.
+_STRICT_MODES = 1 << 21 | 1 << 22
+# What a source's own text must be for a look at the target not to tell whether it ran.
+_ENGINE_ONLY = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION})
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement for a target.
+
+    ``objects``: the tables as (database, name), and databases as (database, ''), whose looks tell whether it ran; of
+    them, those in ``gone`` are not there afterwards, and the others are.
+    ``repeatable``: running it twice, with no rows between, is the same as running it once; so where looks do not tell,
+    it may run again. ``engine_only``: SHOW CREATE is the same before and after, only the engine's table ids differ.
+    ``db``: the database to be in, for statements that are the source's own text. ``needs``: a table that must be there.
+    ``strict``: False where the source ran it without a strict sql_mode, and so cut values instead of refusing.
+    ``time_zone``: what the session's is to be, '' = UTC as ever: an offset or a name.
+    """
+
+    sql: str
+    objects: tuple[tuple[str, str], ...]
+    repeatable: bool = False
+    engine_only: bool = False
+    db: str = ""
+    needs: tuple[str, str] | None = None
+    strict: bool = True
+    gone: tuple[tuple[str, str], ...] = ()
+    time_zone: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object, as the target's table ``ddl`` keeps it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            sql=str(data["sql"]),
+            objects=tuple((str(db), str(name)) for db, name in data["objects"]),
+            repeatable=bool(data["repeatable"]),
+            engine_only=bool(data["engine_only"]),
+            db=str(data["db"]),
+            needs=None if data["needs"] is None else (str(data["needs"][0]), str(data["needs"][1])),
+            strict=bool(data["strict"]),
+            gone=tuple((str(db), str(name)) for db, name in data["gone"]),
+            time_zone=str(data.get("time_zone", "")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Statements of one DDL, in order, and what of it the target cannot say."""
+
+    statements: tuple[Statement, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Statement]:
+        return iter(self.statements)
+
+    def __len__(self) -> int:
+        return len(self.statements)
+
+
+@dataclass(slots=True)
+class _Target:
+    dialect: Dialect
+    keep_schema: str
+    event: DdlEvent
+    statements: list[Statement] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def run(
+        self,
+        sql: str,
+        *objects: tuple[str, str],
+        repeatable: bool = False,
+        engine_only: bool = False,
+        gone: tuple[tuple[str, str], ...] = (),
+        needs: tuple[str, str] | None = None,
+        time_zone: str = "",
+    ) -> None:
+        strict = _strict(self.event)
+        self.statements.append(
+            Statement(sql, objects, repeatable, engine_only, strict=strict, gone=gone, needs=needs, time_zone=time_zone)
+        )
+
+
+def _strict(event: DdlEvent) -> bool:
+    """Whether the source ran it strictly; jobs that rewrite rows keep their sql_mode."""
+    mode = (event.job.raw.get("reorg_meta") or {}).get("sql_mode")
+    return mode is None or bool(int(mode) & _STRICT_MODES)
+
+
+def _time_zone(event: DdlEvent) -> str:
+    """Time zone of the session at the source, as MySQL takes it; '' = UTC, or the job does not say.
+
+    TiDB rewrites rows in that zone; it is in the jobs that rewrite rows: ``location``, a name, or '' and an offset in
+    seconds.
+    """
+    location = (event.job.raw.get("reorg_meta") or {}).get("location") or {}
+    name, offset = str(location.get("name") or ""), int(location.get("offset") or 0)
+    if name.lower() in {"system", "local"}:
+        raise SchemaError(
+            f"DDL job {event.job.id} rewrote rows in the time zone of a host ({name}), which it does not name",
+            hint="make a new archive with `pumphouse archive init` under another archive id, and a new target from it",
+            job_id=event.job.id,
+        )
+    if name:
+        return "" if name.upper() in {"UTC", "ETC/UTC"} else name
+    hours, minutes = divmod(abs(offset) // 60, 60)
+    return f"{'-' if offset < 0 else '+'}{hours:02}:{minutes:02}" if offset else ""
+
+
+def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA) -> Rendered:
+    """Statements of one DDL; none where it changes nothing that the target has.
+
+    Raises:
+        UnknownDdl: it cannot be replicated (FLASHBACK CLUSTER), or nothing is known of its type.
+        SchemaError: the job does not say enough.
+    """
+    target = _Target(dialect, keep_schema, event)
+    if event.action is Action.FLASHBACK_CLUSTER:
+        raise UnknownDdl(
+            f"DDL job {event.job.id} at {show(event.commit_ts)} flashed the whole cluster back; no binlog says which "
+            "rows changed",
+            hint="make a new archive with `pumphouse archive init`, and a new target from it",
+            job_id=event.job.id,
+            type=int(event.action),
+        )
+    if event.silent or event.action in SILENT or _is_system(event):
+        return Rendered()
+    if dialect is Dialect.TIDB:
+        repeatable = event.action in {Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION}
+        engine_only = event.action in _ENGINE_ONLY
+        db = event.job.schema_name
+        objects, gone = _objects(event)
+        zone = _time_zone(event) if event.action in {Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE} else ""
+        text = Statement(
+            event.job.query, objects, repeatable, engine_only, db, strict=_strict(event), gone=gone, time_zone=zone
+        )
+        return Rendered((text,))
+    rule = _RULES.get(event.action)
+    if rule is None:
+        raise UnknownDdl(
+            f"DDL job {event.job.id} has the type {event.action.name}, which cannot be rendered",
+            job_id=event.job.id,
+            type=int(event.action),
+        )
+    rule(target)
+    return Rendered(tuple(target.statements), tuple(target.notes))
+
+
+def kept_name(keep_schema: str, table_id: int) -> tuple[str, str]:
+    """Where a dropped table waits for its recovery."""
+    return keep_schema, f"kept_{table_id}"
+
+
+def _is_system(event: DdlEvent) -> bool:
+    if event.changes:
+        return all(is_system(change.known.db) for change in event.changes)
+    info = event.db_after or event.db_before
+    return info is not None and is_system(info.name)
+
+
+def _objects(event: DdlEvent) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """What an event touches; and what of that is gone after it."""
+    before = [c.before.name for c in event.changes if c.before is not None]
+    after = [c.after.name for c in event.changes if c.after is not None]
+    before += [(event.db_before.name, "")] if event.db_before is not None else []
+    after += [(event.db_after.name, "")] if event.db_after is not None else []
+    return tuple(dict.fromkeys(before + after)), tuple(dict.fromkeys(n for n in before if n not in after))
+
+
+def _there(version: TableVersion | None, target: _Target) -> bool:
+    """Whether the target has this table: temporary tables have no rows in binlogs, and MySQL has no sequences."""
+    if version is None:
+        return False
+    if int(version.table.raw.get("temp_table_type") or 0):
+        target.notes.append(f"{qualified(*version.name)} is a temporary table: left out")
+        return False
+    if version.table.is_sequence and target.dialect is Dialect.MYSQL:
+        target.notes.append(f"{qualified(*version.name)} is a sequence, which MySQL has not: left out")
+        return False
+    return True
+
+
+def _changes(target: _Target) -> Iterator[Change]:
+    return (c for c in target.event.changes if not is_system(c.known.db) and _there(c.known, target))
+
+
+def _both(change: Change, target: _Target) -> tuple[TableVersion, TableVersion]:
+    if change.before is None or change.after is None:
+        job = target.event.job
+        raise SchemaError(
+            f"DDL job {job.id} changes {job.schema_name}.{job.table_name}, whose earlier shape is not in the archive",
+            job_id=job.id,
+        )
+    return change.before, change.after
+
+
+# -- rules, by type
+
+
+def _create(target: _Target) -> None:
+    for change in _changes(target):
+        if change.after is None:
+            raise SchemaError(f"DDL job {target.event.job.id} creates nothing", job_id=target.event.job.id)
+        _create_one(target, change.after)
+
+
+def _create_one(target: _Target, version: TableVersion) -> None:
+    sql = create_object(version.db, version.table, target.dialect)
+    target.notes += left_out(version.table)
+    # CREATE OR REPLACE VIEW may run twice; a table that exists already tells that its CREATE ran.
+    target.run(sql, version.name, repeatable=version.table.is_view)
+
+
+def _drop(target: _Target) -> None:
+    for change in _changes(target):
+        if change.before is not None:
+            _drop_one(target, change.before)
+
+
+def _drop_one(target: _Target, version: TableVersion) -> None:
+    name = qualified(*version.name)
+    if version.table.id in target.event.kept:
+        _keep(target, version)
+    elif version.table.is_view:
+        target.run(f"DROP VIEW IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
+    elif version.table.is_sequence:
+        target.run(f"DROP SEQUENCE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
+    else:
+        target.run(f"DROP TABLE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
+
+
+def _keep(target: _Target, version: TableVersion) -> None:
+    """The rows come back later and no binlog will bring them: the table waits aside."""
+    kept = kept_name(target.keep_schema, version.table.id)
+    _rename_one(target, version.name, kept)
+
+
+def _recover_one(target: _Target, version: TableVersion) -> None:
+    kept = kept_name(target.keep_schema, version.table.id)
+    sql = f"RENAME TABLE {qualified(*kept)} TO {qualified(*version.name)}"
+    target.run(sql, kept, version.name, gone=(kept,), needs=kept)
+
+
+def _recover(target: _Target) -> None:
+    for change in _changes(target):
+        if change.after is not None:
+            _recover_one(target, change.after)
+
+
+def _truncate(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = change.before, change.after
+        if before is not None and after is not None and before.table.id in target.event.kept:
+            _keep(target, before)
+            _create_one(target, after)
+        elif after is not None:
+            target.run(f"TRUNCATE TABLE {qualified(*after.name)}", after.name, repeatable=True)
+
+
+def _rename(target: _Target) -> None:
+    """Renames one by one, each table once from its first name to its last; a circle goes through a reserved name."""
+    names: dict[int, tuple[tuple[str, str], tuple[str, str]]] = {}
+    for change in _changes(target):
+        before, after = _both(change, target)
+        first = names.get(after.table.id, (before.name, before.name))[0]
+        names[after.table.id] = (first, after.name)
+    waiting = {table_id: pair for table_id, pair in names.items() if pair[0] != pair[1]}
+    while waiting:
+        taken = {_folded(old) for old, _ in waiting.values()}
+        free = [
+            table_id
+            for table_id, (old, new) in waiting.items()
+            if _folded(new) not in taken or _folded(new) == _folded(old)
+        ]
+        if free:
+            for table_id in free:
+                _rename_one(target, *waiting.pop(table_id))
+        else:
+            table_id = min(waiting)
+            old, new = waiting[table_id]
+            aside = (old[0], f"pumphouse_rename_{table_id}")
+            _rename_one(target, old, aside)
+            waiting[table_id] = (aside, new)
+
+
+def _rename_one(target: _Target, old: tuple[str, str], new: tuple[str, str]) -> None:
+    target.run(f"RENAME TABLE {qualified(*old)} TO {qualified(*new)}", old, new, gone=(old,))
+
+
+def _folded(name: tuple[str, str]) -> tuple[str, str]:
+    return name[0].lower(), name[1].lower()
+
+
+def _alter(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        if after.table.is_view:
+            _create_one(target, after)
+            continue
+        clauses = alter_clauses(target.event.job, before.table, after.table, target.dialect)
+        zone = _time_zone(target.event) if clauses.zoned else ""
+        if zone:
+            sql = f"ALTER TABLE {qualified(*before.name)} {', '.join(clauses.zoned)}"
+            target.run(sql, before.name, time_zone=zone)
+        for part in (clauses.first, clauses.then):
+            if part:
+                target.run(f"ALTER TABLE {qualified(*after.name)} {', '.join(part)}", after.name)
+        before_out = left_out(before.table)
+        target.notes += [note for note in left_out(after.table) if note not in before_out]
+        _rebase(target, before.table, after)
+
+
+def _rebase(target: _Target, before: TableInfo, after: TableVersion) -> None:
+    """The base moves with every insert; only a DDL that sets it is news."""
+    start = int(after.table.raw.get("auto_inc_id") or 0)
+    if target.event.action not in {Action.REBASE_AUTO_ID, Action.MULTI_SCHEMA_CHANGE} or start <= 1:
+        return
+    if start != int(before.raw.get("auto_inc_id") or 0) and auto_increment_column(after.table) is not None:
+        target.run(f"ALTER TABLE {qualified(*after.name)} AUTO_INCREMENT={start}", after.name, repeatable=True)
+
+
+def _alter_sequence(target: _Target) -> None:
+    for change in _changes(target):
+        _, after = _both(change, target)
+        sql = f"ALTER SEQUENCE {qualified(*after.name)} {sequence_options(after.table)}"
+        target.run(sql, after.name, repeatable=True)
+
+
+def _add_partition(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        _, fresh = partition_names(before.table, after.table)
+        added = ",".join(partition_definition(d) for d in fresh)
+        target.run(f"ALTER TABLE {qualified(*after.name)} ADD PARTITION ({added})", after.name)
+
+
+def _drop_partition(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        gone, _ = partition_names(before.table, after.table)
+        target.run(f"ALTER TABLE {qualified(*after.name)} DROP PARTITION {column_list(gone)}", after.name)
+
+
+def _truncate_partition(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        gone, _ = partition_names(before.table, after.table)
+        sql = f"ALTER TABLE {qualified(*after.name)} TRUNCATE PARTITION {column_list(gone)}"
+        target.run(sql, after.name, repeatable=True)
+
+
+def _reorganize_partition(target: _Target) -> None:
+    for change in _changes(target):
+        before, after = _both(change, target)
+        gone, fresh = partition_names(before.table, after.table)
+        into = ",".join(partition_definition(d) for d in fresh)
+        sql = f"ALTER TABLE {qualified(*after.name)} REORGANIZE PARTITION {column_list(gone)} INTO ({into})"
+        target.run(sql, after.name)
+
+
+def _exchange_partition(target: _Target) -> None:
+    partitioned, plain = target.event.changes
+    before, after = _both(partitioned, target)
+    table, _ = _both(plain, target)
+    gone, _ = partition_names(before.table, after.table)
+    sql = (
+        f"ALTER TABLE {qualified(*after.name)} EXCHANGE PARTITION {quote(gone[0])} WITH TABLE {qualified(*table.name)}"
+    )
+    target.run(sql, after.name, table.name, engine_only=True)
+
+
+def _create_schema(target: _Target) -> None:
+    info = target.event.db_after
+    if info is not None:
+        target.run(create_database(info, target.dialect), (info.name, ""), repeatable=True)
+    _recover(target)
+
+
+def _alter_schema(target: _Target) -> None:
+    info = target.event.db_after
+    if info is not None:
+        charset = charset_sql(target.dialect, info.charset, info.collate)
+        target.run(f"ALTER DATABASE {quote(info.name)} {charset}", (info.name, ""), repeatable=True)
+
+
+def _drop_schema(target: _Target) -> None:
+    info = target.event.db_before
+    if info is None:
+        return
+    if info.name.lower() == target.keep_schema.lower():
+        raise SchemaError(
+            f"the source drops its database {info.name}, which on the target holds Pumphouse's own tables",
+            hint="set target.schema_name to a name that the source does not use",
+        )
+    for change in target.event.changes:
+        if change.before is not None and change.before.table.id in target.event.kept:
+            _keep(target, change.before)
+    name = (info.name, "")
+    target.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", name, repeatable=True, gone=(name,))
+
+
+def _nothing(target: _Target) -> None:
+    """The target has nothing like it."""
+    target.notes.append(f"{target.event.action.name} has no meaning on {target.dialect}")
+
+
+_OTHERS: dict[Action, Callable[[_Target], None]] = {
+    Action.CREATE_SCHEMA: _create_schema,
+    Action.RECOVER_SCHEMA: _create_schema,
+    Action.MODIFY_SCHEMA_CHARSET: _alter_schema,
+    Action.DROP_SCHEMA: _drop_schema,
+    Action.CREATE_TABLE: _create,
+    Action.CREATE_TABLES: _create,
+    Action.CREATE_VIEW: _create,
+    Action.CREATE_SEQUENCE: _create,
+    Action.ALTER_SEQUENCE: _alter_sequence,
+    Action.RECOVER_TABLE: _recover,
+    Action.DROP_TABLE: _drop,
+    Action.DROP_VIEW: _drop,
+    Action.DROP_SEQUENCE: _drop,
+    Action.TRUNCATE_TABLE: _truncate,
+    Action.RENAME_TABLE: _rename,
+    Action.RENAME_TABLES: _rename,
+    Action.ADD_PARTITION: _add_partition,
+    Action.DROP_PARTITION: _drop_partition,
+    Action.TRUNCATE_PARTITION: _truncate_partition,
+    Action.REORGANIZE_PARTITION: _reorganize_partition,
+    Action.EXCHANGE_PARTITION: _exchange_partition,
+    Action.SET_TIFLASH_REPLICA: _nothing,
+    Action.SHARD_ROW_ID: _nothing,
+    Action.MODIFY_AUTO_ID_CACHE: _nothing,
+    Action.REBASE_AUTO_RANDOM: _nothing,
+    Action.ALTER_STATS_OPTIONS: _nothing,
+    Action.ALTER_TTL_INFO: _nothing,
+    Action.ALTER_TTL_REMOVE: _nothing,
+    Action.ADD_FOREIGN_KEY: _nothing,
+    Action.DROP_FOREIGN_KEY: _nothing,
+}
+
+# Everything that one ALTER TABLE can say is found by comparing the table before and after.
+_RULES = _OTHERS | dict.fromkeys(
+    (
+        Action.ADD_COLUMN,
+        Action.ADD_COLUMNS,
+        Action.DROP_COLUMN,
+        Action.DROP_COLUMNS,
+        Action.MODIFY_COLUMN,
+        Action.SET_DEFAULT_VALUE,
+        Action.ADD_INDEX,
+        Action.DROP_INDEX,
+        Action.DROP_INDEXES,
+        Action.RENAME_INDEX,
+        Action.ALTER_INDEX_VISIBILITY,
+        Action.ADD_PRIMARY_KEY,
+        Action.DROP_PRIMARY_KEY,
+        Action.MODIFY_TABLE_COMMENT,
+        Action.MODIFY_TABLE_CHARSET,
+        Action.REBASE_AUTO_ID,
+        Action.ADD_CHECK,
+        Action.DROP_CHECK,
+        Action.ALTER_CHECK,
+        Action.REPAIR_TABLE,
+        Action.MULTI_SCHEMA_CHANGE,
+    ),
+    _alter,
+)

@@ -1,0 +1,211 @@
+"""CREATE statements from TableInfo: tables, views, sequences; and the clauses that ALTER needs as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pumphouse.errors import SchemaError
+from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, IndexColumn, IndexInfo, TableInfo, cistr
+from pumphouse.schema.column_sql import column_sql
+from pumphouse.schema.dialect import Dialect, charset_sql
+from pumphouse.schema.ident import columns as column_list
+from pumphouse.schema.ident import literal, qualified, quote
+
+_PARTITION_KINDS = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
+_VIEW_ALGORITHMS = ("UNDEFINED", "MERGE", "TEMPTABLE")
+_VIEW_SECURITY = ("DEFINER", "INVOKER")
+
+
+def create_database(info: DbInfo, dialect: Dialect) -> str:
+    """CREATE DATABASE, harmless where it exists."""
+    charset = charset_sql(dialect, info.charset, info.collate)
+    return f"CREATE DATABASE IF NOT EXISTS {quote(info.name)} {charset}".rstrip()
+
+
+def create_object(db: str, info: TableInfo, dialect: Dialect) -> str:
+    """CREATE statement of a table, view or sequence."""
+    if info.is_view:
+        return create_view(db, info)
+    if info.is_sequence:
+        return create_sequence(db, info)
+    return create_table(db, info, dialect)
+
+
+def create_table(db: str, info: TableInfo, dialect: Dialect) -> str:
+    """CREATE TABLE: public columns, keys, checks, options, partitions.
+
+    Left out, because the target cannot say it or must not act on it: foreign keys (the source has checked them),
+    expression and multi-valued indexes, placement, TTL, sharding, TiFlash replicas.
+    """
+    automatic = auto_increment_column(info)
+    lines = [
+        column_sql(column, dialect, auto_increment=automatic is not None and column.id == automatic.id)
+        for column in info.public_columns
+    ]
+    primary = primary_sql(info.primary_key())
+    if primary:
+        lines.append(primary)
+    lines += [index_sql(index, dialect) for index in plain_indexes(info)]
+    lines += [f"CONSTRAINT {quote(name)} CHECK ({text})" for name, text in checks(info).items()]
+    words = [f"CREATE TABLE {qualified(db, info.name)} (\n  " + ",\n  ".join(lines) + "\n)", "ENGINE=InnoDB"]
+    start = int(info.raw.get("auto_inc_id") or 0)
+    if start > 1 and automatic is not None:
+        words.append(f"AUTO_INCREMENT={start}")
+    words.append(table_charset(info, dialect))
+    if info.comment:
+        words.append(f"COMMENT={literal(info.comment)}")
+    partition = partition_sql(info)
+    if partition:
+        words.append(partition)
+    return " ".join(word for word in words if word)
+
+
+def table_charset(info: TableInfo, dialect: Dialect) -> str:
+    """``DEFAULT CHARACTER SET … COLLATE …``."""
+    charset = charset_sql(dialect, info.charset, info.collate)
+    return f"DEFAULT {charset}" if charset else ""
+
+
+def auto_increment_column(info: TableInfo) -> ColumnInfo | None:
+    """The AUTO_INCREMENT column, if a key begins with it: MySQL wants that, TiDB does not."""
+    first = {cols[0].name.lower() for cols in (info.primary_key(), *(i.columns for i in plain_indexes(info))) if cols}
+    return next(
+        (
+            column
+            for column in info.public_columns
+            if column.type.flag & ColumnFlag.AUTO_INCREMENT and column.name.lower() in first
+        ),
+        None,
+    )
+
+
+def primary_sql(key: tuple[IndexColumn, ...]) -> str:
+    """``PRIMARY KEY (…)``; '' when there is none."""
+    return f"PRIMARY KEY ({_parts(key)})" if key else ""
+
+
+def plain_indexes(info: TableInfo) -> list[IndexInfo]:
+    """Public secondary indexes over columns that the target has."""
+    visible = {column.name.lower() for column in info.public_columns}
+    return [
+        index
+        for index in info.indexes
+        if index.public
+        and not index.primary
+        and not index.raw.get("mv_index")
+        and all(part.name.lower() in visible for part in index.columns)
+    ]
+
+
+def left_out(info: TableInfo) -> list[str]:
+    """What the target's table lacks, in words."""
+    kept = {index.id for index in plain_indexes(info)}
+    notes = [
+        f"index {index.name} is over an expression and is left out"
+        for index in info.indexes
+        if index.public and not index.primary and index.id not in kept
+    ]
+    return notes + [f"foreign key {cistr(fk.get('fk_name'))} is left out" for fk in info.raw.get("fk_info") or ()]
+
+
+def index_sql(index: IndexInfo, dialect: Dialect, *, visibility: bool = True) -> str:
+    """``UNIQUE KEY `a` (`b`(10)) COMMENT '…'``, with what says that it is invisible unless told otherwise."""
+    words = ["UNIQUE KEY" if index.unique else "KEY", quote(index.name), f"({_parts(index.columns)})"]
+    if index.comment:
+        words.append(f"COMMENT {literal(index.comment)}")
+    if index.invisible and visibility:
+        words.append(visibility_sql(index, dialect))
+    return " ".join(words)
+
+
+def visibility_sql(index: IndexInfo, dialect: Dialect) -> str:
+    """Whether the planner sees it, as the target says it."""
+    if dialect is Dialect.MARIADB:
+        return "IGNORED" if index.invisible else "NOT IGNORED"
+    return "INVISIBLE" if index.invisible else "VISIBLE"
+
+
+def _parts(parts: tuple[IndexColumn, ...]) -> str:
+    return ",".join(quote(p.name) + (f"({p.length})" if p.length > 0 else "") for p in parts)
+
+
+def checks(info: TableInfo) -> dict[str, str]:
+    """Enforced CHECK constraints, name -> expression."""
+    return {
+        cistr(each.get("constraint_name")): str(each.get("expr_string"))
+        for each in info.raw.get("constraint_info") or ()
+        if each.get("enforced") and each.get("state", 5) == 5
+    }
+
+
+def partition_sql(info: TableInfo) -> str:
+    """``PARTITION BY …`` with every partition named; '' for a table that is not partitioned."""
+    partition = info.raw.get("partition") or {}
+    if not partition.get("enable"):
+        return ""
+    kind = _PARTITION_KINDS.get(int(partition.get("type") or 0))
+    if kind is None:
+        raise SchemaError(f"table {info.name} has the unknown partition type {partition.get('type')}")
+    names = [cistr(column) for column in partition.get("columns") or ()]
+    if kind == "KEY":
+        by = f"KEY ({column_list(names)})"
+    elif names:
+        by = f"{kind} COLUMNS ({column_list(names)})"
+    else:
+        by = f"{kind} ({partition.get('expr') or ''})"
+    return f"PARTITION BY {by} ({','.join(partition_definition(d) for d in partition_definitions(info))})"
+
+
+def partition_definitions(info: TableInfo) -> list[dict[str, Any]]:
+    """Partitions in order, as the job has them: id, name, less_than, in_values, comment."""
+    return list((info.raw.get("partition") or {}).get("definitions") or ())
+
+
+def partition_definition(definition: dict[str, Any]) -> str:
+    """``PARTITION `p0` VALUES LESS THAN (10)``."""
+    words = [f"PARTITION {quote(cistr(definition['name']))}"]
+    # Bounds are SQL expressions in TiDB's own spelling, text in quotes included.
+    if definition.get("less_than"):
+        words.append(f"VALUES LESS THAN ({','.join(map(str, definition['less_than']))})")
+    elif definition.get("in_values"):
+        values = [_in_value(value) for value in definition["in_values"]]
+        words.append("DEFAULT" if values == ["DEFAULT"] else f"VALUES IN ({','.join(values)})")
+    if definition.get("comment"):
+        words.append(f"COMMENT = {literal(str(definition['comment']))}")
+    return " ".join(words)
+
+
+def _in_value(value: list[str]) -> str:
+    return str(value[0]) if len(value) == 1 else f"({','.join(map(str, value))})"
+
+
+def create_view(db: str, info: TableInfo) -> str:
+    """CREATE OR REPLACE VIEW. The definer is whoever loads: the source's users are not here."""
+    view = info.raw.get("view") or {}
+    names = [cistr(name) for name in view.get("view_cols") or ()]
+    return (
+        f"CREATE OR REPLACE ALGORITHM={_VIEW_ALGORITHMS[int(view.get('view_algorithm') or 0)]} "
+        f"DEFINER=CURRENT_USER SQL SECURITY {_VIEW_SECURITY[int(view.get('view_security') or 0)]} "
+        f"VIEW {qualified(db, info.name)}{f' ({column_list(names)})' if names else ''} AS {view.get('view_select')}"
+    )
+
+
+def create_sequence(db: str, info: TableInfo) -> str:
+    """CREATE SEQUENCE, as MariaDB spells it."""
+    return f"CREATE SEQUENCE {qualified(db, info.name)} START WITH {_sequence(info)['start']} {sequence_options(info)}"
+
+
+def sequence_options(info: TableInfo) -> str:
+    """Options that ALTER SEQUENCE takes as well."""
+    sequence = _sequence(info)
+    cache = f"CACHE {sequence['cache_value']}" if sequence.get("cache") else "NOCACHE"
+    cycle = "CYCLE" if sequence.get("cycle") else "NOCYCLE"
+    return (
+        f"MINVALUE {sequence['min_value']} MAXVALUE {sequence['max_value']} "
+        f"INCREMENT BY {sequence['increment']} {cache} {cycle}"
+    )
+
+
+def _sequence(info: TableInfo) -> dict[str, Any]:
+    raw = info.raw.get("sequence") or {}
+    return {key.removeprefix("sequence_"): value for key, value in raw.items()}

@@ -1,0 +1,411 @@
+"""The one table of settings: command line > ``PUMPHOUSE_<SECTION>__<NAME>`` > ``pumphouse.toml`` > default.
+
+Entry points load it and hand each room its own section; libraries never read the environment. An unknown name is an
+error that lists the known ones. Secrets are SecretStr and are never shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+
+from pumphouse.errors import ConfigError
+
+ENV_PREFIX = "PUMPHOUSE_"
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _names(value: Any) -> Any:
+    """``a,b`` or ``["a", "b"]`` where a list cannot be written: command line and environment."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        names = json.loads(text) if text.startswith("[") else text.split(",")
+    except ValueError:
+        names = [""]
+    # Without a name nobody is asked for a certificate: a variable that is empty by mistake must not mean that.
+    if not all(isinstance(name, str) and name.strip() for name in names):
+        raise ValueError('names are written as a,b or ["a", "b"], none as []')
+    return tuple(name.strip() for name in names)
+
+
+class TlsSettings(Section):
+    """One CA and one certificate for gRPC, HTTP, etcd and PD. TLS is on when `ca` is set."""
+
+    ca: Path | None = Field(None, description="PEM file of the CA that peers must be signed by")
+    cert: Path | None = Field(None, description="PEM file of our certificate")
+    key: Path | None = Field(None, description="PEM file of our key")
+    cert_allowed_cn: tuple[str, ...] = Field(
+        (), description="client certificates are required and must carry one of these names"
+    )
+
+    @field_validator("cert_allowed_cn", mode="before")
+    @classmethod
+    def _read_names(cls, value: Any) -> Any:
+        return _names(value)
+
+    @model_validator(mode="after")
+    def _is_on(self) -> Self:
+        """What only has a meaning with TLS must not be served in clear."""
+        left = [name for name in ("cert", "key", "cert_allowed_cn") if getattr(self, name)]
+        if left and self.ca is None:
+            raise ValueError(f"tls.{left[0]} is set and tls.ca is not: without tls.ca nothing would be encrypted")
+        return self
+
+    @property
+    def enabled(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.ca is not None
+
+
+class ClusterSettings(Section):
+    """Which cluster."""
+
+    url: str = Field(
+        "file://./build/cluster", description="pd://host:port[,…], etcd://host:port[,…][/root] or file:///dir"
+    )
+    user: str = Field("", description="user of etcd, where it asks for one")
+    password: SecretStr = Field(SecretStr(""), description="password of that user")
+    init_tries: int = Field(
+        100,
+        ge=1,
+        description="how often a Pump that starts asks PD or etcd before it gives up; a second passes between two, "
+        "and each takes some seconds where nothing answers",
+    )
+
+
+class PumpSettings(Section):
+    """One Pump process."""
+
+    node_id: str = Field(
+        "",
+        description="node id of an empty data directory, whose own it is from then on (<data_dir>/.node); empty = "
+        "host name:port",
+    )
+    data_dir: Path = Field(Path("data.pump"), description="value log, index and identity")
+    addr: str = Field("127.0.0.1:8250", description="host:port that gRPC listens on")
+    transport: Literal["builtin", "grpcio"] = Field(
+        "builtin", description="gRPC server: builtin (gRPC and HTTP on one port), or the grpcio library (slower)"
+    )
+    http_addr: str = Field(
+        "", description="host:port of the HTTP API; empty = addr itself, or a free port on the same host (grpcio)"
+    )
+    advertise_addr: str = Field("", description="host:port that others connect to; empty = addr")
+    heartbeat_interval_s: float = Field(
+        2.0, gt=0, description="seconds between heartbeats; a Pump whose last is 10 s old counts as silent"
+    )
+    gen_binlog_interval_s: float = Field(
+        3.0, gt=0, description="seconds without progress after which a fake binlog is written"
+    )
+    max_txn_timeout_s: float = Field(
+        600.0, gt=0, description="age of a prewrite after which its outcome is asked with the power to roll back"
+    )
+    gc_hold_ttl_s: float = Field(
+        6 * 3600.0,
+        ge=3,
+        description="pd://: seconds for which TiDB's GC stays below an unresolved prewrite after this Pump's last word",
+    )
+    resolve_interval_s: float = Field(1.0, gt=0, description="seconds between questions about one unresolved prewrite")
+    retention_s: float = Field(7 * 86_400.0, gt=0, description="binlogs younger than this are kept in any case")
+    gc_interval_s: float = Field(3600.0, gt=0, description="seconds between GC runs")
+    # A pointer has 40 bits for an offset (pump_service.store.order), and the last record lies across the limit.
+    value_log_file_bytes: int = Field(
+        500 * MIB, ge=4096, le=1 << 39, description="a value-log file is closed when it is larger"
+    )
+    sync_log: bool = Field(True, description="fdatasync before an answer")
+    stop_write_at_available_bytes: int = Field(
+        10 * GIB, ge=0, description="below this free space prewrites are refused"
+    )
+    reserve_bytes: int = Field(16 * MIB, ge=0, description="preallocated, for commits and fakes on a full disk")
+    group_commit_bytes: int = Field(8 * MIB, ge=4096, description="most bytes in one write and fsync")
+    queue_bytes: int = Field(256 * MIB, ge=MIB, description="bytes of waiting requests before callers are held back")
+    slow_chaser_threshold_s: float = Field(
+        1.0, gt=0, description="a hand-over to the index that blocks longer turns slow mode on"
+    )
+    index_queue_records: int = Field(1 << 20, ge=1, description="records between value log and index")
+    pull_batch_bytes: int = Field(4 * MIB, ge=4096, description="most bytes in one frame of a batch pull")
+    pull_memory_bytes: int = Field(
+        64 * MIB, ge=MIB, description="bytes that all pull streams together hold for their peers; then frames get small"
+    )
+    max_message_bytes: int = Field(
+        (1 << 31) - 1, ge=4096, le=(1 << 31) - 1, description="a larger request is refused as ResourceExhausted"
+    )
+    incomplete_bytes: int = Field(
+        256 * MIB,
+        ge=16 * MIB,
+        description="bytes of requests that are still coming in, over all connections and beside the oldest, before "
+        'the others wait for that; above twice as many they are refused as Unavailable (`transport = "builtin"`)',
+    )
+    socket: str = Field("", description="unix socket that gRPC listens on too, as unix:///path; empty = none")
+    labels: dict[str, str] = Field(
+        {}, description="labels that heartbeats carry, as zone=a,rack=7; clients may choose Pumps by them"
+    )
+    metrics_push_addr: str = Field(
+        "", description="host:port or URL of a Prometheus Pushgateway that gets the metrics; empty = none"
+    )
+    metrics_push_interval_s: float = Field(15.0, ge=0, description="seconds between pushes; 0 = none")
+    log_file: str = Field("", description="file that `pump run` logs to, appended; empty = stderr")
+    index_cache_bytes: int = Field(8 * MIB, ge=0, description="LevelDB: cache of index blocks")
+    index_block_bytes: int = Field(4096, ge=1024, description="LevelDB: size of an index block")
+    index_block_restart_interval: int = Field(16, ge=1, description="LevelDB: keys between restart points of a block")
+    index_table_bytes: int = Field(2 * MIB, ge=MIB, description="LevelDB: size of a table file")
+    index_open_tables: int = Field(
+        100, ge=74, description="LevelDB: table files kept open; filter and index of each are in memory (some 130 kB)"
+    )
+    index_write_buffer_bytes: int = Field(
+        4 * MIB, ge=64 << 10, description="LevelDB: bytes kept in memory before a table is written"
+    )
+
+    @field_validator("advertise_addr")
+    @classmethod
+    def _names_a_host(cls, value: str) -> str:
+        if value and value.rpartition(":")[0].strip("[]") in ("", "0.0.0.0", "::"):  # noqa: S104 - refused, not bound
+            raise ValueError("invalid advertiseAddr host: it must be one that others can connect to")
+        return value
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _read_labels(cls, value: Any) -> Any:
+        """``zone=a,rack=7`` where a table cannot be written: command line and environment."""
+        if not isinstance(value, str):
+            return value
+        pairs = [item.partition("=") for item in value.split(",") if item.strip()]
+        if not all(sep and name.strip() for name, sep, _ in pairs):
+            raise ValueError("labels are written as zone=a,rack=7")
+        return {name.strip(): text.strip() for name, _, text in pairs}
+
+
+class ArchiveSettings(Section):
+    """The archive in object storage."""
+
+    root: str = Field("file://./build/archive", description="s3://bucket/prefix or file:///dir")
+    archive_id: str = Field(
+        "main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="name of this archive; it registers as pumphouse-<id>"
+    )
+    s3_endpoint: str = Field("", description="endpoint of an S3 server; empty = AWS")
+    s3_region: str = Field("us-east-1", description="region")
+    s3_access_key: str = Field("", description="access key; empty = the SDK's own chain")
+    s3_secret_key: SecretStr = Field(SecretStr(""), description="secret key")
+    task_budget_bytes: int = Field(
+        256 * MIB, ge=1, description="payload bytes that one task pulls from one Pump for one window"
+    )
+    part_bytes: int = Field(64 * MIB, ge=1 << 10, description="a larger payload is cut into parts at row boundaries")
+    pull_timeout_s: float = Field(900.0, gt=0, description="a window held longer fails its task")
+    poll_interval_s: float = Field(0.5, gt=0, description="seconds between looks at a held window")
+    consumer_stale_s: float = Field(
+        7200.0, gt=0, description="a consumer that did not write its checkpoint for so long is shown as stale"
+    )
+    ddl_wait_s: float = Field(120.0, gt=0, description="how long a window waits for a DDL job to appear in the history")
+    go_pump_gc_s: float = Field(
+        7 * 86_400.0, gt=0, description="the shortest `gc` of the Go Pumps: they free by age, whatever the archive has"
+    )
+    go_pump_margin_s: float = Field(
+        20 * 3600.0, ge=0, description="GC reports a Go Pump as an error when the archive is less than this ahead of it"
+    )
+
+    @model_validator(mode="after")
+    def _margin_is_possible(self) -> Self:
+        """No archive is ahead by more than all that is kept."""
+        if self.go_pump_margin_s >= self.go_pump_gc_s:
+            raise ValueError(
+                f"archive.go_pump_margin_s ({self.go_pump_margin_s:g}) must be below archive.go_pump_gc_s "
+                f"({self.go_pump_gc_s:g}): an archive that has everything is ahead by that much"
+            )
+        return self
+
+
+class SchemaSettings(Section):
+    """Where DDL job history comes from."""
+
+    history: str = Field(
+        "",
+        description="http(s)://tidb:10080 (status API), mysql://user@host:port/schema.table (demo source); or empty",
+    )
+    history_password: SecretStr = Field(SecretStr(""), description="password of a mysql:// history")
+
+
+class TargetSettings(Section):
+    """A downstream database."""
+
+    host: str = Field("127.0.0.1", description="host")
+    port: int = Field(3306, description="port")
+    user: str = Field("root", description="user")
+    password: SecretStr = Field(SecretStr(""), description="password")
+    unix_socket: str = Field("", description="socket path instead of host and port")
+    tls_ca: Path | None = Field(None, description="PEM file of the server's CA; set = TLS")
+    schema_name: str = Field("pumphouse", description="schema of our own tables on the target")
+
+
+class LoadSettings(Section):
+    """Loading a target."""
+
+    task: str = Field(
+        "main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="name of the load; key of its checkpoint on the target"
+    )
+    mode: Literal["merge", "replay"] = Field(
+        "merge", description="merge folds to the net change per key; replay keeps transactions"
+    )
+    engine: Literal["spark", "local"] = Field(
+        "spark", description="where a load's stages run; local = in this process, for small windows"
+    )
+    safe_mode: bool = Field(True, description="INSERT as REPLACE, UPDATE as DELETE and REPLACE")
+    buckets: int = Field(0, ge=0, description="buckets a table's changes are spread over; 0 = from their size")
+    unit_bytes: int = Field(64 * MIB, ge=1 << 16, description="bytes that one load unit aims at")
+    connections: int = Field(2, ge=1, description="units applied at once")
+    max_plan_bytes: int = Field(
+        32 * GIB, ge=1, description="archive bytes in one plan; a longer range is loaded in several"
+    )
+
+
+class SparkSettings(Section):
+    """The Spark session."""
+
+    master: str = Field("local[2]", description="local[N], spark://host:port, or sc://host:port")
+    driver_memory: str = Field("2g", description="heap of the driver")
+    shuffle_partitions: int = Field(4, ge=1, description="partitions after a shuffle")
+
+
+class AirflowSettings(Section):
+    """How the DAGs are scheduled; read when Airflow parses them."""
+
+    snapshot_cron: str = Field("*/5 * * * *", description="when the archive is extended")
+    apply_cron: str = Field("0 * * * *", description="intervals of the apply DAG, for backfills onto a restore target")
+    gc_follows: Literal["snapshot", "load"] = Field(
+        "snapshot",
+        description="Pumps may free what the archive has, or only what every target has too; everything that takes "
+        "snapshots or runs GC must have the same, `pumphouse snapshot` and `pumphouse gc` too",
+    )
+    gc_targets: tuple[str, ...] = Field(
+        ("pumphouse_downstream",),
+        min_length=1,
+        description='with `gc_follows = "load"`: connections of the targets whose checkpoints `pump_gc` waits for',
+    )
+
+    @field_validator("gc_targets", mode="before")
+    @classmethod
+    def _read_names(cls, value: Any) -> Any:
+        return _names(value)
+
+
+class Settings(Section):
+    """All sections."""
+
+    cluster: ClusterSettings = ClusterSettings()
+    tls: TlsSettings = TlsSettings()
+    pump: PumpSettings = PumpSettings()
+    archive: ArchiveSettings = ArchiveSettings()
+    history: SchemaSettings = Field(SchemaSettings(), alias="schema")
+    target: TargetSettings = TargetSettings()
+    restore_target: TargetSettings = TargetSettings()
+    load: LoadSettings = LoadSettings()
+    spark: SparkSettings = SparkSettings()
+    airflow: AirflowSettings = AirflowSettings()
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @classmethod
+    def read(
+        cls,
+        path: Path | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        file_values: Mapping[str, Any] | None = None,
+        environment: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Load settings; overrides are ``section.name`` -> value.
+
+        ``path`` None = the file that ``PUMPHOUSE_CONFIG`` names, else ./pumphouse.toml, if any.
+
+        Args:
+            path: the file.
+            overrides: from the command line.
+            file_values: of another file than ours; they beat it.
+            environment: of other variables than ours; they beat them.
+        """
+        data: dict[str, Any] = {}
+        named = os.environ.get(ENV_PREFIX + "CONFIG")
+        source = path or Path(named or "pumphouse.toml")
+        if source.exists():
+            try:
+                data = tomllib.loads(source.read_text())
+            except tomllib.TOMLDecodeError as error:
+                raise ConfigError(f"{source} is no TOML: {error}", path=str(source)) from error
+        elif path is not None or named:
+            hint = "" if path is not None else f"the variable {ENV_PREFIX}CONFIG names it"
+            raise ConfigError(f"there is no settings file {source}", hint=hint, path=str(source))
+        ours: dict[str, Any] = {}
+        for name, value in os.environ.items():
+            if not name.startswith(ENV_PREFIX):
+                continue
+            if "__" in name:
+                section, _, field = name[len(ENV_PREFIX) :].lower().partition("__")
+                ours[f"{section}.{field}"] = value
+            else:
+                _refuse_one_underscore(name)
+        for layer in (file_values, ours, environment, overrides):
+            for name, value in (layer or {}).items():
+                section, _, field = name.partition(".")
+                _set(data, section, field, value)
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ConfigError(_explain(error), path=str(source)) from error
+
+
+def _refuse_one_underscore(name: str) -> None:
+    """``PUMPHOUSE_ARCHIVE_ROOT`` would be ignored without a word: say how it is written."""
+    text = name[len(ENV_PREFIX) :].lower()
+    for section in _known(()):
+        field = text.removeprefix(section + "_")
+        known = _known((section,))
+        if field != text and (near := difflib.get_close_matches(field, known, n=1, cutoff=0.8)):
+            raise ConfigError(
+                f"{name} is no setting",
+                hint=f"two underscores between section and name: {ENV_PREFIX}{section.upper()}__{near[0].upper()}",
+                name=name,
+            )
+
+
+def _set(data: dict[str, Any], section: str, field: str, value: Any) -> None:
+    part = data.setdefault(section, {})
+    if not isinstance(part, dict):
+        raise ConfigError(f"[{section}] of the settings must be a table")
+    part[field] = value
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            known = _known(item["loc"][:-1])
+            near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+            guess = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+            lines.append(f"unknown setting {where!r}{guess}")
+        else:
+            # The value is left out on purpose: it may be a secret.
+            lines.append(f"setting {where!r}: {item['msg']}")
+    return "; ".join(lines)
+
+
+def _known(path: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Settings
+    for part in path:
+        for name, info in model.model_fields.items():
+            if part in (name, info.alias) and isinstance(info.annotation, type):
+                model = info.annotation
+    return [info.alias or name for name, info in model.model_fields.items()]

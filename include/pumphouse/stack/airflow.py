@@ -1,0 +1,184 @@
+"""A real Airflow of our own: api-server, scheduler, dag-processor and triggerer, each supervised, on SQLite.
+
+Its home, database, logs and login lie in one directory; it listens on a free loopback port. Its parts are told what the
+stack is by environment: the connections of the DAGs, and ``PUMPHOUSE_CONFIG``.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import secrets
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Self
+
+from pumphouse.durable import write_atomic
+from pumphouse.stack.airflow_api import AirflowApi
+from pumphouse.stack.ports import free_port
+from pumphouse.stack.supervisor import StackError, Supervisor
+
+PROJECT = Path(__file__).resolve().parents[3]
+PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+USER = "admin"
+
+
+class AirflowServer:
+    """One Airflow. ``environment`` is added to that of every part."""
+
+    def __init__(
+        self,
+        directory: Path,
+        supervisor: Supervisor,
+        *,
+        environment: Mapping[str, str] | None = None,
+        parts: tuple[str, ...] = PARTS,
+        parallelism: int = 4,
+    ) -> None:
+        self.home = directory.absolute()
+        self.supervisor = supervisor
+        self.environment = dict(environment or {})
+        self.parts = parts
+        self.parallelism = parallelism
+        self.port = 0
+        self.password = ""
+        self._secret = ""
+        self._fernet = ""
+
+    @property
+    def url(self) -> str:
+        """Address of the UI and the API."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def api(self) -> AirflowApi:
+        """A client of its REST API, logged in."""
+        return AirflowApi(self.url, USER, self.password)
+
+    def start(self, *, timeout_s: float = 300.0) -> Self:
+        """Make or migrate the database, start all parts, wait until they are healthy and the DAGs are parsed."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        self._read_identity()
+        write_atomic(self.home / "passwords.json", json.dumps({USER: self.password}).encode(), mode=0o600)
+        self._migrate()
+        for part in self.parts:
+            command = [sys.executable, "-m", "airflow", part]
+            if part == "api-server":
+                command += ["--host", "127.0.0.1", "--port", str(self.port)]
+            self.supervisor.start(_name(part), command, env=self.variables(), cwd=self.home)
+        for part in self.parts:
+            ready = functools.partial(self._healthy, part)
+            self.supervisor.wait_until(_name(part), ready, timeout_s=timeout_s, what="not healthy")
+        return self
+
+    def stop(self) -> None:
+        """End all parts."""
+        for part in reversed(self.parts):
+            self.supervisor.stop(_name(part), timeout_s=8)
+
+    def variables(self) -> dict[str, str]:
+        """Environment of every part; also for ``airflow`` on the command line."""
+        found = {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(PROJECT / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": str(self.parallelism),
+            "AIRFLOW__CORE__FERNET_KEY": self._fernet,
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
+            "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+            # Several processes write: they wait for each other, and readers do not wait at all.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60",
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API__SECRET_KEY": self._secret,
+            "AIRFLOW__API_AUTH__JWT_SECRET": self._secret,
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
+            "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            # A busy machine takes many times as long as one with nothing else to do, and is no reason to fail.
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "180",
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            # The parts serve each other's logs on ports that must be ours alone.
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self._log_ports[0]),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._log_ports[1]),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(PROJECT), str(PROJECT / "include"), os.environ.get("PYTHONPATH", "")])
+            ),
+            "PYTHONWARNINGS": "ignore",
+            "NO_PROXY": "127.0.0.1,localhost",
+            "no_proxy": "127.0.0.1,localhost",
+        }
+        return {**found, **self.environment}
+
+    def _migrate(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", "db", "migrate"],
+            env={**environment, **self.variables()},
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise StackError(f"Airflow's database cannot be made:\n{(done.stdout + done.stderr)[-1500:]}")
+        with closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database:
+            database.execute("PRAGMA journal_mode=WAL")  # stays with the file
+
+    def _read_identity(self) -> None:
+        path = self.home / "identity.json"
+        if path.exists():
+            found = json.loads(path.read_bytes())
+        else:
+            found = {
+                "port": free_port(),
+                "log_ports": [free_port(), free_port()],
+                "password": secrets.token_urlsafe(9),
+                "secret": secrets.token_urlsafe(48),
+                "fernet": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            }
+            write_atomic(path, json.dumps(found).encode(), mode=0o600)
+        self.port, self.password = found["port"], found["password"]
+        self._secret, self._fernet, self._log_ports = found["secret"], found["fernet"], found["log_ports"]
+
+    def attach(self) -> bool:
+        """Take the address of an Airflow that runs already; False when none does."""
+        if not (self.home / "identity.json").exists():
+            return False
+        self._read_identity()
+        return all(self.supervisor.alive(_name(part)) for part in self.parts)
+
+    def _healthy(self, part: str) -> bool:
+        found = AirflowApi(self.url, USER, self.password).health()
+        if part == "api-server":
+            return found is not None
+        return found is not None and found.get(part.replace("-", "_"), {}).get("status") == "healthy"
+
+    def clean_logs(self) -> None:
+        """Remove task logs."""
+        shutil.rmtree(self.home / "logs", ignore_errors=True)
+
+
+def connection_variables(connections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Airflow connections as environment: id -> its fields."""
+    return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(dict(fields)) for name, fields in connections.items()}
+
+
+def _name(part: str) -> str:
+    return f"airflow-{part}"

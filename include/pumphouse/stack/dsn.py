@@ -1,0 +1,66 @@
+"""MySQL addresses in one line: ``mysql://user:password@host:port/schema``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import quote, unquote, urlsplit
+
+import pymysql
+from pymysql.connections import Connection
+
+from pumphouse.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dsn:
+    """Where a MySQL server is and who asks."""
+
+    host: str = "127.0.0.1"
+    port: int = 3306
+    user: str = "root"
+    password: str = field(default="", repr=False)
+    schema: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the line; ConfigError without showing the password."""
+        try:
+            parts = urlsplit(text)
+            port = parts.port or 3306
+        except ValueError:
+            raise ConfigError("a DSN cannot be read", hint="mysql://user:password@host:port/schema") from None
+        if parts.scheme != "mysql" or not parts.hostname:
+            raise ConfigError("a DSN must begin with mysql:// and name a host", hint="mysql://user:password@host:port")
+        return cls(
+            host=parts.hostname,
+            port=port,
+            user=unquote(parts.username or "root"),
+            password=unquote(parts.password or ""),
+            schema=parts.path.lstrip("/"),
+        )
+
+    def __str__(self) -> str:
+        """The line with the password: for files that only the owner reads."""
+        secret = f":{quote(self.password, safe='')}" if self.password else ""
+        return f"mysql://{quote(self.user, safe='')}{secret}@{self.host}:{self.port}/{self.schema}"
+
+    @property
+    def shown(self) -> str:
+        """The line without the password, for messages."""
+        return f"mysql://{self.user}@{self.host}:{self.port}/{self.schema}"
+
+    def connect(self, **options: Any) -> Connection[Any]:
+        """A connection: utf8mb4, no autocommit; ``options`` go to PyMySQL."""
+        settings: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "password": self.password,
+            "charset": "utf8mb4",
+            "autocommit": False,
+            **options,
+        }
+        if self.schema:
+            settings.setdefault("database", self.schema)
+        return pymysql.connect(**settings)

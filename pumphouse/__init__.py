@@ -1,1 +1,0 @@
-"""Command line, demo and local stack of Pumphouse. Stands above all rooms and imports them lazily."""
