@@ -1,6 +1,7 @@
 """Restores on a real MariaDB: to any moment, over whatever is there; killed ones leave the target incomplete."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -81,9 +82,6 @@ def test_a_killed_restore_leaves_the_target_incomplete_and_runs_again(
     churn.work(5)
     end = source.cut()
 
-    class Killed(BaseException):
-        pass
-
     def die(*_: object) -> None:
         raise Killed
 
@@ -96,6 +94,66 @@ def test_a_killed_restore_leaves_the_target_incomplete_and_runs_again(
     restore.run(settings, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
     assert load.run(settings).plans == 0
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing below catches it."""
+
+
+@pytest.mark.row("R1", "L6")
+def test_a_restore_forgets_what_the_target_knew_of_its_load_before_it_drops_anything(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(5)
+    first, then = source.cut(), source.snapshot()
+    load.run(settings)
+    source.add_column("t", column(4, "extra", default="7", origin_default="7"))
+    churn.work(5)
+    source.cut()
+
+    def known() -> tuple[list[tuple[str, str]], dict[str, int]]:
+        rows = target.query("SELECT state, reason FROM pumphouse.checkpoint")
+        kept = ("plan", "applied", "ddl")
+        return rows, {name: target.value(f"SELECT COUNT(*) FROM pumphouse.{name}") for name in kept}
+
+    execute = TargetConnection.execute
+    dropped: list[str] = []
+    seen: list[tuple[list[tuple[str, str]], dict[str, int]]] = []
+
+    def deadly(self: TargetConnection, statement: str, *args: Any) -> int:
+        if "state = 'closed'" in statement:
+            raise Killed
+        if statement.startswith("DROP DATABASE"):
+            seen.append(known())
+            execute(self, statement, *args)
+            dropped.append(statement)
+            raise Killed
+        return execute(self, statement, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TargetConnection, "execute", deadly)
+        # All of a plan is done but its end: an open plan, units and a DDL that were done.
+        with pytest.raises(Killed):
+            load.run(settings)
+        rows, kept = known()
+        assert rows == [("ready", "")]
+        assert all(count > 0 for count in kept.values()), kept
+        with pytest.raises(Killed):
+            restore.run(settings, to=first, dry_run=False)
+    assert len(dropped) == 1
+    ((rows, kept),) = seen
+    assert [(state, reason.startswith("a restore to")) for state, reason in rows] == [("incomplete", True)]
+    assert kept == {"plan": 0, "applied": 0, "ddl": 0}
+    # What is left of the databases is nothing that a load may go on from.
+    with pytest.raises(TargetIncomplete, match="has not ended"):
+        load.run(settings)
+    restore.run(settings, to=first, dry_run=False)
+    assert target_rows(target) == then
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
 
 
 def settings_file(directory: Path, settings: Settings) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pumphouse.errors import FenceLost, RowRejected, TargetBusy, TargetUnavailable
+from pumphouse.errors import FenceLost, LoadError, RowRejected, TargetBusy, TargetUnavailable
 from pumphouse.loader import fence
 from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.plan import UnitId
@@ -18,6 +18,7 @@ from pumphouse.loader.unit import Claim, UnitHead, apply_unit
 from pumphouse.model.table import MysqlType
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
+from tests.support.pumpserver import eventually
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +145,59 @@ def test_a_twin_waits_for_the_first_and_then_skips(
     thread.join(10)
     assert answers == [False]
     assert connection.value("SELECT COUNT(*) FROM d.t") == 0
+
+
+def copies(number: int) -> pa.RecordBatch:
+    """Delete so many copies of the row 1."""
+    return ids(1).append_column(pa.field(COUNT, pa.int64()), pa.array([number]))
+
+
+@pytest.mark.row("L6")
+def test_a_delete_without_a_key_that_comes_again_takes_no_second_copy(target: tuple[TargetConnection, Claim]) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id INT)")
+    connection.execute("INSERT INTO d.t VALUES (1), (1), (1)")
+    for done in (True, False, False):
+        assert apply_unit(connection, claim, head(0, key=()), [copies(1)]) is done
+        assert connection.value("SELECT COUNT(*) FROM d.t") == 2
+
+
+@pytest.mark.row("L6")
+def test_a_delete_without_a_key_that_runs_twice_at_once_waits_before_it_looks_at_a_row(
+    server: TargetSettings, target: tuple[TargetConnection, Claim]
+) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id INT)")
+    connection.execute("INSERT INTO d.t VALUES (1), (1), (1)")
+    answers: list[bool | Exception] = []
+    # Whoever comes to the rows stands still there, with its transaction open.
+    connection.execute("BEGIN")
+    connection.query("SELECT * FROM d.t FOR UPDATE")
+
+    def run() -> None:
+        with TargetConnection.open(server) as other:
+            try:
+                answers.append(apply_unit(other, claim, head(0, key=()), [copies(1)]))
+            except LoadError as error:
+                answers.append(error)
+
+    twins = [threading.Thread(target=run) for _ in range(2)]
+    for each in twins:
+        each.start()
+
+    def running() -> list[str]:
+        rows = connection.query(
+            "SELECT info FROM information_schema.processlist WHERE info IS NOT NULL AND id <> CONNECTION_ID()"
+        )
+        return sorted(" ".join(str(text).split()[:3]) for (text,) in rows)
+
+    stand = ["DELETE `d`.`t` FROM", "INSERT INTO `pumphouse`.`applied`"]
+    eventually(lambda: running() == stand, what="one at the rows, the other at the first one's id")
+    connection.execute("COMMIT")
+    for each in twins:
+        each.join(20)
+    assert sorted(answers, key=repr) == [False, True]
+    assert connection.query("SELECT id FROM d.t") == [(1,), (1,)]
 
 
 @pytest.mark.row("L6")

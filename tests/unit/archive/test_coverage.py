@@ -1003,3 +1003,37 @@ def test_a_closing_pump_with_more_than_the_budget_takes_does_not_hold_the_window
     commit_window(world.archive, world.cluster, plan, [report], world.history, settings)
     assert not world.archive.last().pump("pump-1").drained
     assert [ts for ts, _ in world.commits()] == wanted[:3]
+
+
+@pytest.mark.row("A2", "P13")
+def test_a_closing_pump_that_was_pulled_whole_is_not_drained_where_anothers_budget_cuts_the_window_below_it(world):
+    pump, other = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    below = pump.transaction()
+    wanted = [other.transaction(rows=5, size=100) for _ in range(12)]
+    other.frame_rows = 3
+    above = pump.transaction()
+    pump.register(NodeState.CLOSING)
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    settings = world.settings.model_copy(
+        update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 1000})}
+    )
+    reports = [pull_node(world.archive, world.cluster, plan, node_id, settings) for node_id in plan["pumps"]]
+    whole, cut = reports
+    assert (whole["reached"], whole["tail_from"]) == (plan["end"], 0)
+    assert whole["drained_to"], "it has shown that nothing lies behind the window that was planned"
+    assert below < cut["reached"] < above
+    commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
+    last = world.archive.last()
+    assert last.end == cut["reached"]
+    assert not last.pump("pump-1").drained
+    # Gone by now, it would take what lies above the window's end with it: that must not go unnoticed.
+    pump.register(NodeState.OFFLINE)
+    pump.stop()
+    why, _ = held(world)
+    assert "was not drained" in why["pump-1"]
+    pump.start()
+    pump.register(NodeState.CLOSING)
+    world.snapshot()
+    assert sorted(world.commits()) == [(below, "pump-1"), *((ts, "pump-2") for ts in wanted), (above, "pump-1")]
+    assert world.archive.last().pump("pump-1").drained
