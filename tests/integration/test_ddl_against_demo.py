@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from pumphouse.demo.catalog import Catalog
 from pumphouse.demo.ddl import DdlEngine
-from pumphouse.demo.scenario import WHILE_RUNNING
+from pumphouse.demo.scenario import IN_FIRST_LOAD, WHILE_RUNNING
 from pumphouse.demo.store import SCHEMA, create_bookkeeping
 from pumphouse.demo.world import BEFORE_GENESIS
 from pumphouse.diff.compare import compare
@@ -31,7 +31,7 @@ def test_every_kind_of_ddl_of_the_demo_makes_the_same_schema_on_the_target(tmp_p
         create_bookkeeping(connection)
         connection.close()
         engine = DdlEngine(directory=tmp_path, source=source.dsn, cluster=cluster, client=None, history_delay_s=0)
-        for step in (*BEFORE_GENESIS, *(named.step for named in WHILE_RUNNING)):
+        for step in (*BEFORE_GENESIS, *(named.step for named in (*WHILE_RUNNING, *IN_FIRST_LOAD))):
             engine.run(step)
         engine.close()
         dsn = source.dsn

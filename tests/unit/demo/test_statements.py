@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from pumphouse.demo.catalog import Catalog
 from pumphouse.demo.ddl import Change, DdlEngine
-from pumphouse.demo.scenario import WHILE_RUNNING
+from pumphouse.demo.scenario import IN_FIRST_LOAD, WHILE_RUNNING
 from pumphouse.demo.world import BEFORE_GENESIS
 from pumphouse.model.table import Job, JobState
 from pumphouse.model.tso import Tso
@@ -34,9 +36,12 @@ def _carry_out(catalog: Catalog, change: Change, number: int) -> Job:
     return Job.from_json(json.dumps(raw))
 
 
-def test_the_timeline_of_the_jobs_equals_the_catalog_at_every_step() -> None:
+# Those of the first load come when it does.
+@pytest.mark.parametrize("at", range(len(WHILE_RUNNING) + 1))
+def test_the_timeline_of_the_jobs_equals_the_catalog_at_every_step(at: int) -> None:
     catalog, timeline = Catalog(), Timeline.empty()
-    steps = [*BEFORE_GENESIS, *(named.step for named in WHILE_RUNNING)]
+    running = [*WHILE_RUNNING[:at], *IN_FIRST_LOAD, *WHILE_RUNNING[at:]]
+    steps = [*BEFORE_GENESIS, *(named.step for named in running)]
     for number, step in enumerate(steps, start=1000):
         job = _carry_out(catalog, step(catalog), number)
         timeline = timeline.fold([TimedJob(Tso(number << 18), job)])
