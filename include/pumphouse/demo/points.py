@@ -117,7 +117,7 @@ _KINDS: tuple[tuple[Stage, str, float], ...] = (
     (Stage.BASE_CLOSED, "", 0.05),
     (Stage.READY, "", 0.1),
     (Stage.MERGE_PLANNED, "", 6.0),
-    (Stage.MERGING, "units", 20),
+    (Stage.MERGING, "units", 60),
     (Stage.MERGING, "epoch", 3),
     (Stage.MERGING, "intents", 4),
     (Stage.MERGING, "done", 4),
