@@ -20,7 +20,7 @@ from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.segment import COLUMNS
 from pumphouse.errors import BadSegment, ConfigError
 from pumphouse.model.tso import Tso
-from pumphouse.objectstore.open import open_store
+from pumphouse.parts import Parts
 from pumphouse.settings import ArchiveSettings, Settings
 
 _BINARY = frozenset({"ddl_query", "payload"})
@@ -67,18 +67,18 @@ class BinlogReader(DataSourceReader):  # type: ignore[misc]  # pyspark comes wit
 
     def partitions(self) -> list[SegmentPartition]:
         """Segments of the range; ConfigError when the archive does not cover it."""
-        from spark_tasks.jobs.load import open_archive
-
         config = self._options.get("config")
         settings = Settings.read(Path(config) if config else None)
-        archive = open_archive(settings)
-        after = Tso(int(self._options.get("after") or archive.genesis().ts))
-        upto = Tso(int(self._options.get("upto") or archive.end()))
+        with Parts(settings) as parts:
+            archive = parts.archive
+            after = Tso(int(self._options.get("after") or archive.genesis().ts))
+            upto = Tso(int(self._options.get("upto") or archive.end()))
+            windows = archive.windows_between(after, upto)
         return [
             SegmentPartition(
                 settings.archive, archive.cluster_id, int(window.start), segment.key, int(after), int(upto)
             )
-            for window in archive.windows_between(after, upto)
+            for window in windows
             for segment in window.segments
             if segment.rows and segment.max_commit_ts > after and segment.min_commit_ts <= upto
         ]
@@ -87,7 +87,7 @@ class BinlogReader(DataSourceReader):  # type: ignore[misc]  # pyspark comes wit
         """Verified rows of one segment, in order."""
         if not isinstance(partition, SegmentPartition):
             raise ConfigError("this is no partition of the binlog source")
-        archive = Archive(open_store(partition.settings), partition.cluster_id)
+        archive = Archive.open(partition.settings, partition.cluster_id)
         key = window_key(Tso(partition.window))
         manifest = Manifest.from_json(key, archive.store.get(key))
         segment = next((s for s in manifest.segments if s.key == partition.key), None)

@@ -5,8 +5,7 @@ Every function takes and returns small JSON (names, numbers), because that is wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,42 +16,26 @@ from pumphouse.errors import ConfigError, GapError, ManifestConflict, TargetAhea
 from pumphouse.model import tso
 
 if TYPE_CHECKING:
-    from pumphouse.archive.archive import Archive
     from pumphouse.loader.confirmed import Published
-    from pumphouse.registry.base import Cluster
+    from pumphouse.parts import Parts
     from pumphouse.schema.history import JobSource
     from pumphouse.settings import Settings
 
 log = structlog.get_logger()
 
 
-def _archive(settings: Settings, cluster_id: int) -> Archive:
-    from pumphouse.archive.archive import Archive
-    from pumphouse.objectstore.open import open_store
+def _parts(settings: Settings) -> Parts:
+    from pumphouse.parts import Parts
 
-    return Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
-
-
-@contextmanager
-def _cluster(settings: Settings) -> Iterator[Cluster]:
-    from pumphouse.registry.open import open_cluster
-
-    cluster = open_cluster(settings.cluster, settings.tls)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+    return Parts(settings)
 
 
-def _history(settings: Settings) -> JobSource:
-    from pumphouse.schema.history import open_history
-
-    source = open_history(settings.history)
-    if source is None:
+def _history(parts: Parts) -> JobSource:
+    if parts.history is None:
         raise ConfigError(
             "the cluster connection names no DDL history", hint="set `history` in the extra of pumphouse_cluster"
         )
-    return source
+    return parts.history
 
 
 def plan_window(until: datetime | None) -> dict[str, Any] | None:
@@ -60,10 +43,10 @@ def plan_window(until: datetime | None) -> dict[str, Any] | None:
     from pumphouse.archive.snapshot import plan_window as plan
 
     settings = settings_from()
-    with _cluster(settings) as cluster:
+    with _parts(settings) as parts:
         # Now is the cluster's, as for `pumphouse snapshot`: the clock of this machine may run ahead of it.
-        moment = cluster.tso() if until is None else tso.from_datetime(until)
-        return plan(_archive(settings, cluster.cluster_id()), cluster, moment, settings)
+        moment = parts.cluster.tso() if until is None else tso.from_datetime(until)
+        return plan(parts.archive, parts.cluster, moment, settings)
 
 
 def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
@@ -71,8 +54,8 @@ def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
     from pumphouse.archive.snapshot import pull_node as pull
 
     settings = settings_from()
-    with _cluster(settings) as cluster:
-        return pull(_archive(settings, cluster.cluster_id()), cluster, plan, node_id, settings)
+    with _parts(settings) as parts:
+        return pull(parts.archive, parts.cluster, plan, node_id, settings)
 
 
 def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -81,9 +64,8 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
     from pumphouse.archive.snapshot import run_snapshot
 
     settings = settings_from()
-    with _cluster(settings) as cluster:
-        archive = _archive(settings, cluster.cluster_id())
-        history = _history(settings)
+    with _parts(settings) as parts:
+        archive, cluster, history = parts.archive, parts.cluster, _history(parts)
         try:
             done = commit(archive, cluster, plan, reports, history, settings)
         except ManifestConflict:
@@ -97,14 +79,14 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
 
 def rebuild_schema() -> dict[str, Any]:
     """Fold the DDL jobs of new windows into the schema timeline; a Spark session only when there are any."""
-    from spark_tasks.jobs import schema
+    from pumphouse.runs import schema
 
-    return schema.run(settings_from())
+    return asdict(schema.run(settings_from()))
 
 
 def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
     """Bring a target up to the archive's end, in safe mode. A retry of the same run takes over from itself."""
-    from spark_tasks.jobs import load
+    from pumphouse.runs import load
 
     settings = settings_from(downstream=conn_id)
     return load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id).to_dict()
@@ -122,8 +104,9 @@ def collect_pumps() -> dict[str, Any]:
     from pumphouse.client.go_gc import GoLimits
 
     settings = settings_from()
-    with _cluster(settings) as cluster:
-        published = _publish_loaded(settings, cluster) if settings.airflow.gc_follows == "load" else None
+    with _parts(settings) as parts:
+        cluster = parts.cluster
+        published = _publish_loaded(settings, parts) if settings.airflow.gc_follows == "load" else None
         limits = GoLimits(
             # Not registered here is as bad as empty: the DAG runs to keep an archive safe.
             archived=published.confirmed.archive_end
@@ -142,16 +125,16 @@ def collect_pumps() -> dict[str, Any]:
     return {"pumps": shown} if published is None else {"pumps": shown, "published": published.to_dict()}
 
 
-def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
+def _publish_loaded(settings: Settings, parts: Parts) -> Published:
     """Let the Pumps know what the archive and every target of ``airflow.gc_targets`` have."""
     from pumphouse.loader.confirmed import ask, publish
 
-    cluster_id = cluster.cluster_id()
+    cluster_id = parts.cluster.cluster_id()
     stands = []
     for conn_id in settings.airflow.gc_targets:
         of = settings_from(archive=None, cluster=None, downstream=conn_id)
         stands.append(ask(conn_id, of.target, of.load.task, cluster_id))
-    done = publish(_archive(settings, cluster_id), cluster, stands)
+    done = publish(parts.archive, parts.cluster, stands)
     log.info("checkpoint_published", **done.to_dict())
     return done
 
@@ -159,11 +142,11 @@ def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
 def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
     """What a restore to that moment would read and do; ``to`` in it is the moment, also of ``latest``."""
     from pumphouse.restore.plan import parse_moment
-    from spark_tasks.jobs import restore
+    from pumphouse.runs import restore
 
     settings = settings_from(downstream=conn_id)
-    with _cluster(settings) as cluster:
-        moment = parse_moment(to, cluster.tso)
+    with _parts(settings) as parts:
+        moment = parse_moment(to, parts.cluster.tso)
     report = restore.run(settings, target=settings.target, to=moment, dry_run=True)
     log.info("restore_moment", asked=to, moment=tso.show(report.plan.to), archive_end=moment is None)
     return report.to_dict()
@@ -172,7 +155,7 @@ def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
 def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_losses: bool) -> dict[str, Any]:
     """Carry out the plan that was shown, and no other: reset the target, load the dump, then the windows."""
     from pumphouse.restore.run import ShownPlan
-    from spark_tasks.jobs import restore
+    from pumphouse.runs import restore
 
     settings = settings_from(downstream=conn_id)
     return restore.run(
@@ -189,11 +172,11 @@ def apply_interval(start: datetime, end: datetime, conf: dict[str, Any], run_id:
     """Load (checkpoint, min(end, stop)] onto a restored target; a checkpoint before the interval's start is a gap."""
     from pumphouse.loader import state
     from pumphouse.loader.target import TargetConnection
-    from spark_tasks.jobs import load
+    from pumphouse.runs import load
 
     settings = settings_from(downstream=str(conf["target"]))
-    with _cluster(settings) as cluster:
-        stop = tso.parse_time(str(conf["stop"]), cluster.tso) if conf.get("stop") else tso.MAX_TSO
+    with _parts(settings) as parts:
+        stop = tso.parse_time(str(conf["stop"]), parts.cluster.tso) if conf.get("stop") else tso.MAX_TSO
     upto = tso.Tso(min(tso.from_datetime(end), stop))
     with TargetConnection.open(settings.target) as connection:
         found = state.read(connection, settings.load.task)

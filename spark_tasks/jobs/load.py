@@ -1,163 +1,25 @@
-"""Load a target from the archive: `run` for the CLI and the DAGs, `main` for spark-submit."""
+"""``python -m spark_tasks.jobs.load [TSO]``, for spark-submit; settings as everywhere."""
 
 from __future__ import annotations
 
 import json
-import secrets
-import socket
 import sys
 from collections.abc import Sequence
 
-from pumphouse.archive.archive import Archive
-from pumphouse.archive.view import ArchiveView, read_view
-from pumphouse.errors import ConfigError, UsageError
-from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning
-from pumphouse.loader.engine import Engine, LocalEngine
-from pumphouse.loader.report import LoadReport, Progress, silent
-from pumphouse.loader.run import Loader, own_target
-from pumphouse.loader.run import abandon as give_up
-from pumphouse.loader.state import Checkpoint, open_plan
-from pumphouse.loader.target import TargetConnection
-from pumphouse.model.tso import Tso, show
-from pumphouse.objectstore.open import open_store
-from pumphouse.settings import Settings, TargetSettings
-from spark_tasks.engine import SparkEngine
-
-
-def run(
-    settings: Settings,
-    *,
-    target: TargetSettings | None = None,
-    task: str | None = None,
-    to: Tso | None = None,
-    run_id: str = "",
-    take_over: bool = False,
-    repeat: Tso | None = None,
-    equal_at: Tso | None = None,
-    abandon: str = "",
-    progress: Progress = silent,
-) -> LoadReport:
-    """Bring a target to ``to`` (the archive's end), in one plan or several.
-
-    Args:
-        settings: all settings; ``load.engine`` says where the stages run.
-        target: the downstream; ``settings.target`` unless given.
-        task: name of the load; ``settings.load.task`` unless given.
-        to: last commit ts, inclusive; also in the middle of a window.
-        run_id: the same id may take over from itself (a retry whose first attempt still lives).
-        take_over: end another run that holds the target.
-        repeat: apply (repeat, checkpoint] once more, by force.
-        equal_at: first load only: the target equals the source at this moment.
-        abandon: give the open plan up for this reason; the target is inconsistent then.
-        progress: told of each step.
-
-    Raises:
-        TargetBusy, TargetAhead, TargetIncomplete, RowRejected, DdlUncertain, LoadError, UsageError, …
-    """
-    target, task = target or settings.target, task or settings.load.task
-    check_mode(settings)
-    archive = open_archive(settings)
-    archive.genesis()
-    engine = make_engine(settings)
-    try:
-        with TargetConnection.open(target, owner=True) as connection:
-            owner, found = own_target(
-                connection,
-                task=task,
-                cluster_id=archive.cluster_id,
-                run=run_id or new_run_id(),
-                take_over=take_over,
-            )
-            if abandon:
-                give_up(connection, owner, task, abandon)
-                at = Tso(0) if found is None else found.ts
-                return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
-            view = read_view(archive, since=_since(connection, found, repeat))
-            _require_covered(view, to)
-            if equal_at is not None:
-                found = begin_equal(connection, owner, task, view, equal_at)
-            loader = Loader(
-                view=view,
-                archive_settings=settings.archive,
-                connection=connection,
-                owner=owner,
-                settings=settings.load,
-                task=task,
-                engine=engine,
-                progress=progress,
-            )
-            if found is None or is_beginning(found):
-                found = begin_from_base(loader, found)
-            return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)
-    finally:
-        if isinstance(engine, SparkEngine):
-            engine.stop()
-
-
-def _since(connection: TargetConnection, found: Checkpoint | None, repeat: Tso | None) -> Tso | None:
-    """Where the ranges of this run may begin; None = at genesis."""
-    if found is None or is_beginning(found):
-        return None
-    opened = open_plan(connection, found.task)
-    return min(found.ts, found.ts if repeat is None else repeat, found.ts if opened is None else opened.from_ts)
-
-
-def _require_covered(view: ArchiveView, to: Tso | None) -> None:
-    """UsageError when the archive does not hold the moment that a load was asked for; it is never moved to fit."""
-    start, end = view.genesis.ts, view.end
-    if to is not None and to > end:
-        raise UsageError(
-            f"the archive ends at {show(end)}, asked for {show(to)}",
-            hint="without an end (`--to`) it loads all of the archive; `pumphouse snapshot` extends that",
-        )
-    if to is not None and to < start:
-        raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}")
-
-
-def check_mode(settings: Settings) -> None:
-    """ConfigError for what this release does not do."""
-    if settings.load.mode != "merge":
-        raise ConfigError(f"load.mode = {settings.load.mode!r} comes with a later release", hint="leave it at 'merge'")
-    if not settings.load.safe_mode:
-        raise ConfigError(
-            "load.safe_mode = false has no meaning for load.mode = 'merge': its delete phase is what makes it safe",
-            hint="leave it on",
-        )
-
-
-def make_engine(settings: Settings) -> Engine:
-    """Where the stages run, by setting."""
-    if settings.load.engine == "local":
-        return LocalEngine(settings.load.connections)
-    return SparkEngine(settings.spark, connections=settings.load.connections)
-
-
-def open_archive(settings: Settings) -> Archive:
-    """The archive of the configured cluster."""
-    from pumphouse.registry.open import open_cluster
-
-    cluster = open_cluster(settings.cluster, settings.tls)
-    try:
-        cluster_id = cluster.cluster_id()
-    finally:
-        cluster.close()
-    return Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
-
-
-def new_run_id() -> str:
-    """A run id that nobody else has."""
-    return f"{socket.gethostname()}-{secrets.token_hex(4)}"
+from pumphouse.errors import UsageError
+from pumphouse.log import configure_logging
+from pumphouse.model.tso import Tso
+from pumphouse.runs import load
+from pumphouse.settings import Settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m spark_tasks.jobs.load [TSO]``; settings come from pumphouse.toml and the environment."""
-    from pumphouse.log import configure_logging
-
+    """Load the target up to a TSO, or to the archive's end; the report on stdout, as JSON."""
     args = list(sys.argv[1:] if argv is None else argv)
     if len(args) > 1:
         raise UsageError("usage: python -m spark_tasks.jobs.load [TSO]")
     configure_logging()
-    report = run(Settings.read(), to=Tso(int(args[0])) if args else None)
+    report = load.run(Settings.read(), to=Tso(int(args[0])) if args else None)
     sys.stdout.write(json.dumps(report.to_dict()) + "\n")
     return 0
 

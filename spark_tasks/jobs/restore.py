@@ -1,4 +1,4 @@
-"""Restore a target to a moment: `run` for the CLI and the DAGs, `main` for spark-submit."""
+"""``python -m spark_tasks.jobs.restore TSO|latest [--accept-losses]``, for spark-submit; settings as everywhere."""
 
 from __future__ import annotations
 
@@ -6,105 +6,16 @@ import json
 import sys
 from collections.abc import Sequence
 
-import structlog
-
-from pumphouse.archive.view import read_view
-from pumphouse.clock import SYSTEM_CLOCK
-from pumphouse.errors import RestoreError, UsageError
-from pumphouse.loader.report import Progress, silent
-from pumphouse.loader.run import Loader, own_target
-from pumphouse.loader.target import TargetConnection, address
-from pumphouse.model.tso import Tso, compose, show
-from pumphouse.restore.plan import LATEST, plan_restore
-from pumphouse.restore.run import RestoreReport, ShownPlan, restore
-from pumphouse.settings import Settings, TargetSettings
-from spark_tasks.engine import SparkEngine
-from spark_tasks.jobs.load import check_mode, make_engine, new_run_id, open_archive
-
-log = structlog.get_logger()
-
-
-def run(
-    settings: Settings,
-    *,
-    target: TargetSettings | None = None,
-    to: Tso | None = None,
-    shown: ShownPlan | None = None,
-    dry_run: bool,
-    task: str | None = None,
-    run_id: str = "",
-    take_over: bool = False,
-    accept_losses: bool = False,
-    progress: Progress = silent,
-) -> RestoreReport:
-    """Restore a target to a moment in the archive's range, also in the middle of a window.
-
-    Every database that the source ever had is dropped on the target and built again. The target stays `incomplete`
-    until the restore has ended; then the load ``task`` goes on from ``to``.
-
-    Args:
-        settings: all settings.
-        target: the database server; ``settings.restore_target`` unless given.
-        to: last commit ts, inclusive; None = the archive's end, which the plan in the report then names.
-        shown: the plan that somebody saw (`RestoreReport` of a dry run): it and no other is carried out.
-        dry_run: only plan; the target is not even connected to.
-        task: whose checkpoint the target gets; ``settings.load.task`` unless given.
-        run_id: the same id may take over from itself.
-        take_over: end another run that holds the target.
-        accept_losses: restore although something in the range was declared lost; without it that is a RestoreError.
-        progress: told of each step.
-
-    Raises:
-        TargetUnreachable, RestoreError, TargetBusy, RowRejected, LoadError, …
-    """
-    target, task = target or settings.restore_target, task or settings.load.task
-    check_mode(settings)
-    archive = open_archive(settings)
-    view = read_view(archive, end=None if shown is None else shown.end)
-    wall = compose(int(SYSTEM_CLOCK.now() * 1000))
-    plan = plan_restore(view, to if shown is None else shown.to, task=task, settings=settings.load, wall=wall)
-    if shown is not None and plan.digest() != shown.digest:
-        raise RestoreError(
-            f"the plan of the restore to {show(plan.to)} is another one than was shown",
-            hint="settings or the archive changed since: look at the plan again",
-        )
-    if plan.losses:
-        log.warning("restore_has_losses", to=int(plan.to), losses=plan.losses.lines())
-    if dry_run:
-        return RestoreReport(plan=plan, target=address(target), dry_run=True)
-    plan.require_accepted(accept_losses)
-    engine = make_engine(settings)
-    try:
-        with TargetConnection.open(target, owner=True) as connection:
-            owner, _ = own_target(
-                connection,
-                task=task,
-                cluster_id=archive.cluster_id,
-                run=run_id or new_run_id(),
-                take_over=take_over,
-                any_task=True,
-            )
-            loader = Loader(
-                view=view,
-                archive_settings=settings.archive,
-                connection=connection,
-                owner=owner,
-                settings=settings.load,
-                task=task,
-                engine=engine,
-                progress=progress,
-            )
-            done = restore(loader, plan)
-    finally:
-        if isinstance(engine, SparkEngine):
-            engine.stop()
-    return RestoreReport(plan=plan, target=address(target), dry_run=False, load=done)
+from pumphouse.errors import UsageError
+from pumphouse.log import configure_logging
+from pumphouse.model.tso import Tso
+from pumphouse.restore.plan import LATEST
+from pumphouse.runs import restore
+from pumphouse.settings import Settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m spark_tasks.jobs.restore TSO|latest [--accept-losses]``; settings from file and environment."""
-    from pumphouse.log import configure_logging
-
+    """Restore the restore target to a moment; the report on stdout, as JSON."""
     args = list(sys.argv[1:] if argv is None else argv)
     accept_losses = "--accept-losses" in args
     moments = [each for each in args if each != "--accept-losses"]
@@ -112,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UsageError("usage: python -m spark_tasks.jobs.restore TSO|latest [--accept-losses]")
     configure_logging()
     to = None if moments[0] == LATEST else Tso(int(moments[0]))
-    report = run(Settings.read(), to=to, dry_run=False, accept_losses=accept_losses)
+    report = restore.run(Settings.read(), to=to, dry_run=False, accept_losses=accept_losses)
     sys.stdout.write(json.dumps(report.to_dict()) + "\n")
     return 0
 

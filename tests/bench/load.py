@@ -143,7 +143,7 @@ BENCHES: dict[str, Callable[[Path, int], Result]] = {
 
 
 def _child(repeat: int) -> dict[str, Any]:
-    from spark_tasks.jobs import load
+    from pumphouse.runs import load
 
     report: dict[str, Any] = load.run(Settings.read(), repeat=Tso(repeat) if repeat else None).to_dict()
     return report

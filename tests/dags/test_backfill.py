@@ -18,10 +18,10 @@ import pytest
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model import tso
 from pumphouse.registry.open import open_cluster
+from pumphouse.runs import restore
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.airflow import AirflowServer, connection_variables
 from pumphouse.stack.supervisor import Supervisor
-from spark_tasks.jobs import restore
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource, column, target_rows
 

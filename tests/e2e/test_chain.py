@@ -21,10 +21,10 @@ from pumphouse.demo.scenario import WHILE_RUNNING
 from pumphouse.demo.workload import Workload
 from pumphouse.diff.compare import DiffReport, compare
 from pumphouse.objectstore.open import open_store
+from pumphouse.runs import load, restore
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
 from pumphouse.stack.local import SMALL, LocalStack
-from spark_tasks.jobs import load, restore
 
 SETTINGS = {
     **SMALL,

@@ -14,8 +14,8 @@ from pumphouse.archive.view import read_view
 from pumphouse.errors import ConfigError, CorruptionError, ObjectNotFound
 from pumphouse.loader.target import TargetConnection
 from pumphouse.objectstore.file import FileStore
+from pumphouse.runs import load, restore
 from pumphouse.settings import Settings
-from spark_tasks.jobs import load, restore
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 

@@ -17,7 +17,8 @@ from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.model.tso import Tso
 from pumphouse.registry.open import open_cluster
 from pumphouse.schema.history import MysqlTableSource
-from pumphouse.schema.timeline import Timeline, genesis_jobs
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import genesis_jobs
 from pumphouse.settings import TargetSettings
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.support import mariadb

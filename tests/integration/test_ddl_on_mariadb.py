@@ -24,7 +24,8 @@ from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.render import render
 from pumphouse.schema.table_sql import create_object
-from pumphouse.schema.timeline import DdlEvent, TimedJob, Timeline
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import DdlEvent, TimedJob
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
 from tests.support.schemajobs import (

@@ -11,9 +11,9 @@ import pytest
 from pumphouse.demo.first_load import look
 from pumphouse.demo.points import Seen, Stage
 from pumphouse.loader.target import TargetConnection
+from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.dsn import Dsn
-from spark_tasks.jobs import load
 from tests.support.madearchive import Churn, MadeSource, column
 
 LOAD = {"engine": "local", "buckets": 3}

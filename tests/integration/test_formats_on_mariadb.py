@@ -12,8 +12,8 @@ from pumphouse.demo.store import create_bookkeeping
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.registry.open import open_cluster
+from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
-from spark_tasks.jobs import load
 from tests.support import formats, mariadb
 from tests.support.madearchive import Churn, MadeSource, column
 

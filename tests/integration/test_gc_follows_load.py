@@ -25,8 +25,8 @@ from pumphouse.model.table import Job, MysqlType
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
+from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
-from spark_tasks.jobs import load
 from tests.support.madearchive import MadeSource, Txn, column, target_rows
 from tests.support.pumpserver import PumpServer, eventually
 

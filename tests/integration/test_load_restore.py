@@ -12,8 +12,8 @@ from pumphouse.errors import LoadError, RestoreError, TargetIncomplete, TargetUn
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.tso import Tso, show
 from pumphouse.restore import run as restore_run
+from pumphouse.runs import load, restore
 from pumphouse.settings import Settings
-from spark_tasks.jobs import load, restore
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 

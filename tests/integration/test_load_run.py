@@ -26,8 +26,8 @@ from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.loader.work import works_between
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
+from pumphouse.runs import load, restore
 from pumphouse.settings import LoadSettings, Settings
-from spark_tasks.jobs import load, restore
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
 LOAD = {"engine": "local", "buckets": 3}

@@ -9,8 +9,8 @@ from pumphouse.codec import payload, row
 from pumphouse.errors import DuplicateKey, LoadError, MissingColumn
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import TableInfo
+from pumphouse.runs import load, restore
 from pumphouse.settings import Settings
-from spark_tasks.jobs import load, restore
 from tests.support.madearchive import MadeSource, column, index, table_info, target_rows
 
 

@@ -15,8 +15,8 @@ from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
+from pumphouse.runs import load, restore
 from pumphouse.settings import Settings
-from spark_tasks.jobs import load, restore
 from tests.support.madearchive import MadeSource, column, target_rows
 
 READS = ("get", "list", "size", "open")

@@ -18,8 +18,8 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
+from pumphouse.runs import load, restore, schema
 from pumphouse.settings import Settings
-from spark_tasks.jobs import load, restore, schema
 from tests.support.madearchive import MadeSource, column, target_rows
 
 STORE_CALLS = ("get", "get_file", "list", "size", "put", "put_if_absent")

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from pumphouse.errors import RowRejected
 from pumphouse.loader.target import TargetConnection
+from pumphouse.runs import load, schema
 from pumphouse.settings import Settings, SparkSettings
 from spark_tasks.engine import SparkEngine
-from spark_tasks.jobs import load, schema
 from spark_tasks.session import build_session
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
@@ -112,7 +112,7 @@ def test_a_spark_job_killed_at_random_moments_and_run_again_ends_equal(
     raw["target"]["password"] = settings.target.password.get_secret_value()
     config.write_text(json.dumps(raw))
     code = (
-        "import json,sys; from pathlib import Path; from pumphouse.settings import Settings; from spark_tasks.jobs import load;"
+        "import json,sys; from pathlib import Path; from pumphouse.settings import Settings; from pumphouse.runs import load;"
         f"print(load.run(Settings.model_validate(json.loads(Path({str(config)!r}).read_text())), run_id='same').to_dict())"
     )
 

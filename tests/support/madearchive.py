@@ -28,7 +28,8 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import Job, MysqlType, TableInfo
 from pumphouse.model.tso import Tso, compose
 from pumphouse.objectstore.open import open_store
-from pumphouse.schema.timeline import TimedJob, Timeline, genesis_jobs
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TimedJob, genesis_jobs
 from pumphouse.settings import ArchiveSettings
 
 CLUSTER_ID = 77

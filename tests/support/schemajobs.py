@@ -9,7 +9,8 @@ from typing import Any
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso, compose
 from pumphouse.schema.actions import Action
-from pumphouse.schema.timeline import TimedJob, Timeline
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TimedJob
 
 Raw = dict[str, Any]
 START = compose(1_795_000_000_000)

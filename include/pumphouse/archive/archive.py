@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Self
 
 import pyarrow as pa
 
@@ -21,7 +22,9 @@ from pumphouse.archive.segment import COLUMNS, read_segment
 from pumphouse.errors import BadManifest, ConfigError, ObjectNotFound
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
+from pumphouse.objectstore.open import open_store
 from pumphouse.objectstore.prefix import PrefixStore
+from pumphouse.settings import ArchiveSettings
 
 _READERS = 8
 
@@ -35,6 +38,11 @@ class Archive:
         self.archive_id = archive_id
         self._genesis: Genesis | None = None
         self._manifests: dict[str, Manifest] = {}
+
+    @classmethod
+    def open(cls, settings: ArchiveSettings, cluster_id: int) -> Self:
+        """The archive of a cluster where the settings say that it lies."""
+        return cls(open_store(settings), cluster_id, archive_id=settings.archive_id)
 
     @property
     def url(self) -> str:

@@ -13,7 +13,8 @@ from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_store import REMEDY, StoredSchema, jobs_at_genesis, schema_key, timed_jobs
 from pumphouse.errors import BadSegment, BinlogError
 from pumphouse.model.tso import Tso
-from pumphouse.schema.timeline import TimedJob, Timeline, genesis_jobs
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TimedJob, genesis_jobs
 
 
 def schema_problems(

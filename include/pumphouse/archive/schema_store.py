@@ -23,7 +23,8 @@ from pumphouse.errors import BadManifest, ConfigError, HistoryUnavailable, Objec
 from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import Job, JobState
 from pumphouse.model.tso import Tso, name20, show
-from pumphouse.schema.timeline import TimedJob, Timeline, genesis_jobs
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TimedJob, genesis_jobs
 
 KIND = "schema"
 WHOLE_EVERY = 16

@@ -31,19 +31,16 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.nodes import clock_time
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import Tso, parse_time, show
-from pumphouse.objectstore.open import open_store
+from pumphouse.parts import Parts
 from pumphouse.registry.base import Cluster
-from pumphouse.registry.open import open_cluster
-from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
 
 def _open(settings: Settings) -> tuple[Archive, Cluster]:
-    cluster = open_cluster(settings.cluster, settings.tls, create=False)
-    store = open_store(settings.archive)
-    return Archive(store, cluster.cluster_id(), archive_id=settings.archive.archive_id), cluster
+    parts = Parts(settings)
+    return parts.archive, parts.cluster
 
 
 _TIMES = frozenset({"genesis", "end", "start", "fence", "checkpoint", "ts"})
@@ -148,7 +145,7 @@ def snapshot(context: Context, *, until: str, as_json: bool) -> None:
     to = parse_time(until, cluster.tso)
     with _bars() as shown:
         pulled, waiting = _pull_bars(shown)
-        history = open_history(settings.history, settings.tls)
+        history = Parts(settings).history
         done = run_snapshot(archive, cluster, to, settings, history, naming_holders(pulled), waiting=waiting)
     if as_json:
         _print_json({"end": int(archive.end()), "windows": done})
@@ -180,7 +177,7 @@ def init_command(context: Context, *, as_json: bool) -> None:
     """Begin the archive: register it, take the schema of this moment. Run again, it goes on where it was."""
     settings = context.settings
     opened, cluster = _open(settings)
-    history = open_history(settings.history, settings.tls)
+    history = Parts(settings).history
     with _bars() as shown:
         task = shown.add_task("init", total=None, note="") if shown is not None else None
 

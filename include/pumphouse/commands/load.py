@@ -11,8 +11,8 @@ from pumphouse.errors import UsageError
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import Tso, parse_time, show
+from pumphouse.parts import Parts
 from pumphouse.progress import bar
-from pumphouse.registry.open import open_cluster
 from pumphouse.settings import Settings
 
 
@@ -38,7 +38,7 @@ def load(
     as_json: bool,
 ) -> None:
     """Load the archive into the target, in safe mode, from where the target stands."""
-    from spark_tasks.jobs import load as job
+    from pumphouse.runs import load as job
 
     if sum(value is not None for value in (to, repeat_from, abandon_plan)) > 1:
         raise UsageError("--to, --repeat-from and --abandon-plan exclude each other")
@@ -89,8 +89,5 @@ def moment(settings: Settings, text: str | None) -> Tso | None:
 
 def cluster_now(settings: Settings) -> Tso:
     """The cluster's clock."""
-    cluster = open_cluster(settings.cluster, settings.tls)
-    try:
-        return cluster.tso()
-    finally:
-        cluster.close()
+    with Parts(settings) as parts:
+        return parts.cluster.tso()

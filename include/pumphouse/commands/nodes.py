@@ -283,7 +283,6 @@ def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
     from pumphouse.archive.archive import Archive
     from pumphouse.loader.confirmed import Stand, ask, publish
     from pumphouse.loader.target import address
-    from pumphouse.objectstore.open import open_store
 
     cluster_id, names = cluster.cluster_id(), settings.airflow.gc_targets
     if len(names) == 1:
@@ -291,5 +290,4 @@ def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
     else:
         why = "one of several in airflow.gc_targets, connections that Airflow alone knows"
         stands = [Stand(name=each, unknown=why, hint="airflow dags trigger pump_gc") for each in names]
-    archive = Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
-    return publish(archive, cluster, stands)
+    return publish(Archive.open(settings.archive, cluster_id), cluster, stands)

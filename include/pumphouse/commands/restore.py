@@ -43,7 +43,7 @@ def restore(
     as_json: bool,
 ) -> None:
     """Restore the restore target (settings section restore_target) to a moment in the archive's range."""
-    from spark_tasks.jobs import restore as job
+    from pumphouse.runs import restore as job
 
     settings = context.settings
     asked = parse_moment(to, lambda: cluster_now(settings))

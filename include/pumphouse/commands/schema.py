@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -13,12 +13,12 @@ from pumphouse.archive.schema_store import rebuild
 from pumphouse.cli import Context, pass_context
 from pumphouse.errors import UnknownTable
 from pumphouse.model.tso import Tso, parse_time, show
-from pumphouse.objectstore.open import open_store
-from pumphouse.registry.open import open_cluster
+from pumphouse.parts import Parts
+from pumphouse.runs import schema as schema_run
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.render import render
 from pumphouse.schema.table_sql import create_object
-from pumphouse.schema.timeline import DdlEvent, TableVersion
+from pumphouse.schema.versions import DdlEvent, TableVersion
 from pumphouse.settings import Settings
 
 
@@ -35,19 +35,14 @@ def schema() -> None:
 def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bool) -> None:
     """Fold the DDL jobs of new windows into the archive's schema/ objects."""
     settings = context.settings
-    archive, ts = _archive(settings, upto)
-    if spark:
-        report: dict[str, Any] = importlib.import_module("spark_tasks.jobs.schema").run(settings, ts)
-    else:
-        done = rebuild(archive, ts)
-        version = done.timeline.schema_version
-        report = {"upto": int(done.upto), "jobs": done.jobs, "key": done.key, "schema_version": version}
+    if not spark:
+        settings = settings.model_copy(update={"load": settings.load.model_copy(update={"engine": "local"})})
+    _, ts = _archive(settings, upto)
+    report = schema_run.run(settings, ts)
     if as_json:
-        click.echo(json.dumps(report, indent=2, default=str))
+        click.echo(json.dumps(asdict(report), indent=2))
     else:
-        click.echo(
-            f"{report['jobs']} new DDL jobs, schema version {report['schema_version']} at {show(report['upto'])}"
-        )
+        click.echo(f"{report.jobs} new DDL jobs, schema version {report.schema_version} at {show(report.upto)}")
 
 
 @schema.command("show")
@@ -90,12 +85,8 @@ def show_command(
 
 
 def _archive(settings: Settings, time: str | None) -> tuple[Archive, Tso | None]:
-    cluster = open_cluster(settings.cluster, settings.tls, create=False)
-    try:
-        archive = Archive(open_store(settings.archive), cluster.cluster_id(), archive_id=settings.archive.archive_id)
-        return archive, None if time is None else parse_time(time, cluster.tso)
-    finally:
-        cluster.close()
+    with Parts(settings) as parts:
+        return parts.archive, None if time is None else parse_time(time, parts.cluster.tso)
 
 
 def _line(version: TableVersion) -> str:

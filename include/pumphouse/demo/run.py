@@ -29,7 +29,6 @@ from pumphouse.demo.workload import Workload
 from pumphouse.diff.compare import DiffReport, compare, user_schemas
 from pumphouse.durable import write_atomic
 from pumphouse.model.tso import Tso, show
-from pumphouse.objectstore.open import open_store
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
 from pumphouse.stack.local import LocalStack
@@ -160,7 +159,11 @@ class Demo:
         dump = SourceDump(self.workload.directory, self.stack.dsn("source"))
         with closing(dump):
             genesis = init_archive(
-                self._archive(), self.stack.cluster, open_history(settings.history), dump=dump, settings=settings
+                self._archive(),
+                self.stack.cluster,
+                open_history(settings.history, settings.tls),
+                dump=dump,
+                settings=settings,
             )
         self.outcome.genesis = genesis.ts
         rows = sum(table.rows for table in genesis.base or ())
@@ -366,7 +369,7 @@ class Demo:
     def _new_archive(self) -> Archive:
         settings = self._settings()
         cluster_id = self.stack.cluster.cluster_id()
-        return Archive(open_store(settings.archive), cluster_id, archive_id=settings.archive.archive_id)
+        return Archive.open(settings.archive, cluster_id)
 
     def _compare(self, name: str) -> DiffReport:
         copies = set(self.outcome.mark.schemas) if self.outcome.mark else set()

@@ -16,7 +16,6 @@ from pumphouse.demo.run import write_up
 from pumphouse.demo.say import Say
 from pumphouse.demo.workload import RESOLVER, Workload
 from pumphouse.model.tso import show
-from pumphouse.objectstore.open import open_store
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
 from pumphouse.stack.local import SMALL, LocalStack
@@ -64,9 +63,11 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
         f"Pumps are up: {', '.join(pump.addr for pump in stack.pumps)}; a writer makes {RATE:.0f} transactions a second"
     )
     settings = Settings.read(stack.config)
-    archive = Archive(open_store(settings.archive), stack.cluster.cluster_id(), archive_id=settings.archive.archive_id)
+    archive = Archive.open(settings.archive, stack.cluster.cluster_id())
     with closing(SourceDump(workload.directory, stack.dsn("source"))) as dump:
-        genesis = init_archive(archive, stack.cluster, open_history(settings.history), dump=dump, settings=settings)
+        genesis = init_archive(
+            archive, stack.cluster, open_history(settings.history, settings.tls), dump=dump, settings=settings
+        )
     say(f"the archive at {archive.url} begins at {show(genesis.ts)}")
     say("Airflow starts: half a minute, on a busy machine two")
     stack.start_airflow()

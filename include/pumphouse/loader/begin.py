@@ -23,7 +23,8 @@ from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.table_sql import create_database, create_object
-from pumphouse.schema.timeline import TableVersion, Timeline
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TableVersion
 
 BEGINNING = "the first load has not ended"
 

@@ -16,7 +16,6 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.segment import read_segment
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.work import Piece
-from pumphouse.objectstore.open import open_store
 from pumphouse.schema.timeline import Timeline
 from pumphouse.settings import ArchiveSettings
 
@@ -38,7 +37,7 @@ class LoadContext:
     @cached_property
     def archive(self) -> Archive:
         """The archive, for its store: what is in it says the plan."""
-        return Archive(open_store(self.archive_settings), self.cluster_id, archive_id=self.archive_settings.archive_id)
+        return Archive.open(self.archive_settings, self.cluster_id)
 
     def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key != "archive"}

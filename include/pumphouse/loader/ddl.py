@@ -35,7 +35,7 @@ from pumphouse.model.tso import show
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.render import Statement, render
-from pumphouse.schema.timeline import DdlEvent
+from pumphouse.schema.versions import DdlEvent
 
 log = structlog.get_logger()
 

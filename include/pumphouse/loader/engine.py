@@ -30,6 +30,10 @@ class Engine(Protocol):
         """Let go of what was prepared."""
         ...
 
+    def stop(self) -> None:
+        """Let go of everything; nothing is prepared after it."""
+        ...
+
 
 class LocalEngine:
     """Everything in this process; for small windows, and the measure that Spark's result is held against."""
@@ -60,6 +64,10 @@ class LocalEngine:
     def close(self) -> None:
         """Let go of what was prepared."""
         self._units = {}
+
+    def stop(self) -> None:
+        """Let go of everything."""
+        self.close()
 
 
 def apply_here(context: ApplyContext, units: Sequence[Sequence[Blob]], *, connections: int) -> int:

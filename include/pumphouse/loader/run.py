@@ -27,7 +27,7 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, databases_between, open_work, repeat_work, works_between
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.timeline import DdlEvent
+from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import ArchiveSettings, LoadSettings
 
 log = structlog.get_logger()

@@ -12,7 +12,8 @@ from pumphouse.loader.unit import UnitHead
 from pumphouse.model.table import ColumnInfo, TableInfo
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.table_sql import checks
-from pumphouse.schema.timeline import TableVersion, Timeline
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TableVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,8 @@ from pumphouse.loader.plan import Mode, Plan, bucket_counts
 from pumphouse.loader.tables import key_columns
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
-from pumphouse.schema.timeline import DdlEvent, Timeline
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import LoadSettings
 
 

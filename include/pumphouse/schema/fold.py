@@ -1,6 +1,6 @@
 """How each DDL job changes the timeline. Right where the Go Drainer is not: multi-table renames, EXCHANGE, recovery.
 
-One `_Folder` is a fold in progress; it is mutable, private to one call, and ends as a `Timeline`.
+One `_Folder` is a fold in progress; it is mutable, private to one call, and ends as `Versions`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pumphouse.model.table import DbInfo, Job, TableInfo
 from pumphouse.model.tso import show
 from pumphouse.schema.actions import MAX_USER_TABLE_ID, SILENT, Action, action_of, is_system
 from pumphouse.schema.rename import parse_rename
-from pumphouse.schema.timeline import Change, DbVersion, DdlEvent, TableVersion, TimedJob, Timeline, with_kept
+from pumphouse.schema.versions import Change, DbVersion, DdlEvent, TableVersion, TimedJob, Versions, with_kept
 
 
-def fold_jobs(timeline: Timeline, jobs: Iterable[TimedJob]) -> Timeline:
+def fold_jobs(timeline: Versions, jobs: Iterable[TimedJob]) -> Versions:
     """`Timeline.fold`."""
     known = {timed.job.id: timed for timed in timeline.jobs}
     fresh = []
@@ -35,7 +35,7 @@ def fold_jobs(timeline: Timeline, jobs: Iterable[TimedJob]) -> Timeline:
         new = fresh
     else:
         # A known job moved, or one came that belongs before others: everything after it may read differently.
-        folder = _Folder(Timeline.empty())
+        folder = _Folder(Versions())
         new = list(known.values())
     for timed in sorted({t.job.id: known[t.job.id] for t in new}.values(), key=_version):
         folder.add(timed)
@@ -47,7 +47,7 @@ def _version(timed: TimedJob) -> int:
 
 
 class _Folder:
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Versions) -> None:
         self._jobs = list(timeline.jobs)
         self._events = list(timeline.events)
         self._versions = {key: list(value) for key, value in timeline.versions.items()}
@@ -123,9 +123,9 @@ class _Folder:
                     found.add(change.after.table.id)
         return frozenset(found)
 
-    def finish(self) -> Timeline:
+    def finish(self) -> Versions:
         """The result."""
-        return Timeline(
+        return Versions(
             jobs=tuple(self._jobs),
             events=with_kept(self._events),
             versions={key: tuple(value) for key, value in self._versions.items()},

@@ -27,7 +27,7 @@ from pumphouse.schema.table_sql import (
     partition_definition,
     sequence_options,
 )
-from pumphouse.schema.timeline import Change, DdlEvent, TableVersion
+from pumphouse.schema.versions import Change, DdlEvent, TableVersion
 
 # Where tables wait that a later RECOVER or FLASHBACK brings back: our own schema on the target.
 KEEP_SCHEMA = "pumphouse"

@@ -57,7 +57,8 @@ class _Timelines:
         self.steps = steps
 
     def upto(self, commit_ts: int) -> Any:
-        from pumphouse.schema.timeline import TimedJob, Timeline
+        from pumphouse.schema.timeline import Timeline
+        from pumphouse.schema.versions import TimedJob
 
         jobs = [
             TimedJob(Tso(step["commit_ts"]), Job.from_json(step["job_json"]))

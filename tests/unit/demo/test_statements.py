@@ -14,7 +14,8 @@ from pumphouse.demo.world import BEFORE_GENESIS
 from pumphouse.model.table import Job, JobState
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Action
-from pumphouse.schema.timeline import TimedJob, Timeline
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TimedJob
 
 
 def _carry_out(catalog: Catalog, change: Change, number: int) -> Job:

@@ -15,7 +15,8 @@ from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, compose
 from pumphouse.restore.plan import RestorePlan, parse_moment
 from pumphouse.restore.plan import plan_restore as plan_of_view
-from pumphouse.schema.timeline import TimedJob, Timeline
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TimedJob
 from pumphouse.settings import LoadSettings
 from tests.support.madearchive import column, table_info
 

@@ -8,7 +8,8 @@ from pumphouse.errors import SchemaError, UnknownDdl, UnknownTable
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Action
-from pumphouse.schema.timeline import TableVersion, TimedJob, Timeline, genesis_jobs
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TableVersion, TimedJob, genesis_jobs
 from tests.support.schemajobs import Source, add, find, int_col, name, remove
 
 ID = int_col("id", flag=4099)

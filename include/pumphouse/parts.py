@@ -1,0 +1,65 @@
+"""The composition root of the batch side: every part that settings name, opened in one way, TLS included.
+
+Commands, DAG tasks and Spark jobs take their cluster, archive, DDL history and engine from here.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from types import TracebackType
+from typing import Self
+
+from pumphouse.archive.archive import Archive
+from pumphouse.loader.engine import Engine, LocalEngine
+from pumphouse.registry.base import Cluster
+from pumphouse.registry.open import open_cluster
+from pumphouse.schema.history import JobSource, open_history
+from pumphouse.settings import Settings
+
+
+class Parts:
+    """``with Parts(settings) as parts: parts.archive …``: each part is opened on first use, all are closed together."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster; one that is not there is never made."""
+        return open_cluster(self.settings.cluster, self.settings.tls, create=False)
+
+    @cached_property
+    def archive(self) -> Archive:
+        """The archive of that cluster."""
+        return Archive.open(self.settings.archive, self.cluster.cluster_id())
+
+    @cached_property
+    def history(self) -> JobSource | None:
+        """The cluster's DDL job history; None where the settings name none."""
+        return open_history(self.settings.history, self.settings.tls)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Where the stages of a load run: this process, or Spark. A session is made when there is something to do."""
+        load = self.settings.load
+        if load.engine == "local":
+            return LocalEngine(load.connections)
+        from spark_tasks.engine import SparkEngine
+
+        return SparkEngine(self.settings.spark, connections=load.connections)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        opened = vars(self)
+        if "engine" in opened:
+            self.engine.stop()
+        if "cluster" in opened:
+            self.cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,120 @@
+"""Load a target from the archive: what `pumphouse load`, the load DAG and the Spark job do."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+from pumphouse.archive.view import ArchiveView, read_view
+from pumphouse.errors import ConfigError, UsageError
+from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning
+from pumphouse.loader.report import LoadReport, Progress, silent
+from pumphouse.loader.run import Loader, own_target
+from pumphouse.loader.run import abandon as give_up
+from pumphouse.loader.state import Checkpoint, open_plan
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso, show
+from pumphouse.parts import Parts
+from pumphouse.settings import Settings, TargetSettings
+
+
+def run(
+    settings: Settings,
+    *,
+    target: TargetSettings | None = None,
+    task: str | None = None,
+    to: Tso | None = None,
+    run_id: str = "",
+    take_over: bool = False,
+    repeat: Tso | None = None,
+    equal_at: Tso | None = None,
+    abandon: str = "",
+    progress: Progress = silent,
+) -> LoadReport:
+    """Bring a target to ``to`` (the archive's end), in one plan or several.
+
+    Args:
+        settings: all settings; ``load.engine`` says where the stages run.
+        target: the downstream; ``settings.target`` unless given.
+        task: name of the load; ``settings.load.task`` unless given.
+        to: last commit ts, inclusive; also in the middle of a window.
+        run_id: the same id may take over from itself (a retry whose first attempt still lives).
+        take_over: end another run that holds the target.
+        repeat: apply (repeat, checkpoint] once more, by force.
+        equal_at: first load only: the target equals the source at this moment.
+        abandon: give the open plan up for this reason; the target is inconsistent then.
+        progress: told of each step.
+
+    Raises:
+        TargetBusy, TargetAhead, TargetIncomplete, RowRejected, DdlUncertain, LoadError, UsageError, …
+    """
+    target, task = target or settings.target, task or settings.load.task
+    check_mode(settings)
+    with Parts(settings) as parts:
+        archive = parts.archive
+        archive.genesis()
+        with TargetConnection.open(target, owner=True) as connection:
+            owner, found = own_target(
+                connection,
+                task=task,
+                cluster_id=archive.cluster_id,
+                run=run_id or new_run_id(),
+                take_over=take_over,
+            )
+            if abandon:
+                give_up(connection, owner, task, abandon)
+                at = Tso(0) if found is None else found.ts
+                return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
+            view = read_view(archive, since=_since(connection, found, repeat))
+            _require_covered(view, to)
+            if equal_at is not None:
+                found = begin_equal(connection, owner, task, view, equal_at)
+            loader = Loader(
+                view=view,
+                archive_settings=settings.archive,
+                connection=connection,
+                owner=owner,
+                settings=settings.load,
+                task=task,
+                engine=parts.engine,
+                progress=progress,
+            )
+            if found is None or is_beginning(found):
+                found = begin_from_base(loader, found)
+            return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)
+
+
+def _since(connection: TargetConnection, found: Checkpoint | None, repeat: Tso | None) -> Tso | None:
+    """Where the ranges of this run may begin; None = at genesis."""
+    if found is None or is_beginning(found):
+        return None
+    opened = open_plan(connection, found.task)
+    return min(found.ts, found.ts if repeat is None else repeat, found.ts if opened is None else opened.from_ts)
+
+
+def _require_covered(view: ArchiveView, to: Tso | None) -> None:
+    """UsageError when the archive does not hold the moment that a load was asked for; it is never moved to fit."""
+    start, end = view.genesis.ts, view.end
+    if to is not None and to > end:
+        raise UsageError(
+            f"the archive ends at {show(end)}, asked for {show(to)}",
+            hint="without an end (`--to`) it loads all of the archive; `pumphouse snapshot` extends that",
+        )
+    if to is not None and to < start:
+        raise UsageError(f"the archive begins at {show(start)}, asked for {show(to)}")
+
+
+def check_mode(settings: Settings) -> None:
+    """ConfigError for what this release does not do."""
+    if settings.load.mode != "merge":
+        raise ConfigError(f"load.mode = {settings.load.mode!r} comes with a later release", hint="leave it at 'merge'")
+    if not settings.load.safe_mode:
+        raise ConfigError(
+            "load.safe_mode = false has no meaning for load.mode = 'merge': its delete phase is what makes it safe",
+            hint="leave it on",
+        )
+
+
+def new_run_id() -> str:
+    """A run id that nobody else has."""
+    return f"{socket.gethostname()}-{secrets.token_hex(4)}"

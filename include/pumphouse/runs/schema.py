@@ -1,0 +1,49 @@
+"""Rebuild the schema timeline from the DDL jobs of new windows (S1, S3): a Spark task, where there is any to fold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pumphouse.archive.schema_store import pending_jobs, rebuild
+from pumphouse.model.tso import Tso
+from pumphouse.parts import Parts
+from pumphouse.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaReport:
+    """What a rebuild did: ``jobs`` new ones were folded up to ``upto``, ``key`` was written ('' = nothing new)."""
+
+    upto: Tso
+    jobs: int
+    key: str
+    tables: int
+    schema_version: int
+    spark: bool
+
+
+def run(settings: Settings, upto: Tso | None = None) -> SchemaReport:
+    """Fold the jobs of new windows and store the timeline.
+
+    Args:
+        settings: ``load.engine`` says whether Spark does it. Without new jobs there is no session either way.
+        upto: commit ts, inclusive; None = the archive's end.
+    """
+    with Parts(settings) as parts:
+        archive = parts.archive
+        end = archive.end() if upto is None else upto
+        spark = settings.load.engine == "spark" and bool(pending_jobs(archive, end))
+        key, jobs = "", 0
+        if spark:
+            from spark_tasks.rebuild import rebuild_on_spark
+
+            key, jobs = rebuild_on_spark(settings.spark, settings.archive, archive.cluster_id, end)
+        done = rebuild(archive, end)
+        return SchemaReport(
+            upto=done.upto,
+            jobs=jobs or done.jobs,
+            key=key or done.key,
+            tables=len(done.timeline.tables_at(end)),
+            schema_version=done.timeline.schema_version,
+            spark=spark,
+        )
