@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pumphouse.archive.schema_store import rebuild
 from pumphouse.errors import RowRejected
 from pumphouse.loader.target import TargetConnection
 from pumphouse.runs import load, schema
@@ -59,9 +60,9 @@ def test_spark_rebuilds_the_schema_and_loads_what_the_source_has(
     monkeypatch.setattr("spark_tasks.engine._SMALL_EPOCH_BYTES", small_epoch_bytes)
     fill(source)
     rebuilt = schema.run(settings)
-    assert rebuilt["spark"] is True
-    assert rebuilt["jobs"] == 2
-    assert schema.run(settings)["spark"] is False
+    assert rebuilt.spark is True
+    assert rebuilt.jobs == 2
+    assert schema.run(settings).spark is False
     report = load.run(settings)
     assert target_rows(target) == source.snapshot()
     assert report.ddls == 2
@@ -95,11 +96,12 @@ def test_nothing_to_do_starts_no_session(
 ) -> None:
     del target
     source.genesis()
+    rebuild(source.archive)
     monkeypatch.setattr(SparkEngine, "session", property(lambda _: pytest.fail("a session was made")))
     load.run(settings)
     source.cut()
     load.run(settings)
-    assert schema.run(settings)["spark"] is False
+    assert schema.run(settings).spark is False
 
 
 @pytest.mark.row("L6", "S1")
