@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.transaction import TransactionBinlog, TransactionRunner
 from pumphouse.codec.payload import make_commit, make_prewrite
 from pumphouse.model.tso import Tso

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.cli import cli
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.open import open_cluster

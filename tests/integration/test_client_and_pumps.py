@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from pumphouse.cli import cli
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
 from pumphouse.client.transaction import TransactionBinlog, TransactionRunner
 from pumphouse.errors import PumpUnavailable

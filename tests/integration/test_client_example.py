@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from pumphouse.cli import cli
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, ROLLED_BACK, ResolverServer
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.node import NodeKind

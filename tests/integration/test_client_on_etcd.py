@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.codec.payload import make_prewrite
 from pumphouse.errors import PumpUnavailable
 from pumphouse.model.node import NodeState

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.errors import BadBinlog
 from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pump_pb2_grpc import PumpStub

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, ResolverServer, committed
 from pumphouse.codec.payload import make_commit, make_prewrite
 from pumphouse.model.tso import Tso

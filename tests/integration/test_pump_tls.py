@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from pumphouse.client.admin import ask_state, trigger_gc
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.resolver import PENDING, Outcome, ResolverServer, committed
 from pumphouse.errors import PumpError, PumpUnavailable
 from pumphouse.model.node import NodeState

@@ -8,7 +8,7 @@ from concurrent import futures
 import grpc
 import pyarrow as pa
 
-from pumphouse.archive.pull import SCHEMA
+from pumphouse.archive.puller import SCHEMA
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_fake, make_prewrite, merge
 from pumphouse.errors import BinlogError, ClusterMismatch, PositionCollected
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced

@@ -14,11 +14,11 @@ from pumphouse.archive.ddl import write_jobs
 from pumphouse.archive.duplicates import find_duplicates
 from pumphouse.archive.history import ddl_binlogs, with_jobs
 from pumphouse.archive.manifest import AcceptedCommit, DdlEntry, LastBinlog, Manifest, PumpEntry, SegmentEntry
-from pumphouse.archive.pull import open_puller
-from pumphouse.archive.report import NodeReport, Plan
+from pumphouse.archive.puller import open_puller
 from pumphouse.archive.segment import SegmentWriter, read_segment
 from pumphouse.archive.settle import settle_pending
 from pumphouse.archive.skipping import binlog_skipped
+from pumphouse.archive.window import PullReport, WindowPlan
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ManifestConflict, UsageError, WindowHeld
 from pumphouse.model.node import NodeKind
@@ -50,7 +50,7 @@ def commit_window(
         UnsafeStore: the store takes a conditional put of an object that exists.
     """
     settings = settings or Settings()
-    planned = Plan.from_dict(plan)
+    planned = WindowPlan.from_dict(plan)
     found = _complete(planned, reports)
     end = min([report.reached for report in found], default=planned.end)
     for report in found:
@@ -135,9 +135,9 @@ def commit_window(
     return done
 
 
-def _complete(plan: Plan, reports: Sequence[dict[str, Any]]) -> list[NodeReport]:
+def _complete(plan: WindowPlan, reports: Sequence[dict[str, Any]]) -> list[PullReport]:
     """Exactly one report for each Pump of the plan."""
-    found = {report.node_id: report for report in map(NodeReport.from_dict, reports)}
+    found = {report.node_id: report for report in map(PullReport.from_dict, reports)}
     missing = sorted(plan.pumps.keys() - found.keys())
     if missing or len(found) != len(reports) or found.keys() - plan.pumps.keys():
         raise UsageError(f"reports of {sorted(found)} do not fit a plan for {sorted(plan.pumps)}", hint="pull them all")
@@ -149,7 +149,7 @@ def _complete(plan: Plan, reports: Sequence[dict[str, Any]]) -> list[NodeReport]
 
 
 def _trimmed(
-    archive: Archive, plan: Plan, reports: Sequence[NodeReport], end: Tso, attempt: str, settings: Settings
+    archive: Archive, plan: WindowPlan, reports: Sequence[PullReport], end: Tso, attempt: str, settings: Settings
 ) -> list[SegmentEntry]:
     """Segments of the window; those that reach above its end are written again without what lies there."""
     kept: list[SegmentEntry] = []
@@ -172,7 +172,7 @@ def _trimmed(
     return sorted(kept, key=lambda each: (each.node_id, each.min_commit_ts, each.key))
 
 
-def _pump_entry(report: NodeReport, before: PumpEntry | None, end: Tso) -> PumpEntry:
+def _pump_entry(report: PullReport, before: PumpEntry | None, end: Tso) -> PumpEntry:
     """What the manifest says of a Pump. Drained: nothing real lies in (the window's end, F3].
 
     One that was given up stays lost, not drained, until it is pulled again: nobody has seen that nothing comes from it.
@@ -201,7 +201,7 @@ def _pump_entry(report: NodeReport, before: PumpEntry | None, end: Tso) -> PumpE
     )
 
 
-def _last_binlog(report: NodeReport, end: Tso) -> LastBinlog | None:
+def _last_binlog(report: PullReport, end: Tso) -> LastBinlog | None:
     """The newest binlog of a Go Pump that lies in the archive: one above the window's end proves nothing below it."""
     below = [each for each in report.seen if each.commit_ts <= end]
     return below[-1] if below else report.last

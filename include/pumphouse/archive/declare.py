@@ -13,7 +13,7 @@ from pumphouse.archive.coverage import incarnation_of, replaced_by
 from pumphouse.archive.document import LISTS_ALL, dump, parse
 from pumphouse.archive.manifest import AcceptedCommit, Declaration, PumpEntry
 from pumphouse.archive.publish import put_once
-from pumphouse.archive.pull import open_puller
+from pumphouse.archive.puller import open_puller
 from pumphouse.errors import BadManifest, BinlogError, UsageError
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso, show

@@ -19,7 +19,7 @@ from pumphouse.archive.genesis import BaseTable, Genesis
 from pumphouse.archive.history import needs_job
 from pumphouse.archive.manifest import PumpEntry
 from pumphouse.archive.publish import put_once
-from pumphouse.archive.pull import open_puller
+from pumphouse.archive.puller import open_puller
 from pumphouse.archive.segment import SegmentWriter
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge

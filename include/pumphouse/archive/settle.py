@@ -9,12 +9,12 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import accepted_commits
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.manifest import AcceptedCommit, SegmentEntry
-from pumphouse.archive.report import NodeReport, Pending
+from pumphouse.archive.window import PendingCommit, PullReport
 from pumphouse.model.tso import Tso, show
 
 
 def settle_pending(
-    archive: Archive, reports: Sequence[NodeReport], segments: Sequence[SegmentEntry], start: Tso, end: Tso
+    archive: Archive, reports: Sequence[PullReport], segments: Sequence[SegmentEntry], start: Tso, end: Tso
 ) -> tuple[tuple[AcceptedCommit, ...], list[dict[str, Any]]]:
     """What is taken, and who holds the window.
 
@@ -58,7 +58,9 @@ def settle_pending(
     return tuple(taken), holders
 
 
-def _elsewhere(archive: Archive, node_id: str, commit: Pending, segments: Sequence[SegmentEntry] | None) -> str | None:
+def _elsewhere(
+    archive: Archive, node_id: str, commit: PendingCommit, segments: Sequence[SegmentEntry] | None
+) -> str | None:
     """A Pump that has the same transaction in the archive."""
     if segments is None:
         if commit.commit_ts <= archive.genesis().ts:

@@ -24,8 +24,8 @@ from pumphouse.archive.coverage import (
 )
 from pumphouse.archive.declare import declarations
 from pumphouse.archive.manifest import PumpEntry
-from pumphouse.archive.node import pull_node
-from pumphouse.archive.report import Plan, ProgressSink, Target, silent
+from pumphouse.archive.pull_pump import pull_node
+from pumphouse.archive.window import PlannedPump, ProgressSink, WindowPlan, silent
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, UsageError, WindowHeld
 from pumphouse.model.node import NodeKind, NodeStatus
@@ -44,7 +44,7 @@ _AHEAD_POLL_S = 0.2
 def plan_window(
     archive: Archive, cluster: Cluster, until: Tso, settings: Settings | None = None, *, clock: Clock = SYSTEM_CLOCK
 ) -> dict[str, Any] | None:
-    """The next window towards ``until`` as JSON (`Plan`); None when the archive is there already.
+    """The next window towards ``until`` as JSON (`WindowPlan`); None when the archive is there already.
 
     The fence is taken first, the Pumps are listed after: a Pump that registers later takes its first prewrite later, so
     all its commits lie above the fence.
@@ -78,15 +78,15 @@ def plan_window(
         )
     # A declared loss covers its own range and no more, also of a Pump that is pulled: it may go away while it is.
     lost = [each.declared.to_ts for each in verdicts if each.declared is not None]
-    targets = _targets(verdicts, nodes, before)
-    return Plan(
+    pumps = _planned_pumps(verdicts, nodes, before)
+    return WindowPlan(
         start=start,
         end=min([until, *lost]),
         until=until,
         fence=fence,
         previous=genesis.sha256 if last is None else last.sha256,
         run=layout.attempt_id(),
-        pumps=targets,
+        pumps=pumps,
         declared=tuple(declared),
     ).to_dict()
 
@@ -140,16 +140,18 @@ def _pull_all(
     return reports
 
 
-def _targets(verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[PumpEntry, ...]) -> dict[str, Target]:
+def _planned_pumps(
+    verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[PumpEntry, ...]
+) -> dict[str, PlannedPump]:
     now = {each.node_id: each for each in nodes}
     known = {each.node_id: each for each in before}
-    targets = {}
+    pumps = {}
     for verdict in verdicts:
         status, entry = now.get(verdict.node_id), known.get(verdict.node_id)
         # A Pump that is pulled is the one of the registry; one that is not is the one that was drained or lost.
         live = verdict.action is Action.PULL or entry is None or given_up(status, entry, verdict)
         same = entry is not None and (verdict.declared is None or verdict.action is not Action.PULL)
-        targets[verdict.node_id] = Target(
+        pumps[verdict.node_id] = PlannedPump(
             node_id=verdict.node_id,
             action=verdict.action,
             incarnation=incarnation_of(status) if live and status is not None else entry.incarnation if entry else "",
@@ -167,7 +169,7 @@ def _targets(verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[Pum
             replaced=replaced_by(status) if live and status is not None else entry.replaced if entry else (),
             last=entry.last if entry is not None and (same or status is None or status.extra is None) else None,
         )
-    return targets
+    return pumps
 
 
 def _fence_above(cluster: Cluster, until: Tso, clock: Clock) -> Tso:

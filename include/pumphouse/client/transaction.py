@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.codec.payload import make_commit, make_prewrite, make_rollback
 from pumphouse.library_log import library_logger

@@ -169,15 +169,15 @@ def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: R
     lengths = frozen(np.ascontiguousarray(lengths, np.int64))
     data = frozen(np.ascontiguousarray(data, np.uint8))
     _check_ranges(data, starts, lengths)
-    shape = (len(starts), len(layout.targets))
+    shape = (len(starts), len(layout.columns))
     first = np.empty(shape, np.int32)
     second = np.empty(shape if kind == UPDATE else (0, 0), np.int32)
-    handle = layout.handle_targets if kind == INSERT else _NO_HANDLE
+    handle = layout.handle_columns if kind == INSERT else _NO_HANDLE
     failed = np.zeros(3, np.int64)
     needed = layout.keys if kind == INSERT else layout.whole
     locate.locate(data, starts, lengths, layout.ids, handle, needed, first, second, failed)
     if failed[0] == locate.NO_KEY:
-        name = layout.targets[failed[2]].column.name
+        name = layout.columns[failed[2]].info.name
         raise MissingColumn(
             f"row image {failed[1]}, of {len(starts)} {_KINDS[kind]} rows: the column {name} is missing",
             row=int(failed[1]),
@@ -187,7 +187,7 @@ def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: R
     batches = []
     for places in (first, second) if kind == UPDATE else (first,):
         images = Images(data, starts, lengths, places)
-        arrays = [build(images, index, target) for index, target in enumerate(layout.targets)]
+        arrays = [build(images, index, column) for index, column in enumerate(layout.columns)]
         batches.append(_batch(arrays, layout.schema, len(starts)))
     return (batches[0], batches[1]) if kind == UPDATE else batches[0]
 

@@ -14,7 +14,7 @@ from pumphouse.codec import jsontext, locate, scalars, texts
 from pumphouse.codec.datum import Kind, Value
 from pumphouse.codec.jit import Bytes, Int32s, Ints, frozen
 from pumphouse.codec.json import json_text
-from pumphouse.codec.layout import Target, arrow_type
+from pumphouse.codec.layout import OutputColumn, arrow_type
 from pumphouse.errors import CodecError
 
 _INTEGER_MODES = {
@@ -55,37 +55,37 @@ def check(failed: Ints, what: str) -> None:
         raise CodecError(f"row image {failed[1]}, {what}: {locate.REASONS[int(failed[0])]}", row=int(failed[1]))
 
 
-def build(images: Images, index: int, target: Target) -> pa.Array:
+def build(images: Images, index: int, column: OutputColumn) -> pa.Array:
     """Arrow array of column ``index``.
 
     Raises:
         CodecError: a datum does not fit the column. Facts: row.
     """
-    if target.kind in _INTEGER_MODES:
-        return _integers(images, index, target)
-    if target.kind in (Kind.FLOAT, Kind.DOUBLE):
-        return _floats(images, index, target)
-    if target.kind is Kind.BYTES:
-        return _strings(images, index, target)
-    if target.kind is Kind.JSON:
-        return _json(images, index, target)
-    return _texts(images, index, target)
+    if column.kind in _INTEGER_MODES:
+        return _integers(images, index, column)
+    if column.kind in (Kind.FLOAT, Kind.DOUBLE):
+        return _floats(images, index, column)
+    if column.kind is Kind.BYTES:
+        return _strings(images, index, column)
+    if column.kind is Kind.JSON:
+        return _json(images, index, column)
+    return _texts(images, index, column)
 
 
-def _what(target: Target) -> str:
-    return f"column {target.column.name}"
+def _what(column: OutputColumn) -> str:
+    return f"column {column.info.name}"
 
 
-def _fixed(target: Target, values: NDArray[Any], valid: Bytes) -> pa.Array:
-    return pa.Array.from_buffers(arrow_type(target.column), len(values), [bitmap(valid), pa.py_buffer(values)])
+def _fixed(column: OutputColumn, values: NDArray[Any], valid: Bytes) -> pa.Array:
+    return pa.Array.from_buffers(arrow_type(column.info), len(values), [bitmap(valid), pa.py_buffer(values)])
 
 
-def _variable(target: Target, offsets: Ints, out: Bytes, valid: Bytes) -> pa.Array:
+def _variable(column: OutputColumn, offsets: Ints, out: Bytes, valid: Bytes) -> pa.Array:
     used = int(offsets[-1])
     # Kernels write into room for the worst case; a batch should not hold on to that.
     kept = out[:used] if used * 2 >= len(out) else out[:used].copy()
     buffers = [bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(kept)]
-    return pa.Array.from_buffers(arrow_type(target.column), len(valid), buffers)
+    return pa.Array.from_buffers(arrow_type(column.info), len(valid), buffers)
 
 
 def _fill_bytes(fill: Value) -> Bytes:
@@ -93,14 +93,14 @@ def _fill_bytes(fill: Value) -> Bytes:
     return frozen(np.frombuffer(raw if isinstance(raw, bytes) else b"", np.uint8))
 
 
-def _integers(images: Images, index: int, target: Target) -> pa.Array:
+def _integers(images: Images, index: int, column: OutputColumn) -> pa.Array:
     out = np.empty(len(images), np.uint64)
     valid = np.empty(len(images), np.uint8)
     failed = np.zeros(2, np.int64)
-    mode = _INTEGER_MODES[target.kind]
-    if target.handle and mode == scalars.UNSIGNED:
+    mode = _INTEGER_MODES[column.kind]
+    if column.handle and mode == scalars.UNSIGNED:
         mode = scalars.UNSIGNED_HANDLE
-    fill = target.fill if isinstance(target.fill, int) else 0
+    fill = column.fill if isinstance(column.fill, int) else 0
     scalars.integers(
         images.data,
         images.starts,
@@ -108,18 +108,18 @@ def _integers(images: Images, index: int, target: Target) -> pa.Array:
         images.places,
         index,
         mode,
-        target.elements,
+        column.elements,
         np.uint64(fill & ((1 << 64) - 1)),
-        target.fill is not None,
+        column.fill is not None,
         out,
         valid,
         failed,
     )
-    check(failed, _what(target))
-    return _fixed(target, out, valid)
+    check(failed, _what(column))
+    return _fixed(column, out, valid)
 
 
-def _floats(images: Images, index: int, target: Target) -> pa.Array:
+def _floats(images: Images, index: int, column: OutputColumn) -> pa.Array:
     out = np.empty(len(images), np.float64)
     valid = np.empty(len(images), np.uint8)
     failed = np.zeros(2, np.int64)
@@ -128,29 +128,29 @@ def _floats(images: Images, index: int, target: Target) -> pa.Array:
         images.starts,
         images.places,
         index,
-        target.fill if isinstance(target.fill, float) else 0.0,
-        target.fill is not None,
+        column.fill if isinstance(column.fill, float) else 0.0,
+        column.fill is not None,
         out.view(np.uint64),
         out,
         valid,
         failed,
     )
-    check(failed, _what(target))
-    if target.kind is Kind.FLOAT or arrow_type(target.column) == pa.float32():
+    check(failed, _what(column))
+    if column.kind is Kind.FLOAT or arrow_type(column.info) == pa.float32():
         with np.errstate(over="ignore"):
             single = out.astype(np.float32)
         too_large = np.isinf(single) & np.isfinite(out)
         if too_large.any():
             failed[:] = locate.BAD_VALUE, int(too_large.argmax())
-            check(failed, _what(target))
-        return _fixed(target, single if arrow_type(target.column) == pa.float32() else single.astype(np.float64), valid)
-    return _fixed(target, out, valid)
+            check(failed, _what(column))
+        return _fixed(column, single if arrow_type(column.info) == pa.float32() else single.astype(np.float64), valid)
+    return _fixed(column, out, valid)
 
 
-def _texts(images: Images, index: int, target: Target) -> pa.Array:
+def _texts(images: Images, index: int, column: OutputColumn) -> pa.Array:
     count = len(images)
-    mode = _TEXT_MODES[target.kind]
-    fill = _fill_bytes(target.fill)
+    mode = _TEXT_MODES[column.kind]
+    fill = _fill_bytes(column.fill)
     out = np.empty(count * max(texts.WIDTHS[mode], len(fill)), np.uint8)
     offsets = np.empty(count + 1, np.int64)
     valid = np.empty(count, np.uint8)
@@ -162,35 +162,35 @@ def _texts(images: Images, index: int, target: Target) -> pa.Array:
         images.places,
         index,
         mode,
-        target.fsp,
+        column.fsp,
         fill,
-        target.fill is not None,
+        column.fill is not None,
         offsets,
         out,
         valid,
         failed,
     )
-    check(failed, _what(target))
-    return _variable(target, offsets, out, valid)
+    check(failed, _what(column))
+    return _variable(column, offsets, out, valid)
 
 
-def _strings(images: Images, index: int, target: Target) -> pa.Array:
+def _strings(images: Images, index: int, column: OutputColumn) -> pa.Array:
     count = len(images)
-    fill = _fill_bytes(target.fill)
+    fill = _fill_bytes(column.fill)
     offsets = np.empty(count + 1, np.int64)
     valid = np.empty(count, np.uint8)
     failed = np.zeros(2, np.int64)
     where = (images.data, images.starts, images.lengths, images.places, index)
-    texts.string_offsets(*where, len(fill), target.fill is not None, offsets, valid, failed)
-    check(failed, _what(target))
+    texts.string_offsets(*where, len(fill), column.fill is not None, offsets, valid, failed)
+    check(failed, _what(column))
     out = np.empty(int(offsets[-1]), np.uint8)
     texts.copy_strings(*where, fill, offsets, out)
-    return _variable(target, offsets, out, valid)
+    return _variable(column, offsets, out, valid)
 
 
-def _json(images: Images, index: int, target: Target) -> pa.Array:
+def _json(images: Images, index: int, column: OutputColumn) -> pa.Array:
     count = len(images)
-    fill = _fill_bytes(target.fill)
+    fill = _fill_bytes(column.fill)
     out = np.empty(2 * int(images.lengths.sum()) + (jsontext.MARGIN + len(fill)) * (count + 1), np.uint8)
     offsets = np.empty(count + 1, np.int64)
     offsets[0] = 0
@@ -200,10 +200,10 @@ def _json(images: Images, index: int, target: Target) -> pa.Array:
     row = 0
     where = (images.data, images.starts, images.lengths, images.places, index)
     while True:
-        row, why = jsontext.json_texts(*where, fill, target.fill is not None, row, offsets, out, valid, stack, failed)
-        check(failed, _what(target))
+        row, why = jsontext.json_texts(*where, fill, column.fill is not None, row, offsets, out, valid, stack, failed)
+        check(failed, _what(column))
         if not why:
-            return _variable(target, offsets, out, valid)
+            return _variable(column, offsets, out, valid)
         used = int(offsets[row])
         text = b""
         if why == jsontext.HARD:

@@ -42,11 +42,11 @@ def arrow_field(column: ColumnInfo) -> pa.Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutputColumn:
     """One Arrow column.
 
     Attributes:
-        column: As wanted.
+        info: The column as wanted.
         kind: How the row holds its values (by the row's own schema version).
         fsp: Fractional digits of its times.
         elements: Elements of an ENUM or SET.
@@ -54,7 +54,7 @@ class Target:
         fill: Loader value where the row lacks it.
     """
 
-    column: ColumnInfo
+    info: ColumnInfo
     kind: Kind
     fsp: int
     elements: int
@@ -67,18 +67,18 @@ class RowLayout:
     """How images of one table version become batches of another (:meth:`of`).
 
     Attributes:
-        targets: The columns.
+        columns: The columns.
         schema: Their Arrow schema.
         ids: Their ids in the rows.
-        handle_targets: For each datum of an inserted row's handle its index in ``ids``, or -1.
+        handle_columns: For each datum of an inserted row's handle its index in ``ids``, or -1.
         keys: Indices of the columns that every image has.
         whole: Indices of the columns that updates and deletes have.
     """
 
-    targets: tuple[Target, ...]
+    columns: tuple[OutputColumn, ...]
     schema: pa.Schema
     ids: Ints
-    handle_targets: Ints
+    handle_columns: Ints
     keys: Ints
     whole: Ints
 
@@ -96,7 +96,7 @@ class RowLayout:
             ColumnMismatch: a column has the same id in both but values of another kind.
         """
         parts = key_parts(written)
-        targets, ids = [], []
+        columns, ids = [], []
         for column in wanted.public_columns:
             if column.generated:
                 continue
@@ -111,8 +111,8 @@ class RowLayout:
                     f"and {arrow_type(column)} at the commit",
                     table_id=wanted.id,
                 )
-            targets.append(
-                Target(
+            columns.append(
+                OutputColumn(
                     column,
                     kind_of(source.type),
                     fsp_of(source.type.decimal),
@@ -123,14 +123,14 @@ class RowLayout:
             )
             ids.append(column.id if own is not None else UNKNOWN_ID)
         known = {c.id for c in written.public_columns} & set(ids)
-        names = [t.column.name for t in targets]
+        names = [each.info.name for each in columns]
         keys = {ids.index(c.id) for c, _ in parts if c.id in known} | {names.index(name) for name in key or ()}
         whole = {ids.index(id_) for id_ in known} if key == () else set()
         # A prefix part of a clustered key is no value; the row list has the whole column.
         handle = [-1 if is_prefix(c, length) or c.id not in ids else ids.index(c.id) for c, length in parts]
         return cls(
-            tuple(targets),
-            pa.schema([arrow_field(t.column) for t in targets]),
+            tuple(columns),
+            pa.schema([arrow_field(each.info) for each in columns]),
             frozen(np.array(ids, np.int64)),
             frozen(np.array(handle or [-1], np.int64)),
             frozen(np.array(sorted(keys), np.int64)),

@@ -144,7 +144,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one pass over a row, kept
     starts: Ints,
     lengths: Ints,
     ids: Ints,
-    handle_targets: Ints,
+    handle_columns: Ints,
     keys: Ints,
     first: Int32s,
     second: Int32s,
@@ -157,7 +157,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one pass over a row, kept
         starts: Where the images start.
         lengths: Their bytes.
         ids: Wanted column ids.
-        handle_targets: Of an inserted row: for each datum of the handle its index in ``ids``, or -1; else empty.
+        handle_columns: Of an inserted row: for each datum of the handle its index in ``ids``, or -1; else empty.
         keys: Indices in ``ids`` of the columns that no row may lack.
         first: Out, (rows, columns): offset of the datum from the image's start, -1 where absent.
         second: Out, the same for the new image of an updated row; of shape (0, 0) for other rows.
@@ -174,14 +174,14 @@ def locate(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one pass over a row, kept
             first[row, column] = ABSENT
             if paired:
                 second[row, column] = ABSENT
-        for part in range(len(handle_targets)):
+        for part in range(len(handle_columns)):
             at = pos
             pos = skip_datum(data, pos, end)
             if pos < 0:
                 failed[0] = DAMAGED if pos == -1 else BAD_FLAG
                 return
-            if handle_targets[part] >= 0:
-                first[row, handle_targets[part]] = at - begin
+            if handle_columns[part] >= 0:
+                first[row, handle_columns[part]] = at - begin
         list_start = pos - begin
         if pos < end and data[pos] == 0x80:
             failed[0] = NEW_FORMAT

@@ -20,10 +20,9 @@ from pumphouse.archive.declare import declarations, declare_lost, known_pump
 from pumphouse.archive.init import describe, init_archive
 from pumphouse.archive.layout import GENESIS, window_key
 from pumphouse.archive.manifest import Manifest
-from pumphouse.archive.report import Progress as Pulled
-from pumphouse.archive.report import ProgressSink
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verify import verify
+from pumphouse.archive.window import ProgressSink, PullProgress
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.client.admin import is_running
@@ -81,7 +80,7 @@ def _pull_bars(shown: Progress | None) -> tuple[ProgressSink, Callable[[str], No
         return (lambda _: None), (lambda _: None)
     tasks: dict[str, Any] = {}
 
-    def pulled(each: Pulled) -> None:
+    def pulled(each: PullProgress) -> None:
         if each.node_id not in tasks:
             tasks[each.node_id] = shown.add_task(each.node_id, total=1.0, note="")
         note = each.waiting_for or f"{each.rows:,} binlogs, {each.payload_bytes / 1e6:,.1f} MB"
@@ -108,7 +107,7 @@ def naming_holders(sink: ProgressSink, clock: Clock = SYSTEM_CLOCK) -> ProgressS
     said: dict[str, float] = {}
     since: dict[str, float] = {}
 
-    def pulled(each: Pulled) -> None:
+    def pulled(each: PullProgress) -> None:
         sink(each)
         now = clock.monotonic()
         began = since.setdefault(each.node_id, now)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.transaction import TransactionBinlog
 from pumphouse.demo.catalog import Catalog
 from pumphouse.demo.columns import Raw

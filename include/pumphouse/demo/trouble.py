@@ -6,8 +6,8 @@ import random
 import threading
 from typing import Any
 
-from pumphouse.client.cluster import PumpClient
 from pumphouse.client.pump import PumpConnection
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.errors import BinlogError
 from pumphouse.registry.base import Cluster
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.demo.ddl import DdlEngine
 from pumphouse.demo.scenario import NamedStep
 from pumphouse.demo.writer import SLOW

@@ -95,7 +95,9 @@ class Rendered:
 
 
 @dataclass(slots=True)
-class _Target:
+class _Rendering:
+    """One DDL and what has been rendered of it so far."""
+
     dialect: Dialect
     keep_schema: str
     event: DdlEvent
@@ -151,7 +153,7 @@ def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA)
         UnknownDdl: it cannot be replicated (FLASHBACK CLUSTER), or nothing is known of its type.
         SchemaError: the job does not say enough.
     """
-    target = _Target(dialect, keep_schema, event)
+    out = _Rendering(dialect, keep_schema, event)
     if event.action is Action.FLASHBACK_CLUSTER:
         raise UnknownDdl(
             f"DDL job {event.job.id} at {show(event.commit_ts)} flashed the whole cluster back; no binlog says which "
@@ -179,8 +181,8 @@ def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA)
             job_id=event.job.id,
             type=int(event.action),
         )
-    rule(target)
-    return Rendered(tuple(target.statements), tuple(target.notes))
+    rule(out)
+    return Rendered(tuple(out.statements), tuple(out.notes))
 
 
 def kept_name(keep_schema: str, table_id: int) -> tuple[str, str]:
@@ -204,26 +206,26 @@ def _objects(event: DdlEvent) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[
     return tuple(dict.fromkeys(before + after)), tuple(dict.fromkeys(n for n in before if n not in after))
 
 
-def _there(version: TableVersion | None, target: _Target) -> bool:
+def _there(version: TableVersion | None, out: _Rendering) -> bool:
     """Whether the target has this table: temporary tables have no rows in binlogs, and MySQL has no sequences."""
     if version is None:
         return False
     if int(version.table.raw.get("temp_table_type") or 0):
-        target.notes.append(f"{qualified(*version.name)} is a temporary table: left out")
+        out.notes.append(f"{qualified(*version.name)} is a temporary table: left out")
         return False
-    if version.table.is_sequence and target.dialect is Dialect.MYSQL:
-        target.notes.append(f"{qualified(*version.name)} is a sequence, which MySQL has not: left out")
+    if version.table.is_sequence and out.dialect is Dialect.MYSQL:
+        out.notes.append(f"{qualified(*version.name)} is a sequence, which MySQL has not: left out")
         return False
     return True
 
 
-def _changes(target: _Target) -> Iterator[Change]:
-    return (c for c in target.event.changes if not is_system(c.known.db) and _there(c.known, target))
+def _changes(out: _Rendering) -> Iterator[Change]:
+    return (c for c in out.event.changes if not is_system(c.known.db) and _there(c.known, out))
 
 
-def _both(change: Change, target: _Target) -> tuple[TableVersion, TableVersion]:
+def _both(change: Change, out: _Rendering) -> tuple[TableVersion, TableVersion]:
     if change.before is None or change.after is None:
-        job = target.event.job
+        job = out.event.job
         raise SchemaError(
             f"DDL job {job.id} changes {job.schema_name}.{job.table_name}, whose earlier shape is not in the archive",
             job_id=job.id,
@@ -234,71 +236,71 @@ def _both(change: Change, target: _Target) -> tuple[TableVersion, TableVersion]:
 # -- rules, by type
 
 
-def _create(target: _Target) -> None:
-    for change in _changes(target):
+def _create(out: _Rendering) -> None:
+    for change in _changes(out):
         if change.after is None:
-            raise SchemaError(f"DDL job {target.event.job.id} creates nothing", job_id=target.event.job.id)
-        _create_one(target, change.after)
+            raise SchemaError(f"DDL job {out.event.job.id} creates nothing", job_id=out.event.job.id)
+        _create_one(out, change.after)
 
 
-def _create_one(target: _Target, version: TableVersion) -> None:
-    sql = create_object(version.db, version.table, target.dialect)
-    target.notes += left_out(version.table)
+def _create_one(out: _Rendering, version: TableVersion) -> None:
+    sql = create_object(version.db, version.table, out.dialect)
+    out.notes += left_out(version.table)
     # CREATE OR REPLACE VIEW may run twice; a table that exists already tells that its CREATE ran.
-    target.run(sql, version.name, repeatable=version.table.is_view)
+    out.run(sql, version.name, repeatable=version.table.is_view)
 
 
-def _drop(target: _Target) -> None:
-    for change in _changes(target):
+def _drop(out: _Rendering) -> None:
+    for change in _changes(out):
         if change.before is not None:
-            _drop_one(target, change.before)
+            _drop_one(out, change.before)
 
 
-def _drop_one(target: _Target, version: TableVersion) -> None:
+def _drop_one(out: _Rendering, version: TableVersion) -> None:
     name = qualified(*version.name)
-    if version.table.id in target.event.kept:
-        _keep(target, version)
+    if version.table.id in out.event.kept:
+        _keep(out, version)
     elif version.table.is_view:
-        target.run(f"DROP VIEW IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
+        out.run(f"DROP VIEW IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
     elif version.table.is_sequence:
-        target.run(f"DROP SEQUENCE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
+        out.run(f"DROP SEQUENCE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
     else:
-        target.run(f"DROP TABLE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
+        out.run(f"DROP TABLE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
 
 
-def _keep(target: _Target, version: TableVersion) -> None:
+def _keep(out: _Rendering, version: TableVersion) -> None:
     """The rows come back later and no binlog will bring them: the table waits aside."""
-    kept = kept_name(target.keep_schema, version.table.id)
-    _rename_one(target, version.name, kept)
+    kept = kept_name(out.keep_schema, version.table.id)
+    _rename_one(out, version.name, kept)
 
 
-def _recover_one(target: _Target, version: TableVersion) -> None:
-    kept = kept_name(target.keep_schema, version.table.id)
+def _recover_one(out: _Rendering, version: TableVersion) -> None:
+    kept = kept_name(out.keep_schema, version.table.id)
     sql = f"RENAME TABLE {qualified(*kept)} TO {qualified(*version.name)}"
-    target.run(sql, kept, version.name, gone=(kept,), needs=kept)
+    out.run(sql, kept, version.name, gone=(kept,), needs=kept)
 
 
-def _recover(target: _Target) -> None:
-    for change in _changes(target):
+def _recover(out: _Rendering) -> None:
+    for change in _changes(out):
         if change.after is not None:
-            _recover_one(target, change.after)
+            _recover_one(out, change.after)
 
 
-def _truncate(target: _Target) -> None:
-    for change in _changes(target):
+def _truncate(out: _Rendering) -> None:
+    for change in _changes(out):
         before, after = change.before, change.after
-        if before is not None and after is not None and before.table.id in target.event.kept:
-            _keep(target, before)
-            _create_one(target, after)
+        if before is not None and after is not None and before.table.id in out.event.kept:
+            _keep(out, before)
+            _create_one(out, after)
         elif after is not None:
-            target.run(f"TRUNCATE TABLE {qualified(*after.name)}", after.name, repeatable=True)
+            out.run(f"TRUNCATE TABLE {qualified(*after.name)}", after.name, repeatable=True)
 
 
-def _rename(target: _Target) -> None:
+def _rename(out: _Rendering) -> None:
     """Renames one by one, each table once from its first name to its last; a circle goes through a reserved name."""
     names: dict[int, tuple[tuple[str, str], tuple[str, str]]] = {}
-    for change in _changes(target):
-        before, after = _both(change, target)
+    for change in _changes(out):
+        before, after = _both(change, out)
         first = names.get(after.table.id, (before.name, before.name))[0]
         names[after.table.id] = (first, after.name)
     waiting = {table_id: pair for table_id, pair in names.items() if pair[0] != pair[1]}
@@ -311,137 +313,137 @@ def _rename(target: _Target) -> None:
         ]
         if free:
             for table_id in free:
-                _rename_one(target, *waiting.pop(table_id))
+                _rename_one(out, *waiting.pop(table_id))
         else:
             table_id = min(waiting)
             old, new = waiting[table_id]
             aside = (old[0], f"pumphouse_rename_{table_id}")
-            _rename_one(target, old, aside)
+            _rename_one(out, old, aside)
             waiting[table_id] = (aside, new)
 
 
-def _rename_one(target: _Target, old: tuple[str, str], new: tuple[str, str]) -> None:
-    target.run(f"RENAME TABLE {qualified(*old)} TO {qualified(*new)}", old, new, gone=(old,))
+def _rename_one(out: _Rendering, old: tuple[str, str], new: tuple[str, str]) -> None:
+    out.run(f"RENAME TABLE {qualified(*old)} TO {qualified(*new)}", old, new, gone=(old,))
 
 
 def _folded(name: tuple[str, str]) -> tuple[str, str]:
     return name[0].lower(), name[1].lower()
 
 
-def _alter(target: _Target) -> None:
-    for change in _changes(target):
-        before, after = _both(change, target)
+def _alter(out: _Rendering) -> None:
+    for change in _changes(out):
+        before, after = _both(change, out)
         if after.table.is_view:
-            _create_one(target, after)
+            _create_one(out, after)
             continue
-        clauses = alter_clauses(target.event.job, before.table, after.table, target.dialect)
-        zone = _time_zone(target.event) if clauses.zoned else ""
+        clauses = alter_clauses(out.event.job, before.table, after.table, out.dialect)
+        zone = _time_zone(out.event) if clauses.zoned else ""
         if zone:
             sql = f"ALTER TABLE {qualified(*before.name)} {', '.join(clauses.zoned)}"
-            target.run(sql, before.name, time_zone=zone)
+            out.run(sql, before.name, time_zone=zone)
         for part in (clauses.first, clauses.then):
             if part:
-                target.run(f"ALTER TABLE {qualified(*after.name)} {', '.join(part)}", after.name)
+                out.run(f"ALTER TABLE {qualified(*after.name)} {', '.join(part)}", after.name)
         before_out = left_out(before.table)
-        target.notes += [note for note in left_out(after.table) if note not in before_out]
-        _rebase(target, before.table, after)
+        out.notes += [note for note in left_out(after.table) if note not in before_out]
+        _rebase(out, before.table, after)
 
 
-def _rebase(target: _Target, before: TableInfo, after: TableVersion) -> None:
+def _rebase(out: _Rendering, before: TableInfo, after: TableVersion) -> None:
     """The base moves with every insert; only a DDL that sets it is news."""
     start = int(after.table.raw.get("auto_inc_id") or 0)
-    if target.event.action not in {Action.REBASE_AUTO_ID, Action.MULTI_SCHEMA_CHANGE} or start <= 1:
+    if out.event.action not in {Action.REBASE_AUTO_ID, Action.MULTI_SCHEMA_CHANGE} or start <= 1:
         return
     if start != int(before.raw.get("auto_inc_id") or 0) and auto_increment_column(after.table) is not None:
-        target.run(f"ALTER TABLE {qualified(*after.name)} AUTO_INCREMENT={start}", after.name, repeatable=True)
+        out.run(f"ALTER TABLE {qualified(*after.name)} AUTO_INCREMENT={start}", after.name, repeatable=True)
 
 
-def _alter_sequence(target: _Target) -> None:
-    for change in _changes(target):
-        _, after = _both(change, target)
+def _alter_sequence(out: _Rendering) -> None:
+    for change in _changes(out):
+        _, after = _both(change, out)
         sql = f"ALTER SEQUENCE {qualified(*after.name)} {sequence_options(after.table)}"
-        target.run(sql, after.name, repeatable=True)
+        out.run(sql, after.name, repeatable=True)
 
 
-def _add_partition(target: _Target) -> None:
-    for change in _changes(target):
-        before, after = _both(change, target)
+def _add_partition(out: _Rendering) -> None:
+    for change in _changes(out):
+        before, after = _both(change, out)
         _, fresh = partition_names(before.table, after.table)
         added = ",".join(partition_definition(d) for d in fresh)
-        target.run(f"ALTER TABLE {qualified(*after.name)} ADD PARTITION ({added})", after.name)
+        out.run(f"ALTER TABLE {qualified(*after.name)} ADD PARTITION ({added})", after.name)
 
 
-def _drop_partition(target: _Target) -> None:
-    for change in _changes(target):
-        before, after = _both(change, target)
+def _drop_partition(out: _Rendering) -> None:
+    for change in _changes(out):
+        before, after = _both(change, out)
         gone, _ = partition_names(before.table, after.table)
-        target.run(f"ALTER TABLE {qualified(*after.name)} DROP PARTITION {column_list(gone)}", after.name)
+        out.run(f"ALTER TABLE {qualified(*after.name)} DROP PARTITION {column_list(gone)}", after.name)
 
 
-def _truncate_partition(target: _Target) -> None:
-    for change in _changes(target):
-        before, after = _both(change, target)
+def _truncate_partition(out: _Rendering) -> None:
+    for change in _changes(out):
+        before, after = _both(change, out)
         gone, _ = partition_names(before.table, after.table)
         sql = f"ALTER TABLE {qualified(*after.name)} TRUNCATE PARTITION {column_list(gone)}"
-        target.run(sql, after.name, repeatable=True)
+        out.run(sql, after.name, repeatable=True)
 
 
-def _reorganize_partition(target: _Target) -> None:
-    for change in _changes(target):
-        before, after = _both(change, target)
+def _reorganize_partition(out: _Rendering) -> None:
+    for change in _changes(out):
+        before, after = _both(change, out)
         gone, fresh = partition_names(before.table, after.table)
         into = ",".join(partition_definition(d) for d in fresh)
         sql = f"ALTER TABLE {qualified(*after.name)} REORGANIZE PARTITION {column_list(gone)} INTO ({into})"
-        target.run(sql, after.name)
+        out.run(sql, after.name)
 
 
-def _exchange_partition(target: _Target) -> None:
-    partitioned, plain = target.event.changes
-    before, after = _both(partitioned, target)
-    table, _ = _both(plain, target)
+def _exchange_partition(out: _Rendering) -> None:
+    partitioned, plain = out.event.changes
+    before, after = _both(partitioned, out)
+    table, _ = _both(plain, out)
     gone, _ = partition_names(before.table, after.table)
     sql = (
         f"ALTER TABLE {qualified(*after.name)} EXCHANGE PARTITION {quote(gone[0])} WITH TABLE {qualified(*table.name)}"
     )
-    target.run(sql, after.name, table.name, engine_only=True)
+    out.run(sql, after.name, table.name, engine_only=True)
 
 
-def _create_schema(target: _Target) -> None:
-    info = target.event.db_after
+def _create_schema(out: _Rendering) -> None:
+    info = out.event.db_after
     if info is not None:
-        target.run(create_database(info, target.dialect), (info.name, ""), repeatable=True)
-    _recover(target)
+        out.run(create_database(info, out.dialect), (info.name, ""), repeatable=True)
+    _recover(out)
 
 
-def _alter_schema(target: _Target) -> None:
-    info = target.event.db_after
+def _alter_schema(out: _Rendering) -> None:
+    info = out.event.db_after
     if info is not None:
-        charset = charset_sql(target.dialect, info.charset, info.collate)
-        target.run(f"ALTER DATABASE {quote(info.name)} {charset}", (info.name, ""), repeatable=True)
+        charset = charset_sql(out.dialect, info.charset, info.collate)
+        out.run(f"ALTER DATABASE {quote(info.name)} {charset}", (info.name, ""), repeatable=True)
 
 
-def _drop_schema(target: _Target) -> None:
-    info = target.event.db_before
+def _drop_schema(out: _Rendering) -> None:
+    info = out.event.db_before
     if info is None:
         return
-    if info.name.lower() == target.keep_schema.lower():
+    if info.name.lower() == out.keep_schema.lower():
         raise SchemaError(
             f"the source drops its database {info.name}, which on the target holds Pumphouse's own tables",
             hint="set target.schema_name to a name that the source does not use",
         )
-    for change in target.event.changes:
-        if change.before is not None and change.before.table.id in target.event.kept:
-            _keep(target, change.before)
+    for change in out.event.changes:
+        if change.before is not None and change.before.table.id in out.event.kept:
+            _keep(out, change.before)
     name = (info.name, "")
-    target.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", name, repeatable=True, gone=(name,))
+    out.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", name, repeatable=True, gone=(name,))
 
 
-def _nothing(target: _Target) -> None:
+def _nothing(out: _Rendering) -> None:
     """The target has nothing like it."""
-    target.notes.append(f"{target.event.action.name} has no meaning on {target.dialect}")
+    out.notes.append(f"{out.event.action.name} has no meaning on {out.dialect}")
 
 
-_OTHERS: dict[Action, Callable[[_Target], None]] = {
+_OTHERS: dict[Action, Callable[[_Rendering], None]] = {
     Action.CREATE_SCHEMA: _create_schema,
     Action.RECOVER_SCHEMA: _create_schema,
     Action.MODIFY_SCHEMA_CHARSET: _alter_schema,

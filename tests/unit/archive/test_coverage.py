@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pumphouse.archive import node
+from pumphouse.archive import pull_pump
 from pumphouse.archive.coverage import Action, given_up, judge
 from pumphouse.archive.declare import accept, accepted_commits, declarations, declare_lost
 from pumphouse.archive.manifest import Declaration, PumpEntry
@@ -645,7 +645,7 @@ def test_a_go_pump_that_no_longer_has_the_last_binlog_pulled_holds_the_window(wo
 @pytest.mark.row("A2")
 @pytest.mark.parametrize("how", ["answers", "down", "hangs"])
 def test_a_go_pump_that_answers_without_its_last_binlog_is_not_called_silent(world, monkeypatch, how):
-    monkeypatch.setattr(node, "_FIRST_BINLOG_S", 0.3)
+    monkeypatch.setattr(pull_pump, "_FIRST_BINLOG_S", 0.3)
     pump = world.pump(go=True)
     world.init()
     pump.transaction()

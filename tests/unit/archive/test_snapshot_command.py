@@ -6,7 +6,7 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from pumphouse.archive.report import Progress
+from pumphouse.archive.window import PullProgress
 from pumphouse.cli import cli
 from pumphouse.commands.archive import naming_holders
 from pumphouse.model.tso import Tso
@@ -21,8 +21,8 @@ class Clock:
         return self.now
 
 
-def progress(node: str, *, silent_at: str = "", waiting_for: str = "") -> Progress:
-    return Progress(
+def progress(node: str, *, silent_at: str = "", waiting_for: str = "") -> PullProgress:
+    return PullProgress(
         node_id=node, start=Tso(0), end=Tso(9), reached=Tso(0), rows=0, payload_bytes=0, waiting_for=waiting_for,
         silent_at=silent_at,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from pumphouse.client import pump as pump_module
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.codec.payload import make_commit, make_prewrite
 from pumphouse.errors import BadBinlog, BinlogError, ClusterMismatch, PumpReadOnly, PumpUnavailable
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES

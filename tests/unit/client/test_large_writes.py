@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pumphouse.client.cluster import PumpClient
 from pumphouse.client.pump import WRITE_BYTES_PER_S, time_for
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.codec.payload import make_prewrite
 from pumphouse.errors import ConfigError, PumpUnavailable
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES

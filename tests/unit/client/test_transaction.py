@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.transaction import LatencyMeter, TransactionBinlog, TransactionRunner
 from pumphouse.errors import PumpReadOnly, PumpUnavailable
 from pumphouse.model.tso import Tso

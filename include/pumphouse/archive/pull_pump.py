@@ -20,9 +20,17 @@ from pumphouse.archive.content import content_digest, parse_binlog
 from pumphouse.archive.coverage import GONE, Action, incarnation_of, judge, registry_digest
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.manifest import Declaration, LastBinlog, SegmentEntry
-from pumphouse.archive.pull import LATE, ORPHAN, Frame, Puller, open_puller
-from pumphouse.archive.report import NodeReport, Pending, Plan, Progress, ProgressSink, Target, silent
+from pumphouse.archive.puller import LATE, ORPHAN, Frame, Puller, open_puller
 from pumphouse.archive.segment import SegmentWriter
+from pumphouse.archive.window import (
+    PendingCommit,
+    PlannedPump,
+    ProgressSink,
+    PullProgress,
+    PullReport,
+    WindowPlan,
+    silent,
+)
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import PositionCollected, PumpUnavailable, WindowHeld
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
@@ -45,16 +53,16 @@ def pull_node(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, Any]:
-    """Pull one Pump of a plan; a `NodeReport` as JSON.
+    """Pull one Pump of a plan; a `PullReport` as JSON.
 
     Waits up to ``archive.pull_timeout_s`` while the Pump is away or a prewrite holds it, then reports how far it came,
     or raises WindowHeld where that is nowhere. PositionCollected when the Pump has collected what is needed.
     """
-    planned = Plan.from_dict(plan)
-    target = planned.pumps[node_id]
-    if target.action is not Action.PULL:
-        return _unpulled(cluster, planned, target).to_dict()
-    return _NodePull(archive, cluster, planned, target, settings, progress, clock).run().to_dict()
+    planned = WindowPlan.from_dict(plan)
+    pump = planned.pumps[node_id]
+    if pump.action is not Action.PULL:
+        return _unpulled(cluster, planned, pump).to_dict()
+    return _PumpPull(archive, cluster, planned, pump, settings, progress, clock).run().to_dict()
 
 
 def _way_out(holder: dict[str, Any]) -> str:
@@ -64,34 +72,34 @@ def _way_out(holder: dict[str, Any]) -> str:
     return "start that Pump if it is down, else try again; docs/operations.md, 'When a window is held'"
 
 
-def _unpulled(cluster: Cluster, plan: Plan, target: Target) -> NodeReport:
+def _unpulled(cluster: Cluster, plan: WindowPlan, pump: PlannedPump) -> PullReport:
     """A Pump from which nothing can come: drained, or given up."""
-    status = cluster.node(NodeKind.PUMP, target.node_id)
+    status = cluster.node(NodeKind.PUMP, pump.node_id)
     seen_offline = status is not None and status.extra is None and status.state is NodeState.OFFLINE
-    return NodeReport(
-        node_id=target.node_id,
-        action=target.action,
+    return PullReport(
+        node_id=pump.node_id,
+        action=pump.action,
         reached=plan.end,
-        incarnation=target.incarnation,
-        start_count=target.start_count,
-        state=target.state,
-        registry=target.registry or (registry_digest(status) if status is not None and seen_offline else ""),
+        incarnation=pump.incarnation,
+        start_count=pump.start_count,
+        state=pump.state,
+        registry=pump.registry or (registry_digest(status) if status is not None and seen_offline else ""),
         batch=status is None or status.extra is not None,
-        last=target.last,
-        declared=target.declared if target.action is Action.LOST else None,
-        replaced=target.replaced,
+        last=pump.last,
+        declared=pump.declared if pump.action is Action.LOST else None,
+        replaced=pump.replaced,
     )
 
 
-class _NodePull:
+class _PumpPull:
     """The state of one pull."""
 
     def __init__(
         self,
         archive: Archive,
         cluster: Cluster,
-        plan: Plan,
-        target: Target,
+        plan: WindowPlan,
+        pump: PlannedPump,
         settings: Settings,
         progress: ProgressSink,
         clock: Clock,
@@ -99,7 +107,7 @@ class _NodePull:
         self._archive = archive
         self._cluster = cluster
         self._plan = plan
-        self._target = target
+        self._pump = pump
         self._settings = settings
         self._progress = progress
         self._clock = clock
@@ -113,13 +121,13 @@ class _NodePull:
         self._rows = 0
         self._bytes = 0
         self._tail_from = Tso(0)
-        self._pending: dict[tuple[int, int], Pending] = {}
+        self._pending: dict[tuple[int, int], PendingCommit] = {}
         self._samples: list[LastBinlog] = []
         self._seen: Frame | None = None
         self._waiting_for = ""
         self._hole_used = False
 
-    def run(self) -> NodeReport:
+    def run(self) -> PullReport:
         """Pull, and where the Pump is closing, find out whether it is drained."""
         try:
             try:
@@ -137,46 +145,46 @@ class _NodePull:
             )
             holder = {**self._holder(), "start_ts": int(commit.start_ts), "commit_ts": int(commit.commit_ts)}
             raise WindowHeld(
-                f"Pump {self._target.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
+                f"Pump {self._pump.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
                 hint="run the snapshot again: it brings it",
                 holders=[holder],
-                node_id=self._target.node_id,
+                node_id=self._pump.node_id,
             ) from None
         except _DrainedError:
             # It went offline, as it may once it is drained: nothing of it lies in this window.
-            gone = replace(self._target, action=Action.DRAINED, declared=None)
+            gone = replace(self._pump, action=Action.DRAINED, declared=None)
             return replace(_unpulled(self._cluster, self._plan, gone), state=self._state_now())
         except _TimeUpError:
             raise WindowHeld(
-                f"Pump {self._target.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
+                f"Pump {self._pump.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
                 hint=_way_out(self._holder()),
                 holders=[self._holder()],
-                node_id=self._target.node_id,
+                node_id=self._pump.node_id,
             ) from None
 
-    def _pull(self) -> NodeReport:
+    def _pull(self) -> PullReport:
         status = self._registered()
         batch = status.extra is not None and status.extra.batch
         attempt = layout.attempt_id()
-        plan, target = self._plan, self._target
+        plan, pump = self._plan, self._pump
         with SegmentWriter(
             self._archive.store,
-            lambda number: layout.segment_key(plan.start, plan.end, target.node_id, attempt, number),
-            target.node_id,
+            lambda number: layout.segment_key(plan.start, plan.end, pump.node_id, attempt, number),
+            pump.node_id,
             part_bytes=self._settings.archive.part_bytes,
         ) as writer:
             lost = not self._fetch(writer)
             segments = () if lost else tuple(writer.finish())
         if lost:
-            return _unpulled(self._cluster, plan, replace(target, action=Action.LOST))
+            return _unpulled(self._cluster, plan, replace(pump, action=Action.LOST))
         reached = Tso(min(self._position, plan.end))
         drained_to = self._drain(reached) if status.state is NodeState.CLOSING else Tso(0)
         below = self._pending_below(reached, segments)
         seen = self._seen
         if seen is None:
             raise _TimeUpError
-        return NodeReport(
-            node_id=target.node_id,
+        return PullReport(
+            node_id=pump.node_id,
             action=Action.PULL,
             reached=reached,
             incarnation=seen.incarnation,
@@ -188,11 +196,11 @@ class _NodePull:
             segments=segments,
             drained_to=drained_to,
             tail_from=self._tail_from,
-            last=None if self._hole_used else target.last,
+            last=None if self._hole_used else pump.last,
             seen=tuple(self._samples),
             pending=(*self._pending.values(), *below),
-            declared=target.declared if self._hole_used else None,
-            replaced=target.replaced,
+            declared=pump.declared if self._hole_used else None,
+            replaced=pump.replaced,
         )
 
     # -- the window ---------------------------------------------------------------------------------------------
@@ -217,7 +225,7 @@ class _NodePull:
 
     def _hole(self) -> Declaration | None:
         """The declared loss that covers the whole of this window, where there is one."""
-        declared = self._target.declared
+        declared = self._pump.declared
         return declared if declared is not None and self._plan.end <= declared.to_ts else None
 
     def _take(self, frame: Frame, writer: SegmentWriter | None = None, *, reached: Tso | None = None) -> None:
@@ -260,14 +268,14 @@ class _NodePull:
     def _note(self, batch: pa.RecordBatch, row: int, flag: int) -> None:
         start_ts, commit_ts = batch.column("start_ts")[row].as_py(), batch.column("commit_ts")[row].as_py()
         late = flag == LATE
-        self._pending[start_ts, commit_ts] = Pending(
+        self._pending[start_ts, commit_ts] = PendingCommit(
             kind="late" if late else "orphan",
             start_ts=Tso(start_ts),
             commit_ts=Tso(commit_ts),
             digest=content_digest(batch.column("payload")[row].as_py()) if late else "",
         )
 
-    def _pending_below(self, reached: Tso, segments: Sequence[SegmentEntry]) -> list[Pending]:
+    def _pending_below(self, reached: Tso, segments: Sequence[SegmentEntry]) -> list[PendingCommit]:
         """Late and orphan commits that are in no frame of this pull: they came when the stream had passed them.
 
         Read when the last frame is there. Those at or below genesis are no part of the archive.
@@ -286,7 +294,9 @@ class _NodePull:
                 found.extend(self._missed(status, reached, segments))
             return found
 
-    def _missed(self, status: StatusResponse, reached: Tso, segments: Sequence[SegmentEntry]) -> Iterator[Pending]:
+    def _missed(
+        self, status: StatusResponse, reached: Tso, segments: Sequence[SegmentEntry]
+    ) -> Iterator[PendingCommit]:
         """Those above the window's start; _MissedError where there is a payload to bring."""
         for kind, commits in (("late", status.late), ("orphan", status.orphans)):
             for each in commits:
@@ -298,7 +308,7 @@ class _NodePull:
                     if each.commit_ts <= self._position and not each.accepted and not self._tail_from:
                         self._tail_from = Tso(each.commit_ts)
                     continue
-                commit = Pending(kind=kind, start_ts=Tso(key[0]), commit_ts=Tso(key[1]), digest="")
+                commit = PendingCommit(kind=kind, start_ts=Tso(key[0]), commit_ts=Tso(key[1]), digest="")
                 if kind == "orphan":
                     if not each.accepted:
                         yield commit
@@ -342,7 +352,7 @@ class _NodePull:
 
     def _proved_before(self) -> bool:
         """Whether the last manifest says that this very start of the Pump is drained."""
-        return self._target.drained and self._seen is not None and self._seen.start_count == self._target.start_count
+        return self._pump.drained and self._seen is not None and self._seen.start_count == self._pump.start_count
 
     # -- the stream ---------------------------------------------------------------------------------------------
 
@@ -365,7 +375,7 @@ class _NodePull:
                 if self._hole() is None or error.gc_point is None:
                     error.hint = (
                         "the Pump's GC went past the archive; what is missing can only be given up: "
-                        f"pumphouse archive declare-lost {self._target.node_id} --reason …"
+                        f"pumphouse archive declare-lost {self._pump.node_id} --reason …"
                     )
                     raise
                 self._hole_used = True
@@ -378,7 +388,7 @@ class _NodePull:
 
     def _away(self, why: str, *, answers: bool = False) -> None:
         """Wait a little for a Pump that does not answer, or that answers without what is needed."""
-        status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
+        status = self._cluster.node(NodeKind.PUMP, self._pump.node_id)
         self._waiting_for = why if answers else f"it does not answer, the registry says {self._state_now()}: {why}"
         if (status is None or status.state is NodeState.OFFLINE) and not self._rows and self._is_drained(status):
             raise _DrainedError
@@ -387,27 +397,27 @@ class _NodePull:
         self._clock.sleep(self._settings.archive.poll_interval_s)
 
     def _state_now(self) -> str:
-        status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
+        status = self._cluster.node(NodeKind.PUMP, self._pump.node_id)
         return GONE if status is None else str(status.state)
 
     def _is_drained(self, status: NodeStatus | None) -> bool:
         """Whether the last manifest lets this Pump be offline."""
-        last, node_id = self._archive.last(), self._target.node_id
+        last, node_id = self._archive.last(), self._pump.node_id
         before = next(
             (e for e in (self._archive.genesis() if last is None else last).pumps if e.node_id == node_id), None
         )
         return judge(status, before, (), self._plan.start).action is Action.DRAINED
 
     def _check_identity(self, frame: Frame) -> None:
-        node_id, target = self._target.node_id, self._target
-        if frame.incarnation != target.incarnation:
+        node_id, pump = self._pump.node_id, self._pump
+        if frame.incarnation != pump.incarnation:
             raise WindowHeld(
                 f"Pump {node_id} came back as another incarnation ({frame.incarnation}) while it was pulled",
                 hint="run the snapshot again: it says what to do",
                 holders=[{"node_id": node_id, "why": "another incarnation", "start_ts": 0}],
                 node_id=node_id,
             )
-        if self._seen is None and target.needed:
+        if self._seen is None and pump.needed:
             self._need_hole("it came back as another incarnation")
         self._seen = frame
 
@@ -415,16 +425,16 @@ class _NodePull:
         """Use the declared loss; WindowHeld where it does not cover this window."""
         if self._hole() is None:
             raise WindowHeld(
-                f"Pump {self._target.node_id}: {why}, and no declared loss covers the window",
+                f"Pump {self._pump.node_id}: {why}, and no declared loss covers the window",
                 hint="run the snapshot again: it says what to do",
-                holders=[{"node_id": self._target.node_id, "why": why, "start_ts": 0}],
-                node_id=self._target.node_id,
+                holders=[{"node_id": self._pump.node_id, "why": why, "start_ts": 0}],
+                node_id=self._pump.node_id,
             )
         self._hole_used = True
 
     def _prove_go_pump(self) -> None:
         """A Go Pump has no incarnation: the last binlog pulled from it must come again."""
-        last = self._target.last
+        last = self._pump.last
         if last is None:
             return
         while True:
@@ -445,11 +455,11 @@ class _NodePull:
                     self._hole_used = True
                     return
                 raise WindowHeld(
-                    f"Go Pump {self._target.node_id} holds the window after {show(self._plan.start)}: "
+                    f"Go Pump {self._pump.node_id} holds the window after {show(self._plan.start)}: "
                     f"{self._waiting_for}",
                     hint=_way_out(self._holder()),
                     holders=[self._holder()],
-                    node_id=self._target.node_id,
+                    node_id=self._pump.node_id,
                 ) from None
         if LastBinlog(commit_ts=found[0], sha256=hashlib.sha256(found[1]).hexdigest()) == last:
             return
@@ -458,22 +468,22 @@ class _NodePull:
             return
         why = f"it no longer has the last binlog pulled from it ({show(last.commit_ts)})"
         raise WindowHeld(
-            f"Go Pump {self._target.node_id}: {why}; its data was lost or its GC went past the archive",
-            hint=f"pumphouse archive declare-lost {self._target.node_id} --reason …",
-            holders=[{"node_id": self._target.node_id, "why": why, "start_ts": 0}],
-            node_id=self._target.node_id,
+            f"Go Pump {self._pump.node_id}: {why}; its data was lost or its GC went past the archive",
+            hint=f"pumphouse archive declare-lost {self._pump.node_id} --reason …",
+            holders=[{"node_id": self._pump.node_id, "why": why, "start_ts": 0}],
+            node_id=self._pump.node_id,
         )
 
     def _registered(self) -> NodeStatus:
-        status = self._cluster.node(NodeKind.PUMP, self._target.node_id)
+        status = self._cluster.node(NodeKind.PUMP, self._pump.node_id)
         if status is None:
             self._waiting_for = "it is gone from the registry"
             raise WindowHeld(
-                f"Pump {self._target.node_id} left the registry while the window was fetched",
+                f"Pump {self._pump.node_id} left the registry while the window was fetched",
                 holders=[self._holder()],
-                node_id=self._target.node_id,
+                node_id=self._pump.node_id,
             )
-        if status.extra is not None and incarnation_of(status) != self._target.incarnation:
+        if status.extra is not None and incarnation_of(status) != self._pump.incarnation:
             self._waiting_for = "it came back as another incarnation"
         return status
 
@@ -484,7 +494,7 @@ class _NodePull:
     def _holder(self) -> dict[str, Any]:
         seen = self._seen
         return {
-            "node_id": self._target.node_id,
+            "node_id": self._pump.node_id,
             "why": self._waiting_for or "it sent nothing",
             "start_ts": 0 if seen is None else int(seen.blocked_by),
             "reached": int(self._position),
@@ -492,8 +502,8 @@ class _NodePull:
 
     def _show(self, silent_at: str = "") -> None:
         self._progress(
-            Progress(
-                node_id=self._target.node_id,
+            PullProgress(
+                node_id=self._pump.node_id,
                 start=self._plan.start,
                 end=self._plan.end,
                 reached=Tso(min(self._position, self._plan.end)),
@@ -512,7 +522,7 @@ class _TimeUpError(Exception):
 class _MissedError(Exception):
     """A late commit of the window that no frame brought."""
 
-    def __init__(self, commit: Pending) -> None:
+    def __init__(self, commit: PendingCommit) -> None:
         super().__init__(commit)
         self.commit = commit
 
@@ -521,7 +531,7 @@ class _DrainedError(Exception):
     """The Pump went offline and is known as drained."""
 
 
-def _pending(puller: Puller, status: StatusResponse, genesis: Tso, start: Tso) -> Iterator[Pending]:
+def _pending(puller: Puller, status: StatusResponse, genesis: Tso, start: Tso) -> Iterator[PendingCommit]:
     """Those that the archive has passed, in (genesis, start]."""
     for kind, commits in (("late", status.late), ("orphan", status.orphans)):
         for each in commits:
@@ -533,7 +543,7 @@ def _pending(puller: Puller, status: StatusResponse, genesis: Tso, start: Tso) -
                 with suppress(PositionCollected):
                     found = puller.first_after(Tso(each.commit_ts - 1), _FIRST_BINLOG_S)
                     digest = content_digest(found[1]) if found and found[0] == each.commit_ts else ""
-            yield Pending(kind=kind, start_ts=Tso(each.start_ts), commit_ts=Tso(each.commit_ts), digest=digest)
+            yield PendingCommit(kind=kind, start_ts=Tso(each.start_ts), commit_ts=Tso(each.commit_ts), digest=digest)
 
 
 def _why(frame: Frame, to: Tso) -> str:

@@ -13,7 +13,7 @@ from pumphouse.model.tso import Tso
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class PullProgress:
     """Where one Pump's pull stands. ``waiting_for`` says in words what holds it, '' = it moves.
 
     ``silent_at``: the address of a Pump that does not answer now, '' = it does.
@@ -34,16 +34,16 @@ class Progress:
         return min(max((self.reached - self.start) / max(self.end - self.start, 1), 0.0), 1.0)
 
 
-ProgressSink = Callable[[Progress], None]
+ProgressSink = Callable[[PullProgress], None]
 
 
-def silent(progress: Progress) -> None:
+def silent(progress: PullProgress) -> None:
     """Show nothing."""
     del progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class PlannedPump:
     """One Pump in a plan."""
 
     node_id: str
@@ -94,7 +94,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingCommit:
     """A late or orphan commit that a Pump shows; ``digest`` of its content, '' where the Pump has none (orphan)."""
 
     kind: str  # late | orphan
@@ -123,7 +123,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
+class PullReport:
     """What one Pump's pull gave.
 
     ``reached``: complete up to there. ``drained_to``: F3 of a closing Pump, 0 = it was not tried; ``tail_from``: the
@@ -146,7 +146,7 @@ class NodeReport:
     tail_from: Tso = Tso(0)
     last: LastBinlog | None = None
     seen: tuple[LastBinlog, ...] = ()
-    pending: tuple[Pending, ...] = ()
+    pending: tuple[PendingCommit, ...] = ()
     declared: Declaration | None = field(default=None)
     replaced: tuple[Replaced, ...] = ()
 
@@ -193,14 +193,14 @@ class NodeReport:
             tail_from=Tso(int(data["tail_from"])),
             last=None if last is None else LastBinlog.from_dict(last),
             seen=tuple(LastBinlog.from_dict(each) for each in data["seen"]),
-            pending=tuple(Pending.from_dict(each) for each in data["pending"]),
+            pending=tuple(PendingCommit.from_dict(each) for each in data["pending"]),
             declared=None if declared is None else Declaration.from_dict(declared),
             replaced=tuple(Replaced.from_dict(each) for each in data["replaced"]),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class WindowPlan:
     """One window to fetch: (start, end], end <= until. ``previous`` is the digest of what it will chain to.
 
     As JSON, ``pumps`` is an object keyed by node id, so that a mapped task takes its keys.
@@ -212,7 +212,7 @@ class Plan:
     fence: Tso
     previous: str
     run: str
-    pumps: dict[str, Target]
+    pumps: dict[str, PlannedPump]
     declared: tuple[Declaration, ...] = ()  # every one in force, shown by every plan
 
     def to_dict(self) -> dict[str, Any]:
@@ -238,6 +238,6 @@ class Plan:
             fence=Tso(int(data["fence"])),
             previous=str(data["previous"]),
             run=str(data["run"]),
-            pumps={str(key): Target.from_dict(value) for key, value in data["pumps"].items()},
+            pumps={str(key): PlannedPump.from_dict(value) for key, value in data["pumps"].items()},
             declared=tuple(Declaration.from_dict(each) for each in data["declared"]),
         )

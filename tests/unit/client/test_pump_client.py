@@ -11,11 +11,10 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from pumphouse.client import cluster as cluster_module
-from pumphouse.client import commits
-from pumphouse.client.cluster import PumpClient
+from pumphouse.client import commits, pump_client
 from pumphouse.client.members import MAX_ERRORS
 from pumphouse.client.pump import PumpConnection
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.codec.payload import make_commit, make_prewrite, make_rollback
 from pumphouse.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
@@ -384,7 +383,7 @@ def test_calls_that_their_own_client_ends_say_so(start, cluster, batch):
 
 
 def test_open_transactions_are_remembered_up_to_a_number(start, connect, monkeypatch):
-    monkeypatch.setattr(cluster_module, "_MOST_OPEN", 2)
+    monkeypatch.setattr(pump_client, "_MOST_OPEN", 2)
     pump = start("a")
     client = connect()
     for start_ts in (1, 2, 3):
@@ -550,7 +549,7 @@ def test_a_client_that_is_closed_opens_nothing_any_more(start, connect, monkeypa
         go_on.wait(5)
         return get(node_id)
 
-    monkeypatch.setattr(cluster_module, "PumpConnection", Slow)
+    monkeypatch.setattr(pump_client, "PumpConnection", Slow)
     monkeypatch.setattr(client._members, "get", slow)
     client.write_commit(make_commit(1, 2, b"k"), 1)
     assert entered.wait(5)  # its thread is about to ask for the connection
@@ -583,7 +582,7 @@ class SeenConnections:
                 seen.closed.append(self)
                 super().close()
 
-        monkeypatch.setattr(cluster_module, "PumpConnection", Seen)
+        monkeypatch.setattr(pump_client, "PumpConnection", Seen)
 
     def of(self, name: str) -> list[PumpConnection]:
         return [each for each in self.opened if each.node_id == name]
