@@ -41,7 +41,7 @@ def binlog_snapshot() -> None:
     @task
     def nodes(found: dict[str, Any]) -> list[str]:
         """Ids of the Pumps to pull."""
-        return list(found["pumps"])
+        return tasks.node_ids(found)
 
     @task(execution_timeout=timedelta(hours=2))
     def pull(found: dict[str, Any], node_id: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What the DAGs' tasks do: read the connections, open the parts, call the same functions as the command line.
 
-Every function takes and returns small JSON (names, numbers), because that is what XCom carries.
+Every function takes and returns small JSON, because that is what XCom carries; a window's plan and reports become
+JSON here and nowhere below (`binlog_airflow.xcom`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from binlog_airflow import xcom
 from binlog_airflow.hooks import DOWNSTREAM, settings_from
 from pumphouse.errors import ConfigError, GapError, ManifestConflict, TargetAhead
 from pumphouse.model import tso
@@ -46,35 +48,51 @@ def plan_window(until: datetime | None) -> dict[str, Any] | None:
     with _parts(settings) as parts:
         # Now is the cluster's, as for `pumphouse snapshot`: the clock of this machine may run ahead of it.
         moment = parts.cluster.tso() if until is None else tso.from_datetime(until)
-        return plan(parts.archive, parts.cluster, moment, settings)
+        found = plan(parts.archive, parts.cluster, moment, settings)
+    return None if found is None else xcom.dump(found)
+
+
+def node_ids(plan: dict[str, Any]) -> list[str]:
+    """The Pumps of a plan: one mapped task for each."""
+    from pumphouse.archive.window import WindowPlan
+
+    return list(xcom.read(WindowPlan, plan).node_ids)
 
 
 def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
     """One Pump's part of a window, into segments that no manifest names yet."""
     from pumphouse.archive.snapshot import pull_node as pull
+    from pumphouse.archive.window import WindowPlan
 
+    planned = xcom.read(WindowPlan, plan)
     settings = settings_from()
     with _parts(settings) as parts:
-        return pull(parts.archive, parts.cluster, plan, node_id, settings)
+        return xcom.dump(pull(parts.archive, parts.cluster, planned, node_id, settings))
 
 
 def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[str, Any]:
     """Make the window visible, then go on in this task while the byte budget left something before the plan's end."""
     from pumphouse.archive.snapshot import commit_window as commit
     from pumphouse.archive.snapshot import run_snapshot
+    from pumphouse.archive.window import PublishedWindow, PullReport, WindowPlan
 
+    planned, pulled = xcom.read(WindowPlan, plan), [xcom.read(PullReport, each) for each in reports]
     settings = settings_from()
     with _parts(settings) as parts:
         archive, cluster, history = parts.archive, parts.cluster, _history(parts)
         try:
-            done = commit(archive, cluster, plan, reports, history, settings)
+            done = commit(archive, cluster, planned, pulled, history, settings)
+            more = done.more
         except ManifestConflict:
             # This window is there already: a try of this task was killed after its manifest, or another run won.
-            done = {"end": int(archive.end()), "manifest": "", "more": True}
-        if done["more"]:
-            later = run_snapshot(archive, cluster, tso.Tso(int(plan["until"])), settings, history)
+            newest, more = archive.last(), True
+            if newest is None:
+                raise
+            done = PublishedWindow.of(newest, planned.until)
+        if more:
+            later = run_snapshot(archive, cluster, planned.until, settings, history)
             done = later[-1] if later else done
-    return done
+    return xcom.dump(done)
 
 
 def rebuild_schema() -> dict[str, Any]:
@@ -157,11 +175,11 @@ def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_lo
     from pumphouse.restore.run import ShownPlan
     from pumphouse.runs import restore
 
-    settings = settings_from(downstream=conn_id)
+    settings, shown = settings_from(downstream=conn_id), plan["plan"]
     return restore.run(
         settings,
         target=settings.target,
-        shown=ShownPlan.from_dict(plan),
+        shown=ShownPlan(to=tso.Tso(int(shown["to"])), end=tso.Tso(int(shown["end"])), digest=str(shown["digest"])),
         dry_run=False,
         run_id=run_id,
         accept_losses=accept_losses,

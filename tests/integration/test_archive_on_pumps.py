@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -206,15 +207,15 @@ def test_a_pump_with_an_emptied_data_directory_holds_the_window_until_its_loss_i
     made = declare_lost(chain.archive, chain.cluster, "pump-1", "disk replaced", who="ops")
     after = chain.write(0)
     done = chain.snapshot()
-    assert [each["node_id"] for each in done[0]["declared"]] == ["pump-1"]
-    assert [each["end"] for each in done[:-1]] == [made.to_ts]
+    assert [each.node_id for each in done[0].declared] == ["pump-1"]
+    assert [each.end for each in done[:-1]] == [made.to_ts]
     found = chain.archived()
     assert lost not in found
     assert {kept, after} <= set(found)
     (replaced,) = chain.archive.last().pump("pump-1").replaced
     assert (replaced.incarnation, replaced.start_count) == (made.incarnation, 1)
     assert verify(chain.archive).sound
-    assert chain.snapshot()[0]["declared"] == []
+    assert chain.snapshot()[0].declared == ()
 
 
 @pytest.mark.row("A2", "P5")
@@ -274,7 +275,7 @@ def test_a_pump_that_was_started_again_before_it_died_for_good_holds_no_window_o
     made = declare_lost(chain.archive, chain.cluster, "pump-2", "gone", who="ops")
     kept = chain.write(0)
     done = chain.snapshot()
-    assert (len(done), done[0]["end"]) == (2, made.to_ts)
+    assert (len(done), done[0].end) == (2, made.to_ts)
     chain.snapshot()
     found = chain.archived()
     assert lost not in found
@@ -302,7 +303,7 @@ def test_gc_frees_what_the_archive_has_and_nothing_else(tmp_path):
         # An archive that is put back to an older state asks for what is gone, and is told so.
         archive = made.archive
         plan = plan_window(archive, made.cluster, made.cluster.tso())
-        plan["start"] = int(archive.genesis().ts)
+        plan = replace(plan, start=archive.genesis().ts)
         with pytest.raises((PositionCollected, GapError)) as caught:
             pull_node(archive, made.cluster, plan, "pump-1", made.settings)
         assert isinstance(caught.value, PositionCollected)
@@ -325,7 +326,7 @@ def test_the_archive_pulls_over_mutual_tls(tmp_path):
         init_archive(archive, cluster, NoJobs(), settings=settings)
         pump.transaction(value())
         (done,) = run_snapshot(archive, cluster, cluster.tso(), settings, NoJobs())
-        assert done["rows"] == 1
+        assert done.rows == 1
         pump.transaction(value())
         plain = settings.model_copy(update={"tls": TlsSettings()})
         with pytest.raises(WindowHeld, match="pump-1"):

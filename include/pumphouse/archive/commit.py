@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import asdict
 
 import structlog
 
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.coverage import Action
+from pumphouse.archive.coverage import drained_or_lost
 from pumphouse.archive.ddl import write_jobs
 from pumphouse.archive.duplicates import find_duplicates
 from pumphouse.archive.history import ddl_binlogs, with_jobs
+from pumphouse.archive.holders import holder, named
 from pumphouse.archive.manifest import AcceptedCommit, DdlEntry, LastBinlog, Manifest, PumpEntry, SegmentEntry
 from pumphouse.archive.puller import open_puller
 from pumphouse.archive.segment import SegmentWriter, read_segment
 from pumphouse.archive.settle import settle_pending
 from pumphouse.archive.skipping import binlog_skipped
-from pumphouse.archive.window import PullReport, WindowPlan
+from pumphouse.archive.window import Action, PublishedWindow, PullReport, WindowPlan
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ManifestConflict, UsageError, WindowHeld
 from pumphouse.model.node import NodeKind
@@ -29,19 +30,21 @@ from pumphouse.settings import Settings
 
 log = structlog.get_logger()
 
+_NOT_LOGGED = frozenset({"declared", "unsynced"})  # every window repeats them
+
 
 def commit_window(
     archive: Archive,
     cluster: Cluster,
-    plan: dict[str, Any],
-    reports: Sequence[dict[str, Any]],
+    plan: WindowPlan,
+    reports: Sequence[PullReport],
     history: JobSource | None,
     settings: Settings | None = None,
     *,
     waiting: Callable[[str], None] = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
-) -> dict[str, Any]:
-    """Make the window visible: ``{"start", "end", "manifest", "more", …}`` as JSON.
+) -> PublishedWindow:
+    """Make the window visible.
 
     Raises:
         WindowHeld: names every holder with the start ts that blocks it, or the DDL job that is not in the history.
@@ -50,9 +53,8 @@ def commit_window(
         UnsafeStore: the store takes a conditional put of an object that exists.
     """
     settings = settings or Settings()
-    planned = WindowPlan.from_dict(plan)
-    found = _complete(planned, reports)
-    end = min([report.reached for report in found], default=planned.end)
+    found = _complete(plan, reports)
+    end = min([report.reached for report in found], default=plan.end)
     for report in found:
         lost = report.action is Action.LOST
         if (lost or report.declared is not None) and (report.declared is None or end > report.declared.to_ts):
@@ -60,25 +62,22 @@ def commit_window(
                 f"the report of {report.node_id} gives up data up to {show(end)}, which no declared loss covers",
                 hint="plan the window again",
             )
-    if end <= planned.start:
-        holders = [
-            {"node_id": r.node_id, "why": "it brought nothing", "start_ts": 0} for r in found if r.reached <= end
-        ]
-        raise WindowHeld(f"the window after {show(planned.start)} does not move", holders=holders)
-    if archive.end() != planned.start:
+    if end <= plan.start:
+        holders = [holder(each.node_id, "it brought nothing") for each in found if each.reached <= end]
+        raise WindowHeld(f"the window after {show(plan.start)} does not move", holders=holders)
+    if archive.end() != plan.start:
         raise ManifestConflict(
-            f"the archive ends at {show(archive.end())} by now, the window begins at {show(planned.start)}",
+            f"the archive ends at {show(archive.end())} by now, the window begins at {show(plan.start)}",
             hint="run again from the new end",
         )
     last = archive.last()
     before = {each.node_id: each for each in (archive.genesis() if last is None else last).pumps}
     attempt = layout.attempt_id()
-    segments = _trimmed(archive, planned, found, end, attempt, settings)
-    accepted, holders = settle_pending(archive, found, segments, planned.start, end)
+    segments = _trimmed(archive, plan, found, end, attempt, settings)
+    accepted, holders = settle_pending(archive, found, segments, plan.start, end)
     if holders:
         raise WindowHeld(
-            f"the window after {show(planned.start)} is held: "
-            + "; ".join(f"{each['node_id']}: {each['why']}" for each in holders),
+            f"the window after {show(plan.start)} is held: {named(holders)}",
             holders=holders,
         )
     duplicates = find_duplicates(archive.store, segments)
@@ -92,16 +91,16 @@ def commit_window(
     )
     ddl: DdlEntry | None = None
     if jobs:
-        ddl = write_jobs(archive.store, layout.ddl_key(planned.start, planned.end, attempt), jobs)
+        ddl = write_jobs(archive.store, layout.ddl_key(plan.start, plan.end, attempt), jobs)
     manifest = archive.publish(
         Manifest(
             cluster_id=archive.cluster_id,
             attempt=attempt,
-            start=planned.start,
-            planned_end=planned.end,
+            start=plan.start,
+            planned_end=plan.end,
             end=end,
-            fence=planned.fence,
-            previous=planned.previous,
+            fence=plan.fence,
+            previous=plan.previous,
             pumps=tuple(_pump_entry(each, before.get(each.node_id), end) for each in found),
             segments=tuple(segments),
             duplicates=duplicates,
@@ -115,32 +114,18 @@ def commit_window(
         log.error("tidb_skips_binlogs", window=manifest.key, hint="its writes are in no Pump: POST /binlog/recover")
     consumer.move(cluster, archive.archive_id, consumer.of_snapshot(settings.airflow, manifest.end))
     _tell(archive, cluster, settings, accepted)
-    done = {
-        "start": int(manifest.start),
-        "end": int(manifest.end),
-        "manifest": manifest.key,
-        "more": manifest.end < planned.until,
-        "segments": len(manifest.segments),
-        "rows": sum(each.rows for each in manifest.segments),
-        "changes": sum(each.changes for each in manifest.segments),
-        "payload_bytes": sum(each.payload_bytes for each in manifest.segments),
-        "bytes": sum(each.bytes for each in manifest.segments),
-        "ddls": 0 if ddl is None else ddl.jobs,
-        "duplicates": len(duplicates),
-        "declared": [each.to_dict() for each in manifest.declared],
-        "unsynced": list(manifest.unsynced),
-        "binlog_skipped": manifest.binlog_skipped,
-    }
-    log.info("window_published", **{key: value for key, value in done.items() if key not in {"declared", "unsynced"}})
+    done = PublishedWindow.of(manifest, plan.until)
+    log.info("window_published", **{name: each for name, each in asdict(done).items() if name not in _NOT_LOGGED})
     return done
 
 
-def _complete(plan: WindowPlan, reports: Sequence[dict[str, Any]]) -> list[PullReport]:
+def _complete(plan: WindowPlan, reports: Sequence[PullReport]) -> list[PullReport]:
     """Exactly one report for each Pump of the plan."""
-    found = {report.node_id: report for report in map(PullReport.from_dict, reports)}
-    missing = sorted(plan.pumps.keys() - found.keys())
-    if missing or len(found) != len(reports) or found.keys() - plan.pumps.keys():
-        raise UsageError(f"reports of {sorted(found)} do not fit a plan for {sorted(plan.pumps)}", hint="pull them all")
+    found = {report.node_id: report for report in reports}
+    if len(found) != len(reports) or found.keys() != set(plan.node_ids):
+        raise UsageError(
+            f"reports of {sorted(found)} do not fit a plan for {sorted(plan.node_ids)}", hint="pull them all"
+        )
     for report in found.values():
         lowest, highest = plan.start, plan.end
         if not lowest <= report.reached <= highest or any(each.min_commit_ts <= plan.start for each in report.segments):
@@ -173,18 +158,8 @@ def _trimmed(
 
 
 def _pump_entry(report: PullReport, before: PumpEntry | None, end: Tso) -> PumpEntry:
-    """What the manifest says of a Pump. Drained: nothing real lies in (the window's end, F3].
-
-    One that was given up stays lost, not drained, until it is pulled again: nobody has seen that nothing comes from it.
-    """
-    drained = report.action is Action.DRAINED
-    lost = report.action is Action.LOST
-    if drained and before is not None and before.lost and not before.drained:
-        drained, lost = False, True
-    if report.action is Action.PULL and not report.tail_from:
-        proved = report.drained_to and all(each.max_commit_ts <= end for each in report.segments)
-        # Once drained stays drained for the same start, as a closing Pump takes no prewrites: nothing came since.
-        drained = bool(proved) or (report.drained and not report.segments)
+    """What the manifest says of a Pump."""
+    drained, lost = drained_or_lost(report, before, end)
     return PumpEntry(
         node_id=report.node_id,
         incarnation=report.incarnation,

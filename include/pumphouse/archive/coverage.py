@@ -9,22 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Protocol
 
 from pumphouse.archive.manifest import Declaration, PumpEntry
+from pumphouse.archive.window import Action, PullReport
 from pumphouse.model.node import NodeState, NodeStatus, Replaced
 from pumphouse.model.tso import Tso, show
 
 GONE = "gone"
-
-
-class Action(StrEnum):
-    """What is to be done with one Pump in one window."""
-
-    PULL = "pull"  # its stream proves its part
-    DRAINED = "drained"  # nothing can come from it any more
-    LOST = "lost"  # given up by declaration
-    HELD = "held"  # the window waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +39,93 @@ def registry_digest(status: NodeStatus) -> str:
     return hashlib.sha256(status.to_json()).hexdigest()
 
 
-def incarnation_of(status: NodeStatus) -> str:
-    """Incarnation as registered, '' for a Go Pump."""
-    return "" if status.extra is None else status.extra.incarnation
+# -- which start of which Pump -----------------------------------------------------------------------------------------
 
 
-def start_count_of(status: NodeStatus) -> int:
-    """Count of starts as registered, 0 for a Go Pump."""
-    return 0 if status.extra is None else status.extra.start_count
+@dataclass(frozen=True, slots=True)
+class PumpStart:
+    """One start of the Pump that has a node id. A Go Pump does not tell its starts apart: '' and 0."""
+
+    incarnation: str
+    start_count: int
 
 
-def replaced_by(status: NodeStatus) -> tuple[Replaced, ...]:
-    """The incarnations that this one has replaced, as registered; none for a Go Pump."""
-    return () if status.extra is None else status.extra.replaced
+class Started(Protocol):
+    """What says which start of a Pump it is about: an entry of a manifest, of a plan, of a pull, a frame."""
+
+    @property
+    def incarnation(self) -> str:
+        """'' for a Go Pump."""
+        ...
+
+    @property
+    def start_count(self) -> int:
+        """0 for a Go Pump."""
+        ...
+
+
+def start_of(pump: NodeStatus | Started | None) -> PumpStart:
+    """The start that is registered, archived, planned or pulled; None = nobody knows of one."""
+    told = pump.extra if isinstance(pump, NodeStatus) else pump
+    return PumpStart("", 0) if told is None else PumpStart(told.incarnation, told.start_count)
+
+
+def same_start(one: NodeStatus | Started, other: NodeStatus | Started) -> bool:
+    """Whether both are about one start of one Pump (of a node id that the caller knows to be the same)."""
+    return start_of(one) == start_of(other)
+
+
+def same_incarnation(one: NodeStatus | Started, other: NodeStatus | Started) -> bool:
+    """Whether both are about one data directory, started once or often."""
+    return start_of(one).incarnation == start_of(other).incarnation
+
+
+def replaced_by(pump: NodeStatus | PumpEntry | None) -> tuple[Replaced, ...]:
+    """The incarnations that this one has replaced; none for a Go Pump."""
+    told = pump.extra if isinstance(pump, NodeStatus) else pump
+    return () if told is None else told.replaced
+
+
+# -- whether anything can still come -----------------------------------------------------------------------------------
+
+
+def is_done(entry: PumpEntry) -> bool:
+    """Whether windows go on without this start of the Pump: it is drained or given up."""
+    return entry.drained or entry.lost
+
+
+def only_given_up(entry: PumpEntry) -> bool:
+    """Whether it is given up and nobody has seen that nothing comes from it."""
+    return entry.lost and not entry.drained
+
+
+def still_drained(now: NodeStatus | None, before: PumpEntry | None) -> bool:
+    """Whether the start that is registered is the one that the last manifest has as drained.
+
+    Never a Go Pump: it cannot be told from one that was started again, so it has to prove it anew.
+    """
+    if now is None or now.extra is None or before is None:
+        return False
+    return before.drained and same_start(now, before)
+
+
+def drained_or_lost(report: PullReport, before: PumpEntry | None, end: Tso) -> tuple[bool, bool]:
+    """What a manifest that ends at ``end`` says of a Pump: (drained, lost), never both.
+
+    Drained: nothing real lies in (end, F3]. One that was given up stays lost, not drained, until it is pulled again:
+    nobody has seen that nothing comes from it.
+    """
+    if report.action is Action.DRAINED:
+        lost = before is not None and only_given_up(before)
+        return not lost, lost
+    if report.action is not Action.PULL or report.tail_from:
+        return False, report.action is Action.LOST
+    proved = bool(report.drained_to) and all(each.max_commit_ts <= end for each in report.segments)
+    # Once drained stays drained for the same start, as a closing Pump takes no prewrites: nothing came since.
+    return proved or (report.drained and not report.segments), False
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
 def judge_all(
@@ -83,7 +149,7 @@ def judge(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[D
     node_id = now.node_id if now is not None else before.node_id if before is not None else ""
     hole = _declaration(node_id, before, now, declared, start)
     if now is None or now.state is NodeState.OFFLINE:
-        if before is not None and (before.drained or before.lost) and _unchanged(now, before, declared):
+        if before is not None and is_done(before) and _unchanged(now, before, declared):
             return Verdict(node_id=node_id, action=Action.DRAINED)
         if hole is not None:
             return Verdict(node_id=node_id, action=Action.LOST, declared=hole)
@@ -116,7 +182,7 @@ def replaced_since(replaced: Sequence[Replaced], before: PumpEntry | None) -> li
 
 def accounted_for(fresh: Sequence[Replaced], before: PumpEntry) -> bool:
     """Whether what was replaced is exactly the start of the Pump that the last manifest says nothing comes from."""
-    return [(each.incarnation, each.start_count) for each in fresh] == [(before.incarnation, before.start_count)]
+    return [start_of(each) for each in fresh] == [start_of(before)]
 
 
 def given_up(now: NodeStatus | None, before: PumpEntry, verdict: Verdict) -> bool:
@@ -140,12 +206,12 @@ def _why_another(
     """
     if before is None:
         return f"it replaced {_named(fresh[-1])}, which no manifest knows" if fresh else ""
-    if before.incarnation == incarnation_of(now):
+    if same_incarnation(before, now):
         return f"{_named(fresh[-1])} ran under its node id since the last window" if fresh else ""
-    if before.drained or before.lost:
+    if is_done(before):
         return _why_not_that(before, fresh, declared)
     return (
-        f"it came back as another incarnation ({incarnation_of(now) or 'a Go Pump'}, the archive knows "
+        f"it came back as another incarnation ({start_of(now).incarnation or 'a Go Pump'}, the archive knows "
         f"{before.incarnation or 'a Go Pump'}): was its data directory emptied, put back, or damaged?"
     )
 
@@ -156,7 +222,7 @@ def _why_back_too_late(now: NodeStatus, before: PumpEntry | None, declared: Sequ
     Windows went on without it, also above the declared range. It may have answered all that time, cut off from the
     registry alone: what lies between is in no window, and a pull from the archive's end does not bring it.
     """
-    if before is None or not before.lost or before.drained or before.incarnation != incarnation_of(now):
+    if before is None or not only_given_up(before) or not same_incarnation(before, now):
         return ""
     # One that begins here fills no window before this one: it is the way out.
     earlier = (each.to_ts for each in declared if each.node_id == before.node_id and each.from_ts < start)
@@ -179,7 +245,7 @@ def _why_not_that(before: PumpEntry, fresh: Sequence[Replaced], declared: Sequen
     if not accounted_for(fresh, before):
         return f"{known}; it replaced {_named(fresh[-1])}"
     upto = _given_up_to(before, declared)
-    if before.lost and not before.drained and fresh[-1].update_ts > upto:
+    if only_given_up(before) and fresh[-1].update_ts > upto:
         return f"{known} up to {show(upto)}, and it ran after that"
     return ""
 
@@ -202,7 +268,7 @@ def _declaration(
     declared: Sequence[Declaration],
     start: Tso,
 ) -> Declaration | None:
-    incarnations = {each for each in (before and before.incarnation, now and incarnation_of(now)) if each is not None}
+    incarnations = {start_of(each).incarnation for each in (before, now) if each is not None}
     found = [
         each
         for each in declared
@@ -216,10 +282,10 @@ def _unchanged(now: NodeStatus | None, before: PumpEntry, declared: Sequence[Dec
     if now is None:
         return True
     if now.extra is None:
-        return before.incarnation == "" and before.registry in ("", registry_digest(now))
-    if before.lost and not before.drained and now.update_ts > _given_up_to(before, declared):
+        return same_incarnation(before, now) and before.registry in ("", registry_digest(now))
+    if only_given_up(before) and now.update_ts > _given_up_to(before, declared):
         return False
-    return (now.extra.incarnation, now.extra.start_count) == (before.incarnation, before.start_count)
+    return same_start(now, before)
 
 
 def _why_gone(now: NodeStatus | None, before: PumpEntry | None) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.coverage import incarnation_of, replaced_by
+from pumphouse.archive.coverage import replaced_by, start_of
 from pumphouse.archive.document import LISTS_ALL, dump, parse
 from pumphouse.archive.manifest import AcceptedCommit, Declaration, PumpEntry
 from pumphouse.archive.publish import put_once
@@ -85,7 +85,7 @@ def declare_lost(archive: Archive, cluster: Cluster, node_id: str, reason: str, 
     if not reason.strip():
         raise UsageError("a loss is declared with a reason", hint="--reason 'disk of pump-1 died, 2026-11-21'")
     before, now = known_pump(archive, cluster, node_id)
-    incarnation = before.incarnation if before is not None else incarnation_of(now) if now is not None else ""
+    incarnation = before.incarnation if before is not None else start_of(now).incarnation if now is not None else ""
     declaration = Declaration(
         node_id=node_id,
         incarnation=incarnation,

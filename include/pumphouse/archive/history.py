@@ -8,6 +8,7 @@ import numpy as np
 
 from pumphouse.archive.content import parse_binlog
 from pumphouse.archive.ddl import ArchivedJob, job_text
+from pumphouse.archive.holders import DDL_HISTORY, holder
 from pumphouse.archive.manifest import Duplicate, SegmentEntry
 from pumphouse.archive.segment import read_segment
 from pumphouse.clock import SYSTEM_CLOCK, Clock
@@ -87,7 +88,7 @@ def with_jobs(
                 raise WindowHeld(
                     f"the window waits: {why}",
                     hint="is schema.history the history of this cluster?",
-                    holders=[{"node_id": "ddl history", "why": why, "start_ts": int(binlog.start_ts)}],
+                    holders=[holder(DDL_HISTORY, why, binlog.start_ts)],
                     job_id=binlog.job_id,
                 )
             clock.sleep(poll_s)

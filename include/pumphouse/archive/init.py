@@ -13,10 +13,11 @@ import pyarrow as pa
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.content import parse_binlog
-from pumphouse.archive.coverage import incarnation_of, registry_digest, replaced_by, start_count_of
+from pumphouse.archive.coverage import registry_digest, replaced_by, start_of
 from pumphouse.archive.ddl import ArchivedJob, write_jobs
 from pumphouse.archive.genesis import BaseTable, Genesis
 from pumphouse.archive.history import needs_job
+from pumphouse.archive.holders import DDL_HISTORY, holder
 from pumphouse.archive.manifest import PumpEntry
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.puller import open_puller
@@ -146,8 +147,8 @@ def _pump(status: NodeStatus, ts: Tso) -> PumpEntry:
     offline = status.state is NodeState.OFFLINE
     return PumpEntry(
         node_id=status.node_id,
-        incarnation=incarnation_of(status),
-        start_count=start_count_of(status),
+        incarnation=start_of(status).incarnation,
+        start_count=start_of(status).start_count,
         state=str(status.state),
         reached=ts,
         # What an offline Pump once held lies before genesis: nothing of it is the archive's.
@@ -185,7 +186,7 @@ def _jobs_before(
             raise WindowHeld(
                 why,
                 hint="is schema.history the history of this cluster?",
-                holders=[{"node_id": "ddl history", "why": why, "start_ts": 0}],
+                holders=[holder(DDL_HISTORY, why)],
             )
         clock.sleep(settings.archive.poll_interval_s)
     jobs = []

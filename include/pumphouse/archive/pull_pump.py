@@ -17,12 +17,14 @@ import pyarrow as pa
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.content import content_digest, parse_binlog
-from pumphouse.archive.coverage import GONE, Action, incarnation_of, judge, registry_digest
+from pumphouse.archive.coverage import GONE, judge, registry_digest, same_incarnation, same_start
 from pumphouse.archive.duplicates import digest_of
+from pumphouse.archive.holders import holder
 from pumphouse.archive.manifest import Declaration, LastBinlog, SegmentEntry
 from pumphouse.archive.puller import LATE, ORPHAN, Frame, Puller, open_puller
 from pumphouse.archive.segment import SegmentWriter
 from pumphouse.archive.window import (
+    Action,
     PendingCommit,
     PlannedPump,
     ProgressSink,
@@ -46,29 +48,27 @@ _MAX_SAMPLES = 32
 def pull_node(
     archive: Archive,
     cluster: Cluster,
-    plan: dict[str, Any],
+    plan: WindowPlan,
     node_id: str,
     settings: Settings,
     progress: ProgressSink = silent,
     *,
     clock: Clock = SYSTEM_CLOCK,
-) -> dict[str, Any]:
-    """Pull one Pump of a plan; a `PullReport` as JSON.
+) -> PullReport:
+    """Pull one Pump of a plan.
 
     Waits up to ``archive.pull_timeout_s`` while the Pump is away or a prewrite holds it, then reports how far it came,
     or raises WindowHeld where that is nowhere. PositionCollected when the Pump has collected what is needed.
     """
-    planned = WindowPlan.from_dict(plan)
-    pump = planned.pumps[node_id]
+    pump = plan.pump(node_id)
     if pump.action is not Action.PULL:
-        return _unpulled(cluster, planned, pump).to_dict()
-    return _PumpPull(archive, cluster, planned, pump, settings, progress, clock).run().to_dict()
+        return _unpulled(cluster, plan, pump)
+    return _PumpPull(archive, cluster, plan, pump, settings, progress, clock).run()
 
 
-def _way_out(holder: dict[str, Any]) -> str:
-    start_ts = int(holder.get("start_ts") or 0)
-    if start_ts:
-        return f"start the writer's resolver; last way out: pumphouse pump settle {start_ts} --rolled-back --reason …"
+def _way_out(blocked_by: Tso) -> str:
+    if blocked_by:
+        return f"start the writer's resolver; last way out: pumphouse pump settle {blocked_by} --rolled-back --reason …"
     return "start that Pump if it is down, else try again; docs/operations.md, 'When a window is held'"
 
 
@@ -143,11 +143,10 @@ class _PumpPull:
                 f"its {commit.kind} commit {show(commit.commit_ts)} of the transaction that began at "
                 f"{show(commit.start_ts)} came while it was pulled"
             )
-            holder = {**self._holder(), "start_ts": int(commit.start_ts), "commit_ts": int(commit.commit_ts)}
             raise WindowHeld(
                 f"Pump {self._pump.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
                 hint="run the snapshot again: it brings it",
-                holders=[holder],
+                holders=[self._holder(commit)],
                 node_id=self._pump.node_id,
             ) from None
         except _DrainedError:
@@ -157,7 +156,7 @@ class _PumpPull:
         except _TimeUpError:
             raise WindowHeld(
                 f"Pump {self._pump.node_id} holds the window after {show(self._plan.start)}: {self._waiting_for}",
-                hint=_way_out(self._holder()),
+                hint=_way_out(self._blocked_by()),
                 holders=[self._holder()],
                 node_id=self._pump.node_id,
             ) from None
@@ -345,14 +344,14 @@ class _PumpPull:
                 return Tso(0)
             self._waiting_for = f"it is closing and has not shown that it is drained: {self._waiting_for}"
             raise
-        if first is None or self._seen is None or first.start_count != self._seen.start_count:
+        if first is None or self._seen is None or not same_start(first, self._seen):
             self._waiting_for = "it was started again while it was asked whether it is drained"
             raise _TimeUpError
         return fence
 
     def _proved_before(self) -> bool:
         """Whether the last manifest says that this very start of the Pump is drained."""
-        return self._pump.drained and self._seen is not None and self._seen.start_count == self._pump.start_count
+        return self._pump.drained and self._seen is not None and same_start(self._seen, self._pump)
 
     # -- the stream ---------------------------------------------------------------------------------------------
 
@@ -410,11 +409,11 @@ class _PumpPull:
 
     def _check_identity(self, frame: Frame) -> None:
         node_id, pump = self._pump.node_id, self._pump
-        if frame.incarnation != pump.incarnation:
+        if not same_incarnation(frame, pump):
             raise WindowHeld(
                 f"Pump {node_id} came back as another incarnation ({frame.incarnation}) while it was pulled",
                 hint="run the snapshot again: it says what to do",
-                holders=[{"node_id": node_id, "why": "another incarnation", "start_ts": 0}],
+                holders=[holder(node_id, "another incarnation")],
                 node_id=node_id,
             )
         if self._seen is None and pump.needed:
@@ -427,7 +426,7 @@ class _PumpPull:
             raise WindowHeld(
                 f"Pump {self._pump.node_id}: {why}, and no declared loss covers the window",
                 hint="run the snapshot again: it says what to do",
-                holders=[{"node_id": self._pump.node_id, "why": why, "start_ts": 0}],
+                holders=[holder(self._pump.node_id, why)],
                 node_id=self._pump.node_id,
             )
         self._hole_used = True
@@ -457,7 +456,7 @@ class _PumpPull:
                 raise WindowHeld(
                     f"Go Pump {self._pump.node_id} holds the window after {show(self._plan.start)}: "
                     f"{self._waiting_for}",
-                    hint=_way_out(self._holder()),
+                    hint=_way_out(self._blocked_by()),
                     holders=[self._holder()],
                     node_id=self._pump.node_id,
                 ) from None
@@ -470,7 +469,7 @@ class _PumpPull:
         raise WindowHeld(
             f"Go Pump {self._pump.node_id}: {why}; its data was lost or its GC went past the archive",
             hint=f"pumphouse archive declare-lost {self._pump.node_id} --reason …",
-            holders=[{"node_id": self._pump.node_id, "why": why, "start_ts": 0}],
+            holders=[holder(self._pump.node_id, why)],
             node_id=self._pump.node_id,
         )
 
@@ -483,7 +482,7 @@ class _PumpPull:
                 holders=[self._holder()],
                 node_id=self._pump.node_id,
             )
-        if status.extra is not None and incarnation_of(status) != self._pump.incarnation:
+        if status.extra is not None and not same_incarnation(status, self._pump):
             self._waiting_for = "it came back as another incarnation"
         return status
 
@@ -491,14 +490,16 @@ class _PumpPull:
         if self._clock.monotonic() >= self._deadline:
             raise _TimeUpError
 
-    def _holder(self) -> dict[str, Any]:
-        seen = self._seen
-        return {
-            "node_id": self._pump.node_id,
-            "why": self._waiting_for or "it sent nothing",
-            "start_ts": 0 if seen is None else int(seen.blocked_by),
-            "reached": int(self._position),
-        }
+    def _blocked_by(self) -> Tso:
+        """Start ts of the prewrite without an outcome that the Pump named last, 0 = none."""
+        return Tso(0) if self._seen is None else self._seen.blocked_by
+
+    def _holder(self, missed: PendingCommit | None = None) -> dict[str, Any]:
+        """This Pump: by the prewrite that blocks it, or by a commit that came too late for the stream."""
+        why, reached = self._waiting_for or "it sent nothing", int(self._position)
+        if missed is not None:
+            return holder(self._pump.node_id, why, missed.start_ts, reached=reached, commit_ts=int(missed.commit_ts))
+        return holder(self._pump.node_id, why, self._blocked_by(), reached=reached)
 
     def _show(self, silent_at: str = "") -> None:
         self._progress(

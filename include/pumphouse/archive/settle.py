@@ -8,6 +8,7 @@ from typing import Any
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import accepted_commits
 from pumphouse.archive.duplicates import digest_of
+from pumphouse.archive.holders import holder
 from pumphouse.archive.manifest import AcceptedCommit, SegmentEntry
 from pumphouse.archive.window import PendingCommit, PullReport
 from pumphouse.model.tso import Tso, show
@@ -46,14 +47,14 @@ def settle_pending(
             )
             continue
         holders.append(
-            {
-                "node_id": node_id,
-                "why": f"{each.kind} commit {show(each.commit_ts)} of the transaction that began at "
+            holder(
+                node_id,
+                f"{each.kind} commit {show(each.commit_ts)} of the transaction that began at "
                 f"{show(each.start_ts)}: "
                 f"pumphouse archive accept {node_id} {each.start_ts} {each.commit_ts} --reason …",
-                "start_ts": int(each.start_ts),
-                "commit_ts": int(each.commit_ts),
-            }
+                each.start_ts,
+                commit_ts=int(each.commit_ts),
+            )
         )
     return tuple(taken), holders
 

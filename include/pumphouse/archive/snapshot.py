@@ -7,25 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.commit import commit_window
 from pumphouse.archive.coverage import (
     GONE,
-    Action,
     Verdict,
     given_up,
-    incarnation_of,
     judge_all,
     replaced_by,
-    start_count_of,
+    start_of,
+    still_drained,
 )
 from pumphouse.archive.declare import declarations
+from pumphouse.archive.holders import holder, named
 from pumphouse.archive.manifest import PumpEntry
 from pumphouse.archive.pull_pump import pull_node
-from pumphouse.archive.window import PlannedPump, ProgressSink, WindowPlan, silent
+from pumphouse.archive.window import Action, PlannedPump, ProgressSink, PublishedWindow, PullReport, WindowPlan, silent
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, UsageError, WindowHeld
 from pumphouse.model.node import NodeKind, NodeStatus
@@ -43,8 +42,8 @@ _AHEAD_POLL_S = 0.2
 
 def plan_window(
     archive: Archive, cluster: Cluster, until: Tso, settings: Settings | None = None, *, clock: Clock = SYSTEM_CLOCK
-) -> dict[str, Any] | None:
-    """The next window towards ``until`` as JSON (`WindowPlan`); None when the archive is there already.
+) -> WindowPlan | None:
+    """The next window towards ``until``; None when the archive is there already.
 
     The fence is taken first, the Pumps are listed after: a Pump that registers later takes its first prewrite later, so
     all its commits lie above the fence.
@@ -65,20 +64,15 @@ def plan_window(
     declared = declarations(archive)
     before = genesis.pumps if last is None else last.pumps
     verdicts = judge_all(nodes, before, declared, start)
-    holders = [
-        {"node_id": each.node_id, "why": each.why, "hint": each.hint, "start_ts": 0}
-        for each in verdicts
-        if each.action is Action.HELD
-    ]
+    holders = [holder(each.node_id, each.why, hint=each.hint) for each in verdicts if each.action is Action.HELD]
     if holders:
         raise WindowHeld(
-            f"the window after {show(start)} is held: " + "; ".join(f"{e['node_id']}: {e['why']}" for e in holders),
+            f"the window after {show(start)} is held: {named(holders)}",
             hint="; ".join(dict.fromkeys(str(each["hint"]) for each in holders)),
             holders=holders,
         )
     # A declared loss covers its own range and no more, also of a Pump that is pulled: it may go away while it is.
     lost = [each.declared.to_ts for each in verdicts if each.declared is not None]
-    pumps = _planned_pumps(verdicts, nodes, before)
     return WindowPlan(
         start=start,
         end=min([until, *lost]),
@@ -86,9 +80,9 @@ def plan_window(
         fence=fence,
         previous=genesis.sha256 if last is None else last.sha256,
         run=layout.attempt_id(),
-        pumps=pumps,
+        pumps=_planned_pumps(verdicts, nodes, before),
         declared=tuple(declared),
-    ).to_dict()
+    )
 
 
 def run_snapshot(
@@ -101,9 +95,9 @@ def run_snapshot(
     *,
     waiting: Callable[[str], None] = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
-) -> list[dict[str, Any]]:
+) -> list[PublishedWindow]:
     """Extend the archive to ``until``, window by window, all in this process; what `commit_window` gave for each."""
-    done: list[dict[str, Any]] = []
+    done: list[PublishedWindow] = []
     while (plan := plan_window(archive, cluster, until, settings, clock=clock)) is not None:
         reports = _pull_all(archive, cluster, plan, settings, progress, clock)
         done.append(commit_window(archive, cluster, plan, reports, history, settings, waiting=waiting, clock=clock))
@@ -111,16 +105,15 @@ def run_snapshot(
 
 
 def _pull_all(
-    archive: Archive, cluster: Cluster, plan: dict[str, Any], settings: Settings, progress: ProgressSink, clock: Clock
-) -> list[dict[str, Any]]:
+    archive: Archive, cluster: Cluster, plan: WindowPlan, settings: Settings, progress: ProgressSink, clock: Clock
+) -> list[PullReport]:
     """Every Pump at once; of several that hold the window, all are named."""
-    nodes = list(plan["pumps"])
-    reports: list[dict[str, Any]] = []
+    reports: list[PullReport] = []
     failed: list[BinlogError] = []
-    with ThreadPoolExecutor(max(len(nodes), 1), thread_name_prefix="pull") as pool:
+    with ThreadPoolExecutor(max(len(plan.pumps), 1), thread_name_prefix="pull") as pool:
         running = [
             pool.submit(pull_node, archive, cluster, plan, node_id, settings, progress, clock=clock)
-            for node_id in nodes
+            for node_id in plan.node_ids
         ]
         for each in running:
             try:
@@ -142,34 +135,33 @@ def _pull_all(
 
 def _planned_pumps(
     verdicts: list[Verdict], nodes: list[NodeStatus], before: tuple[PumpEntry, ...]
-) -> dict[str, PlannedPump]:
+) -> tuple[PlannedPump, ...]:
     now = {each.node_id: each for each in nodes}
     known = {each.node_id: each for each in before}
-    pumps = {}
+    pumps = []
     for verdict in verdicts:
         status, entry = now.get(verdict.node_id), known.get(verdict.node_id)
         # A Pump that is pulled is the one of the registry; one that is not is the one that was drained or lost.
         live = verdict.action is Action.PULL or entry is None or given_up(status, entry, verdict)
         same = entry is not None and (verdict.declared is None or verdict.action is not Action.PULL)
-        pumps[verdict.node_id] = PlannedPump(
-            node_id=verdict.node_id,
-            action=verdict.action,
-            incarnation=incarnation_of(status) if live and status is not None else entry.incarnation if entry else "",
-            start_count=start_count_of(status) if live and status is not None else entry.start_count if entry else 0,
-            state=GONE if status is None else str(status.state),
-            registry=entry.registry if entry is not None and verdict.action is Action.DRAINED else "",
-            # A Go Pump cannot be told from one that was started again: it has to prove it anew.
-            drained=entry is not None
-            and entry.drained
-            and status is not None
-            and status.extra is not None
-            and (entry.incarnation, entry.start_count) == (incarnation_of(status), start_count_of(status)),
-            declared=verdict.declared,
-            needed=verdict.needed,
-            replaced=replaced_by(status) if live and status is not None else entry.replaced if entry else (),
-            last=entry.last if entry is not None and (same or status is None or status.extra is None) else None,
+        one = status if live and status is not None else entry
+        start = start_of(one)
+        pumps.append(
+            PlannedPump(
+                node_id=verdict.node_id,
+                action=verdict.action,
+                incarnation=start.incarnation,
+                start_count=start.start_count,
+                state=GONE if status is None else str(status.state),
+                registry=entry.registry if entry is not None and verdict.action is Action.DRAINED else "",
+                drained=still_drained(status, entry),
+                declared=verdict.declared,
+                needed=verdict.needed,
+                replaced=replaced_by(one),
+                last=entry.last if entry is not None and (same or status is None or status.extra is None) else None,
+            )
         )
-    return pumps
+    return tuple(pumps)
 
 
 def _fence_above(cluster: Cluster, until: Tso, clock: Clock) -> Tso:

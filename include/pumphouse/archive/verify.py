@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.coverage import GONE, accounted_for, replaced_since
+from pumphouse.archive.coverage import GONE, accounted_for, is_done, replaced_since, same_incarnation
 from pumphouse.archive.ddl import read_jobs
 from pumphouse.archive.declare import read_declared
 from pumphouse.archive.duplicates import digest_of
@@ -226,10 +226,10 @@ def _why_incomplete(entry: PumpEntry, before: PumpEntry | None, manifest: Manife
         return f"reached {show(entry.reached)} only, the window ends at {show(manifest.end)}"
     if entry.lost and not declared and not (before is not None and before.lost):
         return "is given up without a declaration"
-    if entry.state in (GONE, str(NodeState.OFFLINE)) and not (entry.drained or entry.lost):
+    if entry.state in (GONE, str(NodeState.OFFLINE)) and not is_done(entry):
         return f"is {entry.state} and was not drained"
-    other = before is not None and before.incarnation != entry.incarnation
-    if other and not declared and before is not None and not (before.drained or before.lost):
+    other = before is not None and not same_incarnation(before, entry)
+    if other and not declared and before is not None and not is_done(before):
         return "became another incarnation without a declaration"
     fresh = replaced_since(entry.replaced, before)
     if fresh and not declared and not (other and before is not None and accounted_for(fresh, before)):

@@ -1,15 +1,28 @@
-"""What one task tells the next: plan, progress and report as small JSON objects (they travel through XCom)."""
+"""One window under way, as values: its plan, each Pump's part of it, a pull's report, and what was published.
+
+They are what one step of a snapshot hands to the next. How they travel between tasks is the tasks' business
+(`binlog_airflow.xcom`): nothing here knows of JSON.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from enum import StrEnum
 
-from pumphouse.archive.coverage import Action
-from pumphouse.archive.manifest import Declaration, LastBinlog, SegmentEntry
+from pumphouse.archive.manifest import Declaration, LastBinlog, Manifest, SegmentEntry
+from pumphouse.errors import UsageError
 from pumphouse.model.node import Replaced
 from pumphouse.model.tso import Tso
+
+
+class Action(StrEnum):
+    """What is to be done with one Pump in one window."""
+
+    PULL = "pull"  # its stream proves its part
+    DRAINED = "drained"  # nothing can come from it any more
+    LOST = "lost"  # given up by declaration
+    HELD = "held"  # the window waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,39 +71,31 @@ class PlannedPump:
     last: LastBinlog | None = None
     replaced: tuple[Replaced, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "node_id": self.node_id,
-            "action": str(self.action),
-            "incarnation": self.incarnation,
-            "start_count": self.start_count,
-            "state": self.state,
-            "registry": self.registry,
-            "drained": self.drained,
-            "declared": None if self.declared is None else self.declared.to_dict(),
-            "needed": self.needed,
-            "last": None if self.last is None else self.last.to_dict(),
-            "replaced": [each.to_dict() for each in self.replaced],
-        }
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        declared, last = data["declared"], data["last"]
-        return cls(
-            node_id=str(data["node_id"]),
-            action=Action(data["action"]),
-            incarnation=str(data["incarnation"]),
-            start_count=int(data["start_count"]),
-            state=str(data["state"]),
-            registry=str(data["registry"]),
-            drained=bool(data["drained"]),
-            declared=None if declared is None else Declaration.from_dict(declared),
-            needed=bool(data["needed"]),
-            last=None if last is None else LastBinlog.from_dict(last),
-            replaced=tuple(Replaced.from_dict(each) for each in data["replaced"]),
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPlan:
+    """One window to fetch: (start, end], end <= until. ``previous`` is the digest of what it will chain to."""
+
+    start: Tso
+    end: Tso
+    until: Tso
+    fence: Tso
+    previous: str
+    run: str
+    pumps: tuple[PlannedPump, ...]  # by node id
+    declared: tuple[Declaration, ...] = ()  # every one in force, shown by every plan
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """Whom to pull, in the order of the plan."""
+        return tuple(each.node_id for each in self.pumps)
+
+    def pump(self, node_id: str) -> PlannedPump:
+        """One Pump's part; UsageError."""
+        for each in self.pumps:
+            if each.node_id == node_id:
+                return each
+        raise UsageError(f"no Pump {node_id!r} is in the plan", hint=f"it has {', '.join(self.node_ids) or 'none'}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,25 +106,6 @@ class PendingCommit:
     start_ts: Tso
     commit_ts: Tso
     digest: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "kind": self.kind,
-            "start_ts": int(self.start_ts),
-            "commit_ts": int(self.commit_ts),
-            "digest": self.digest,
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            kind=str(data["kind"]),
-            start_ts=Tso(int(data["start_ts"])),
-            commit_ts=Tso(int(data["commit_ts"])),
-            digest=str(data["digest"]),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,97 +133,48 @@ class PullReport:
     last: LastBinlog | None = None
     seen: tuple[LastBinlog, ...] = ()
     pending: tuple[PendingCommit, ...] = ()
-    declared: Declaration | None = field(default=None)
+    declared: Declaration | None = None
     replaced: tuple[Replaced, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "node_id": self.node_id,
-            "action": str(self.action),
-            "reached": int(self.reached),
-            "incarnation": self.incarnation,
-            "start_count": self.start_count,
-            "state": self.state,
-            "sync_log": self.sync_log,
-            "batch": self.batch,
-            "registry": self.registry,
-            "drained": self.drained,
-            "segments": [each.to_dict() for each in self.segments],
-            "drained_to": int(self.drained_to),
-            "tail_from": int(self.tail_from),
-            "last": None if self.last is None else self.last.to_dict(),
-            "seen": [each.to_dict() for each in self.seen],
-            "pending": [each.to_dict() for each in self.pending],
-            "declared": None if self.declared is None else self.declared.to_dict(),
-            "replaced": [each.to_dict() for each in self.replaced],
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        last, declared = data["last"], data["declared"]
-        return cls(
-            node_id=str(data["node_id"]),
-            action=Action(data["action"]),
-            reached=Tso(int(data["reached"])),
-            incarnation=str(data["incarnation"]),
-            start_count=int(data["start_count"]),
-            state=str(data["state"]),
-            sync_log=bool(data["sync_log"]),
-            batch=bool(data["batch"]),
-            registry=str(data["registry"]),
-            drained=bool(data["drained"]),
-            segments=tuple(SegmentEntry.from_dict(each) for each in data["segments"]),
-            drained_to=Tso(int(data["drained_to"])),
-            tail_from=Tso(int(data["tail_from"])),
-            last=None if last is None else LastBinlog.from_dict(last),
-            seen=tuple(LastBinlog.from_dict(each) for each in data["seen"]),
-            pending=tuple(PendingCommit.from_dict(each) for each in data["pending"]),
-            declared=None if declared is None else Declaration.from_dict(declared),
-            replaced=tuple(Replaced.from_dict(each) for each in data["replaced"]),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPlan:
-    """One window to fetch: (start, end], end <= until. ``previous`` is the digest of what it will chain to.
+class PublishedWindow:
+    """What a commit did: the window (start, end] is visible. ``manifest`` is its key, ``more``: the plan went on.
 
-    As JSON, ``pumps`` is an object keyed by node id, so that a mapped task takes its keys.
+    ``rows``: transactions (parts of them); ``changes``: row changes; ``ddls``: DDL jobs; ``bytes``: of its segments.
     """
 
     start: Tso
     end: Tso
-    until: Tso
-    fence: Tso
-    previous: str
-    run: str
-    pumps: dict[str, PlannedPump]
-    declared: tuple[Declaration, ...] = ()  # every one in force, shown by every plan
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "start": int(self.start),
-            "end": int(self.end),
-            "until": int(self.until),
-            "fence": int(self.fence),
-            "previous": self.previous,
-            "run": self.run,
-            "pumps": {key: value.to_dict() for key, value in self.pumps.items()},
-            "declared": [each.to_dict() for each in self.declared],
-        }
+    manifest: str
+    more: bool
+    segments: int
+    rows: int
+    changes: int
+    payload_bytes: int
+    bytes: int
+    ddls: int
+    duplicates: int
+    declared: tuple[Declaration, ...]
+    unsynced: tuple[str, ...]
+    binlog_skipped: bool | None
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
+    def of(cls, manifest: Manifest, until: Tso) -> PublishedWindow:
+        """The window of a manifest that is there; ``until``: where the run that wants it ends."""
         return cls(
-            start=Tso(int(data["start"])),
-            end=Tso(int(data["end"])),
-            until=Tso(int(data["until"])),
-            fence=Tso(int(data["fence"])),
-            previous=str(data["previous"]),
-            run=str(data["run"]),
-            pumps={str(key): PlannedPump.from_dict(value) for key, value in data["pumps"].items()},
-            declared=tuple(Declaration.from_dict(each) for each in data["declared"]),
+            start=manifest.start,
+            end=manifest.end,
+            manifest=manifest.key,
+            more=manifest.end < until,
+            segments=len(manifest.segments),
+            rows=sum(each.rows for each in manifest.segments),
+            changes=sum(each.changes for each in manifest.segments),
+            payload_bytes=sum(each.payload_bytes for each in manifest.segments),
+            bytes=sum(each.bytes for each in manifest.segments),
+            ddls=0 if manifest.ddl is None else manifest.ddl.jobs,
+            duplicates=len(manifest.duplicates),
+            declared=manifest.declared,
+            unsynced=manifest.unsynced,
+            binlog_skipped=manifest.binlog_skipped,
         )

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -147,21 +148,21 @@ def snapshot(context: Context, *, until: str, as_json: bool) -> None:
         history = Parts(settings).history
         done = run_snapshot(archive, cluster, to, settings, history, naming_holders(pulled), waiting=waiting)
     if as_json:
-        _print_json({"end": int(archive.end()), "windows": done})
+        _print_json({"end": int(archive.end()), "windows": [asdict(each) for each in done]})
         return
     if not done:
         click.echo(f"nothing to do: the archive reaches {show(archive.end())}")
     for window in done:
         click.echo(
-            f"{window['manifest']}: up to {show(window['end'])}, {window['rows']} transactions, "
-            f"{window['changes']} row changes, {window['ddls']} DDLs, {window['payload_bytes'] / 1e6:.1f} MB"
+            f"{window.manifest}: up to {show(window.end)}, {window.rows} transactions, "
+            f"{window.changes} row changes, {window.ddls} DDLs, {window.payload_bytes / 1e6:.1f} MB"
         )
-        for loss in window["declared"]:
-            click.echo(f"  declared lost: {loss['node_id']} up to {show(loss['to_ts'])}: {loss['reason']}")
-        if window["binlog_skipped"]:
+        for loss in window.declared:
+            click.echo(f"  declared lost: {loss.node_id} up to {show(loss.to_ts)}: {loss.reason}")
+        if window.binlog_skipped:
             click.echo("  TiDB skips binlogs (ignore-error): its writes are missing here; restart from a new genesis")
-        if window["unsynced"]:
-            click.echo(f"  without fsync: {', '.join(window['unsynced'])}")
+        if window.unsynced:
+            click.echo(f"  without fsync: {', '.join(window.unsynced)}")
 
 
 @click.group()

@@ -22,12 +22,6 @@ class ShownPlan:
     end: Tso
     digest: str
 
-    @classmethod
-    def from_dict(cls, shown: dict[str, Any]) -> ShownPlan:
-        """Of the JSON of a dry run."""
-        plan = shown["plan"]
-        return cls(to=Tso(int(plan["to"])), end=Tso(int(plan["end"])), digest=str(plan["digest"]))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:

@@ -3,15 +3,17 @@
 import contextlib
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
 from pumphouse.archive import pull_pump
-from pumphouse.archive.coverage import Action, given_up, judge
+from pumphouse.archive.coverage import given_up, judge
 from pumphouse.archive.declare import accept, accepted_commits, declarations, declare_lost
 from pumphouse.archive.manifest import Declaration, PumpEntry
 from pumphouse.archive.snapshot import commit_window, plan_window, pull_node
 from pumphouse.archive.verify import verify
+from pumphouse.archive.window import Action
 from pumphouse.client.admin import force_state
 from pumphouse.errors import PositionCollected, UsageError, WindowHeld
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
@@ -173,15 +175,15 @@ def test_a_pump_that_comes_back_with_an_emptied_data_directory_holds_the_window(
     made = declare_lost(world.archive, world.cluster, "pump-1", "disk replaced", who="ops")
     assert (made.incarnation, made.from_ts, made.to_ts > lost) == ("one", world.archive.end(), True)
     done, rest = world.snapshot()
-    assert [each["reason"] for each in done["declared"]] == ["disk replaced"]
-    assert (done["end"], rest["declared"]) == (made.to_ts, [])
+    assert [each.reason for each in done.declared] == ["disk replaced"]
+    assert (done.end, rest.declared) == (made.to_ts, ())
     manifest = world.archive.chain()[1]
     assert manifest.pump("pump-1").incarnation == "two"
     assert manifest.declared[0].to_ts == made.to_ts
     assert [ts for ts, _ in world.commits()][-1] == kept
     plan = plan_window(world.archive, world.cluster, world.cluster.tso())
-    assert [each["node_id"] for each in plan["declared"]] == ["pump-1"]
-    assert world.snapshot()[0]["declared"] == []
+    assert [each.node_id for each in plan.declared] == ["pump-1"]
+    assert world.snapshot()[0].declared == ()
 
 
 @pytest.mark.row("A2")
@@ -199,7 +201,7 @@ def test_a_dead_pump_that_is_declared_lost_no_longer_holds_and_its_range_is_the_
     one.transaction()
     done = world.snapshot()
     assert len(done) == 2
-    assert done[0]["end"] == made.to_ts
+    assert done[0].end == made.to_ts
     assert world.archive.chain()[0].pump("pump-2").lost
     assert world.snapshot()
     two.start_count = 2
@@ -223,7 +225,7 @@ def test_a_pump_that_was_started_again_before_it_died_for_good_is_declared_lost_
     force_state(world.cluster, "pump-2", NodeState.OFFLINE)
     made = declare_lost(world.archive, world.cluster, "pump-2", "host burned", who="ops")
     kept = one.transaction()
-    assert world.snapshot()[0]["end"] == made.to_ts
+    assert world.snapshot()[0].end == made.to_ts
     known = world.cluster.node(NodeKind.PUMP, "pump-2").extra
     lost = next(each for each in world.archive.chain() if each.declared).pump("pump-2")
     assert (lost.incarnation, lost.start_count, lost.replaced) == (
@@ -305,11 +307,11 @@ def test_a_lost_pump_that_comes_back_behind_later_windows_is_pulled_only_when_wh
     assert "declare-lost pump-2" in text
     declare_lost(world.archive, world.cluster, "pump-2", "an hour without the registry", who="ops")
     done = world.snapshot()
-    assert [each["node_id"] for each in done[0]["declared"]] == ["pump-2"]
+    assert [each.node_id for each in done[0].declared] == ["pump-2"]
     assert world.commits() == [(kept, "pump-2")]
     entry = world.archive.last().pump("pump-2")
     assert (entry.lost, entry.drained) == (False, False)
-    assert world.snapshot()[0]["declared"] == []
+    assert world.snapshot()[0].declared == ()
     assert verify(world.archive).sound
 
 
@@ -330,7 +332,7 @@ def test_a_lost_pump_that_is_still_registered_as_online_is_tried_first(world):
     one.transaction()
     declare_lost(world.archive, world.cluster, "pump-2", "we thought so", who="ops")
     done = world.snapshot()
-    assert [each["declared"] for each in done] == [[], []]
+    assert [each.declared for each in done] == [(), ()]
     assert (ts, "pump-2") in world.commits()
     two.stop()
     held(world)
@@ -347,7 +349,7 @@ def test_a_declared_loss_never_covers_what_the_pump_answered_after_it(world):
     kept = pump.transaction()
     until = world.cluster.tso()
     plan = plan_window(world.archive, world.cluster, until)
-    assert (plan["pumps"]["pump-1"]["action"], plan["end"]) == ("pull", made.to_ts)
+    assert (plan.pump("pump-1").action, plan.end) == ("pull", made.to_ts)
     pump.stop()
     with pytest.raises(WindowHeld):
         world.snapshot(until, pull_timeout_s=0.4)
@@ -382,11 +384,11 @@ def test_a_directory_that_is_lost_between_two_windows_holds_although_another_ans
     assert "declare-lost pump-1" in text
     made = declare_lost(world.archive, world.cluster, "pump-1", "its disk died", who="ops")
     done = world.snapshot()
-    assert [each["node_id"] for each in done[0]["declared"]] == ["pump-1"]
-    assert done[0]["end"] == made.to_ts
+    assert [each.node_id for each in done[0].declared] == ["pump-1"]
+    assert done[0].end == made.to_ts
     assert (kept, "pump-1") in world.commits()
     assert [each.incarnation for each in world.archive.last().pump("pump-1").replaced] == ["one"]
-    assert world.snapshot()[0]["declared"] == []
+    assert world.snapshot()[0].declared == ()
     assert verify(world.archive).sound
 
 
@@ -421,7 +423,7 @@ def test_a_pump_that_ran_after_its_declared_loss_and_was_replaced_is_declared_ag
     assert (again.from_ts, again.to_ts > first.to_ts) == (first.from_ts, True)
     assert declare_lost(world.archive, world.cluster, "pump-1", "said twice", who="ops") == again
     done = world.snapshot()
-    assert [each["to_ts"] for each in done[0]["declared"]] == [again.to_ts]
+    assert [each.to_ts for each in done[0].declared] == [again.to_ts]
 
 
 @pytest.mark.row("A2")
@@ -435,7 +437,7 @@ def test_a_moment_without_an_answer_is_no_loss_although_one_is_declared(world):
     back.start()
     (done,) = world.snapshot(made.to_ts, pull_timeout_s=20)
     back.join()
-    assert done["declared"] == []
+    assert done.declared == ()
     assert world.commits() == [(ts, "pump-1")]
 
 
@@ -450,19 +452,20 @@ def test_a_plan_that_reaches_above_the_declared_loss_gives_up_nothing(world, how
         pump.binlogs, pump.incarnation = [], "two"
         pump.register(NodeState.ONLINE)
     plan = plan_window(world.archive, world.cluster, world.cluster.tso())
-    assert plan["end"] == made.to_ts
+    assert plan.end == made.to_ts
     settings = world.settings.model_copy(
         update={"archive": world.settings.archive.model_copy(update={"pull_timeout_s": 0.4})}
     )
     if how != "reported":
-        plan["end"] = plan["until"]
+        plan = replace(plan, end=plan.until)
     if how == "collected":
         pump.gc_point = world.cluster.tso()
     if how in ("away", "reported"):
         pump.stop()
     if how == "reported":
         reports = [pull_node(world.archive, world.cluster, plan, "pump-1", settings)]
-        plan["end"] = reports[0]["reached"] = plan["until"]
+        plan = replace(plan, end=plan.until)
+        reports = [replace(reports[0], reached=plan.until)]
         with pytest.raises(UsageError, match="no declared loss covers"):
             commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
         return
@@ -554,7 +557,7 @@ def test_a_pull_from_below_the_gc_point_is_an_error_and_declared_away_only_by_na
     assert world.archive.chain() == []
     declare_lost(world.archive, world.cluster, "pump-1", "unregistered for a week", who="ops")
     done, rest = world.snapshot()
-    assert (len(done["declared"]), rest["declared"]) == (1, [])
+    assert (len(done.declared), rest.declared) == (1, ())
     assert world.commits() == [(kept, "pump-1")]
 
 
@@ -590,7 +593,7 @@ def test_a_go_pumps_last_binlog_is_one_that_lies_in_the_window(world):
     settings = world.settings.model_copy(
         update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 2000})}
     )
-    reports = [pull_node(world.archive, world.cluster, plan, node, settings) for node in plan["pumps"]]
+    reports = [pull_node(world.archive, world.cluster, plan, node, settings) for node in plan.node_ids]
     commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
     end, last = world.archive.end(), world.archive.last().pump("go-1").last
     assert first < end < later[0]
@@ -615,7 +618,7 @@ def test_the_samples_of_a_go_pump_stay_few_and_end_with_its_last_binlog(world):
         update={"archive": world.settings.archive.model_copy(update={"pull_timeout_s": 20.0})}
     )
     report = pull_node(world.archive, world.cluster, plan, "go-1", settings)
-    seen = [each["commit_ts"] for each in report["seen"]]
+    seen = [each.commit_ts for each in report.seen]
     assert seen == sorted(seen)
     assert seen[0] <= wanted[0]
     assert seen[-1] == wanted[-1]
@@ -638,7 +641,7 @@ def test_a_go_pump_that_no_longer_has_the_last_binlog_pulled_holds_the_window(wo
     assert "no longer has the last binlog" in why["pump-1"]
     declare_lost(world.archive, world.cluster, "pump-1", "its GC ran", who="ops")
     done, rest = world.snapshot()
-    assert (len(done["declared"]), rest["declared"]) == (1, [])
+    assert (len(done.declared), rest.declared) == (1, ())
     assert world.commits()[-1] == (kept, "pump-1")
 
 
@@ -890,11 +893,11 @@ def test_a_drained_pump_that_goes_offline_while_it_is_pulled_stays_drained(world
     pump.register(NodeState.CLOSING)
     world.snapshot()
     plan = plan_window(world.archive, world.cluster, world.cluster.tso())
-    assert plan["pumps"]["pump-1"]["action"] == "pull"
+    assert plan.pump("pump-1").action == "pull"
     pump.register(NodeState.OFFLINE)
     pump.stop()
     other.transaction()
-    reports = [pull_node(world.archive, world.cluster, plan, node, world.settings) for node in plan["pumps"]]
+    reports = [pull_node(world.archive, world.cluster, plan, node, world.settings) for node in plan.node_ids]
     commit_window(world.archive, world.cluster, plan, reports, world.history, world.settings)
     assert world.archive.last().pump("pump-1").drained
     assert world.snapshot()
@@ -910,7 +913,7 @@ def test_a_pump_that_goes_offline_while_it_is_pulled_and_has_more_holds_the_wind
     world.snapshot()
     wanted = [pump.transaction() for _ in range(3)]
     plan = plan_window(world.archive, world.cluster, world.cluster.tso())
-    assert plan["pumps"]["pump-1"]["drained"] is drained
+    assert plan.pump("pump-1").drained is drained
     pump.frame_rows = 1
     frames = []
 
@@ -970,10 +973,10 @@ def test_a_closing_pump_whose_pull_ends_by_the_budget_is_drained_or_holds_the_wi
     if not answers:
         with pytest.raises(WindowHeld, match="has not shown that it is drained"):
             pull_node(world.archive, world.cluster, plan, "pump-1", settings)
-        assert pull_node(world.archive, world.cluster, plan, "pump-2", settings)["reached"] == until
+        assert pull_node(world.archive, world.cluster, plan, "pump-2", settings).reached == until
         return
-    reports = [pull_node(world.archive, world.cluster, plan, node, settings) for node in plan["pumps"]]
-    assert last <= reports[0]["reached"] < until
+    reports = [pull_node(world.archive, world.cluster, plan, node, settings) for node in plan.node_ids]
+    assert last <= reports[0].reached < until
     commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
     assert world.archive.last().pump("pump-1").drained
     pump.register(NodeState.OFFLINE)
@@ -999,7 +1002,7 @@ def test_a_closing_pump_with_more_than_the_budget_takes_does_not_hold_the_window
         update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 1000, "pull_timeout_s": 0.5})}
     )
     report = pull_node(world.archive, world.cluster, plan, "pump-1", settings)
-    assert report["reached"] == wanted[2]
+    assert report.reached == wanted[2]
     commit_window(world.archive, world.cluster, plan, [report], world.history, settings)
     assert not world.archive.last().pump("pump-1").drained
     assert [ts for ts, _ in world.commits()] == wanted[:3]
@@ -1018,14 +1021,14 @@ def test_a_closing_pump_that_was_pulled_whole_is_not_drained_where_anothers_budg
     settings = world.settings.model_copy(
         update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 1000})}
     )
-    reports = [pull_node(world.archive, world.cluster, plan, node_id, settings) for node_id in plan["pumps"]]
+    reports = [pull_node(world.archive, world.cluster, plan, node_id, settings) for node_id in plan.node_ids]
     whole, cut = reports
-    assert (whole["reached"], whole["tail_from"]) == (plan["end"], 0)
-    assert whole["drained_to"], "it has shown that nothing lies behind the window that was planned"
-    assert below < cut["reached"] < above
+    assert (whole.reached, whole.tail_from) == (plan.end, 0)
+    assert whole.drained_to, "it has shown that nothing lies behind the window that was planned"
+    assert below < cut.reached < above
     commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
     last = world.archive.last()
-    assert last.end == cut["reached"]
+    assert last.end == cut.reached
     assert not last.pump("pump-1").drained
     # Gone by now, it would take what lies above the window's end with it: that must not go unnoticed.
     pump.register(NodeState.OFFLINE)

@@ -233,7 +233,7 @@ def test_a_window_waits_for_a_ddl_job_by_id_and_age(world):
         world.snapshot()
     assert world.archive.chain() == []
     world.history.add(77)
-    assert world.snapshot()[0]["ddls"] == 1
+    assert world.snapshot()[0].ddls == 1
 
 
 def test_a_ddl_on_two_pumps_is_one_job(world):
@@ -242,7 +242,7 @@ def test_a_ddl_on_two_pumps_is_one_job(world):
     one.ddl(4)
     two.put(*one.binlogs[-1])
     world.history.add(4)
-    assert world.snapshot()[0]["ddls"] == 1
+    assert world.snapshot()[0].ddls == 1
 
 
 @pytest.mark.parametrize("damage", ["json", "version", "cluster", "kind"])

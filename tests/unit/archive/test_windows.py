@@ -2,10 +2,15 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import hypothesis
 import pytest
+from hypothesis import given
+from hypothesis.strategies import data, from_type, integers, register_type_strategy
 
+from binlog_airflow import xcom
 from pumphouse.archive import consumer
 from pumphouse.archive.snapshot import commit_window, plan_window, pull_node
+from pumphouse.archive.window import PublishedWindow, PullReport, WindowPlan
 from pumphouse.errors import (
     BadManifest,
     BadRecord,
@@ -18,13 +23,22 @@ from pumphouse.errors import (
     WindowHeld,
 )
 from pumphouse.model.node import NodeKind, NodeState
-from pumphouse.model.tso import Tso, compose, physical_ms
+from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms
 from tests.support.documents import changed
 from tests.support.memorystore import CarelessStore
 
+register_type_strategy(Tso, integers(0, MAX_TSO))
+
+
+def through_json(value):
+    """As one task hands it to the next."""
+    again = xcom.read(type(value), json.loads(json.dumps(xcom.dump(value))))
+    assert again == value
+    return again
+
 
 def pull_all(world, plan, settings=None):
-    return [pull_node(world.archive, world.cluster, plan, node, settings or world.settings) for node in plan["pumps"]]
+    return [pull_node(world.archive, world.cluster, plan, node, settings or world.settings) for node in plan.node_ids]
 
 
 def commit(world, plan, reports):
@@ -40,7 +54,7 @@ def test_windows_hold_every_transaction_once_in_order_without_gap_or_overlap(wor
         for pump in (one, two, one):
             wanted += [pump.transaction(rows=3) for _ in range(4)]
         (done,) = world.snapshot()
-        assert not done["more"]
+        assert not done.more
     assert sorted(ts for ts, _ in world.commits()) == wanted
     chain = world.archive.chain()
     assert len(chain) == 3
@@ -85,7 +99,7 @@ def test_a_byte_budget_cuts_the_window_at_the_smallest_position_and_the_next_goe
     one.frame_rows, two.frame_rows = 3, 50
     done = world.snapshot(task_budget_bytes=4000)
     assert len(done) > 3
-    assert all(each["more"] for each in done[:-1])
+    assert all(each.more for each in done[:-1])
     assert sorted(ts for ts, _ in world.commits()) == wanted
     for manifest in world.archive.chain():
         for segment in manifest.segments:
@@ -139,8 +153,8 @@ def test_the_fence_is_taken_before_the_pumps_are_listed(world, monkeypatch):
 
     monkeypatch.setattr(world.cluster, "nodes", nodes_after_somebody_registered)
     plan = plan_window(world.archive, world.cluster, until)
-    assert set(plan["pumps"]) == {"pump-1", "pump-2"}
-    assert plan["fence"] < late[0].binlogs[0][1]
+    assert set(plan.node_ids) == {"pump-1", "pump-2"}
+    assert plan.fence < late[0].binlogs[0][1]
 
 
 @pytest.mark.row("A2")
@@ -257,7 +271,7 @@ def test_a_killed_task_leaves_orphans_and_its_retry_takes_other_names(world):
     pump.transaction()
     plan = plan_window(world.archive, world.cluster, world.cluster.tso())
     first, second = pull_all(world, plan), pull_all(world, plan)
-    assert first[0]["segments"][0]["key"] != second[0]["segments"][0]["key"]
+    assert first[0].segments[0].key != second[0].segments[0].key
     commit(world, plan, second)
     assert len([key for key in world.store.objects if "/segments/" in key]) == 2
     assert len(world.commits()) == 1
@@ -351,7 +365,7 @@ def test_a_transaction_on_two_pumps_is_read_once(world):
     assert two.binlogs[-1][2] != payload
     last = two.transaction()
     (done,) = world.snapshot()
-    assert done["duplicates"] == 1
+    assert done.duplicates == 1
     assert sorted(world.commits()) == [(first, "pump-1"), (twice, "pump-1"), (last, "pump-2")]
 
 
@@ -373,7 +387,7 @@ def test_a_duplicate_in_parts_is_compared_part_by_part(world):
     one.transaction(rows=100, size=100)
     two.put(*one.binlogs[-1])
     (done,) = world.snapshot(part_bytes=1024)
-    assert done["duplicates"] == 1
+    assert done.duplicates == 1
     assert {node for _, node in world.commits()} == {"pump-1"}
 
 
@@ -419,7 +433,7 @@ def test_windows_between_gives_those_that_touch_the_range_and_refuses_what_is_no
     ends = []
     for _ in range(3):
         pump.transaction()
-        ends.append(world.snapshot()[0]["end"])
+        ends.append(world.snapshot()[0].end)
     archive = world.archive
     assert [m.end for m in archive.windows_between(genesis.ts, ends[2])] == ends
     assert [m.end for m in archive.windows_between(ends[0], ends[1])] == [ends[1]]
@@ -451,10 +465,34 @@ def test_reports_that_do_not_fit_the_plan_are_refused(world):
         commit(world, plan, [reports[0], reports[0]])
 
 
-def test_plan_and_reports_are_plain_json(world):
-    pump = world.pump()
+@pytest.mark.row("A1", "O1")
+def test_each_step_of_a_window_can_run_in_a_task_of_its_own_and_hands_on_json(world):
+    one, two = world.pump("pump-1"), world.pump("go-1", go=True)
     world.init()
-    pump.transaction()
-    plan = json.loads(json.dumps(plan_window(world.archive, world.cluster, world.cluster.tso())))
-    reports = json.loads(json.dumps(pull_all(world, plan)))
-    assert json.loads(json.dumps(commit(world, plan, reports)))["rows"] == 1
+    one.transaction(), two.transaction()
+    plan = through_json(plan_window(world.archive, world.cluster, world.cluster.tso()))
+    reports = [through_json(each) for each in pull_all(world, plan)]
+    done = through_json(commit(world, plan, reports))
+    assert (done.rows, done.end, done.more) == (2, world.archive.end(), False)
+
+
+@pytest.mark.row("O1")
+def test_json_of_a_plan_holds_its_timestamps_as_text_and_names_what_does_not_fit(world):
+    world.pump()
+    world.init()
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    data = xcom.dump(plan)
+    assert (data["end"], data["pumps"][0]["action"]) == (str(plan.end), "pull")
+    for wrong in ({"end": plan.end}, {"end": "soon"}, {"end": ""}, {"run": 5}, {"pumps": {}}, {"more": True}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            xcom.read(WindowPlan, data | wrong)
+    with pytest.raises(UsageError, match="fence"):
+        xcom.read(WindowPlan, {key: value for key, value in data.items() if key != "fence"})
+
+
+@pytest.mark.row("O1")
+@pytest.mark.parametrize("kind", [WindowPlan, PullReport, PublishedWindow])
+@hypothesis.settings(deadline=None)
+@given(data())
+def test_every_value_between_tasks_is_the_same_behind_json(kind, data):
+    through_json(data.draw(from_type(kind)))
