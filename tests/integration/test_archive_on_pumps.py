@@ -133,7 +133,7 @@ def test_everything_answered_lies_once_in_the_archive_with_a_pump_killed_meanwhi
         made.commits.append(commit_ts)
         done = made.snapshot(task_budget_bytes=3000)
         assert len(done) > 1
-        assert sum(each["duplicates"] for each in done) == 1
+        assert sum(each.duplicates for each in done) == 1
         assert made.archived() == sorted(made.commits)
         report = verify(made.archive, checkpoint=consumer.checkpoint(made.cluster, "main"))
         assert report.problems == []
