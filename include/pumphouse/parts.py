@@ -51,10 +51,12 @@ class Parts:
     def close(self) -> None:
         """Close what was opened."""
         opened = vars(self)
-        if "engine" in opened:
-            self.engine.stop()
-        if "cluster" in opened:
-            self.cluster.close()
+        try:
+            if "engine" in opened:
+                self.engine.stop()
+        finally:
+            if "cluster" in opened:
+                self.cluster.close()
 
     def __enter__(self) -> Self:
         return self

@@ -302,7 +302,7 @@ def test_gc_frees_what_the_archive_has_and_nothing_else(tmp_path):
         assert made.archived() == sorted(made.commits)
         # An archive that is put back to an older state asks for what is gone, and is told so.
         archive = made.archive
-        plan = plan_window(archive, made.cluster, made.cluster.tso())
+        plan = plan_window(archive, made.cluster, made.cluster.tso(), Settings())
         plan = replace(plan, start=archive.genesis().ts)
         with pytest.raises((PositionCollected, GapError)) as caught:
             pull_node(archive, made.cluster, plan, "pump-1", made.settings)

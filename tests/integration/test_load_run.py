@@ -1,6 +1,7 @@
 """Whole loads on a real MariaDB: an archive of a source with every awkward kind of change, loaded, killed, refused, repeated."""
 
 import dataclasses
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ from pumphouse.loader.work import works_between
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load, restore
+from pumphouse.schema.render import Statement
 from pumphouse.settings import LoadSettings, Settings
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
@@ -429,7 +431,7 @@ def test_two_ddls_at_one_commit_ts_are_refused_before_a_plan_is_made(source: Mad
 
 
 @pytest.mark.row("L6")
-@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("applied", ["", "unit", "intent", "done"])
 @pytest.mark.parametrize("change", ["fewer", "more"])
 def test_an_open_plan_of_other_ddls_is_made_anew_and_refused_once_anything_of_it_was_applied(
     source: MadeSource,
@@ -437,7 +439,7 @@ def test_an_open_plan_of_other_ddls_is_made_anew_and_refused_once_anything_of_it
     target: TargetConnection,
     monkeypatch: pytest.MonkeyPatch,
     change: str,
-    applied: bool,
+    applied: str,
 ) -> None:
     source.create_table("t", [column(1, "id", flag=3)])
     source.genesis()
@@ -460,8 +462,16 @@ def test_an_open_plan_of_other_ddls_is_made_anew_and_refused_once_anything_of_it
     target.execute(
         "UPDATE pumphouse.plan SET spec = %s, digest = %s WHERE state = 'open'", (other.spec(), other.digest())
     )
-    if applied:
+    # What an attempt had rendered and not begun is rendered anew.
+    wrong = json.dumps(Statement(sql="SELECT no_such_column", objects=()).to_dict())
+    target.execute(
+        "INSERT INTO pumphouse.ddl (task, commit_ts, job_id, step, statement, state, fence)"
+        " VALUES ('main', %s, %s, 0, %s, %s, 1)",
+        (one, source.jobs[0].job.id, wrong, applied if applied in ("intent", "done") else "planned"),
+    )
+    if applied == "unit":
         target.execute("INSERT INTO pumphouse.applied VALUES ('main', %s, 0, 1, 4711, 0, 1)", (plan.number,))
+    if applied:
         with pytest.raises(LoadError, match="ends its epochs at other DDLs"):
             load.run(settings)
         assert target.value("SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = 'd'") == 1

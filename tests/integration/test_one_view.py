@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.verify import VerifyReport, verify
+from pumphouse.errors import RestoreError
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
-from pumphouse.runs import load, restore
+from pumphouse.runs import load, restore, schema
 from pumphouse.settings import Settings
 from tests.support.madearchive import MadeSource, column, target_rows
 
@@ -107,7 +110,12 @@ def equal_after_the_next_load(source: MadeSource, settings: Settings, target: Ta
 
 
 def every_step(
-    steps: Steps, source: MadeSource, target: TargetConnection, ready: Callable[[], object], run: Callable[[], object]
+    steps: Steps,
+    source: MadeSource,
+    target: TargetConnection,
+    ready: Callable[[], object],
+    run: Callable[[], object],
+    then: Callable[[], None] | None = None,
 ) -> Iterator[None]:
     """From the same beginning each time: run with a window published at the next step; yields after each run."""
     for at in range(1000):
@@ -115,7 +123,7 @@ def every_step(
         source.begin_anew()
         begin(source)
         ready()
-        if not steps.run(at, lambda: publish(source, 1), run):
+        if not steps.run(at, then or (lambda: publish(source, 1)), run):
             assert at >= 6, "the run has been watched"
             return
         yield
@@ -155,6 +163,61 @@ def test_a_window_with_ddl_may_be_published_at_every_step_of_a_restore(
 
     for _ in every_step(steps, source, target, lambda: None, run):
         equal_after_the_next_load(source, settings, target)
+
+
+@pytest.mark.row("A1", "L6", "S1", "S3")
+def test_a_window_and_its_schema_may_be_published_at_every_step_of_a_load_that_begins_at_a_stored_schema(
+    source: MadeSource, settings: Settings, target: TargetConnection, steps: Steps
+) -> None:
+    def ready() -> None:
+        schema.run(settings)
+        load.run(settings)
+        publish(source, 2)
+        schema.run(settings)
+        publish(source, 3)
+
+    def then() -> None:
+        publish(source, 1)
+        schema.run(settings)
+
+    for _ in every_step(steps, source, target, ready, lambda: load.run(settings), then):
+        equal_after_the_next_load(source, settings, target)
+
+
+@pytest.mark.row("A4")
+def test_a_window_and_its_schema_may_be_published_at_every_step_of_a_verification(
+    source: MadeSource, settings: Settings, target: TargetConnection, steps: Steps
+) -> None:
+    found: list[VerifyReport] = []
+
+    def then() -> None:
+        publish(source, 1)
+        schema.run(settings)
+
+    def run() -> None:
+        found.append(verify(Archive.open(source.settings, source.cluster_id)))
+
+    for _ in every_step(steps, source, target, lambda: schema.run(settings), run, then):
+        assert found[-1].problems == []
+
+
+@pytest.mark.row("R1", "R2")
+def test_a_plan_that_was_shown_is_refused_when_the_target_went_on_since(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    begin(source)
+    load.run(settings)
+    shown = restore.run(settings, target=settings.target, to=None, dry_run=True)
+    source.create_database("later")
+    publish(source, 1)
+    load.run(settings)
+    with pytest.raises(RestoreError, match=r"went on to .* since the plan was shown"):
+        restore.run(settings, target=settings.target, shown=shown.shown, dry_run=False)
+    assert target_rows(target) == source.snapshot()
+    again = restore.run(settings, target=settings.target, to=shown.plan.to, dry_run=True)
+    restore.run(settings, target=settings.target, shown=again.shown, dry_run=False)
+    assert ("later",) not in target.query("SHOW DATABASES")
+    equal_after_the_next_load(source, settings, target)
 
 
 @pytest.mark.row("R1", "R2")

@@ -94,7 +94,8 @@ class Archive:
         if head is None and keys:
             raise missing_head(self.url)
         if head is not None:
-            self._named_by(head)
+            # What this object remembers is no proof that it is still there.
+            head.check(None) if head.manifest not in {layout.GENESIS, *keys} else self._named_by(head)
         return self._linked(keys, since)
 
     def listed(self) -> list[Manifest]:

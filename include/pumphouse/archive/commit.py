@@ -39,7 +39,7 @@ def commit_window(
     plan: WindowPlan,
     reports: Sequence[PullReport],
     history: JobSource | None,
-    settings: Settings | None = None,
+    settings: Settings,
     *,
     waiting: Callable[[str], None] = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
@@ -52,7 +52,6 @@ def commit_window(
         CorruptionError: two Pumps have different contents for one transaction.
         UnsafeStore: the store takes a conditional put of an object that exists.
     """
-    settings = settings or Settings()
     found = _complete(plan, reports)
     end = min([report.reached for report in found], default=plan.end)
     for report in found:

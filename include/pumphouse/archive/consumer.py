@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from pumphouse.archive import layout
 from pumphouse.archive.head import Head
 from pumphouse.errors import BadManifest, BinlogError
@@ -20,6 +22,8 @@ from pumphouse.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from pumphouse.archive.archive import Archive
+
+log = structlog.get_logger()
 
 # Moves nothing: the checkpoint never goes back.
 NOTHING = Tso(0)
@@ -50,7 +54,8 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
 
     A commit may have been killed behind its manifest, before the store refused the same bytes again: it must do so
     before any Pump lets go of its data (UnsafeStore). A HEAD that is lost is written again here, and nowhere else: all
-    windows up to the checkpoint are there, and the Pumps still have what came after it.
+    windows up to the checkpoint are there, and the Pumps still have what came after it. Where GC follows the load the
+    checkpoint may lie far below: a target that had loaded windows which are missing says so at its next load.
 
     Raises:
         BadManifest: the Pumps know the archive further than it goes.
@@ -79,6 +84,8 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
     moves = have is None or have < wanted
     if moves or head != newest:
         put_again(archive.store, newest.manifest, archive.store.get(newest.manifest))
+    if head is None and have is not None and have < end:
+        log.warning("head_written_again", archive_end=int(end), proven=int(have))
     if head != newest:
         archive.write_head(last)
     return move(cluster, archive.archive_id, wanted) if moves or have is None else have

@@ -18,16 +18,19 @@ from pumphouse.schema.versions import TimedJob, genesis_jobs
 
 
 def schema_problems(
-    archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], *, deep: bool
+    archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], keys: Sequence[str], *, deep: bool
 ) -> Iterator[tuple[str, str]]:
-    """(key, what is wrong) of every object: name, origin, what it builds on, and where ``deep`` its jobs."""
+    """(key, what is wrong) of these objects: name, origin, what it builds on, and where ``deep`` its jobs.
+
+    They are listed before the manifests: an object that comes later was made from windows that these do not hold.
+    """
     stored: dict[Tso, StoredSchema] = {}
-    for each in archive.store.list(SCHEMA):
+    for key in keys:
         try:
-            found = StoredSchema.from_json(each.key, archive.store.get(each.key))
+            found = StoredSchema.from_json(key, archive.store.get(key))
             stored[found.upto] = found
         except BinlogError as error:
-            yield each.key, str(error)
+            yield key, str(error)
     ends = {genesis.ts: genesis.sha256} | {each.end: each.sha256 for each in manifests}
     for schema in stored.values():
         for what in _links(schema, stored, genesis, ends):

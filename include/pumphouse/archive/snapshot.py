@@ -41,7 +41,7 @@ _AHEAD_POLL_S = 0.2
 
 
 def plan_window(
-    archive: Archive, cluster: Cluster, until: Tso, settings: Settings | None = None, *, clock: Clock = SYSTEM_CLOCK
+    archive: Archive, cluster: Cluster, until: Tso, settings: Settings, *, clock: Clock = SYSTEM_CLOCK
 ) -> WindowPlan | None:
     """The next window towards ``until``; None when the archive is there already.
 
@@ -54,7 +54,7 @@ def plan_window(
         BadManifest: the Pumps know the archive further than it goes.
     """
     # Catches up on what a killed commit left undone: its manifest is there, HEAD and its checkpoint are not.
-    consumer.publish(archive, cluster, consumer.of_snapshot((settings or Settings()).airflow))
+    consumer.publish(archive, cluster, consumer.of_snapshot(settings.airflow))
     genesis, last = archive.genesis(), archive.last()
     start = genesis.ts if last is None else last.end
     if start >= until:

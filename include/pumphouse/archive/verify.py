@@ -23,7 +23,7 @@ from pumphouse.archive.ddl import read_jobs
 from pumphouse.archive.declare import read_declared
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.genesis import Genesis
-from pumphouse.archive.head import missing_head
+from pumphouse.archive.head import Head, missing_head
 from pumphouse.archive.history import ddl_binlogs, needs_job
 from pumphouse.archive.manifest import (
     AcceptedCommit,
@@ -119,11 +119,14 @@ def verify(
         report.problems.append(Problem(key=layout.GENESIS, what=str(error)))
         return report
     report.start = report.end = genesis.ts
+    # What is derived first, then HEAD, then the windows: one that is published meanwhile has all that names it.
+    schema = [each.key for each in archive.store.list(layout.SCHEMA)]
+    head = _read_head(archive, report)
     manifests = list(_walk_chain(archive, genesis, report))
-    _check_newest(archive, genesis, manifests, checkpoint, report)
+    _check_newest(archive, genesis, manifests, head, checkpoint, report)
     _check_declared(archive, manifests, report)
     _check_pumps(genesis, manifests, report)
-    jobs = list(_work(archive, genesis, manifests, report, deep))
+    jobs = list(_work(archive, genesis, manifests, schema, report, deep))
     with ThreadPoolExecutor(_READERS) as pool:
         for number, problems in enumerate(pool.map(_run, jobs)):
             report.problems.extend(problems)
@@ -161,10 +164,19 @@ def _walk_chain(archive: Archive, genesis: Genesis, report: VerifyReport) -> Ite
         yield manifest
 
 
+def _read_head(archive: Archive, report: VerifyReport) -> Head | None:
+    try:
+        return archive.head()
+    except BinlogError as error:
+        report.problems.append(Problem(key=layout.HEAD, what=str(error)))
+        return None
+
+
 def _check_newest(
     archive: Archive,
     genesis: Genesis,
     manifests: Sequence[Manifest],
+    head: Head | None,
     checkpoint: Tso | None,
     report: VerifyReport,
 ) -> None:
@@ -173,8 +185,7 @@ def _check_newest(
     objects |= {each.key: each for each in manifests}
     broken = {each.key for each in report.problems} - objects.keys()
     try:
-        head = archive.head()
-        if head is None and manifests:
+        if head is None and manifests and layout.HEAD not in {each.key for each in report.problems}:
             raise missing_head(archive.url)
         if head is not None and head.manifest not in broken:
             head.check(objects.get(head.manifest))
@@ -256,7 +267,12 @@ def _run(job: _Job) -> list[Problem]:
 
 
 def _work(
-    archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport, deep: bool
+    archive: Archive,
+    genesis: Genesis,
+    manifests: Sequence[Manifest],
+    schema: Sequence[str],
+    report: VerifyReport,
+    deep: bool,
 ) -> Iterator[_Job]:
     yield _check_genesis_ddl, (archive, genesis)
     for table in genesis.base or ():
@@ -267,7 +283,7 @@ def _work(
             yield _segment_check(deep), (archive, segment, manifest.start, manifest.end, report)
         if deep:
             yield _check_window, (archive, manifest)
-    yield _check_schema, (archive, genesis, manifests, deep)
+    yield _check_schema, (archive, genesis, manifests, schema, deep)
 
 
 def _segment_check(deep: bool) -> Callable[..., list[Problem]]:
@@ -388,8 +404,11 @@ def _jobs_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
         yield "its DDL jobs are not those of its DDL binlogs"
 
 
-def _check_schema(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], deep: bool) -> list[Problem]:
-    return [Problem(key=key, what=what) for key, what in schema_problems(archive, genesis, manifests, deep=deep)]
+def _check_schema(
+    archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], schema: Sequence[str], deep: bool
+) -> list[Problem]:
+    found = schema_problems(archive, genesis, manifests, schema, deep=deep)
+    return [Problem(key=key, what=what) for key, what in found]
 
 
 def _check_genesis_ddl(archive: Archive, genesis: Genesis) -> list[Problem]:

@@ -87,8 +87,8 @@ class Decoder:
             raise MissingColumn(
                 f"{name}: {error}",
                 hint=f"a DROP COLUMN of {name} was under way when these rows were written, and its end lies beyond "
-                "what was asked for: nothing was changed; load again when the archive has it (`pumphouse snapshot`), "
-                "or restore to a moment after it",
+                "what was asked for: nothing of this plan was done; load again when the archive has it "
+                "(`pumphouse snapshot`), or restore to a moment after it",
                 **(error.facts | {"table": name}),
             ) from error
         except CodecError as error:

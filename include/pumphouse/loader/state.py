@@ -59,6 +59,21 @@ def read_all(connection: TargetConnection) -> list[Checkpoint]:
     ]
 
 
+def reach(connection: TargetConnection, cluster_id: int) -> Tso:
+    """Up to where anything of a cluster may have come to the target: checkpoints, and plans whether done or not."""
+    checkpoint, plan = connection.table("checkpoint"), connection.table("plan")
+    return Tso(
+        int(
+            connection.value(
+                f"SELECT GREATEST(COALESCE(MAX(c.ts), 0), COALESCE(MAX(p.to_ts), 0)) FROM {checkpoint} c"
+                f" LEFT JOIN {plan} p ON p.task = c.task WHERE c.cluster_id = %s",
+                (cluster_id,),
+            )
+            or 0
+        )
+    )
+
+
 def write(connection: TargetConnection, owner: Ownership, checkpoint: Checkpoint) -> None:
     """Put a task's checkpoint as a whole (a start or a restore, never the course of a load)."""
     with connection.transaction():

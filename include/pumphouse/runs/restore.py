@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import structlog
 
-from pumphouse.archive.view import read_view
+from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
 from pumphouse.loader.report import Progress, silent
 from pumphouse.loader.run import Loader, own_target
+from pumphouse.loader.state import reach
 from pumphouse.loader.target import TargetConnection, address
 from pumphouse.model.tso import Tso, compose, show
 from pumphouse.parts import Parts
@@ -78,6 +79,8 @@ def run(
                 take_over=take_over,
                 any_task=True,
             )
+            if shown is not None:
+                _require_no_later(connection, view)
             loader = Loader(
                 view=view,
                 archive_settings=settings.archive,
@@ -90,3 +93,15 @@ def run(
             )
             done = restore(loader, plan)
     return RestoreReport(plan=plan, target=address(target), dry_run=False, load=done)
+
+
+def _require_no_later(connection: TargetConnection, view: ArchiveView) -> None:
+    """RestoreError when the target has what came after the plan was shown: the plan does not know what to drop."""
+    reached = reach(connection, view.genesis.cluster_id)
+    if reached > view.end:
+        raise RestoreError(
+            f"target {connection.name} went on to {show(reached)} since the plan was shown, which saw the archive up "
+            f"to {show(view.end)}",
+            hint="nothing was changed; look at the plan again",
+            target=connection.name,
+        )

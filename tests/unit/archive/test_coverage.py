@@ -181,7 +181,7 @@ def test_a_pump_that_comes_back_with_an_emptied_data_directory_holds_the_window(
     assert manifest.pump("pump-1").incarnation == "two"
     assert manifest.declared[0].to_ts == made.to_ts
     assert [ts for ts, _ in world.commits()][-1] == kept
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
     assert [each.node_id for each in plan.declared] == ["pump-1"]
     assert world.snapshot()[0].declared == ()
 
@@ -348,7 +348,7 @@ def test_a_declared_loss_never_covers_what_the_pump_answered_after_it(world):
     pump.start()
     kept = pump.transaction()
     until = world.cluster.tso()
-    plan = plan_window(world.archive, world.cluster, until)
+    plan = plan_window(world.archive, world.cluster, until, world.settings)
     assert (plan.pump("pump-1").action, plan.end) == ("pull", made.to_ts)
     pump.stop()
     with pytest.raises(WindowHeld):
@@ -451,7 +451,7 @@ def test_a_plan_that_reaches_above_the_declared_loss_gives_up_nothing(world, how
     if how == "emptied":
         pump.binlogs, pump.incarnation = [], "two"
         pump.register(NodeState.ONLINE)
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
     assert plan.end == made.to_ts
     settings = world.settings.model_copy(
         update={"archive": world.settings.archive.model_copy(update={"pull_timeout_s": 0.4})}
@@ -589,7 +589,7 @@ def test_a_go_pumps_last_binlog_is_one_that_lies_in_the_window(world):
     later = [go.transaction() for _ in range(5)]
     until = world.cluster.tso()
     other.frame_rows = 2
-    plan = plan_window(world.archive, world.cluster, until)
+    plan = plan_window(world.archive, world.cluster, until, world.settings)
     settings = world.settings.model_copy(
         update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 2000})}
     )
@@ -611,7 +611,7 @@ def test_the_samples_of_a_go_pump_stay_few_and_end_with_its_last_binlog(world):
     world.init()
     go.follow_clock = False
     wanted = [go.transaction() for _ in range(60)]
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
     go.fake()
     go.frame_rows = 2
     settings = world.settings.model_copy(
@@ -657,7 +657,7 @@ def test_a_go_pump_that_answers_without_its_last_binlog_is_not_called_silent(wor
     down = how != "answers"
     if down:
         pump.stop()
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
     settings = world.settings.model_copy(
         update={"archive": world.settings.archive.model_copy(update={"pull_timeout_s": 0.4})}
     )
@@ -892,7 +892,7 @@ def test_a_drained_pump_that_goes_offline_while_it_is_pulled_stays_drained(world
     pump.transaction()
     pump.register(NodeState.CLOSING)
     world.snapshot()
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
     assert plan.pump("pump-1").action == "pull"
     pump.register(NodeState.OFFLINE)
     pump.stop()
@@ -912,7 +912,7 @@ def test_a_pump_that_goes_offline_while_it_is_pulled_and_has_more_holds_the_wind
         pump.register(NodeState.CLOSING)
     world.snapshot()
     wanted = [pump.transaction() for _ in range(3)]
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
     assert plan.pump("pump-1").drained is drained
     pump.frame_rows = 1
     frames = []
@@ -966,7 +966,7 @@ def test_a_closing_pump_whose_pull_ends_by_the_budget_is_drained_or_holds_the_wi
     if answers:
         pump.on_frame = lambda: (len(frames) > 1 and setattr(pump, "follow_clock", True)) or frames.append(1)
     frames = []
-    plan = plan_window(world.archive, world.cluster, until)
+    plan = plan_window(world.archive, world.cluster, until, world.settings)
     settings = world.settings.model_copy(
         update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 2000, "pull_timeout_s": 0.5})}
     )
@@ -997,7 +997,7 @@ def test_a_closing_pump_with_more_than_the_budget_takes_does_not_hold_the_window
         pump.binlogs, wanted = pump.binlogs[:3], wanted[:3]
         pump.follow_clock, pump.watermark, pump.blocker = False, wanted[-1], world.cluster.tso()
     pump.register(NodeState.CLOSING)
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
     settings = world.settings.model_copy(
         update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 1000, "pull_timeout_s": 0.5})}
     )
@@ -1017,7 +1017,7 @@ def test_a_closing_pump_that_was_pulled_whole_is_not_drained_where_anothers_budg
     other.frame_rows = 3
     above = pump.transaction()
     pump.register(NodeState.CLOSING)
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso())
+    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
     settings = world.settings.model_copy(
         update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 1000})}
     )
