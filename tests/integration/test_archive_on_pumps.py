@@ -335,7 +335,7 @@ def test_the_archive_pulls_over_mutual_tls(tmp_path):
 
 @pytest.mark.row("O3", "A4")
 def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
-    monkeypatch.setattr("pumphouse.commands.archive.open_history", lambda *_: NoJobs())
+    monkeypatch.setattr("pumphouse.parts.open_history", lambda *_: NoJobs())
 
     def run(*arguments, code=0):
         sets = {"cluster.url": chain.cluster.url, "archive.root": chain.settings.archive.root}

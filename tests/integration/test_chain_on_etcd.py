@@ -24,7 +24,7 @@ from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
 
 @pytest.mark.row("W4", "W5", "P10", "P13", "C1", "A1", "O3")
 def test_a_pump_the_client_the_archive_and_the_commands_run_on_an_etcd_that_restarts(tmp_path, monkeypatch):
-    monkeypatch.setattr("pumphouse.commands.archive.open_history", lambda *_: NoJobs())
+    monkeypatch.setattr("pumphouse.parts.open_history", lambda *_: NoJobs())
     archive_settings = ArchiveSettings(root=f"file://{tmp_path}/archive")
 
     def run(*arguments: str) -> str:
