@@ -25,7 +25,7 @@ def airflow_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'include'}",
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "include", ROOT / "plugins"))),
     }
     subprocess.run(
         [sys.executable, "-m", "airflow", "db", "migrate"],
