@@ -70,8 +70,8 @@ class Seam:
 class World:
     """One source, its archive, one target, one generator of what happens."""
 
-    def __init__(self, source: MadeSource, settings: Settings, target: TargetConnection, seed: int) -> None:
-        self.source, self.settings, self.target = source, settings, target
+    def __init__(self, source: MadeSource, settings: Settings, target: TargetConnection, seam: Seam, seed: int) -> None:
+        self.source, self.settings, self.target, self.seam = source, settings, target, seam
         self.rng = random.Random(seed)
         self.number = 0
         self.kills = self.published = 0
@@ -152,6 +152,7 @@ class World:
     def restore(self) -> None:
         at, rows = self.chosen
         restore.run(self.settings, target=self.settings.target, to=at, dry_run=False, run_id="scheduler")
+        self.seam.off()  # what follows is the test's own look
         assert target_rows(self.target) == rows
 
     def rebuild(self) -> None:
@@ -161,33 +162,33 @@ class World:
         report = verify(self.source.archive)
         assert report.sound, report.problems
 
-    def until_done(self, seam: Seam, run: Callable[[], None]) -> None:
+    def until_done(self, run: Callable[[], None]) -> None:
         """Run, killed now and then while windows go on, until it ends by itself."""
         self.chosen = self.rng.choice(self.marks)
         for turn in range(50):
-            seam.until_kill = self.rng.randrange(1, 60 + 40 * turn) if self.rng.random() < 0.6 else 0
-            seam.until_publish = self.rng.randrange(1, 80) if self.rng.random() < 0.6 else 0
+            self.seam.until_kill = self.rng.randrange(1, 60 + 40 * turn) if self.rng.random() < 0.6 else 0
+            self.seam.until_publish = self.rng.randrange(1, 80) if self.rng.random() < 0.6 else 0
             try:
                 run()
             except Killed:
                 self.kills += 1
                 continue
             finally:
-                seam.off()
+                self.seam.off()
             return
         raise AssertionError("killed too often")
 
 
 def happen(source: MadeSource, settings: Settings, target: TargetConnection, seam: Seam, seed: int) -> World:
     """One random order from one seed."""
-    world = World(source, settings, target, seed)
+    world = World(source, settings, target, seam, seed)
     seam.publish = world.publish
     for _ in range(ROUNDS):
         what = world.rng.choice(["publish", "publish", "load", "load", "restore", "rebuild", "verify"])
         if what == "publish":
             world.publish()
         else:
-            world.until_done(seam, getattr(world, what))
+            world.until_done(getattr(world, what))
     world.load()
     assert target_rows(target) == source.snapshot()
     assert target.value("SELECT ts FROM pumphouse.checkpoint") == source.archive.end()
