@@ -224,7 +224,7 @@ def test_what_is_published_is_the_smallest_and_nothing_where_one_is_unknown() ->
             "inconsistent: abandoned",
             "pumphouse restore",
         ),
-        ("UPDATE pumphouse.checkpoint SET cluster_id = 1234", "loaded from cluster 1234", "pumphouse restore"),
+        ("UPDATE pumphouse.checkpoint SET cluster_id = 1234", "loaded from cluster 1234", "host and port of [target]"),
         (None, "does not answer", "is it running"),
     ],
 )

@@ -371,9 +371,17 @@ def check_link(manifest: Manifest, *, cluster_id: int, end: Tso, digest: str) ->
     """BadManifest unless the manifest continues an archive that ends at ``end`` with an object of that digest."""
     if manifest.cluster_id != cluster_id:
         raise _broken(manifest.key, f"belongs to cluster {manifest.cluster_id}, not {cluster_id}", "cluster")
-    if manifest.start != end:
-        kind = "gap" if manifest.start > end else "overlap"
-        raise _broken(manifest.key, f"begins at {manifest.start}, the one before ends at {end}: a {kind}", kind)
+    if manifest.start > end:
+        missing = window_key(end)
+        raise BadManifest(
+            f"{missing} is missing: the one before ends at {end}, the next is {manifest.key}: a gap",
+            hint="put it back from a copy of the archive",
+            path=missing,
+            offset=0,
+            reason="gap",
+        )
+    if manifest.start < end:
+        raise _broken(manifest.key, f"begins at {manifest.start}, the one before ends at {end}: an overlap", "overlap")
     if manifest.previous != digest:
         raise _broken(
             manifest.key, f"does not chain: it was written after {manifest.previous}, before it lies {digest}", "chain"

@@ -28,7 +28,7 @@ from pumphouse.schema.versions import TimedJob, genesis_jobs
 
 KIND = "schema"
 WHOLE_EVERY = 16
-REMEDY = "delete the objects under schema/, they are made again from the windows"
+REMEDY = "delete the objects under schema/; pumphouse schema rebuild makes them again from the windows"
 
 
 @dataclass(frozen=True, slots=True)

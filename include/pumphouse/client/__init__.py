@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pumphouse.client.transaction import AddedLatency, StoreTransaction, TransactionBinlog, TransactionRunner
     from pumphouse.codec.payload import PrewriteValueBuilder
     from pumphouse.codec.row import encode_delete, encode_insert, encode_update
+    from pumphouse.errors import PumpUnavailable
     from pumphouse.model.tso import Tso
     from pumphouse.registry.open import open_cluster
 else:
@@ -38,6 +39,7 @@ else:
             ),
             "pumphouse.codec.payload": ("PrewriteValueBuilder",),
             "pumphouse.codec.row": ("encode_delete", "encode_insert", "encode_update"),
+            "pumphouse.errors": ("PumpUnavailable",),
             "pumphouse.model.tso": ("Tso",),
             "pumphouse.registry.open": ("open_cluster",),
         },
@@ -52,6 +54,7 @@ __all__ = [
     "OutcomeKind",
     "PrewriteValueBuilder",
     "PumpClient",
+    "PumpUnavailable",
     "ResolverServer",
     "StoreTransaction",
     "TransactionBinlog",

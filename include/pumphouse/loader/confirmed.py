@@ -68,8 +68,14 @@ class Published:
         if found.unknown:
             names = ", ".join(each.name for each in found.unknown)
             return f"{what}; that moves when it is known where every target stands, and of {names} it is not"
-        held = f", held by {', '.join(found.held_by)}" if found.held_by else ", the archive's and every target's"
-        return f"{what}{held}"
+        if found.upto is not None and self.checkpoint > found.upto:
+            return (
+                f"{what}, which lies above {show(found.upto)}, where {', '.join(found.held_by)} stands: a snapshot ran "
+                'without airflow.gc_follows = "load"; what it let go of is in the archive alone'
+            )
+        if found.held_by:
+            return f"{what}, held by {', '.join(found.held_by)}"
+        return f"{what}, which the archive and every target have"
 
     def failure(self) -> BinlogError | None:
         """An error that names every target of which it is not known where it stands, and what to type; or None."""
@@ -120,7 +126,9 @@ def ask(name: str, target: TargetSettings, task: str, cluster_id: int) -> Stand:
         )
     if found.cluster_id != cluster_id:
         return Stand(
-            name=name, unknown=f"it was loaded from cluster {found.cluster_id}, not {cluster_id}", hint=_RESTORE
+            name=name,
+            unknown=f"it was loaded from cluster {found.cluster_id}, not {cluster_id}",
+            hint="is it the right one: check host and port of [target] (in Airflow: the connection), and archive.root",
         )
     if found.state is not TargetState.READY:
         again = "run again what has not ended: `pumphouse load`, if it was its first, or `pumphouse restore --to …`"

@@ -64,6 +64,7 @@ def own_target(
         raise LoadError(
             f"target {connection.name} is loaded from cluster {found.cluster_id}, the archive is of cluster "
             f"{cluster_id}",
+            hint="is it the right one: check host and port of [target] (in Airflow: the connection), and archive.root",
             target=connection.name,
         )
     return owner, found
