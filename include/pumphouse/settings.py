@@ -239,8 +239,8 @@ class SchemaSettings(Section):
     history_password: SecretStr = Field(SecretStr(""), description="password of a mysql:// history")
 
 
-class TargetSettings(Section):
-    """A downstream database."""
+class ServerSettings(Section):
+    """A database server."""
 
     host: str = Field("127.0.0.1", description="host")
     port: int = Field(3306, description="port")
@@ -248,6 +248,17 @@ class TargetSettings(Section):
     password: SecretStr = Field(SecretStr(""), description="password")
     unix_socket: str = Field("", description="socket path instead of host and port")
     tls_ca: Path | None = Field(None, description="PEM file of the server's CA; set = TLS")
+
+
+class SourceSettings(ServerSettings):
+    """The source database, where `archive dump` reads and which nothing of ours ever writes to."""
+
+    host: str = Field("", description="host; empty = no source is known")
+
+
+class TargetSettings(ServerSettings):
+    """A downstream database."""
+
     schema_name: str = Field("pumphouse", description="schema of our own tables on the target")
 
 
@@ -310,6 +321,7 @@ class Settings(Section):
     pump: PumpSettings = PumpSettings()
     archive: ArchiveSettings = ArchiveSettings()
     history: SchemaSettings = Field(SchemaSettings(), alias="schema")
+    source: SourceSettings = SourceSettings()
     target: TargetSettings = TargetSettings()
     restore_target: TargetSettings = TargetSettings()
     load: LoadSettings = LoadSettings()
