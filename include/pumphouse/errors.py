@@ -13,6 +13,7 @@ BinlogError
 ├─ CodecError └─ MissingColumn
 ├─ SchemaError ├─ UnknownTable ├─ UnknownDdl ├─ HistoryUnavailable* └─ ColumnMismatch
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
+├─ SourceFailed* (the database that a dump is taken of)
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
 │            ├─ DuplicateKey ├─ TargetUnavailable* └─ FenceLost
 └─ RestoreError └─ TargetUnreachable
@@ -214,6 +215,12 @@ class ManifestConflict(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store did not answer or answered 5xx."""
+
+    retryable = True
+
+
+class SourceFailed(BinlogError):
+    """The database that a dump is taken of does not answer, or answers what makes no sense. Facts: source."""
 
     retryable = True
 

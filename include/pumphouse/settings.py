@@ -256,6 +256,20 @@ class SourceSettings(ServerSettings):
     host: str = Field("", description="host; empty = no source is known")
 
 
+class DumpSettings(Section):
+    """Dumps of the source (`archive dump`)."""
+
+    connections: int = Field(2, ge=1, description="tables read at once")
+    chunk_bytes: int = Field(
+        32 * MIB, ge=1 << 10, description="bytes of one chunk; memory holds two for each connection"
+    )
+    chunk_rows: int = Field(500_000, ge=1, description="rows that one query asks for, at most")
+    bytes_per_s: int = Field(0, ge=0, description="bytes read from the source in a second, in all; 0 = no limit")
+    lock_wait_s: float = Field(
+        10.0, gt=0, description="how long writers of a table without a key are kept waiting at most"
+    )
+
+
 class TargetSettings(ServerSettings):
     """A downstream database."""
 
@@ -322,6 +336,7 @@ class Settings(Section):
     archive: ArchiveSettings = ArchiveSettings()
     history: SchemaSettings = Field(SchemaSettings(), alias="schema")
     source: SourceSettings = SourceSettings()
+    dump: DumpSettings = DumpSettings()
     target: TargetSettings = TargetSettings()
     restore_target: TargetSettings = TargetSettings()
     load: LoadSettings = LoadSettings()

@@ -13,6 +13,7 @@ from typing import Self
 import pyarrow as pa
 
 from pumphouse.archive import layout
+from pumphouse.archive.base import Base
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head, missing_head
@@ -204,11 +205,14 @@ class Archive:
             drop=manifest.dropped(segment.node_id),
         )
 
-    def base_batches(self, segment: SegmentEntry, *, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
-        """Rows of one segment of a base snapshot: Binlogs that hold inserts alone."""
-        return read_segment(
-            self.store, segment, after=Tso(segment.min_commit_ts - 1), upto=segment.max_commit_ts, columns=columns
-        )
+    def bases(self, upto: Tso) -> list[Base]:
+        """Later dumps that are exact from a moment at or below ``upto`` on, in order of it; BadManifest."""
+        genesis, found = self.genesis(), []
+        for key in layout.base_documents(each.key for each in self.store.list(layout.BASE)):
+            base = Base.from_json(key, self.store.get(key), cluster_id=self.cluster_id, genesis=genesis.sha256)
+            if base.ts <= upto:
+                found.append(base)
+        return sorted(found, key=lambda base: base.ts)
 
     def jobs(self, windows: Iterable[Manifest], after: Tso, upto: Tso) -> list[ArchivedJob]:
         """DDL binlogs of these windows with commit ts in (after, upto] and their jobs, in commit order."""

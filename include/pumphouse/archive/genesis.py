@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from pumphouse.archive.base import Base, BaseTable
 from pumphouse.archive.document import dump, parse, sha256
-from pumphouse.archive.manifest import DdlEntry, PumpEntry, SegmentEntry
+from pumphouse.archive.manifest import DdlEntry, PumpEntry
 from pumphouse.model.tso import Tso
 
 KIND = "genesis"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseTable:
-    """One table of a base snapshot: its rows at the base's ts, as ordinary segments of inserts in datum form."""
-
-    db: str
-    table: str
-    table_id: int
-    rows: int
-    segments: tuple[SegmentEntry, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object."""
-        return {
-            "db": self.db,
-            "table": self.table,
-            "table_id": self.table_id,
-            "rows": self.rows,
-            "segments": [each.to_dict() for each in self.segments],
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(
-            db=str(data["db"]),
-            table=str(data["table"]),
-            table_id=int(data["table_id"]),
-            rows=int(data["rows"]),
-            segments=tuple(SegmentEntry.from_dict(each) for each in data["segments"]),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +30,13 @@ class Genesis:
     ddl: DdlEntry
     base: tuple[BaseTable, ...] | None
     sha256: str = ""  # of the bytes as stored
+
+    @property
+    def as_base(self) -> Base | None:
+        """The dump that was taken with it."""
+        if self.base is None:
+            return None
+        return Base(ts=self.ts, low=self.ts, tables=self.base, columns=False, sha256=self.sha256)
 
     def to_json(self) -> bytes:
         """Bytes as stored."""

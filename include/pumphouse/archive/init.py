@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import BaseTable
 from pumphouse.archive.content import parse_binlog
 from pumphouse.archive.coverage import registry_digest, replaced_by, start_of
 from pumphouse.archive.ddl import ArchivedJob, write_jobs
-from pumphouse.archive.genesis import BaseTable, Genesis
+from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.history import needs_job
 from pumphouse.archive.holders import DDL_HISTORY, holder
 from pumphouse.archive.manifest import PumpEntry

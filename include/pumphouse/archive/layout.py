@@ -3,13 +3,16 @@
 Under ``<cluster id>/``: ``genesis.json``; ``windows/<start ts>.json``; ``declared/<node id>/<from ts>.json`` and
 ``…/accept-<start ts>-<commit ts>.json``; ``segments/<start ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``;
 ``ddl/<start ts>-<planned end ts>/<attempt>.parquet`` and ``ddl/genesis/<attempt>.parquet``; ``schema/…``;
-``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet``; ``HEAD``, the newest manifest's name and digest.
+``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet`` (the dump of genesis); ``base/<low>/begun.json``, ``…/base.json``
+and ``…/<schema>.<table>-<id>/<table's low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the
+newest manifest's name and digest.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from urllib.parse import quote, unquote
 
 from pumphouse.errors import CorruptionError
@@ -76,6 +79,34 @@ def genesis_ddl_key(attempt: str) -> str:
 def base_key(ts: Tso, schema: str, table: str, attempt: str, number: int) -> str:
     """One segment of a base snapshot."""
     return f"{BASE}{name20(ts)}/{safe_name(schema)}.{safe_name(table)}/{attempt}-{number}.parquet"
+
+
+def base_begun(low: Tso) -> str:
+    """What says that a dump was begun."""
+    return f"{BASE}{name20(low)}/begun.json"
+
+
+def base_document(low: Tso) -> str:
+    """What makes a dump visible."""
+    return f"{BASE}{name20(low)}/base.json"
+
+
+def base_documents(keys: Iterable[str]) -> list[str]:
+    """Those of the keys that make a dump visible."""
+    return [key for key in keys if re.fullmatch(rf"{BASE}\d{{20}}/base\.json", key)]
+
+
+def base_low(key: str) -> Tso:
+    """Low of the dump that a key under ``base/`` belongs to."""
+    found = re.match(rf"{BASE}(\d{{20}})/", key)
+    if found is None:
+        raise CorruptionError(f"{key} belongs to no dump", path=key)
+    return Tso(int(found.group(1)))
+
+
+def chunk_folder(dump_low: Tso, schema: str, table: str, table_id: int, low: Tso) -> str:
+    """Chunks of one table that were read after ``low``."""
+    return f"{BASE}{name20(dump_low)}/{safe_name(schema)}.{safe_name(table)}-{table_id}/{name20(low)}/"
 
 
 def declared_key(node_id: str, from_ts: Tso) -> str:

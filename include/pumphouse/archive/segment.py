@@ -236,7 +236,7 @@ def read_segment(
         return
     wanted = list(columns)
     needed = wanted + [name for name in ("commit_ts", "start_ts") if name not in wanted]
-    with _verified(store, entry) as source:
+    with verified(store, entry) as source:
         try:
             file = pq.ParquetFile(source, memory_map=False)
             if file.metadata.num_rows != entry.rows or file.schema_arrow.names != list(COLUMNS):
@@ -263,7 +263,7 @@ def read_segment(
 
 def read_columns(store: ObjectStore, entry: SegmentEntry, columns: Sequence[str]) -> pa.Table:
     """A few columns of a whole segment, after its digest was found right; BadSegment."""
-    with _verified(store, entry) as source:
+    with verified(store, entry) as source:
         try:
             return pq.ParquetFile(source, memory_map=False).read(columns=list(columns), use_threads=False)
         except (pa.ArrowException, OSError) as error:
@@ -278,7 +278,7 @@ def lengths(array: pa.LargeBinaryArray) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.diff(offsets[array.offset : array.offset + len(array) + 1])
 
 
-class _verified:  # noqa: N801 -- a context manager that reads as a phrase
+class verified:  # noqa: N801 -- a context manager that reads as a phrase
     """The object's bytes as an Arrow source, after their digest was found right."""
 
     def __init__(self, store: ObjectStore, entry: SegmentEntry) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import Base, read_columns_of
 from pumphouse.archive.coverage import GONE, accounted_for, is_done, replaced_since, same_incarnation
 from pumphouse.archive.ddl import read_jobs
 from pumphouse.archive.declare import read_declared
@@ -39,7 +40,7 @@ from pumphouse.archive.segment import lengths, read_segment
 from pumphouse.archive.stats import table_stats
 from pumphouse.errors import BinlogError
 from pumphouse.model.node import NodeState
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import Tso, name20, show
 
 _READERS = 4
 
@@ -252,8 +253,10 @@ def _count_orphans(archive: Archive, genesis: Genesis, manifests: Sequence[Manif
     """Segments that no manifest names: of killed tasks, or of a window that is under way."""
     named = {segment.key for manifest in manifests for segment in manifest.segments}
     named |= {segment.key for table in genesis.base or () for segment in table.segments}
-    for prefix in (layout.SEGMENTS, layout.BASE):
-        report.orphans += sum(1 for each in archive.store.list(prefix) if each.key not in named)
+    report.orphans += sum(1 for each in archive.store.list(layout.SEGMENTS) if each.key not in named)
+    # A later dump keeps the notes of its chunks beside it; one that is under way is told by `archive ls`.
+    dumped = f"{layout.BASE}{name20(genesis.ts)}/"
+    report.orphans += sum(1 for each in archive.store.list(dumped) if each.key not in named)
 
 
 # -- content -----------------------------------------------------------------------------------------------------------
@@ -278,12 +281,41 @@ def _work(
     for table in genesis.base or ():
         for segment in table.segments:
             yield _segment_check(deep), (archive, segment, Tso(genesis.ts - 1), genesis.ts, report)
+    for key in layout.base_documents(each.key for each in archive.store.list(layout.BASE)):
+        yield _check_base, (archive, genesis, key, report, deep)
     for manifest in manifests:
         for segment in manifest.segments:
             yield _segment_check(deep), (archive, segment, manifest.start, manifest.end, report)
         if deep:
             yield _check_window, (archive, manifest)
     yield _check_schema, (archive, genesis, manifests, schema, deep)
+
+
+def _check_base(archive: Archive, genesis: Genesis, key: str, report: VerifyReport, deep: bool) -> list[Problem]:
+    """A later dump: its document, then each segment's bytes and number of rows."""
+    try:
+        base = Base.from_json(key, archive.store.get(key), cluster_id=archive.cluster_id, genesis=genesis.sha256)
+    except BinlogError as error:
+        return [Problem(key=key, what=str(error))]
+    problems = []
+    if not genesis.ts <= base.low <= base.ts <= report.end:
+        what = f"covers {show(base.low)} to {show(base.ts)}, the windows {show(genesis.ts)} to {show(report.end)}"
+        problems.append(Problem(key=key, what=what))
+    for table in base.tables:
+        for segment in table.segments:
+            if not deep:
+                problems += _check_size(archive, segment, base.low, base.ts, report)
+                continue
+            try:
+                rows = sum(batch.num_rows for batch in read_columns_of(archive.store, segment))
+            except BinlogError as error:
+                problems.append(Problem(key=segment.key, what=str(error)))
+                continue
+            report.rows += rows
+            report.payload_bytes += segment.payload_bytes
+        if sum(segment.rows for segment in table.segments) != table.rows:
+            problems.append(Problem(key=key, what=f"says {table.rows} rows of {table.db}.{table.table}, not as many"))
+    return problems
 
 
 def _segment_check(deep: bool) -> Callable[..., list[Problem]]:

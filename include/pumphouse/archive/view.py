@@ -7,15 +7,18 @@ that is published meanwhile belongs to the next run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import Base
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_store import fold_schema, newest_schema
 from pumphouse.errors import ConfigError
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import MAX_TSO, Tso, show
+from pumphouse.schema.actions import Action, is_system
 from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import TableVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +29,13 @@ class ArchiveView:
         genesis: where the archive begins.
         windows: chained to each other; all of them, or from the one on that the run begins in.
         timeline: schema from genesis to ``end``, and nothing beyond.
+        bases: dumps that a target can begin from, ascending; () where the run begins in a later window.
     """
 
     genesis: Genesis
     windows: tuple[Manifest, ...]
     timeline: Timeline
+    bases: tuple[Base, ...] = ()
 
     @property
     def end(self) -> Tso:
@@ -41,6 +46,27 @@ class ArchiveView:
     def start(self) -> Tso:
         """Ranges may begin here."""
         return self.windows[0].start if self.windows else self.genesis.ts
+
+    def base_for(self, to: Tso) -> Base | None:
+        """The newest dump that leads to a moment; None where there is none."""
+        return next((base for base in reversed(self.bases) if base.ts <= to and not self._recovered(base, to)), None)
+
+    def base_at(self, ts: Tso) -> Base:
+        """The dump that is exact from a moment on; ConfigError."""
+        for base in self.bases:
+            if base.ts == ts:
+                return base
+        raise ConfigError(f"the archive has no dump of {show(ts)}", hint="pumphouse archive ls", ts=ts)
+
+    def _recovered(self, base: Base, to: Tso) -> bool:
+        """Whether a table comes back in (base, to] that was dropped before the dump, which so lacks its rows."""
+        return any(
+            self.timeline.at_ts(change.after.table.id, base.ts).dropped
+            for event in self.timeline.ddls(base.ts, to)
+            if event.action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA)
+            for change in event.changes
+            if change.after is not None
+        )
 
     def between(self, after: Tso, upto: Tso) -> tuple[Manifest, ...]:
         """Windows that hold commit ts in (after, upto].
@@ -75,8 +101,31 @@ def read_view(archive: Archive, *, since: Tso | None = None, end: Tso | None = N
     # The schema first: what is found was made from windows that are listed after it.
     stored = newest_schema(archive, end)
     low = min(genesis.ts if stored is None else stored, genesis.ts if since is None else since)
+    # Before the windows: a dump is put after the windows that it needs.
+    later = archive.bases(MAX_TSO) if since is None else []
     windows = _up_to(archive.chain(Tso(low)), genesis, end)
-    return ArchiveView(genesis=genesis, windows=windows, timeline=fold_schema(archive, windows, stored).timeline)
+    view = ArchiveView(genesis=genesis, windows=windows, timeline=fold_schema(archive, windows, stored).timeline)
+    if since is not None:
+        return view
+    first = _first_base(view)
+    return replace(view, bases=(*first, *(base for base in later if base.ts <= view.end)))
+
+
+def _first_base(view: ArchiveView) -> tuple[Base, ...]:
+    """The dump of genesis; an empty one where there was nothing to dump."""
+    genesis = view.genesis
+    if genesis.as_base is not None:
+        return (genesis.as_base,)
+    if any(has_rows(version) for version in view.timeline.tables_at(genesis.ts)):
+        return ()
+    return (Base(ts=genesis.ts, low=genesis.ts, tables=(), columns=False, sha256=genesis.sha256),)
+
+
+def has_rows(version: TableVersion) -> bool:
+    """Whether it is a table whose rows a dump holds: no view, sequence or temporary table, none of the system's."""
+    table = version.table
+    temporary = int(table.raw.get("temp_table_type") or 0)
+    return not (is_system(version.db) or table.is_view or table.is_sequence or temporary)
 
 
 def _up_to(windows: Sequence[Manifest], genesis: Genesis, end: Tso | None) -> tuple[Manifest, ...]:

@@ -23,12 +23,14 @@ from pumphouse.archive.layout import GENESIS, window_key
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verify import verify
+from pumphouse.archive.view import read_view
 from pumphouse.archive.window import ProgressSink, PullProgress
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.nodes import clock_time
+from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.errors import UsageError
 from pumphouse.model.tso import Tso, parse_time, show
 from pumphouse.parts import Parts
@@ -171,9 +173,15 @@ def archive() -> None:
 
 
 @archive.command("init")
+@click.option(
+    "--dump",
+    "with_dump",
+    is_flag=True,
+    help="Dump the source as well (`archive dump`), so that restores have a beginning.",
+)
 @json_option
 @pass_context
-def init_command(context: Context, *, as_json: bool) -> None:
+def init_command(context: Context, *, with_dump: bool, as_json: bool) -> None:
     """Begin the archive: register it, take the schema of this moment. Run again, it goes on where it was."""
     settings = context.settings
     opened, cluster = _open(settings)
@@ -186,10 +194,52 @@ def init_command(context: Context, *, as_json: bool) -> None:
                 shown.update(task, note=f"{what} {rows or ''}")
 
         genesis = init_archive(opened, cluster, history, settings=settings, progress=progress)
+    report = _dump(settings) if with_dump else None
     if as_json:
-        _print_json({"ts": int(genesis.ts), "jobs": genesis.ddl.jobs, "pumps": [p.node_id for p in genesis.pumps]})
+        found = {"ts": int(genesis.ts), "jobs": genesis.ddl.jobs, "pumps": [p.node_id for p in genesis.pumps]}
+        _print_json(found if report is None else found | {"dump": asdict(report)})
+        return
+    click.echo(f"{opened.url}: {describe(genesis)}")
+    if report is not None:
+        _print_dump(report)
+    elif genesis.base is None:
+        click.echo("nothing can be restored before a dump is taken: pumphouse archive dump")
+
+
+@archive.command("dump")
+@json_option
+@pass_context
+def dump_command(context: Context, *, as_json: bool) -> None:
+    """Dump the source ([source]) while it is written to: every moment behind the dump can be restored.
+
+    At any time, also months after `archive init`. The archive is extended as far as the dump needs. A dump that was
+    killed goes on where it was when this runs again.
+    """
+    report = _dump(context.settings)
+    if as_json:
+        _print_json(asdict(report))
     else:
-        click.echo(f"{opened.url}: {describe(genesis)}")
+        _print_dump(report)
+
+
+def _dump(settings: Settings) -> DumpReport:
+    with Parts(settings) as parts, _bars() as shown:
+        task = shown.add_task("dump", total=None, note="") if shown is not None else None
+
+        def progress(what: str, rows: int, estimate: int) -> None:
+            if shown is not None and task is not None:
+                note = f"{rows:,} of about {estimate:,} rows, {what}"
+                shown.update(task, completed=rows, total=max(estimate, 1), note=note)
+
+        return take_dump(parts.archive, parts.cluster, parts.history, settings, progress=progress)
+
+
+def _print_dump(report: DumpReport) -> None:
+    again = ", begun by an earlier run" if report.resumed else ""
+    click.echo(
+        f"dumped {report.tables} tables, {report.rows:,} rows, {report.bytes / 1e6:,.1f} MB in {report.seconds:,.0f} s"
+        f"{again}\nrestorable from {show(report.ts)} on"
+    )
 
 
 @archive.command("ls")
@@ -201,6 +251,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
     genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
     checkpoint = consumer.checkpoint(cluster, opened.archive_id)
     end = windows[-1].end if windows else genesis.ts
+    bases = read_view(opened).bases
     if as_json:
         _print_json(
             {
@@ -210,13 +261,21 @@ def ls_command(context: Context, *, as_json: bool) -> None:
                 "genesis": int(genesis.ts),
                 "end": int(end),
                 "checkpoint": None if checkpoint is None else int(checkpoint),
-                "base": genesis.base is not None,
+                "restorable_from": None if not bases else int(bases[0].ts),
+                "bases": [{"ts": int(b.ts), "low": int(b.low), "tables": len(b.tables), "rows": b.rows} for b in bases],
                 "declared": [each.to_dict() for each in lost],
                 "windows": [_window_dict(each) for each in windows],
             }
         )
         return
+    if bases:
+        click.echo(f"restorable from {show(bases[0].ts)} to {show(end)}")
+    else:
+        click.echo("nothing can be restored before a dump is taken: pumphouse archive dump")
     click.echo(f"{opened.url}: {describe(genesis)}; {len(windows)} windows up to {show(end)}")
+    for base in bases:
+        if base.tables:
+            click.echo(f"dump {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows")
     if checkpoint is None:
         click.echo("the archive is not registered as a consumer: the Pumps' GC does not wait for it")
     elif checkpoint < end:

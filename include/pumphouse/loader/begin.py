@@ -1,4 +1,4 @@
-"""Where a target begins: empty, made to the schema of genesis, filled with the dump that the archive holds.
+"""Where a target begins: empty, made to the schema of a dump's moment, filled with the dump and the log over it.
 
 The same steps serve a restore, which first throws away what is there.
 """
@@ -29,18 +29,23 @@ from pumphouse.schema.versions import TableVersion
 BEGINNING = "the first load has not ended"
 
 
-def begin_from_base(loader: Loader, found: Checkpoint | None) -> Checkpoint:
-    """First load of a target: refuses databases that have tables already, unless this very step was killed before."""
+def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) -> Checkpoint:
+    """First load of a target, from the newest dump at or below ``to``.
+
+    Refuses databases that have tables already, unless this very step was killed before.
+    """
     connection, view = loader.connection, loader.view
-    databases = databases_of(view.timeline, view.genesis.ts)
-    if lacks_dump(view):
+    base = view.base_for(view.end if to is None else to)
+    if base is None:
         raise LoadError(
             f"target {connection.name} has no checkpoint, and the archive has no dump to begin from",
-            hint="say from where it is equal to the source: `pumphouse load --equal-at TIME`",
+            hint="take one: `pumphouse archive dump`; or say from where the target is equal to the source: "
+            "`pumphouse load --equal-at TIME`",
             target=connection.name,
         )
+    databases = databases_of(view.timeline, base.ts)
     # Of what is to come, too: as long as nothing is loaded, another name costs nothing.
-    loader.require_own_schema(databases_between(view.timeline, view.genesis.ts, view.end))
+    loader.require_own_schema(databases_between(view.timeline, base.ts, view.end))
     if not (found is not None and is_beginning(found)):
         taken = tables_in(connection, databases)
         if taken:
@@ -49,8 +54,8 @@ def begin_from_base(loader: Loader, found: Checkpoint | None) -> Checkpoint:
                 hint="`pumphouse restore --to …` replaces them; `pumphouse load --equal-at TIME` keeps them",
                 target=connection.name,
             )
-    base = base_work(view, loader.task, loader.settings)
-    checkpoint = build(loader, base, [info.name for info in databases], BEGINNING)
+    work = base_work(view, base, loader.task, loader.settings)
+    checkpoint = build(loader, work, [info.name for info in databases], BEGINNING)
     state.set_state(connection, loader.owner, loader.task, TargetState.READY, "")
     return replace(checkpoint, state=TargetState.READY, reason="")
 
@@ -82,19 +87,19 @@ def begin_equal(connection: TargetConnection, owner: Ownership, task: str, view:
 
 
 def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> Checkpoint:
-    """Make the target what the source was at genesis; whatever the named databases held is gone.
+    """Make the target what the source was when the dump became exact; whatever the named databases held is gone.
 
     The checkpoint row says `incomplete` before the first change, and stays so: who called says when it is ready.
     """
     connection, view = loader.connection, loader.view
-    genesis = view.genesis
-    loader.require_own_schema([*databases, *(info.name for info in databases_of(view.timeline, genesis.ts))])
+    ts = base.plan.to_ts
+    loader.require_own_schema([*databases, *(info.name for info in databases_of(view.timeline, ts))])
     checkpoint = Checkpoint(
         task=loader.task,
-        ts=genesis.ts,
+        ts=ts,
         state=TargetState.INCOMPLETE,
         reason=reason,
-        cluster_id=genesis.cluster_id,
+        cluster_id=view.genesis.cluster_id,
         plan_number=0,
     )
     state.reset(connection, loader.owner, checkpoint)
@@ -102,9 +107,9 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     dialect = Dialect.of_version(str(connection.value("SELECT VERSION()")))
     for name in databases:
         connection.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
-    for info in databases_of(view.timeline, genesis.ts):
+    for info in databases_of(view.timeline, ts):
         connection.execute(create_database(info, dialect))
-    objects = in_creation_order(view.timeline, genesis.ts, dialect)
+    objects = in_creation_order(view.timeline, ts, dialect)
     for version in objects:
         if not version.table.is_view:
             connection.execute(create_object(version.db, version.table, dialect))
@@ -112,17 +117,6 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     begun = loader.begin(base)
     loader.run(begun)
     return replace(checkpoint, plan_number=begun.plan.number)
-
-
-def lacks_dump(view: ArchiveView) -> bool:
-    """Whether rows may be missing at genesis: there is no dump, and there were tables that could have had some."""
-    return view.genesis.base is None and any(
-        not is_system(version.db)
-        and not version.table.is_view
-        and not version.table.is_sequence
-        and not int(version.table.raw.get("temp_table_type") or 0)
-        for version in view.timeline.tables_at(view.genesis.ts)
-    )
 
 
 def databases_of(timeline: Timeline, ts: Tso) -> list[DbInfo]:

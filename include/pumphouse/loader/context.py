@@ -6,13 +6,14 @@ Holds the archive's secret: it travels in a closure or a partition, never in an 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import read_columns_of
 from pumphouse.archive.segment import read_segment
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.work import Piece
@@ -28,6 +29,7 @@ class LoadContext:
     cluster_id: int
     plan: Plan
     packed_timeline: bytes
+    lows: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def timeline(self) -> Timeline:
@@ -47,6 +49,10 @@ class LoadContext:
         yield from read_segment(
             self.archive.store, piece.segment, after=piece.after, upto=piece.upto, columns=columns, drop=piece.drop
         )
+
+    def read_rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Rows of a dump's piece of columns."""
+        yield from read_columns_of(self.archive.store, piece.segment)
 
 
 @lru_cache(maxsize=2)

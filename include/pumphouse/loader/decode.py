@@ -6,7 +6,7 @@ table info of that version, projected onto the columns that the table has at its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, walk
-from pumphouse.codec.layout import RowLayout
-from pumphouse.errors import CodecError, MissingColumn
+from pumphouse.codec.layout import RowLayout, arrow_field
+from pumphouse.errors import CodecError, ColumnMismatch, MissingColumn
 from pumphouse.loader.blob import Blob, blobs_of
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS, fold_keyed, fold_multiset
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.loader.work import Piece
+from pumphouse.model.tso import Tso
 
 # Entries of one table that a worker holds before it folds, cuts and hands them on.
 _FLUSH_BYTES = 32 << 20
@@ -50,8 +51,12 @@ class Decoder:
     def run(self, pieces: Iterable[Piece]) -> Iterator[Blob]:
         """Blobs of entries, each of one epoch, table and bucket."""
         for piece in pieces:
-            for batch in self._context.read(piece, _COLUMNS):
-                self._add(batch)
+            rows = piece.table_id is not None
+            for batch in self._context.read_rows(piece) if rows else self._context.read(piece, _COLUMNS):
+                if piece.table_id is not None:
+                    self._add_rows(piece.table_id, piece.upto, batch)
+                else:
+                    self._add(batch)
                 for key in [k for k, size in self._bytes.items() if size >= _FLUSH_BYTES]:
                     yield from self._flush(key)
         for key in list(self._pending):
@@ -67,6 +72,9 @@ class Decoder:
                 f"transaction (start {txns.start_ts[at]}, commit {txns.commit_ts[at]}): {error}", **error.facts
             ) from error
         epochs = np.searchsorted(np.asarray(self._plan.boundaries, np.int64), txns.commit_ts)[found.txn]
+        if self._context.lows:
+            keep = _above(found.table_id, txns.commit_ts[found.txn], self._context.lows)
+            epochs, found = epochs[keep], found.take(keep)
         for rows in _groups(epochs, found.table_id, found.schema_version, found.op):
             first = rows[0]
             wanted = self._wanted.of(int(found.table_id[first]), int(txns.commit_ts[found.txn[first]]))
@@ -74,6 +82,19 @@ class Decoder:
                 continue
             for block in blocks(found.row_len[rows]):
                 self._decode(found.take(rows[block]), txns, wanted)
+
+    def _add_rows(self, table_id: int, low: Tso, batch: pa.RecordBatch) -> None:
+        """Rows of a dump: they stand where no change above ``low`` says otherwise, so they count as no change."""
+        wanted = self._wanted.of(table_id, low)
+        if wanted is None:
+            return
+        rows = _projected(batch, wanted)
+        if not wanted.key:
+            self._keep(wanted.epoch, wanted, rows, [pa.array(np.ones(rows.num_rows, np.int64))], [COUNT_FIELD])
+            return
+        lows = pa.array(np.full(rows.num_rows, low, np.int64))
+        order = [lows, lows, pa.array(np.zeros(rows.num_rows, np.int64))]
+        self._keep_keyed(wanted.epoch, wanted, rows, order, np.zeros(rows.num_rows), put=True)
 
     def _decode(self, part: Mutations, txns: _Txns, wanted: Wanted) -> None:
         op, epoch = int(part.op[0]), wanted.epoch
@@ -158,6 +179,35 @@ class Decoder:
         buckets = key_hash(folded.to_batches()[0], columns) % np.uint64(count)
         for bucket in np.unique(buckets):
             yield from blobs_of(folded.filter(pa.array(buckets == bucket)), bucket=int(bucket))
+
+
+def _above(table_id: np.ndarray, commit_ts: np.ndarray, lows: Mapping[int, int]) -> np.ndarray:
+    """Mask of the changes that no dump of their table holds already."""
+    ids, where = np.unique(table_id, return_inverse=True)
+    low = np.array([lows.get(int(each), 0) for each in ids], np.int64)
+    above: np.ndarray = commit_ts > low[where]
+    return above
+
+
+def _projected(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+    """A dump's columns as the table has them, by column id; ColumnMismatch."""
+    by_id = {int(field.metadata[b"id"]): at for at, field in enumerate(batch.schema)}
+    columns, fields = [], []
+    for column in wanted.table.public_columns:
+        if column.generated:
+            continue
+        field = arrow_field(column)
+        at = by_id.get(column.id)
+        if at is None or batch.schema.field(at).type != field.type:
+            raise ColumnMismatch(
+                f"the dump of {wanted.db}.{wanted.table.name} has no column {column.name} (id {column.id}) of type "
+                f"{field.type}",
+                hint="take a new one: pumphouse archive dump",
+                table_id=wanted.table_id,
+            )
+        columns.append(batch.column(at))
+        fields.append(field)
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _groups(*keys: np.ndarray) -> Iterator[np.ndarray]:

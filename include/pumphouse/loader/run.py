@@ -260,6 +260,7 @@ class Loader:
             cluster_id=self.view.genesis.cluster_id,
             plan=work.plan,
             packed_timeline=pack(self.view.timeline),
+            lows=work.lows,
         )
         found: dict[tuple[int, int], list[UnitSummary]] = defaultdict(list)
         for summary in self._engine.prepare(context, work.pieces):

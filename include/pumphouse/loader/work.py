@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Self
 
-from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.base import Base
 from pumphouse.archive.manifest import Duplicate, Manifest, SegmentEntry
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
@@ -32,6 +32,7 @@ class Piece:
     """One segment, and what of it a plan reads: ``after < commit ts <= upto``, without what another Pump's brings.
 
     ``window``: start of its window, None for one of the dump. Figures by table are left out of ``segment``.
+    ``table_id``: of a dump's segment of columns, which holds rows of that table alone; else None.
     """
 
     window: Tso | None
@@ -39,6 +40,7 @@ class Piece:
     after: Tso
     upto: Tso
     drop: tuple[Duplicate, ...] = ()
+    table_id: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -55,18 +57,28 @@ class Work:
         pieces: segments with anything of the range, in the archive's order.
         events: the DDL that ends each epoch but the last.
         losses: what the range lacks, by declaration or by chance.
+        lows: table id -> nothing of the table at or below this counts: its dump has it.
     """
 
     plan: Plan
     pieces: tuple[Piece, ...]
     events: tuple[DdlEvent, ...]
     losses: Losses
+    lows: Mapping[int, Tso] = field(default_factory=dict)
 
     @classmethod
     def of(cls, view: ArchiveView, plan: Plan) -> Self:
         """Everything that a plan needs; ConfigError where the view does not hold its range."""
         if plan.mode is Mode.BASE:
-            return cls(plan=plan, pieces=tuple(_base_pieces(view.genesis)), events=(), losses=Losses())
+            base = view.base_at(plan.to_ts)
+            windows = view.between(base.low, base.ts)
+            return cls(
+                plan=plan,
+                pieces=(*_base_pieces(base), *_pieces(windows, base.low, base.ts)),
+                events=(),
+                losses=losses_of(windows, after=base.low, upto=base.ts),
+                lows=base.lows,
+            )
         windows = view.between(plan.from_ts, plan.to_ts)
         return cls(
             plan=plan,
@@ -80,11 +92,11 @@ class Work:
         return replace(self, plan=replace(self.plan, number=number))
 
 
-def base_work(view: ArchiveView, task: str, settings: LoadSettings) -> Work:
-    """The rows of the dump, into tables that were made empty."""
-    ts = view.genesis.ts
-    plan = Plan(task=task, number=0, from_ts=ts, to_ts=ts, mode=Mode.BASE, archive=archive_digest(view, None))
-    segments = (segment for table in view.genesis.base or () for segment in table.segments)
+def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings) -> Work:
+    """The rows of a dump and what the log lays over them, into tables that were made empty."""
+    plan = Plan(task=task, number=0, from_ts=base.ts, to_ts=base.ts, mode=Mode.BASE, archive=base_digest(view, base))
+    segments = [segment for table in base.tables for segment in table.segments]
+    segments += [segment for window in view.between(base.low, base.ts) for segment in window.segments]
     return Work.of(view, replace(plan, buckets=_buckets(segments, settings)))
 
 
@@ -105,7 +117,8 @@ def repeat_work(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: L
 
 def open_work(view: ArchiveView, plan: Plan, target: str) -> Work:
     """Work of a plan that an earlier run began on a target; LoadError when the archive is not what it was made from."""
-    if archive_digest(view, None if plan.mode is Mode.BASE else plan) != plan.archive:
+    base = plan.mode is Mode.BASE
+    if (base_digest(view, view.base_at(plan.to_ts)) if base else archive_digest(view, plan)) != plan.archive:
         raise LoadError(
             f"plan {plan.number} of task {plan.task} was made from other manifests than the archive has now",
             hint="load from the archive that the plan began with, or give it up with --abandon-plan",
@@ -124,12 +137,20 @@ def open_work(view: ArchiveView, plan: Plan, target: str) -> Work:
     return work
 
 
-def archive_digest(view: ArchiveView, plan: Plan | None) -> str:
-    """Digest of the manifests that a plan's range lies in (None: of genesis alone)."""
-    digest = hashlib.sha256(view.genesis.sha256.encode())
-    if plan is not None:
-        for window in view.between(plan.from_ts, plan.to_ts):
-            digest.update(window.sha256.encode())
+def archive_digest(view: ArchiveView, plan: Plan) -> str:
+    """Digest of the manifests that a plan's range lies in."""
+    return _digest(view, view.genesis.sha256, plan.from_ts, plan.to_ts)
+
+
+def base_digest(view: ArchiveView, base: Base) -> str:
+    """Digest of a dump and of the manifests that are laid over it."""
+    return _digest(view, base.sha256, base.low, base.ts)
+
+
+def _digest(view: ArchiveView, first: str, after: Tso, upto: Tso) -> str:
+    digest = hashlib.sha256(first.encode())
+    for window in view.between(after, upto):
+        digest.update(window.sha256.encode())
     return digest.hexdigest()
 
 
@@ -166,8 +187,8 @@ def _boundary_events(timeline: Timeline, plan: Plan) -> list[DdlEvent]:
     return events
 
 
-def _base_pieces(genesis: Genesis) -> Iterator[Piece]:
-    for table in genesis.base or ():
+def _base_pieces(base: Base) -> Iterator[Piece]:
+    for table in base.tables:
         for segment in table.segments:
             if segment.rows:
                 yield Piece(
@@ -175,6 +196,7 @@ def _base_pieces(genesis: Genesis) -> Iterator[Piece]:
                     segment=replace(segment, tables={}),
                     after=Tso(segment.min_commit_ts - 1),
                     upto=segment.max_commit_ts,
+                    table_id=table.table_id if base.columns else None,
                 )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import RestoreError, TargetUnreachable
-from pumphouse.loader.begin import lacks_dump
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.work import Piece, Work, base_work, total_bytes, works_between
 from pumphouse.model.tso import Tso, parse_time, physical_ms, show
@@ -53,23 +52,25 @@ class DdlStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """A restore from the dump at genesis to ``to``: what is shown is what is carried out.
+    """A restore from the newest dump before ``to``: what is shown is what is carried out.
 
     Args:
         to: every transaction with commit ts <= this, none above it.
         end: end of the archive that was seen; who carries the plan out later sees the archive up to there.
-        base: ts of the dump.
+        base: from when on the dump is exact.
+        base_low: the log above it, up to ``base``, is laid over the dump; equal to ``base`` where none is.
         base_tables: tables in it.
         works: the plans, the dump's first; each names the segments and DDLs that it reads.
-        windows: windows in (base, to], in order, with what is read of them.
+        windows: windows in (base low, to], in order, with what is read of them.
         databases: databases that are replaced on the target.
         tables: tables that there will be.
-        losses: what (base, to] lacks.
+        losses: what (base low, to] lacks.
     """
 
     to: Tso
     end: Tso
     base: Tso
+    base_low: Tso
     base_tables: int
     works: tuple[Work, ...]
     windows: tuple[WindowStep, ...]
@@ -80,12 +81,12 @@ class RestorePlan:
     @property
     def base_rows(self) -> int:
         """Rows in the dump."""
-        return sum(piece.segment.changes for piece in self.works[0].pieces)
+        return sum(piece.segment.changes for piece in self.works[0].pieces if piece.window is None)
 
     @property
     def base_bytes(self) -> int:
         """Payload bytes of the dump."""
-        return total_bytes(self.works[:1])
+        return sum(piece.bytes for piece in self.works[0].pieces if piece.window is None)
 
     @property
     def ddls(self) -> tuple[DdlStep, ...]:
@@ -106,7 +107,7 @@ class RestorePlan:
     @property
     def bytes(self) -> int:
         """Payload bytes in them."""
-        return total_bytes(self.works[1:])
+        return total_bytes(self.works) - self.base_bytes
 
     def digest(self) -> str:
         """SHA-256 of everything that decides what is done: a plan that was shown is told from another by it."""
@@ -135,6 +136,7 @@ class RestorePlan:
             "end": self.end,
             "digest": self.digest(),
             "base": self.base,
+            "base_low": self.base_low,
             "base_tables": self.base_tables,
             "base_rows": self.base_rows,
             "base_bytes": self.base_bytes,
@@ -161,37 +163,46 @@ def plan_restore(
         wall: this machine's time, to say of a moment that it lies in the future.
 
     Raises:
-        TargetUnreachable: the moment lies before genesis or behind the archive; it is never moved to fit.
-        RestoreError: the archive holds no dump of the tables that there were at genesis.
+        TargetUnreachable: the moment lies before the first dump or behind the archive; it is never moved to fit.
+        RestoreError: the archive holds no dump.
     """
-    genesis, end = view.genesis, view.end
+    end = view.end
     to = end if target_ts is None else target_ts
-    if not genesis.ts <= to <= end:
-        raise _unreachable(to, genesis.ts, end, wall)
-    if lacks_dump(view):
-        raise RestoreError(
-            "the archive was begun without a dump of the tables that there were: there is nothing to restore from",
-            hint="make a target equal to the source yourself, then go on from there: `pumphouse load --equal-at TIME`",
-        )
-    works = (base_work(view, task, settings), *works_between(view, genesis.ts, to, task, settings))
-    windows = view.between(genesis.ts, to)
+    base = view.base_for(to) if to <= end else None
+    if base is None:
+        raise _unreachable(to, view, wall)
+    works = (base_work(view, base, task, settings), *works_between(view, base.ts, to, task, settings))
+    windows = view.between(base.low, to)
     return RestorePlan(
         to=to,
         end=end,
-        base=genesis.ts,
-        base_tables=len(genesis.base or ()),
+        base=base.ts,
+        base_low=base.low,
+        base_tables=len(base.tables),
         works=works,
         windows=tuple(_steps(windows, works, to)),
         databases=all_databases(view.timeline),
         tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
-        losses=losses_of(windows, after=genesis.ts, upto=to),
+        losses=losses_of(windows, after=base.low, upto=to),
     )
 
 
-def _unreachable(target_ts: Tso, start: Tso, end: Tso, wall: Tso | None) -> TargetUnreachable:
-    why = ""
-    if target_ts < start:
+def _unreachable(target_ts: Tso, view: ArchiveView, wall: Tso | None) -> RestoreError | TargetUnreachable:
+    start, end, why = view.genesis.ts, view.end, ""
+    if not view.bases:
+        return RestoreError(
+            "the archive holds no dump of the tables that there were when it began: there is nothing to restore from",
+            hint="take one, and every moment after it can be restored: `pumphouse archive dump`",
+        )
+    first = view.bases[0].ts
+    if start <= target_ts < first:
+        why = f"the archive's first dump is exact from {show(first)} on, and "
+        hint = "a restore begins from a dump; see `pumphouse archive ls`"
+    elif target_ts < start:
         hint = "nothing from before its beginning can be restored; see `pumphouse archive ls`"
+    elif target_ts <= end:
+        why = "a table was brought back after the dump that lacks it, and "
+        hint = "take a new dump: `pumphouse archive dump`"
     elif wall is not None and physical_ms(target_ts) > physical_ms(wall) + _AHEAD_MS:
         why = "it lies in the future, and "
         hint = "`--to latest` (in the form: latest) restores to the archive's end"

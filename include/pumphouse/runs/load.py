@@ -80,7 +80,7 @@ def run(
                 progress=progress,
             )
             if found is None or is_beginning(found):
-                found = begin_from_base(loader, found)
+                found = begin_from_base(loader, found, to)
             return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)
 
 

@@ -192,7 +192,7 @@ class LocalStack:
         values.setdefault("archive", {}).update(self.archive_settings())
         values["cluster"] = {"url": self.cluster_url}
         values["schema"] = {"history": self._history(), "history_password": self.dsn("source").password}
-        for section, database in (("target", "target"), ("restore_target", "restore")):
+        for section, database in (("source", "source"), ("target", "target"), ("restore_target", "restore")):
             dsn = self.dsn(database)
             values[section] = {"host": dsn.host, "port": dsn.port, "user": dsn.user, "password": dsn.password}
         lines = ["# Written by `pumphouse demo`; it holds passwords."]

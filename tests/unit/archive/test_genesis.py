@@ -6,6 +6,7 @@ import pytest
 from pumphouse.archive import consumer
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.schema_store import jobs_at_genesis
+from pumphouse.archive.segment import read_segment
 from pumphouse.codec.payload import row_changes
 from pumphouse.errors import BadManifest, ConfigError, WindowHeld
 from pumphouse.model.node import NodeKind, NodeState
@@ -93,7 +94,7 @@ def test_the_first_dump_lies_in_ordinary_segments_of_inserts_at_genesis(world):
     assert segment.key.startswith(f"base/{genesis.ts:020d}/d%2Eb.t%2F1/")
     assert segment.tables[100].rows == 12
     images = []
-    for batch in world.archive.base_batches(segment):
+    for batch in read_segment(world.archive.store, segment, after=Tso(genesis.ts - 1), upto=genesis.ts):
         assert set(batch.column("commit_ts").to_pylist()) == {genesis.ts}
         for payload in batch.column("payload").to_pylist():
             binlog = Binlog.FromString(payload)

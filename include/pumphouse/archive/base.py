@@ -1,0 +1,227 @@
+"""Base dumps: all rows of the source at one moment, where a restore and a first load begin (docs/formats.md, "Base").
+
+Two kinds, one value. The dump of genesis lies in ``genesis.json`` and holds Binlogs of inserts. A later one lies under
+``base/<low>/``, holds Arrow columns as the loader uses them, and is taken while the source is written to: its rows were
+read after ``low``, so what the log has of each table above the table's own low is laid over them, and from ``ts`` on
+the result is exact (the watermark method of DBLog). ``base.json``, put last, makes it visible.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pumphouse.archive import layout
+from pumphouse.archive.document import dump, parse, sha256
+from pumphouse.archive.manifest import SegmentEntry, TableStat
+from pumphouse.archive.segment import verified
+from pumphouse.errors import BadManifest, BadSegment
+from pumphouse.model.tso import Tso
+from pumphouse.objectstore.base import ObjectStore
+
+KIND, CHUNK_KIND, BEGUN_KIND = "base", "base chunk", "base begun"
+NODE = "base"
+_ROW_GROUP_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseTable:
+    """Rows of one table. ``low``: the log above it counts, and nothing of the table at or below it."""
+
+    db: str
+    table: str
+    table_id: int
+    rows: int
+    segments: tuple[SegmentEntry, ...]
+    low: Tso = Tso(0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object; without ``low`` where that is genesis."""
+        low = {"low": int(self.low)} if self.low else {}
+        return {
+            "db": self.db,
+            "table": self.table,
+            "table_id": self.table_id,
+            "rows": self.rows,
+            **low,
+            "segments": [each.to_dict() for each in self.segments],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            db=str(data["db"]),
+            table=str(data["table"]),
+            table_id=int(data["table_id"]),
+            rows=int(data["rows"]),
+            low=Tso(int(data.get("low", 0))),
+            segments=tuple(SegmentEntry.from_dict(each) for each in data["segments"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A dump. ``columns``: its segments hold Arrow columns, else Binlogs. ``low == ts``: no log is laid over it."""
+
+    ts: Tso
+    low: Tso
+    tables: tuple[BaseTable, ...]
+    columns: bool
+    sha256: str
+
+    @property
+    def rows(self) -> int:
+        """Rows that were read."""
+        return sum(table.rows for table in self.tables)
+
+    @property
+    def lows(self) -> dict[int, Tso]:
+        """Low of each table that has one of its own, by table id."""
+        return {table.table_id: table.low for table in self.tables if table.low}
+
+    def to_json(self, *, cluster_id: int, genesis: str) -> bytes:
+        """Bytes of ``base.json``; ``genesis``: digest of the archive's."""
+        return dump(
+            KIND,
+            {
+                "cluster_id": cluster_id,
+                "genesis_sha256": genesis,
+                "low": int(self.low),
+                "ts": int(self.ts),
+                "tables": [each.to_dict() for each in self.tables],
+            },
+        )
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes, *, cluster_id: int, genesis: str) -> Base:
+        """Read ``base.json``; BadManifest, also when it is another archive's."""
+
+        def read(value: dict[str, Any]) -> tuple[Base, int, str]:
+            base = cls(
+                ts=Tso(int(value["ts"])),
+                low=Tso(int(value["low"])),
+                tables=tuple(BaseTable.from_dict(each) for each in value["tables"]),
+                columns=True,
+                sha256=sha256(data),
+            )
+            return base, int(value["cluster_id"]), str(value["genesis_sha256"])
+
+        base, of_cluster, of_genesis = parse(key, data, KIND, read)
+        if (of_cluster, of_genesis) != (cluster_id, genesis) or key != layout.base_document(base.low):
+            raise BadManifest(f"{key} is of another archive or another dump", path=key, offset=0, reason="archive")
+        if not base.low <= base.ts or any(not base.low <= table.low <= base.ts for table in base.tables):
+            raise BadManifest(f"{key} holds a table from beyond its own range", path=key, offset=0, reason="range")
+        return base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseChunk:
+    """A part of one table that a dump under way has read: ``after`` < key <= ``upto``, as the server prints keys.
+
+    ``number`` counts from 0. ``last``: nothing lies behind it, and ``upto`` is None. ``segment`` None: no rows.
+    """
+
+    db: str
+    table: str
+    table_id: int
+    low: Tso
+    number: int
+    upto: tuple[bytes, ...] | None
+    last: bool
+    segment: SegmentEntry | None
+
+    @property
+    def rows(self) -> int:
+        """Rows in it."""
+        return 0 if self.segment is None else self.segment.rows
+
+    def to_json(self) -> bytes:
+        """Bytes as stored."""
+        return dump(
+            CHUNK_KIND,
+            {
+                "db": self.db,
+                "table": self.table,
+                "table_id": self.table_id,
+                "low": int(self.low),
+                "number": self.number,
+                "upto": None if self.upto is None else [each.hex() for each in self.upto],
+                "last": self.last,
+                "segment": None if self.segment is None else self.segment.to_dict(),
+            },
+        )
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes) -> BaseChunk:
+        """Read the stored object; BadManifest."""
+
+        def read(value: dict[str, Any]) -> BaseChunk:
+            upto, segment = value["upto"], value["segment"]
+            return cls(
+                db=str(value["db"]),
+                table=str(value["table"]),
+                table_id=int(value["table_id"]),
+                low=Tso(int(value["low"])),
+                number=int(value["number"]),
+                upto=None if upto is None else tuple(bytes.fromhex(each) for each in upto),
+                last=bool(value["last"]),
+                segment=None if segment is None else SegmentEntry.from_dict(segment),
+            )
+
+        return parse(key, data, CHUNK_KIND, read, remedy="delete the folder of this unfinished dump, then dump again")
+
+
+def write_columns(
+    store: ObjectStore, key: str, table_id: int, low: Tso, batches: Sequence[pa.RecordBatch]
+) -> SegmentEntry:
+    """Store rows of one table as a segment of columns; its entry."""
+    table = pa.Table.from_batches(batches)
+    size = sum(batch.nbytes for batch in batches)
+    with tempfile.TemporaryDirectory(prefix="pumphouse-base-") as folder:
+        path = Path(folder, "rows.parquet")
+        group = max(1, int(table.num_rows * _ROW_GROUP_BYTES // max(size, 1)))
+        pq.write_table(table, path, compression="zstd", compression_level=1, use_dictionary=False,
+                       write_statistics=False, row_group_size=group)  # fmt: skip
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        store.put_file(key, path)
+        stored = path.stat().st_size
+    return SegmentEntry(
+        node_id=NODE,
+        key=key,
+        sha256=digest,
+        bytes=stored,
+        payload_bytes=size,
+        rows=table.num_rows,
+        changes=table.num_rows,
+        ddls=0,
+        min_commit_ts=low,
+        max_commit_ts=low,
+        tables={table_id: TableStat(rows=table.num_rows, bytes=size)},
+    )
+
+
+def read_columns_of(store: ObjectStore, entry: SegmentEntry) -> Iterator[pa.RecordBatch]:
+    """Rows of a segment of columns, held against its digest first; BadSegment. About 8 MiB a batch."""
+    with verified(store, entry) as source:
+        try:
+            file = pq.ParquetFile(source, memory_map=False)
+            if file.metadata.num_rows != entry.rows:
+                raise BadSegment(
+                    f"{entry.key} has {file.metadata.num_rows} rows, the base says {entry.rows}",
+                    path=entry.key, offset=0, reason="shape",
+                )  # fmt: skip
+            for number in range(file.metadata.num_row_groups):
+                yield from file.read_row_group(number, use_threads=False).combine_chunks().to_batches()
+        except (pa.ArrowException, OSError) as error:
+            raise BadSegment(
+                f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet"
+            ) from error

@@ -1,0 +1,209 @@
+"""One table's rows, chunk by chunk, into the archive. A chunk counts from the moment that its note is put.
+
+So a run that was killed goes on behind the last note, and of two runs at once the one that puts a note first counts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pymysql.connections import Connection
+from pymysql.err import MySQLError
+
+from pumphouse.archive import layout
+from pumphouse.archive.base import BaseChunk, write_columns
+from pumphouse.archive.publish import put_once
+from pumphouse.clock import Clock
+from pumphouse.dump.rows import text_columns
+from pumphouse.dump.source import TableChanged, execute, session
+from pumphouse.dump.table import TableReader
+from pumphouse.errors import ManifestConflict, SourceFailed, WindowHeld
+from pumphouse.model.tso import Tso
+from pumphouse.objectstore.base import ObjectStore
+from pumphouse.schema.versions import TableVersion
+from pumphouse.settings import DumpSettings, SourceSettings
+
+_FIRST_ROWS = 20_000
+_LEAST_ROWS = 100
+
+
+class Stopped(Exception):
+    """Nothing more is to be read."""
+
+
+class Throttle:
+    """Bytes a second over all threads; 0 = as fast as it goes."""
+
+    def __init__(self, rate: int, clock: Clock) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at = clock.monotonic()
+
+    def took(self, size: int) -> None:
+        """Wait until what was taken was due."""
+        if not self._rate:
+            return
+        with self._lock:
+            now = self._clock.monotonic()
+            self._free_at = max(self._free_at, now) + size / self._rate
+            wait = self._free_at - now
+        self._clock.sleep(wait)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkWriter:
+    """Where and how chunks of one dump are read and put.
+
+    Args:
+        store: the archive's.
+        dump_low: names the dump.
+        source: the database.
+        settings: sizes.
+        throttle: rate.
+        tell: called with each chunk once its note is put.
+        stop: set when nothing more is to be read.
+    """
+
+    store: ObjectStore
+    dump_low: Tso
+    source: SourceSettings
+    settings: DumpSettings
+    throttle: Throttle
+    tell: Callable[[BaseChunk], None]
+    stop: threading.Event
+
+    def read_table(self, version: TableVersion, low: Tso, done: Sequence[BaseChunk], exact: Callable[[], Tso]) -> None:
+        """Read a table to its end.
+
+        Args:
+            version: the table.
+            low: every Pump had passed it before this was called: rows are read later.
+            done: chunks of an earlier attempt at the same ``low``.
+            exact: for a table without a key: called while nobody can write to it, gives its ``low``.
+
+        Raises:
+            TableChanged: the source's table is another one than the history knows.
+            SourceFailed: the source does not answer, or refuses the lock of a table without a key.
+        """
+        reader = TableReader.of(version)
+        if reader.key:
+            self._read_keyed(reader, low, done)
+        else:
+            self._read_locked(reader, exact)
+
+    def _read_keyed(self, reader: TableReader, low: Tso, done: Sequence[BaseChunk]) -> None:
+        """By key, a page a query: no query lasts long, and each begins where the last note ends."""
+        number, after, rows = len(done), done[-1].upto if done else None, _FIRST_ROWS
+        with session(self.source) as connection:
+            while True:
+                limit = max(min(rows, self.settings.chunk_rows), 1)
+                count, size, waiting = 0, 0, list[pa.RecordBatch]()
+                for part in self._parts(connection, reader.select(after, limit)):
+                    if waiting:
+                        self._put(reader, low, number, waiting, last=False)
+                        number += 1
+                    waiting = part
+                    count += sum(batch.num_rows for batch in part)
+                    size += sum(batch.nbytes for batch in part)
+                self._put(reader, low, number, waiting, last=count < limit)
+                if count < limit:
+                    return
+                number, after = number + 1, reader.key_of_last(waiting[-1])
+                rows = max(_LEAST_ROWS, limit * self.settings.chunk_bytes // max(size, 1))
+
+    def _read_locked(self, reader: TableReader, exact: Callable[[], Tso]) -> None:
+        """Whole, from a snapshot that is opened while nobody can write: rows without a key cannot be told apart."""
+        with session(self.source) as connection, session(self.source) as holder:
+            self._require_snapshots(connection, reader)
+            try:
+                execute(holder, f"SET lock_wait_timeout = {max(int(self.settings.lock_wait_s), 1)}")
+                execute(holder, f"LOCK TABLES {reader.name} READ")
+            except MySQLError as error:
+                raise SourceFailed(
+                    f"{reader.name} has no key, and cannot be locked for a moment: {error}",
+                    hint="grant LOCK TABLES, dump while no long transaction writes to it (dump.lock_wait_s), or give it"
+                    " a primary key",
+                    source=reader.name,
+                ) from error
+            try:
+                low = exact()
+                execute(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+                # The snapshot knows the table from its first read on: a DDL between would end it.
+                execute(connection, f"SELECT 1 FROM {reader.name} LIMIT 1")  # noqa: S608
+            except WindowHeld as error:
+                raise SourceFailed(
+                    f"{reader.name} has no key and was locked, and a transaction did not end in time: {error.message}",
+                    hint="dump again when less is written to it, or give it a primary key",
+                    source=reader.name,
+                ) from error
+            finally:
+                execute(holder, "UNLOCK TABLES")
+            number, waiting = 0, list[pa.RecordBatch]()
+            for part in self._parts(connection, reader.select()):
+                if waiting:
+                    self._put(reader, low, number, waiting, last=False)
+                    number += 1
+                waiting = part
+            self._put(reader, low, number, waiting, last=True)
+
+    def _require_snapshots(self, connection: Connection[Any], reader: TableReader) -> None:
+        db, name = reader.version.name
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s", (db, name)
+            )
+            found = cursor.fetchall()
+        if not found:
+            raise TableChanged(f"{reader.name} is not there")
+        if found[0][0] != "InnoDB":
+            raise SourceFailed(
+                f"{reader.name} has no key and its engine is {found[0][0]}: it cannot be read at one moment",
+                hint="give it a primary key, or make it an InnoDB table",
+                source=reader.name,
+            )
+
+    def _parts(self, connection: Connection[Any], query: str) -> Iterator[list[pa.RecordBatch]]:
+        """The query's text batches, as many at a time as a chunk holds."""
+        part, size = list[pa.RecordBatch](), 0
+        for batch in text_columns(connection, query):
+            if self.stop.is_set():
+                raise Stopped
+            self.throttle.took(batch.nbytes)
+            part.append(batch)
+            size += batch.nbytes
+            if size >= self.settings.chunk_bytes:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
+
+    def _put(self, reader: TableReader, low: Tso, number: int, batches: list[pa.RecordBatch], *, last: bool) -> None:
+        """Store rows, then the note that makes them count."""
+        version = reader.version
+        folder = layout.chunk_folder(self.dump_low, *version.name, version.table.id, low)
+        segment = None
+        if batches:
+            key = f"{folder}{number:08d}-{layout.attempt_id()}.parquet"
+            segment = write_columns(self.store, key, version.table.id, low, [reader.convert(each) for each in batches])
+        chunk = BaseChunk(
+            db=version.db,
+            table=version.table.name,
+            table_id=version.table.id,
+            low=low,
+            number=number,
+            upto=None if last or not reader.key else reader.key_of_last(batches[-1]),
+            last=last,
+            segment=segment,
+        )
+        note = f"{folder}{number:08d}.json"
+        data = chunk.to_json()
+        try:
+            put_once(self.store, note, data, lambda found: found == data)
+        except ManifestConflict as error:
+            raise TableChanged(f"another run dumps {reader.name} as well") from error
+        self.tell(chunk)

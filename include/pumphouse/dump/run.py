@@ -1,0 +1,243 @@
+"""Take a dump of a source that is written to: rounds of reading until no DDL has spoilt a table, then the document.
+
+Exactness (the watermark method of DBLog, arXiv 2010.12597): rows are read after every Pump has passed a table's low, so
+they hold every transaction up to it; what is newer in them lies in the log above it, up to a moment that is taken after
+the last read. A commit ts is older than its visible commit, which is why the Pumps' watermarks are waited for, by
+extending the archive: that also says which DDLs there were.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from pumphouse.archive import layout
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import BEGUN_KIND, Base, BaseChunk, BaseTable
+from pumphouse.archive.document import dump as document
+from pumphouse.archive.publish import put_once
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.archive.view import ArchiveView, read_view
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.dump.chunks import ChunkWriter, Stopped, Throttle
+from pumphouse.dump.source import TableChanged, execute, session
+from pumphouse.dump.survey import Survey, survey
+from pumphouse.errors import ManifestConflict, SourceFailed
+from pumphouse.model.tso import Tso
+from pumphouse.registry.base import Cluster
+from pumphouse.schema.history import JobSource
+from pumphouse.schema.versions import TableVersion
+from pumphouse.settings import Settings
+
+log = structlog.get_logger()
+
+# A table that changes again and again, or that the history knows otherwise than the source, is given up then.
+_MOST_ROUNDS = 20
+_TRIES = 20
+
+Progress = Callable[[str, int, int], None]
+
+
+def silent(_what: str, _rows: int, _estimate: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpReport:
+    """What was taken: ``base`` is visible at ``key``. ``resumed``: an earlier run had begun it."""
+
+    key: str
+    low: Tso
+    ts: Tso
+    tables: int
+    rows: int
+    bytes: int
+    seconds: float
+    resumed: bool
+
+
+def take_dump(
+    archive: Archive,
+    cluster: Cluster,
+    history: JobSource | None,
+    settings: Settings,
+    *,
+    progress: Progress = silent,
+    clock: Clock = SYSTEM_CLOCK,
+) -> DumpReport:
+    """Dump the whole source, or finish a dump that was killed; the archive is extended as far as that needs.
+
+    ``progress(what, rows, estimate)`` is called with each chunk.
+
+    Raises:
+        ConfigError: no source is known, or there is no archive.
+        SourceFailed: the source does not answer, or a table never equals what the history says of it.
+        WindowHeld: a Pump holds the window that the dump needs.
+    """
+    return _Dump(archive, cluster, history, settings, progress, clock).take()
+
+
+class _Dump:
+    def __init__(
+        self,
+        archive: Archive,
+        cluster: Cluster,
+        history: JobSource | None,
+        settings: Settings,
+        progress: Progress,
+        clock: Clock,
+    ) -> None:
+        self._archive = archive
+        self._cluster = cluster
+        self._history = history
+        self._settings = settings
+        self._progress = progress
+        self._clock = clock
+        self._throttle = Throttle(settings.dump.bytes_per_s, clock)
+        self._rows = self._estimate = 0
+        self._lock = threading.Lock()
+        self._extending = threading.Lock()
+
+    def take(self) -> DumpReport:
+        """Round after round until nothing is missing."""
+        started = self._clock.monotonic()
+        with session(self._settings.source) as connection:
+            self._estimate = _estimated_rows(connection)
+        found = self._unfinished()
+        low = found or self._begin()
+        why: Mapping[str, str] = {}
+        for number in range(_MOST_ROUNDS):
+            at = self._extend()
+            # What began before `at` has ended below the next end: DDLs too, whose effect a read may have met.
+            self._extend()
+            view = read_view(self._archive, since=low)
+            state = survey(view, low, self._chunks(low), at)
+            if not state.missing:
+                base = self._publish(low, at, state.tables)
+                segments = [segment for table in base.tables for segment in table.segments]
+                return DumpReport(
+                    key=layout.base_document(low),
+                    low=low,
+                    ts=base.ts,
+                    tables=len(base.tables),
+                    rows=base.rows,
+                    bytes=sum(segment.payload_bytes for segment in segments),
+                    seconds=round(self._clock.monotonic() - started, 3),
+                    resumed=found is not None,
+                )
+            log.info("dump_round", round=number, low=int(low), tables=len(state.missing), again=dict(why))
+            why = self._read(view, low, state)
+        names = ", ".join(f"{name} ({reason})" for name, reason in sorted(why.items())[:5])
+        raise SourceFailed(
+            f"the dump is not whole after {_MOST_ROUNDS} rounds: {names}",
+            hint="does schema.history describe this source? `pumphouse archive dump` goes on with what was read",
+        )
+
+    # -- beginning and end
+
+    def _unfinished(self) -> Tso | None:
+        """Low of the newest dump that was begun and not published."""
+        keys = {each.key for each in self._archive.store.list(layout.BASE)}
+        begun = [layout.base_low(key) for key in keys if key == layout.base_begun(layout.base_low(key))]
+        return max((low for low in begun if layout.base_document(low) not in keys), default=None)
+
+    def _begin(self) -> Tso:
+        """Everything up to here is in the archive and, for whoever reads now, visible at the source."""
+        low = self._extend()
+        body = document(BEGUN_KIND, {"cluster_id": self._archive.cluster_id, "low": int(low)})
+        put_once(self._archive.store, layout.base_begun(low), body, lambda found: found == body, clock=self._clock)
+        log.info("dump_begun", low=int(low))
+        return low
+
+    def _publish(self, low: Tso, at: Tso, tables: Sequence[BaseTable]) -> Base:
+        """Put the document; another run's is as good."""
+        key, genesis = layout.base_document(low), self._archive.genesis().sha256
+        cluster_id = self._archive.cluster_id
+        base = Base(ts=at, low=low, tables=tuple(tables), columns=True, sha256="")
+        data = base.to_json(cluster_id=cluster_id, genesis=genesis)
+        try:
+            put_once(self._archive.store, key, data, lambda found: found == data, clock=self._clock)
+        except ManifestConflict:
+            data = self._archive.store.get(key)
+        return Base.from_json(key, data, cluster_id=cluster_id, genesis=genesis)
+
+    def _extend(self, *, wait_s: float | None = None) -> Tso:
+        """The archive reaches a ts that is taken now: every Pump has passed it. ``wait_s``: for so long and no more."""
+        settings = self._settings
+        if wait_s is not None:
+            archive = settings.archive.model_copy(update={"pull_timeout_s": wait_s})
+            settings = settings.model_copy(update={"archive": archive})
+        ts = self._cluster.tso()
+        for turn in range(_TRIES):
+            try:
+                with self._extending:
+                    run_snapshot(self._archive, self._cluster, ts, settings, self._history, clock=self._clock)
+                break
+            except ManifestConflict:
+                # The snapshot DAG published the window first; what is left is asked for again.
+                if turn == _TRIES - 1:
+                    raise
+        return ts
+
+    # -- reading
+
+    def _chunks(self, low: Tso) -> Iterator[BaseChunk]:
+        folder = layout.base_begun(low).removesuffix("begun.json")
+        for each in self._archive.store.list(folder):
+            if each.key.endswith(".json") and each.key.count("/") > folder.count("/"):
+                yield BaseChunk.from_json(each.key, self._archive.store.get(each.key))
+
+    def _read(self, view: ArchiveView, dump_low: Tso, state: Survey) -> dict[str, str]:
+        """Read what is missing, as the schema is at the view's end; names of tables that want another round."""
+        now = {version.table.id: version for version in view.timeline.tables_at(view.end)}
+        wanted = [now[each.table.id] for each in state.missing if each.table.id in now]
+        self._rows = sum(table.rows for table in state.tables)
+        self._rows += sum(chunk.rows for chunks in state.begun.values() for chunk in chunks)
+        stop = threading.Event()
+        writer = ChunkWriter(
+            store=self._archive.store,
+            dump_low=dump_low,
+            source=self._settings.source,
+            settings=self._settings.dump,
+            throttle=self._throttle,
+            tell=self._tell,
+            stop=stop,
+        )
+
+        def exact() -> Tso:
+            return self._extend(wait_s=self._settings.dump.lock_wait_s)
+
+        def read(version: TableVersion) -> tuple[str, str] | None:
+            done = state.begun.get(version.table.id, ())
+            try:
+                writer.read_table(version, done[0].low if done else view.end, done, exact)
+            except TableChanged as changed:
+                return f"{version.db}.{version.table.name}", str(changed)
+            except Stopped:
+                return None
+            except BaseException:
+                stop.set()
+                raise
+            return None
+
+        with ThreadPoolExecutor(self._settings.dump.connections, thread_name_prefix="dump") as pool:
+            return dict(again for again in pool.map(read, wanted) if again is not None)
+
+    def _tell(self, chunk: BaseChunk) -> None:
+        with self._lock:
+            self._rows += chunk.rows
+            rows = self._rows
+        self._progress(f"{chunk.db}.{chunk.table}", rows, max(self._estimate, rows))
+
+
+def _estimated_rows(connection: object) -> int:
+    found = execute(
+        connection,  # type: ignore[arg-type]
+        "SELECT COALESCE(SUM(table_rows), 0) FROM information_schema.tables WHERE table_schema NOT IN"
+        " ('mysql', 'information_schema', 'performance_schema', 'sys')",
+    )
+    return int(found[0][0])

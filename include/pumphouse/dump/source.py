@@ -1,0 +1,83 @@
+"""Sessions on the source: they read, in UTC, and hold no lock but the one that a table without a key needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import ER
+from pymysql.err import MySQLError
+
+from pumphouse.errors import ConfigError, SourceFailed
+from pumphouse.settings import ServerSettings
+
+_SESSION = (
+    "SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 600",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+)
+# What a DDL that is under way, or not in the history yet, makes of a query.
+_CHANGED = {
+    ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.BAD_TABLE_ERROR,
+    1412,  # the table definition has changed
+}  # fmt: skip
+
+
+class TableChanged(Exception):
+    """The source's table is not the one that the history knows, for now."""
+
+
+def where(settings: ServerSettings) -> str:
+    """Address, without secrets."""
+    return f"{settings.user}@{settings.unix_socket or f'{settings.host}:{settings.port}'}"
+
+
+@contextmanager
+def session(settings: ServerSettings) -> Iterator[Connection[Any]]:
+    """A connection to the source; ConfigError, SourceFailed, TableChanged."""
+    if not (settings.host or settings.unix_socket):
+        raise ConfigError(
+            "no source is known to read from",
+            hint='name it in pumphouse.toml: [source] host = "…", port = 3306, user = "…" '
+            "(in Airflow: the connection pumphouse_source)",
+        )
+    try:
+        connection: Connection[Any] = pymysql.connect(
+            host=settings.host or None,
+            port=settings.port,
+            user=settings.user,
+            password=settings.password.get_secret_value(),
+            unix_socket=settings.unix_socket or None,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=10,
+            read_timeout=3600,
+            ssl={"ca": str(settings.tls_ca)} if settings.tls_ca else None,
+            program_name="pumphouse-dump",
+        )
+    except (MySQLError, OSError) as error:
+        raise SourceFailed(
+            f"the source {where(settings)} does not answer: {error}",
+            hint="check [source] in pumphouse.toml; the user needs SELECT, and LOCK TABLES for tables without a key",
+            source=where(settings),
+        ) from error
+    try:
+        for statement in _SESSION:
+            execute(connection, statement)
+        yield connection
+    except MySQLError as error:
+        code = error.args[0] if error.args else 0
+        if code in _CHANGED:
+            raise TableChanged(str(error.args[1])) from error
+        raise SourceFailed(f"the source {where(settings)}: {error}", source=where(settings)) from error
+    finally:
+        connection.close()
+
+
+def execute(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:
+    """Run one statement; its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())

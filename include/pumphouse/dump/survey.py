@@ -1,0 +1,117 @@
+"""What of a dump is read, what is not, and what a DDL has spoilt. Pure: from the view and the notes alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pumphouse.archive.base import BaseChunk, BaseTable
+from pumphouse.archive.view import ArchiveView, has_rows
+from pumphouse.loader.tables import key_columns
+from pumphouse.model.tso import Tso
+from pumphouse.schema.actions import Action
+from pumphouse.schema.versions import Change, DdlEvent, TableVersion
+
+_BIRTHS = frozenset({Action.CREATE_TABLE, Action.CREATE_TABLES, Action.TRUNCATE_TABLE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Where a dump stands.
+
+    Args:
+        tables: those that are read whole, as they go into the base.
+        missing: tables that there are at the moment and that are not read whole.
+        begun: table id -> chunks of an attempt at a missing table that still counts, from number 0 on.
+    """
+
+    tables: tuple[BaseTable, ...]
+    missing: tuple[TableVersion, ...]
+    begun: Mapping[int, tuple[BaseChunk, ...]]
+
+
+def survey(view: ArchiveView, dump_low: Tso, chunks: Iterable[BaseChunk], at: Tso) -> Survey:
+    """Look at a dump.
+
+    A table's chunks count when no DDL that changed its rows or its shape came after their ``low``, nor was under way
+    at ``at``. A table that was born empty after ``dump_low`` needs none: the log has all of it.
+
+    Args:
+        view: sees everything that began up to ``at``: its end was taken after every Pump had passed ``at``.
+        dump_low: where the dump began.
+        chunks: all notes of the dump.
+        at: the moment from which on the base is to be exact.
+    """
+    events = [e for e in view.timeline.ddls(dump_low, view.end) if int(e.job.raw.get("start_ts") or 0) <= at]
+    touched: dict[int, Tso] = {}
+    for event in events:
+        for change in event.changes:
+            if not _keeps_rows(change):
+                touched |= dict.fromkeys(_ids(change), event.commit_ts)
+    born = _born(events)
+    attempts: dict[tuple[int, Tso], dict[int, BaseChunk]] = defaultdict(dict)
+    for chunk in chunks:
+        attempts[chunk.table_id, chunk.low][chunk.number] = chunk
+    tables, missing, begun = [], [], {}
+    for version in view.timeline.tables_at(at):
+        table_id = version.table.id
+        if not has_rows(version) or table_id in born:
+            continue
+        valid = [
+            _leading(found)
+            for (of, low), found in sorted(attempts.items())
+            if of == table_id and low >= touched.get(table_id, 0)
+        ]
+        whole = next((found for found in valid if found and found[-1].last), None)
+        if whole is not None:
+            tables.append(_table(version, whole))
+            continue
+        missing.append(version)
+        if valid and valid[-1] and key_columns(version.table):
+            begun[table_id] = valid[-1]
+    return Survey(tables=tuple(tables), missing=tuple(missing), begun=begun)
+
+
+def _leading(found: Mapping[int, BaseChunk]) -> tuple[BaseChunk, ...]:
+    """Chunks from number 0 on, without a hole."""
+    return tuple(found[number] for number in range(len(found)) if number in found)
+
+
+def _table(version: TableVersion, chunks: tuple[BaseChunk, ...]) -> BaseTable:
+    segments = tuple(chunk.segment for chunk in chunks if chunk.segment is not None)
+    return BaseTable(
+        db=version.db,
+        table=version.table.name,
+        table_id=version.table.id,
+        rows=sum(segment.rows for segment in segments),
+        segments=segments,
+        low=chunks[0].low,
+    )
+
+
+def _born(events: Iterable[DdlEvent]) -> set[int]:
+    """Ids of tables that began empty, and into which no DDL brought rows."""
+    born: set[int] = set()
+    for event in events:
+        if event.action in _BIRTHS:
+            born |= {c.after.table.id for c in event.changes if c.after is not None}
+        elif event.action is Action.EXCHANGE_PARTITION:
+            born -= event.table_ids
+    return born
+
+
+def _ids(change: Change) -> list[int]:
+    return [side.table.id for side in (change.before, change.after) if side is not None]
+
+
+def _keeps_rows(change: Change) -> bool:
+    """Whether a DDL left name, columns, key and partitions as they were: an index was added, a comment changed."""
+    before, after = change.before, change.after
+    return before is not None and after is not None and _shape(before) == _shape(after)
+
+
+def _shape(version: TableVersion) -> tuple[object, ...]:
+    table = version.table
+    columns = tuple((c.id, c.name, c.type, c.generated) for c in table.public_columns)
+    return version.name, table.id, columns, key_columns(table), tuple(table.partition_ids)

@@ -1,0 +1,187 @@
+"""Dumps of a source that is written to, on real Pumps and MariaDB servers: killed at every chunk, among DDL."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.archive.verify import verify
+from pumphouse.archive.view import has_rows, read_view
+from pumphouse.demo.beginning import prepare
+from pumphouse.demo.marks import Mark, take_mark
+from pumphouse.demo.scenario import WHILE_RUNNING
+from pumphouse.demo.store import SCHEMA
+from pumphouse.demo.workload import Workload, application_directory
+from pumphouse.diff.compare import compare
+from pumphouse.dump.run import DumpReport, take_dump
+from pumphouse.errors import ConfigError, RestoreError, SourceFailed
+from pumphouse.loader.tables import key_columns
+from pumphouse.objectstore.file import FileStore
+from pumphouse.parts import Parts
+from pumphouse.runs import load, restore
+from pumphouse.settings import Settings
+from pumphouse.stack.local import SMALL, LocalStack
+from tests.support import formats
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing below catches it."""
+
+
+@dataclass
+class World:
+    """An application with data and writers, and an archive that began without a dump."""
+
+    stack: LocalStack
+    workload: Workload
+    settings: Settings
+    archive: Archive
+
+    def dump(self, **sizes: Any) -> DumpReport:
+        settings = self.settings.model_copy(update={"dump": self.settings.dump.model_copy(update=sizes)})
+        with Parts(settings) as parts:
+            return take_dump(parts.archive, parts.cluster, parts.history, settings)
+
+    def mark(self, name: str) -> Mark:
+        return take_mark(self.workload.directory, self.stack.dsn("source"), self.stack.cluster, name=name)
+
+    def extend(self) -> None:
+        with Parts(self.settings) as parts:
+            run_snapshot(parts.archive, parts.cluster, parts.cluster.tso(), self.settings, parts.history)
+
+    def require_equal(self, mark: Mark, database: str = "restore") -> None:
+        """The restored server equals the copy that was kept of the moment."""
+        report = compare(
+            self.stack.dsn("source"), self.stack.dsn(database), schemas=mark.schemas, ignore={SCHEMA, "pumphouse"}
+        )
+        assert report.differences == []
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    values = copy.deepcopy(SMALL)
+    values["pump"]["gen_binlog_interval_s"] = 0.3
+    values["load"] = {"connections": 2, "engine": "local"}
+    stack = LocalStack(tmp_path, store="file", settings=values)
+    try:
+        stack.start_stores()
+        stack.write_settings()
+        stack.start_pumps()
+        prepare(application_directory(stack), stack.dsn("source"), stack.cluster, share=0.05)
+        settings = Settings.read(stack.config)
+        workload = Workload(stack, processes=1, threads=2, rate=60.0)
+        workload.start_resolver()
+        workload.start_writers()
+        with Parts(settings) as parts:
+            init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
+            yield World(stack, workload, settings, parts.archive)
+        workload.check()
+    finally:
+        stack.stop()
+
+
+@pytest.mark.row("A5", "R1", "A3")
+def test_a_dump_under_writes_opens_the_moments_behind_it(world: World) -> None:
+    world.extend()
+    with pytest.raises(RestoreError, match="archive dump"):
+        restore.run(world.settings, dry_run=True)
+    before = world.mark("before")
+    report = world.dump(chunk_rows=100)
+    assert report.tables > 10
+    marks = [world.mark("right_behind"), world.mark("later")]
+    world.extend()
+    for mark in marks:
+        assert mark.ts > report.ts > before.ts
+        done = restore.run(world.settings, to=mark.ts, dry_run=False)
+        assert (done.plan.base, done.plan.base_low) == (report.ts, report.low)
+        world.require_equal(mark)
+    with pytest.raises(RestoreError, match="first dump is exact from"):
+        restore.run(world.settings, to=before.ts, dry_run=True)
+    assert load.run(world.settings, to=marks[0].ts).to_ts == marks[0].ts
+    world.require_equal(marks[0], "target")
+    found = verify(world.archive)
+    assert found.sound, found.problems
+    for each in world.archive.store.list("base/"):
+        if each.key.endswith(".json"):
+            value = json.loads(world.archive.store.get(each.key))
+            formats.check(value["kind"].replace(" ", "-"), value)
+
+
+@pytest.mark.row("A5", "R1")
+def test_a_dump_that_is_killed_at_every_chunk_among_ddl_goes_on_and_is_exact(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in turn before a note is put and after it: every chunk of the dump meets both or one of them."""
+    world.workload.start_ddl(WHILE_RUNNING, 45.0, lambda _: None)
+    put, notes, kills = FileStore.put_if_absent, 0, 0
+    armed = True
+
+    def killed_at_notes(self: FileStore, key: str, data: bytes) -> None:
+        nonlocal notes, kills
+        note = "/base/" in key and key.count("/") > 3 and key.endswith(".json")
+        if armed and note:
+            notes += 1
+            if notes % 2:
+                kills += 1
+                raise Killed
+        put(self, key, data)
+        if armed and note and not notes % 2:
+            kills += 1
+            raise Killed
+
+    monkeypatch.setattr(FileStore, "put_if_absent", killed_at_notes)
+    report = None
+    for _ in range(400):
+        try:
+            report = world.dump(chunk_rows=400, connections=1)
+            break
+        except Killed:
+            continue
+    assert report is not None
+    assert report.resumed
+    assert kills > 20
+    armed = False
+    world.workload.wait_ddl(120)
+    mark = world.mark("behind")
+    world.extend()
+    restore.run(world.settings, to=mark.ts, dry_run=False)
+    world.require_equal(mark)
+
+
+@pytest.mark.row("A5")
+def test_a_table_without_a_key_is_read_at_one_moment_and_its_writers_wait_only_shortly(world: World) -> None:
+    view = read_view(world.archive)
+    keyless = {v.table.id for v in view.timeline.tables_at(view.end) if has_rows(v) and not key_columns(v.table)}
+    report = world.dump()
+    (base,) = world.archive.bases(report.ts)
+    assert keyless
+    # Under its lock a table gets a moment of its own; the others share the round's.
+    (of_round,) = {table.low for table in base.tables if table.table_id not in keyless}
+    own = [table.low for table in base.tables if table.table_id in keyless]
+    assert len(set(own)) == len(keyless)
+    assert min(own) > of_round > report.low
+    mark = world.mark("behind")
+    world.extend()
+    restore.run(world.settings, to=mark.ts, dry_run=False)
+    world.require_equal(mark)
+
+
+@pytest.mark.row("A5")
+def test_a_source_that_nobody_named_is_asked_for(world: World) -> None:
+    settings = world.settings.model_copy(update={"source": world.settings.source.model_copy(update={"host": ""})})
+    with Parts(settings) as parts, pytest.raises(ConfigError, match=r"\[source\]"):
+        take_dump(parts.archive, parts.cluster, parts.history, settings)
+    wrong = settings.model_copy(update={"source": world.settings.source.model_copy(update={"port": 1})})
+    with Parts(wrong) as parts, pytest.raises(SourceFailed, match="does not answer"):
+        take_dump(parts.archive, parts.cluster, parts.history, wrong)
