@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install system test check unit golden crash integration airflow chain rows bench campaign demo up down docs proto lock clean
+.PHONY: help install system servers test check unit golden crash integration airflow chain rows bench campaign demo up down docs proto lock clean
 
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -26,7 +26,10 @@ $(STAMP): requirements.lock pyproject.toml
 
 install: $(STAMP) ## Virtual environment from the lock (hashes checked)
 
-system: $(STAMP)  ## MariaDB and etcd, where they are missing
+system: $(STAMP)  ## MariaDB, PostgreSQL, etcd and Chromium, where they are missing
+	@$(BIN)/python -m pumphouse.stack.system --browser
+
+servers: $(STAMP) # The same without the browser of the tests
 	@$(BIN)/python -m pumphouse.stack.system
 
 check: $(STAMP)  ## Format, lint, types, import contracts, generated code
@@ -67,10 +70,10 @@ bench: $(STAMP) system ## Benchmarks (ONLY=<name prefix> for a part)
 campaign: $(STAMP) system ## What takes long; adds to docs/reliability.json
 	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest tests -q -m slow --ignore tests/bench
 
-demo: $(STAMP) system ## The whole product on this machine, checked from end to end (KEEP=1 leaves it running, SEED=N repeats a kill)
+demo: $(STAMP) servers ## The whole product on this machine, checked from end to end (KEEP=1 leaves it running, SEED=N repeats a kill)
 	$(BIN)/pumphouse demo run $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))
 
-up: $(STAMP) system ## The same stack to stay, with the UI
+up: $(STAMP) servers ## The same stack to stay, with the UI
 	$(BIN)/pumphouse demo up
 
 down: $(STAMP)   ## End it

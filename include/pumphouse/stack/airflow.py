@@ -1,4 +1,4 @@
-"""A real Airflow of our own: api-server, scheduler, dag-processor and triggerer, each supervised, on SQLite.
+"""A real Airflow of our own: api-server, scheduler, dag-processor and triggerer, supervised, on its own PostgreSQL.
 
 Its home, database, logs and login lie in one directory; it listens on a free loopback port. Its parts are told what the
 stack is by environment: the connections of the DAGs, and ``PUMPHOUSE_CONFIG``.
@@ -12,17 +12,16 @@ import json
 import os
 import secrets
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 
 from pumphouse.durable import write_atomic
 from pumphouse.stack.airflow_api import AirflowApi
 from pumphouse.stack.ports import free_port
+from pumphouse.stack.postgres import PostgresServer
 from pumphouse.stack.supervisor import StackError, Supervisor
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -47,6 +46,7 @@ class AirflowServer:
         self.environment = dict(environment or {})
         self.parts = parts
         self.parallelism = parallelism
+        self.database = PostgresServer(self.home / "postgres", name="airflow-postgres", supervisor=supervisor)
         self.port = 0
         self.password = ""
         self._secret = ""
@@ -66,6 +66,7 @@ class AirflowServer:
         self.home.mkdir(parents=True, exist_ok=True)
         self._read_identity()
         write_atomic(self.home / "passwords.json", json.dumps({USER: self.password}).encode(), mode=0o600)
+        self.database.start()
         self._migrate()
         for part in self.parts:
             command = [sys.executable, "-m", "airflow", part]
@@ -81,6 +82,7 @@ class AirflowServer:
         """End all parts."""
         for part in reversed(self.parts):
             self.supervisor.stop(_name(part), timeout_s=8)
+        self.database.stop()
 
     def variables(self) -> dict[str, str]:
         """Environment of every part; also for ``airflow`` on the command line."""
@@ -96,8 +98,9 @@ class AirflowServer:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            # Several processes write: they wait for each other, and readers do not wait at all.
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=60",
+            # One driver for both: what Airflow would take for the second is another one.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self.database.url,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": self.database.url,
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
@@ -138,8 +141,6 @@ class AirflowServer:
         )
         if done.returncode:
             raise StackError(f"Airflow's database cannot be made:\n{(done.stdout + done.stderr)[-1500:]}")
-        with closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database:
-            database.execute("PRAGMA journal_mode=WAL")  # stays with the file
 
     def _read_identity(self) -> None:
         path = self.home / "identity.json"
@@ -162,7 +163,7 @@ class AirflowServer:
         if not (self.home / "identity.json").exists():
             return False
         self._read_identity()
-        return all(self.supervisor.alive(_name(part)) for part in self.parts)
+        return self.database.attach() and all(self.supervisor.alive(_name(part)) for part in self.parts)
 
     def _healthy(self, part: str) -> bool:
         found = AirflowApi(self.url, USER, self.password).health()

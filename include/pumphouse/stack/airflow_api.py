@@ -136,8 +136,8 @@ class AirflowApi:
     def call(self, method: str, path: str, body: Any = None, *, again: bool = False) -> Any:
         """One call under ``/api/v2``; StackError with Airflow's own words when it refuses.
 
-        What may be done twice (all but POST, and that with ``again``) is repeated when there was no answer: on SQLite a
-        writer waits for the others, on a busy machine longer than a call does, or gets "database is locked".
+        What may be done twice (all but POST, and that with ``again``) is repeated when there was no answer: a busy
+        machine may take longer than a call waits.
         """
         return self._tried(method, path, body, 4 if again or method != "POST" else 1)
 

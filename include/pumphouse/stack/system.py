@@ -1,7 +1,7 @@
-"""What the stack needs from the machine: ``python -m pumphouse.stack.system`` sees to it.
+"""What the stack needs from the machine: ``python -m pumphouse.stack.system [--browser]`` sees to it.
 
-MariaDB and etcd come from Debian (no wheel ships a server). As root on a Debian they are installed; else one line says
-what to type.
+MariaDB, PostgreSQL (Airflow's database) and etcd come from Debian (no wheel ships a server), and so does Chromium, in
+which a test walks through Airflow's pages. As root on a Debian they are installed; else one line says what to type.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from pathlib import Path
 
 from pumphouse.stack.supervisor import StackError
 
-_PACKAGES = ("mariadb-server", "etcd-server")
-_TYPE_THIS = "sudo apt-get install -y mariadb-server etcd-server"
+_SERVERS = ("mariadb-server", "etcd-server", "postgresql")
+_BROWSER = ("chromium", "chromium-driver")
+TYPE_THIS = f"sudo apt-get install -y {' '.join((*_SERVERS, *_BROWSER))}"
+# Where Debian keeps the programs of PostgreSQL, one directory a version.
+_POSTGRES = Path("/usr/lib/postgresql")
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _ELSEWHERE = (Path("/usr/sbin"), Path("/usr/local/sbin"), Path("/usr/local/bin"), Path("/opt/homebrew/bin"))
 
 
@@ -35,7 +39,7 @@ def mariadbd() -> str:
     """Path of the server; StackError says what to type when it is missing."""
     found = find_program("mariadbd", "mysqld")
     if found is None:
-        raise StackError("MariaDB is missing", hint=_TYPE_THIS)
+        raise StackError("MariaDB is missing", hint=TYPE_THIS)
     return found
 
 
@@ -43,7 +47,7 @@ def install_db() -> str:
     """Path of the program that makes a data directory."""
     found = find_program("mariadb-install-db", "mysql_install_db")
     if found is None:
-        raise StackError("MariaDB is missing", hint=_TYPE_THIS)
+        raise StackError("MariaDB is missing", hint=TYPE_THIS)
     return found
 
 
@@ -51,26 +55,45 @@ def etcd() -> str:
     """Path of etcd's server."""
     found = find_program("etcd")
     if found is None:
-        raise StackError("etcd is missing", hint=_TYPE_THIS)
+        raise StackError("etcd is missing", hint=TYPE_THIS)
     return found
 
 
-def missing() -> tuple[str, ...]:
-    """Debian packages whose programs are not there."""
+def postgres(program: str) -> str:
+    """Path of a program of PostgreSQL (``postgres``, ``initdb``), of the newest version that is installed."""
+    versions = sorted(_POSTGRES.glob(f"*/bin/{program}"), key=lambda path: float(path.parts[-3]), reverse=True)
+    found = next((str(path) for path in versions if os.access(path, os.X_OK)), None) or find_program(program)
+    if found is None:
+        raise StackError("PostgreSQL is missing", hint=TYPE_THIS)
+    return found
+
+
+def chromium() -> tuple[str, str]:
+    """Paths of the browser and of its driver."""
+    browser, driver = find_program(*_BROWSERS), find_program("chromedriver")
+    if browser is None or driver is None:
+        raise StackError("Chromium or its driver is missing", hint=TYPE_THIS)
+    return browser, driver
+
+
+def missing(*, browser: bool = False) -> tuple[str, ...]:
+    """Debian packages whose programs are not there; those of the tests' ``browser`` too when asked."""
     has_mariadb = find_program("mariadbd", "mysqld") and find_program("mariadb-install-db", "mysql_install_db")
-    return tuple(
-        package for package, there in zip(_PACKAGES, (has_mariadb, find_program("etcd")), strict=True) if not there
-    )
+    has_postgres = any(_POSTGRES.glob("*/bin/initdb")) or find_program("initdb")
+    wanted = dict(zip(_SERVERS, (has_mariadb, find_program("etcd"), has_postgres), strict=True))
+    if browser:
+        wanted |= zip(_BROWSER, (find_program(*_BROWSERS), find_program("chromedriver")), strict=True)
+    return tuple(package for package, found in wanted.items() if not found)
 
 
-def ensure() -> None:
+def ensure(*, browser: bool = False) -> None:
     """Install what is missing when we are root on a Debian; else StackError with the line to type."""
-    packages = missing()
+    packages = missing(browser=browser)
     if not packages:
         return
     apt = shutil.which("apt-get")
     if os.geteuid() != 0 or apt is None:
-        raise StackError(f"{' and '.join(packages)} missing on this machine", hint=_TYPE_THIS)
+        raise StackError(f"{' and '.join(packages)} missing on this machine", hint=TYPE_THIS)
     print(f"installing {' and '.join(packages)} …", flush=True)
     # A package's server must not start: it is a machine's service, ours are started by ourselves.
     policy = Path("/usr/sbin/policy-rc.d")
@@ -87,19 +110,19 @@ def ensure() -> None:
             done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
             if done.returncode:
                 text = (done.stderr or done.stdout).strip().splitlines()[-3:]
-                raise StackError(f"{' '.join(command)} failed: {' '.join(text)}", hint=_TYPE_THIS)
+                raise StackError(f"{' '.join(command)} failed: {' '.join(text)}", hint=TYPE_THIS)
     finally:
         if made:
             policy.unlink(missing_ok=True)
-    still = missing()
+    still = missing(browser=browser)
     if still:
-        raise StackError(f"{' and '.join(still)} cannot be found after installing", hint=_TYPE_THIS)
+        raise StackError(f"{' and '.join(still)} cannot be found after installing", hint=TYPE_THIS)
 
 
 def main() -> int:
-    """Entry point."""
+    """Entry point; ``--browser``: what the tests need too."""
     try:
-        ensure()
+        ensure(browser="--browser" in sys.argv[1:])
     except StackError as error:
         print(error, file=sys.stderr)
         return 1
