@@ -6,8 +6,11 @@ and imported under its own name, `binlog_airflow`.
 
 from airflow.plugins_manager import AirflowPlugin
 
+from binlog_airflow.timetable import BackfillTimetable
+
 
 class PumphousePlugin(AirflowPlugin):
-    """Announces the plugin; connection types come from the provider entry point (binlog_airflow.provider)."""
+    """Announces the plugin and its timetable; connection types come from the entry point (binlog_airflow.provider)."""
 
     name = "pumphouse"
+    timetables = [BackfillTimetable]  # noqa: RUF012 - as Airflow declares it

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +29,7 @@ from tests.support.madearchive import MadeSource, column, target_rows
 
 pytestmark = [pytest.mark.row("R1", "O1"), pytest.mark.timeout(600)]
 _MINUTE = 60_000
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class World:
@@ -105,54 +108,31 @@ class World:
             check=False,
         )
 
-    def backfill(self, first: int, last: int, conf: dict[str, Any]) -> list[dict[str, Any]]:
-        """Intervals that begin from the minute `first` to `last`; returns the runs that are new or ran again."""
+    def backfill(self, *args: str) -> list[dict[str, Any]]:
+        """`airflow backfill create` with these arguments; returns the runs that are new or ran again."""
         before = self.runs()
-        # Nothing of it runs before all of it is there.
-        self.api.unpause("binlog_apply", paused=True)
-        done = self._create(
-            before,
-            "backfill", "create", "--dag-id", "binlog_apply", "--from-date", _iso(first), "--to-date", _iso(last),
-            "--dag-run-conf", json.dumps(conf), "--max-active-runs", "1",
-        )  # fmt: skip
+        limit = time.monotonic() + 60
+        while "AlreadyRunningBackfill" in (done := self.command("backfill", "create", *args)).stderr:
+            # Airflow takes a moment to notice that the one before has ended.
+            assert time.monotonic() < limit
+            time.sleep(1.0)
         assert done.returncode == 0, done.stdout + done.stderr
-        self.api.unpause("binlog_apply")
         return self.ended(before)
+
+    def flags(self, first: int, last: int, **conf: str) -> list[str]:
+        """Arguments for the intervals that begin from `first` to `last`."""
+        return [
+            "--dag-id", "binlog_apply", "--from-date", _iso(first), "--to-date", _iso(last),
+            "--dag-run-conf", json.dumps(conf),
+        ]  # fmt: skip
+
+    def restore(self) -> None:
+        """The target at the end of the first window."""
+        restore.run(self.settings, target=self.target, to=tso.Tso(self.moments[0]), dry_run=False)
 
     def runs(self) -> dict[str, Any]:
         """When each run of the DAG ended, by its id."""
         return {r["dag_run_id"]: r.get("end_date") for r in self.api.runs("binlog_apply")}
-
-    def _create(self, before: dict[str, Any], *args: str) -> subprocess.CompletedProcess[str]:
-        """Airflow allows one backfill a DAG, and takes a moment to notice that the one before has ended.
-
-        On SQLite its command ends with a locked database when the scheduler writes at the same time, and leaves the half
-        of a backfill: that is taken back.
-        """
-        limit = time.monotonic() + 120
-        while True:
-            done = self.command(*args)
-            locked = "database is locked" in done.stderr + done.stdout
-            if not (locked or "AlreadyRunningBackfill" in done.stderr) or time.monotonic() > limit:
-                return done
-            if locked:
-                self._take_back(before)
-
-    def _take_back(self, before: dict[str, Any]) -> None:
-        for each in self.api.call("GET", "/backfills?dag_id=binlog_apply&limit=100")["backfills"]:
-            if each["completed_at"] is None:
-                self.api.call("PUT", f"/backfills/{each['id']}/cancel")
-        for run_id in self.runs().keys() - before.keys():
-            self.api.call("DELETE", f"/dags/binlog_apply/dagRuns/{quote(run_id)}")
-
-    def again(self, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Run them once more. (Reprocessing by the backfill command locks itself out on Airflow's SQLite.)"""
-        before = self.runs()
-        for run in sorted(runs, key=lambda r: str(r["logical_date"])):
-            self.api.call(
-                "POST", f"/dags/binlog_apply/dagRuns/{quote(run['dag_run_id'])}/clear", {"dry_run": False}, again=True
-            )
-        return self.ended(before)
 
     def ended(self, before: dict[str, Any]) -> list[dict[str, Any]]:
         limit = time.monotonic() + 180
@@ -163,6 +143,18 @@ class World:
                 return runs
             time.sleep(0.5)
         raise AssertionError(f"the backfill did not end: {self.api.runs('binlog_apply')}")
+
+    def applied(self, run: dict[str, Any]) -> bool:
+        """Whether a run had something to do."""
+        return not self.api.result("binlog_apply", run["dag_run_id"], "apply").get("skipped")
+
+    def tries(self, run: dict[str, Any]) -> list[Any]:
+        """Tries of its task since the run was made or cleared."""
+        (task,) = self.api.tasks("binlog_apply", run["dag_run_id"])
+        path = f"/dags/binlog_apply/dagRuns/{quote(run['dag_run_id'])}/taskInstances/apply/tries"
+        began = run["start_date"]
+        found = self.api.call("GET", path)["task_instances"]
+        return [each for each in found if each["start_date"] and each["start_date"] >= began] or [task]
 
     def checkpoint(self) -> int:
         with TargetConnection.open(self.target) as connection:
@@ -188,34 +180,68 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         supervisor.stop_all()
 
 
-def test_a_backfill_applies_interval_by_interval_cuts_the_last_at_the_stop_and_needs_a_target(world: World) -> None:
-    minutes = world.moments
-    first_end = tso.Tso(minutes[0])
-    restore.run(world.settings, target=world.target, to=first_end, dry_run=False)
-    world.api.unpause("binlog_apply")
+def _documented() -> list[list[str]]:
+    """The lines of docs/operations.md, as a shell would split them."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    block = next(part for part in text.split("```sh\n") if part.startswith("airflow dags unpause binlog_apply"))
+    return [shlex.split(line) for line in block.split("```")[0].replace("\\\n", " ").splitlines()]
 
-    # A gap is refused: the intervals before this one are left out.
-    runs = world.backfill(minutes[2], minutes[2], {"target": "pumphouse_restore"})
-    assert [r["state"] for r in runs] == ["failed"]
-    assert world.checkpoint() == first_end
+
+def test_the_documented_lines_apply_up_to_the_stop_and_once_more_change_nothing(world: World) -> None:
+    world.restore()
+    unpause, create = _documented()
+    assert world.command(*unpause[1:]).returncode == 0
+    # A schedule's run would come at once: that of the last whole minute.
+    time.sleep(10)
+    assert world.runs() == {}
 
     stop = sorted(world.states)[2]
+    minutes = world.moments
     assert minutes[1] < stop < minutes[2], "in the middle of the third window"
-    runs = world.backfill(minutes[0], minutes[1], {"target": "pumphouse_restore", "stop": str(stop)})
-    assert [r["state"] for r in runs] == ["success"] * 2
+    assert create[:3] == ["airflow", "backfill", "create"]
+    values = {
+        "--from-date": _iso(minutes[0]),
+        "--to-date": _iso(minutes[2]),
+        "--dag-run-conf": json.dumps({"target": "pumphouse_restore", "stop": str(stop)}),
+    }
+    args = [values.get(before, each) for before, each in pairwise(create[2:])]
+    for again in (False, True):
+        runs = world.backfill(*args)
+        assert [r["state"] for r in runs] == ["success"] * 3
+        assert world.checkpoint() == stop
+        assert world.rows() == world.states[stop]
+        assert sum(world.applied(r) for r in runs) == (0 if again else 2), "the third begins behind the stop"
+
+    # What a later restore took back comes again by the same lines.
+    world.restore()
+    assert {r["state"] for r in world.backfill(*args)} == {"success"}
     assert world.checkpoint() == stop
     assert world.rows() == world.states[stop]
 
-    # Once more changes nothing.
-    again = world.again(runs)
-    assert [r["state"] for r in again] == ["success"] * 2
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--run-backwards", "--max-active-runs", "1"], ["--max-active-runs", "3"]],
+    ids=["the newest first", "three at once"],
+)
+def test_the_order_is_ours_whatever_the_flags(world: World, flags: list[str]) -> None:
+    world.restore()
+    world.api.unpause("binlog_apply")
+    minutes, stop = world.moments, sorted(world.states)[3]
+    conf = {"target": "pumphouse_restore", "stop": str(stop)}
+    asked = world.flags(minutes[0], minutes[2], **conf)
+    runs = world.backfill(*asked, "--reprocess-behavior", "completed", *flags)
+    assert [(r["state"], len(world.tries(r))) for r in runs] == [("success", 1)] * 3
     assert world.checkpoint() == stop
     assert world.rows() == world.states[stop]
 
-    # A run without a target in its conf does nothing.
+
+def test_a_run_without_a_target_in_its_conf_does_nothing(world: World) -> None:
+    world.restore()
+    world.api.unpause("binlog_apply")
     two_days = timedelta(days=2).total_seconds() * 1000
-    earlier = tso.compose(int(tso.physical_ms(minutes[0]) - two_days))
-    idle = world.backfill(earlier, earlier, {})
+    earlier = tso.compose(int(tso.physical_ms(world.moments[0]) - two_days))
+    idle = world.backfill(*world.flags(earlier, earlier))
     assert [r["state"] for r in idle] == ["success"]
     assert [t["state"] for t in world.api.tasks("binlog_apply", idle[0]["dag_run_id"])] == ["skipped"]
-    assert world.checkpoint() == stop
+    assert world.checkpoint() == world.moments[0]

@@ -87,7 +87,7 @@ def test_restore_asks_for_a_moment_a_target_and_a_confirmation(parsed: Any) -> N
 
 @pytest.mark.row("R1")
 def test_apply_has_real_data_intervals_for_backfill(parsed: Any) -> None:
-    assert parsed["dags"]["binlog_apply"]["timetable"] == "CronDataIntervalTimetable"
+    assert parsed["dags"]["binlog_apply"]["timetable"] == "BackfillTimetable"
 
 
 @pytest.mark.row("O1")
