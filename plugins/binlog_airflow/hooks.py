@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from pumphouse.errors import BinlogError, ConfigError
 
@@ -139,22 +140,36 @@ class DownstreamHook(_SettingsHook):
     hook_name = "Pumphouse downstream"
     fields = ("task", "schema_name", "tls_ca")
 
-    def __init__(self, downstream_conn_id: str = DOWNSTREAM) -> None:
+    def __init__(self, downstream_conn_id: str = DOWNSTREAM, section: str = "target") -> None:
         super().__init__(downstream_conn_id)
+        self.section = section
 
     def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in extra.items():
-            found["load.task" if name == "task" else f"target.{name}"] = value
-        if connection.host:
-            found["target.host"] = connection.host
-        if connection.port:
-            found["target.port"] = connection.port
-        if connection.login:
-            found["target.user"] = connection.login
-        if connection.password:
-            found["target.password"] = connection.password
-        return found
+        found = {"load.task" if name == "task" else f"{self.section}.{name}": value for name, value in extra.items()}
+        return found | {f"{self.section}.{name}": value for name, value in self._server(connection).items()}
+
+    def _server(self, connection: Connection) -> dict[str, Any]:
+        """Address, user and password, all of them the connection's own: half a connection never meets another server.
+
+        The one of loads may be empty of them: then it is the server of [target].
+        """
+        needed = {"host": connection.host, "login": connection.login}
+        named = [name for name, value in needed.items() if value]
+        if not named and not connection.port and not connection.password and self.conn_id == DOWNSTREAM:
+            return {}
+        if len(named) < len(needed):
+            missing = " and ".join(name for name in needed if name not in named)
+            raise ConfigError(
+                f"connection {self.conn_id!r} names no {missing}: a server is never put together from two places",
+                hint="fill in host, port (else 3306), login and password in Admin > Connections",
+            )
+        return {
+            "host": connection.host,
+            "port": connection.port or 3306,
+            "user": connection.login,
+            "password": connection.password or "",
+            "unix_socket": "",
+        }
 
     def _probe(self) -> str:
         from pumphouse.loader.target import TargetConnection, address
@@ -165,9 +180,17 @@ class DownstreamHook(_SettingsHook):
 
 
 def settings_from(
-    *, archive: str | None = ARCHIVE, cluster: str | None = CLUSTER, downstream: str | None = None
+    *,
+    archive: str | None = ARCHIVE,
+    cluster: str | None = CLUSTER,
+    downstream: str | None = None,
+    restore: str | None = None,
 ) -> Settings:
-    """Settings of a task, from its connections; None leaves a part to the environment and pumphouse.toml."""
+    """Settings of a task, from its connections; None leaves a part to the environment and pumphouse.toml.
+
+    ``restore``: connection of the restore target. What loads keep up to date is then the connection of loads, where
+    there is one: a restore is held against it.
+    """
     from pumphouse.settings import Settings
 
     overrides: dict[str, Any] = {}
@@ -175,7 +198,19 @@ def settings_from(
         ArchiveHook(archive) if archive else None,
         ClusterHook(cluster) if cluster else None,
         DownstreamHook(downstream) if downstream else None,
+        DownstreamHook(restore, "restore_target") if restore else None,
     ):
         if hook is not None:
             overrides |= hook.overrides()
+    if restore:
+        overrides |= _loaded()
     return Settings.read(overrides=overrides)
+
+
+def _loaded() -> dict[str, Any]:
+    """The server of [target] as the connection of loads names it; nothing where there is no such connection."""
+    try:
+        found = DownstreamHook().overrides()
+    except AirflowNotFoundException:
+        return {}
+    return {name: value for name, value in found.items() if name.startswith("target.")}

@@ -83,6 +83,77 @@ def test_a_connection_of_another_type_is_refused(in_airflow: Callable[..., Any])
     assert "'aws'" in found["error"]
 
 
+_RESTORE = """
+import json
+from binlog_airflow.hooks import settings_from
+from pumphouse.errors import ConfigError
+try:
+    s = settings_from(restore="pumphouse_restore")
+    print(json.dumps({name: [each.host, each.port, each.user, each.password.get_secret_value(), each.unix_socket]
+        for name, each in (("target", s.target), ("restore_target", s.restore_target))} | {"task": s.load.task}))
+except ConfigError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+_PRODUCTION = {
+    "PUMPHOUSE_TARGET__HOST": "production",
+    "PUMPHOUSE_TARGET__PASSWORD": "of-production",
+    "PUMPHOUSE_TARGET__UNIX_SOCKET": "/production.sock",
+    "PUMPHOUSE_RESTORE_TARGET__UNIX_SOCKET": "/another.sock",
+}
+
+
+@pytest.mark.row("O2", "R1")
+@pytest.mark.parametrize(
+    ("connection", "missing"),
+    [
+        ({"port": 3307}, "host and login"),
+        ({"host": "restore"}, "login"),
+        ({"login": "root", "password": "p"}, "host"),
+        ({}, "host and login"),
+    ],
+)
+def test_a_restore_connection_gets_nothing_of_another_server(
+    in_airflow: Callable[..., Any], connection: dict[str, Any], missing: str
+) -> None:
+    named = {"conn_type": "pumphouse_downstream", **connection}
+    connections = _env(pumphouse_archive=_ARCHIVE, pumphouse_cluster=_CLUSTER, pumphouse_restore=named)
+    found = in_airflow(_RESTORE, **connections, **_PRODUCTION)
+    assert f"'pumphouse_restore' names no {missing}:" in found["error"]
+    assert "Admin > Connections" in found["error"]
+
+
+@pytest.mark.row("O2", "R1")
+def test_a_restore_connection_is_the_restore_target_and_that_of_loads_the_target(
+    in_airflow: Callable[..., Any],
+) -> None:
+    connections = {"pumphouse_archive": _ARCHIVE, "pumphouse_cluster": _CLUSTER}
+    mine = {"conn_type": "pumphouse_downstream", "host": "restore", "login": "me"}
+    found = in_airflow(_RESTORE, **_env(**connections, pumphouse_restore=mine), **_PRODUCTION)
+    assert found["restore_target"] == ["restore", 3306, "me", "", ""]
+    assert found["target"][0] == "production", "no connection names it, so the settings do"
+    found = in_airflow(
+        _RESTORE, **_env(**connections, pumphouse_restore=mine, pumphouse_downstream=_TARGET), **_PRODUCTION
+    )
+    assert found == {
+        "restore_target": ["restore", 3306, "me", "", ""],
+        "target": ["db.example", 4000, "loader", "s3cr3t-d", ""],
+        "task": "main",
+    }
+
+
+@pytest.mark.row("O2")
+def test_the_connection_of_loads_may_leave_its_server_to_the_settings_as_a_whole(
+    in_airflow: Callable[..., Any],
+) -> None:
+    connections = {"pumphouse_archive": _ARCHIVE, "pumphouse_cluster": _CLUSTER}
+    bare: dict[str, Any] = {"conn_type": "pumphouse_downstream"}
+    assert in_airflow(_READ, **_env(**connections, pumphouse_downstream=bare), **_PRODUCTION)["host"] == "production"
+    half = {**bare, "port": 3307}
+    assert (
+        "names no host" in in_airflow(_READ, **_env(**connections, pumphouse_downstream=half), **_PRODUCTION)["error"]
+    )
+
+
 @pytest.mark.row("O2")
 def test_connection_types_are_known_to_airflow_with_their_forms(in_airflow: Callable[..., Any]) -> None:
     found = in_airflow("""
