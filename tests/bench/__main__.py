@@ -20,6 +20,7 @@ MODULES = (
     "pump_pull",
     "client",
     "snapshot",
+    "dump",
     "decode",
     "load",
     "restart",
