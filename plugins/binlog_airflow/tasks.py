@@ -20,6 +20,7 @@ from pumphouse.model import tso
 if TYPE_CHECKING:
     from pumphouse.loader.confirmed import Published
     from pumphouse.parts import Parts
+    from pumphouse.restore.check import Into
     from pumphouse.schema.history import JobSource
     from pumphouse.settings import Settings
 
@@ -162,28 +163,39 @@ def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
     from pumphouse.restore.plan import parse_moment
     from pumphouse.runs import restore
 
-    settings = settings_from(downstream=conn_id)
+    settings, into = _restore_settings(conn_id)
     with _parts(settings) as parts:
         moment = parse_moment(to, parts.cluster.tso)
-    report = restore.run(settings, target=settings.target, to=moment, dry_run=True)
+    report = restore.run(settings, into=into, to=moment, dry_run=True)
     log.info("restore_moment", asked=to, moment=tso.show(report.plan.to), archive_end=moment is None)
     return report.to_dict()
 
 
 def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_losses: bool) -> dict[str, Any]:
-    """Carry out the plan that was shown, and no other: reset the target, load the dump, then the windows."""
+    """Carry out the plan that was shown, and no other: reset the target, load the dump, then the windows.
+
+    Who approved the plan approved the server in it: the connection must still name that one.
+    """
     from pumphouse.restore.run import ShownPlan
     from pumphouse.runs import restore
 
-    settings, shown = settings_from(downstream=conn_id), plan["plan"]
+    (settings, into), shown = _restore_settings(conn_id), plan["plan"]
     return restore.run(
         settings,
-        target=settings.target,
+        into=into,
         shown=ShownPlan(to=tso.Tso(int(shown["to"])), end=tso.Tso(int(shown["end"])), digest=str(shown["digest"])),
         dry_run=False,
         run_id=run_id,
         accept_losses=accept_losses,
+        replace=str(plan["check"]["server"]),
     ).to_dict()
+
+
+def _restore_settings(conn_id: str) -> tuple[Settings, Into]:
+    """Settings of a restore onto a connection, and their section with it: the connection of loads is [target]."""
+    if conn_id == DOWNSTREAM:
+        return settings_from(downstream=conn_id), "target"
+    return settings_from(restore=conn_id), "restore_target"
 
 
 def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str, Any]:

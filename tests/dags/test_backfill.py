@@ -20,6 +20,7 @@ import pytest
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model import tso
 from pumphouse.registry.open import open_cluster
+from pumphouse.restore.check import server_name
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.airflow import AirflowServer, connection_variables
@@ -128,7 +129,8 @@ class World:
 
     def restore(self) -> None:
         """The target at the end of the first window."""
-        restore.run(self.settings, target=self.target, to=tso.Tso(self.moments[0]), dry_run=False)
+        settings = self.settings.model_copy(update={"restore_target": self.target})
+        restore.run(settings, to=tso.Tso(self.moments[0]), dry_run=False, replace=server_name(self.target))
 
     def runs(self) -> dict[str, Any]:
         """When each run of the DAG ended, by its id."""

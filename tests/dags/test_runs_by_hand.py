@@ -108,7 +108,12 @@ class World:
                     "conn_type": "pumphouse_cluster",
                     "extra": {"url": self.cluster.url, "history": history},
                 },
-                "pumphouse_restore": {"conn_type": "pumphouse_downstream", "host": "127.0.0.1", "port": 1},
+                "pumphouse_restore": {
+                    "conn_type": "pumphouse_downstream",
+                    "host": "127.0.0.1",
+                    "port": 1,
+                    "login": "root",
+                },
             }
         )
 
@@ -120,7 +125,7 @@ class World:
     ) -> tuple[str, dict[str, str], list[Any]]:
         """State of the run, and of each task, and what the tasks logged."""
         state, tasks, said, self.tries = self._in_airflow(
-            _RUN % (str(ROOT / "dags"), dag, conf or {}), **self._connections, **settings
+            _RUN % (str(ROOT / "dags"), dag, conf or {}), **{**self._connections, **settings}
         )
         return state, tasks, said
 
@@ -161,9 +166,22 @@ def test_a_snapshot_that_is_triggered_by_hand_extends_the_archive_up_to_now(worl
 
 
 @pytest.mark.row("R1", "R2")
-def test_the_form_of_a_restore_as_it_is_plans_one_to_the_end_of_the_archive_and_logs_the_moment(world: World) -> None:
-    state, tasks, said = world.run("binlog_restore")
-    assert (state, tasks) == ("success", {"plan": "success", "restore": "skipped"})
+def test_the_form_of_a_restore_as_it_is_plans_one_to_the_end_of_the_archive_and_logs_the_moment(
+    world: World, tmp_path: Path
+) -> None:
+    state, tasks, _ = world.run("binlog_restore")
+    assert (state, tasks["plan"]) == ("failed", "failed"), "nothing listens where the connection points"
+    with mariadb.running(tmp_path) as server:
+        connection = {
+            "conn_type": "pumphouse_downstream", "host": server.host, "port": server.port, "login": server.user,
+            "password": server.password.get_secret_value(),
+        }  # fmt: skip
+        there = connection_variables({"pumphouse_restore": connection})
+        state, tasks, said = world.run("binlog_restore", **there)
+        assert (state, tasks) == ("success", {"plan": "success", "restore": "skipped"})
+        loads = connection_variables({"pumphouse_downstream": connection})
+        state, tasks, _ = world.run("binlog_restore", **there, **loads)
+        assert (state, tasks["plan"]) == ("failed", "failed"), "it is the server of loads"
     assert ["restore_moment", {"asked": "latest", "moment": show(world.archive.end()), "archive_end": True}] in said
 
 

@@ -14,8 +14,9 @@ from pumphouse.archive.view import read_view
 from pumphouse.errors import ConfigError, CorruptionError, ObjectNotFound
 from pumphouse.loader.target import TargetConnection
 from pumphouse.objectstore.file import FileStore
-from pumphouse.runs import load, restore
+from pumphouse.runs import load
 from pumphouse.settings import Settings
+from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 
@@ -57,7 +58,7 @@ Run = Callable[[], object]
 def runs(settings: Settings) -> list[Run]:
     return [
         lambda: load.run(settings),
-        lambda: restore.run(settings, target=settings.target, dry_run=False),
+        lambda: restored(settings, dry_run=False),
     ]
 
 

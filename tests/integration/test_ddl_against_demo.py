@@ -19,7 +19,7 @@ from pumphouse.registry.open import open_cluster
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import genesis_jobs
-from pumphouse.settings import TargetSettings
+from pumphouse.settings import ServerSettings, TargetSettings
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 
@@ -36,9 +36,8 @@ def test_every_kind_of_ddl_of_the_demo_makes_the_same_schema_on_the_target(tmp_p
             engine.run(step)
         engine.close()
         dsn = source.dsn
-        history = MysqlTableSource(
-            host=dsn.host, port=dsn.port, user=dsn.user, password=dsn.password, schema=SCHEMA, table="ddl_history"
-        )
+        of = ServerSettings(host=dsn.host, port=dsn.port, user=dsn.user, password=SecretStr(dsn.password))
+        history = MysqlTableSource(of, SCHEMA, "ddl_history")
         timeline = Timeline.empty().fold(genesis_jobs(history.jobs(), cluster.tso()))
         catalog = Catalog.load(tmp_path / "catalog.json")
         found = {v.name: v.table.raw | {"update_timestamp": 0} for v in timeline.tables_at(cluster.tso())}

@@ -26,7 +26,7 @@ from pumphouse.schema.render import render
 from pumphouse.schema.table_sql import create_object
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent, TimedJob
-from pumphouse.settings import TargetSettings
+from pumphouse.settings import ServerSettings, TargetSettings
 from tests.support import mariadb
 from tests.support.schemajobs import (
     Source,
@@ -866,10 +866,7 @@ def test_job_history_is_read_from_a_table(target: Target, source: Source) -> Non
             "INSERT INTO `s.c`.`ddl history` VALUES (%s, %s)", (timed.job.id, json.dumps(timed.job.raw))
         )
     settings = target.settings
-    history = MysqlTableSource(
-        host=settings.host, port=settings.port, user=settings.user,
-        password=settings.password.get_secret_value(), schema="s.c", table="ddl history",
-    )  # fmt: skip
+    history = MysqlTableSource(settings, "s.c", "ddl history")
     ids = [t.job.id for t in source.jobs]
     assert [j.id for j in history.jobs()] == ids
     assert [j.id for j in history.jobs(after_id=ids[0])] == ids[1:]
@@ -878,4 +875,4 @@ def test_job_history_is_read_from_a_table(target: Target, source: Source) -> Non
     assert found.raw == source.jobs[1].job.raw
     assert history.job(1) is None
     with pytest.raises(HistoryUnavailable, match="does not answer"):
-        MysqlTableSource(host="127.0.0.1", port=1, user="root", password="", schema="s", table="t").job(1)
+        MysqlTableSource(ServerSettings(port=1), "s", "t").job(1)

@@ -12,8 +12,10 @@ from pumphouse.errors import LoadError, RestoreError, TargetIncomplete, TargetUn
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.tso import Tso, show
 from pumphouse.restore import run as restore_run
-from pumphouse.runs import load, restore
+from pumphouse.restore.check import server_name
+from pumphouse.runs import load
 from pumphouse.settings import Settings
+from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 
@@ -41,7 +43,7 @@ def test_a_restore_brings_back_every_marked_moment_also_in_the_middle_of_a_windo
     load.run(settings)
     target.execute("CREATE TABLE d.stray (id INT)")
     for at, rows in marks:
-        report = restore.run(settings, to=at, dry_run=False, task="apply")
+        report = restored(settings, to=at, dry_run=False, task="apply")
         assert target_rows(target) == rows
         assert read_checkpoint(settings.restore_target, "apply") == at
         assert report.to_dict()["to"] == at
@@ -61,7 +63,7 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(
     middle = Tso(source.tick())
     churn.work(2)
     source.cut()
-    shown = restore.run(settings, to=middle, dry_run=True).to_dict()
+    shown = restored(settings, to=middle, dry_run=True).to_dict()
     assert shown["plan"]["windows"] == 1
     assert shown["plan"]["last_window_cut"] is True
     assert shown["plan"]["rows"] > 0
@@ -88,10 +90,10 @@ def test_a_killed_restore_leaves_the_target_incomplete_and_runs_again(
     with monkeypatch.context() as patch:
         patch.setattr(restore_run.state, "set_state", die)
         with pytest.raises(Killed):
-            restore.run(settings, to=end, dry_run=False)
+            restored(settings, to=end, dry_run=False)
     with pytest.raises(TargetIncomplete, match="has not ended"):
         load.run(settings)
-    restore.run(settings, to=end, dry_run=False)
+    restored(settings, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
     assert load.run(settings).plans == 0
 
@@ -142,7 +144,7 @@ def test_a_restore_forgets_what_the_target_knew_of_its_load_before_it_drops_anyt
         assert rows == [("ready", "")]
         assert all(count > 0 for count in kept.values()), kept
         with pytest.raises(Killed):
-            restore.run(settings, to=first, dry_run=False)
+            restored(settings, to=first, dry_run=False)
     assert len(dropped) == 1
     ((rows, kept),) = seen
     assert [(state, reason.startswith("a restore to")) for state, reason in rows] == [("incomplete", True)]
@@ -150,7 +152,7 @@ def test_a_restore_forgets_what_the_target_knew_of_its_load_before_it_drops_anyt
     # What is left of the databases is nothing that a load may go on from.
     with pytest.raises(TargetIncomplete, match="has not ended"):
         load.run(settings)
-    restore.run(settings, to=first, dry_run=False)
+    restored(settings, to=first, dry_run=False)
     assert target_rows(target) == then
     load.run(settings)
     assert target_rows(target) == source.snapshot()
@@ -172,7 +174,7 @@ def test_a_moment_outside_the_archive_is_refused_with_what_there_is(source: Made
     at = source.genesis()
     for wrong in (Tso(at - 1), Tso(at + 1)):
         with pytest.raises(TargetUnreachable) as unreachable:
-            restore.run(settings, to=wrong, dry_run=True)
+            restored(settings, to=wrong, dry_run=True)
         assert (unreachable.value.have_from, unreachable.value.have_to) == (at, at)
 
 
@@ -191,17 +193,17 @@ def test_a_restore_over_a_declared_loss_names_it_and_must_be_told_to_accept_it(
         node_id="pump-7", incarnation="i", from_ts=before, to_ts=Tso(source.ts + 1), reason="its disk died", who="ops"
     )
     end = source.cut(declared=(lost,), binlog_skipped=True)
-    shown = restore.run(settings, to=end, dry_run=True).to_dict()["plan"]
+    shown = restored(settings, to=end, dry_run=True).to_dict()["plan"]
     assert [each["node_id"] for each in shown["declared"]] == ["pump-7"]
     assert shown["binlog_skipped"] == ({"start": before, "end": end},)
     with pytest.raises(RestoreError, match=r"pump-7.*its disk died.*--accept-losses"):
-        restore.run(settings, to=end, dry_run=False)
+        restored(settings, to=end, dry_run=False)
     assert ("d",) not in target.query("SHOW DATABASES")
-    assert restore.run(settings, to=before, dry_run=False).to_dict()["plan"]["declared"] == ()
+    assert restored(settings, to=before, dry_run=False).to_dict()["plan"]["declared"] == ()
     # A load takes what the archive took, and says so.
     loaded = load.run(settings)
     assert (loaded.declared, loaded.to_ts) == ([lost], end)
-    done = restore.run(settings, to=end, dry_run=False, accept_losses=True)
+    done = restored(settings, to=end, dry_run=False, accept_losses=True)
     assert done.load is not None
     assert done.load.declared == [lost]
 
@@ -211,10 +213,11 @@ def test_a_restore_over_a_declared_loss_names_it_and_must_be_told_to_accept_it(
         return CliRunner().invoke(cli, ["--config", str(config), "restore", "--to", str(end), *more])
 
     assert "pump-7" in command("--dry-run").output
-    refused = command("--yes")
+    name = server_name(settings.restore_target)
+    refused = command("--replace", name)
     assert isinstance(refused.exception, RestoreError)
     assert "pump-7" in refused.output
-    accepted = command("--yes", "--accept-losses")
+    accepted = command("--replace", name, "--accept-losses")
     assert accepted.exit_code == 0
     assert "pump-7" in accepted.output.split("restored to")[1]
 
@@ -235,16 +238,19 @@ def test_latest_says_which_moment_it_is_before_anything_is_dropped_and_now_is_re
 
     moment = f"moment    {show(end)}, the end of the archive"
     assert moment in command("--to", "latest", "--dry-run").output
+    target.execute("CREATE DATABASE d")
+    target.execute("CREATE TABLE d.mine (id INT)")
     unasked = command("--to", "latest")
     assert moment in unasked.output
     assert f"as of {show(end)}" in unasked.stderr, "also with --json, which prints no plan before"
-    assert ("d",) not in target.query("SHOW DATABASES")
-    for refused in (command("--to", "now", "--yes"), command("--to", "2999-01-01T00:00:00Z", "--yes")):
+    assert isinstance(unasked.exception, RestoreError)
+    assert target.query("SHOW TABLES IN d") == [("mine",)]
+    for refused in (command("--to", "now"), command("--to", "2999-01-01T00:00:00Z")):
         assert isinstance(refused.exception, TargetUnreachable)
         assert "--to latest" in refused.exception.hint
         assert ("in the future" in str(refused.exception)) is ("2999" in str(refused.exception))
-    assert ("d",) not in target.query("SHOW DATABASES")
-    done = command("--to", "latest", "--yes")
+    assert target.query("SHOW TABLES IN d") == [("mine",)]
+    done = command("--to", "latest", "--replace", server_name(settings.restore_target))
     assert done.exit_code == 0, done.output
     assert f"restored to {show(end)}" in done.output
     assert target_rows(target) == source.snapshot()
@@ -280,8 +286,8 @@ def test_of_a_row_of_an_unknown_table_only_what_lies_before_it_can_be_had(
     with pytest.raises(UnknownTable):
         load.run(settings)
     with pytest.raises(UnknownTable):
-        restore.run(settings, to=end, dry_run=False)
-    restore.run(settings, to=before, dry_run=False)
+        restored(settings, to=end, dry_run=False)
+    restored(settings, to=before, dry_run=False)
     assert target_rows(target) == rows
     with pytest.raises(UnknownTable):
         load.run(settings)
@@ -298,7 +304,7 @@ def test_a_restore_replaces_what_was_loaded_from_another_clusters_archive(
     target.execute("UPDATE pumphouse.checkpoint SET cluster_id = 1234")
     with pytest.raises(LoadError, match="cluster 1234"):
         load.run(settings)
-    restore.run(settings, to=end, dry_run=False)
+    restored(settings, to=end, dry_run=False)
     assert load.run(settings).to_ts == end
 
 
@@ -306,7 +312,7 @@ def test_an_archive_without_a_dump_cannot_restore(source: MadeSource, settings: 
     source.create_table("t", [column(1, "id", flag=3)])
     at = source.genesis(base=False)
     with pytest.raises(RestoreError, match="without a dump") as refused:
-        restore.run(settings, to=at, dry_run=True)
+        restored(settings, to=at, dry_run=True)
     assert "archive init" not in str(refused.value)
 
 
@@ -324,5 +330,5 @@ def test_an_archive_that_was_begun_when_there_were_no_tables_needs_no_dump(
     source.cut()
     load.run(settings)
     assert target_rows(target) == source.snapshot()
-    restore.run(settings, to=middle, dry_run=False)
+    restored(settings, to=middle, dry_run=False)
     assert target_rows(target) == rows

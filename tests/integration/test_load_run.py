@@ -13,6 +13,7 @@ from pumphouse.errors import (
     ConfigError,
     FenceLost,
     LoadError,
+    RestoreError,
     RowRejected,
     TargetAhead,
     TargetBusy,
@@ -27,9 +28,10 @@ from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.loader.work import works_between
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
-from pumphouse.runs import load, restore
+from pumphouse.runs import load
 from pumphouse.schema.render import Statement
 from pumphouse.settings import LoadSettings, Settings
+from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
 LOAD = {"engine": "local", "buckets": 3}
@@ -407,14 +409,14 @@ def test_a_source_database_called_like_the_schema_of_our_tables_is_refused_befor
     end = source.cut()
     for run in (
         lambda: load.run(settings),
-        lambda: restore.run(settings, target=settings.target, to=end, dry_run=False),
+        lambda: restored(settings, to=end, dry_run=False),
     ):
-        with pytest.raises(LoadError, match=r"'PumpHouse'.*target\.schema_name"):
+        with pytest.raises((LoadError, RestoreError), match=r"'PumpHouse'.*schema_name"):
             run()
     assert read_checkpoint(settings.target, "main") == (at if when == "window" else None)
     assert (("d",) in target.query("SHOW DATABASES")) is (when == "window")
     own = settings.target.model_copy(update={"schema_name": "load_state"})
-    assert restore.run(settings, target=own, to=end, dry_run=False).load is not None
+    assert restored(settings.model_copy(update={"target": own}), to=end, dry_run=False).load is not None
     assert read_checkpoint(own, "main") == end
 
 

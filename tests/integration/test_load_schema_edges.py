@@ -9,8 +9,9 @@ from pumphouse.codec import payload, row
 from pumphouse.errors import DuplicateKey, LoadError, MissingColumn
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import TableInfo
-from pumphouse.runs import load, restore
+from pumphouse.runs import load
 from pumphouse.settings import Settings
+from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, index, table_info, target_rows
 
 
@@ -59,9 +60,9 @@ def test_views_of_genesis_are_created_whatever_their_age_and_one_over_a_dropped_
         "the view `d`.`broken`",
         "the view `d`.`on_broken`",
     ]
-    restored = restore.run(settings, to=end, dry_run=False)
-    assert restored.load is not None
-    assert len(restored.load.notes) == 2
+    done = restored(settings, to=end, dry_run=False)
+    assert done.load is not None
+    assert len(done.load.notes) == 2
     assert target.query("SELECT id FROM d.v2") == [(2,)]
 
 
@@ -128,7 +129,7 @@ def test_rows_deleted_from_a_table_without_a_key_while_a_column_is_dropped_are_f
     end = source.cut()
     load.run(settings)
     assert target_rows(target) == source.snapshot()
-    restore.run(settings, to=end, dry_run=False)
+    restored(settings, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
 
 
@@ -156,7 +157,7 @@ def test_an_image_that_lacks_a_column_whose_drop_lies_beyond_the_load_names_tabl
     end = source.cut()
     assert load.run(settings).to_ts == end
     assert target_rows(target) == source.snapshot()
-    restore.run(settings, to=end, dry_run=False)
+    restored(settings, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
 
 

@@ -18,8 +18,9 @@ from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
-from pumphouse.runs import load, restore, schema
+from pumphouse.runs import load, schema
 from pumphouse.settings import Settings
+from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, target_rows
 
 READS = ("get", "list", "size", "open")
@@ -156,7 +157,7 @@ def test_a_window_with_ddl_may_be_published_at_every_step_of_a_restore(
 
     def run() -> None:
         seen.append((source.archive.end(), source.snapshot()))
-        done = restore.run(settings, target=settings.target, dry_run=False)
+        done = restored(settings, dry_run=False)
         # Either archive, whole: the one of before, or the one with the window.
         seen.append((source.archive.end(), source.snapshot()))
         assert (done.plan.to, target_rows(target)) in seen[-2:]
@@ -207,15 +208,15 @@ def test_a_plan_that_was_shown_is_refused_when_the_target_went_on_since(
 ) -> None:
     begin(source)
     load.run(settings)
-    shown = restore.run(settings, target=settings.target, to=None, dry_run=True)
+    shown = restored(settings, to=None, dry_run=True)
     source.create_database("later")
     publish(source, 1)
     load.run(settings)
     with pytest.raises(RestoreError, match=r"went on to .* since the plan was shown"):
-        restore.run(settings, target=settings.target, shown=shown.shown, dry_run=False)
+        restored(settings, shown=shown.shown, dry_run=False)
     assert target_rows(target) == source.snapshot()
-    again = restore.run(settings, target=settings.target, to=shown.plan.to, dry_run=True)
-    restore.run(settings, target=settings.target, shown=again.shown, dry_run=False)
+    again = restored(settings, to=shown.plan.to, dry_run=True)
+    restored(settings, shown=again.shown, dry_run=False)
     assert ("later",) not in target.query("SHOW DATABASES")
     equal_after_the_next_load(source, settings, target)
 
@@ -225,11 +226,11 @@ def test_a_restore_carries_out_the_plan_that_was_shown_whatever_was_published_si
     source: MadeSource, settings: Settings, target: TargetConnection
 ) -> None:
     begin(source)
-    shown = restore.run(settings, to=None, dry_run=True)
+    shown = restored(settings, to=None, dry_run=True)
     rows = source.snapshot()
     source.create_database("later")
     publish(source, 1)
-    done = restore.run(settings, target=settings.target, shown=shown.shown, dry_run=False)
+    done = restored(settings, shown=shown.shown, dry_run=False)
     assert done.plan == shown.plan
     assert target_rows(target) == rows
     equal_after_the_next_load(source, settings, target)

@@ -18,8 +18,9 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
-from pumphouse.runs import load, restore, schema
+from pumphouse.runs import load, schema
 from pumphouse.settings import Settings
+from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, target_rows
 
 STORE_CALLS = ("get", "get_file", "list", "size", "put", "put_if_absent")
@@ -151,7 +152,7 @@ class World:
 
     def restore(self) -> None:
         at, rows = self.chosen
-        restore.run(self.settings, target=self.settings.target, to=at, dry_run=False, run_id="scheduler")
+        restored(self.settings, to=at, dry_run=False, run_id="scheduler")
         self.seam.off()  # what follows is the test's own look
         assert target_rows(self.target) == rows
 

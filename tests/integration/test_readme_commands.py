@@ -69,7 +69,7 @@ def test_the_commands_of_the_readme_do_what_it_says(server: TargetSettings, tmp_
         "8250": str(free_port()),
         "8251": str(free_port()),
         "http://127.0.0.1:10080": f"mysql://root:{password}@127.0.0.1:{server.port}/history.jobs",
-        "3306": f'{server.port}\nuser = "root"\npassword = "{password}"',
+        "3306": f'{server.port}\npassword = "{password}"',
     }
 
     def mine(text: str) -> str:

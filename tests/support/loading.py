@@ -7,16 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pumphouse.loader.target import TargetConnection
 from pumphouse.registry.open import open_cluster
+from pumphouse.restore.check import server_name
+from pumphouse.restore.run import RestoreReport
+from pumphouse.runs import restore
 from pumphouse.settings import Settings, TargetSettings
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
 
 _OF_THE_SERVER = {"mysql", "information_schema", "performance_schema", "sys"}
+
+
+def restored(settings: Settings, **how: Any) -> RestoreReport:
+    """A restore of the target itself, whose data may go."""
+    return restore.run(settings, into="target", replace=server_name(settings.target), **how)
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
-from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.commands.load import cluster_now, print_losses
-from pumphouse.loader.target import address
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
+from pumphouse.restore.check import Into
 from pumphouse.restore.plan import parse_moment
 from pumphouse.restore.run import RestoreReport
 
@@ -23,48 +23,68 @@ from pumphouse.restore.run import RestoreReport
     required=True,
     help="The moment, inclusive: latest (the archive's end), a TSO or an ISO time.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and what is found of the target; change nothing.")
+@click.option("--plan-only", is_flag=True, help="A dry run that does not look at the target.")
+@click.option(
+    "--into",
+    type=click.Choice(["restore_target", "target"]),
+    default="restore_target",
+    show_default=True,
+    help="Settings section whose server is replaced; target: build what `load` keeps up to date anew.",
+)
+@click.option(
+    "--replace",
+    default="",
+    metavar="HOST:PORT",
+    help="The target's name, as the plan prints it: its data may go. Without it a terminal is asked.",
+)
 @click.option("--task", help="Load that goes on from there (default: setting load.task).")
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
 @click.option("--run-id", default="", help="Name of this run; the same name takes over from itself.")
 @click.option("--accept-losses", is_flag=True, help="Restore although something in the range was declared lost.")
-@click.option("--yes", is_flag=True, help="Do not ask before the target's databases are dropped.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
 def restore(
     context: Context,
     to: str,
     dry_run: bool,
+    plan_only: bool,
+    into: Into,
+    replace: str,
     task: str | None,
     take_over: bool,
     run_id: str,
     accept_losses: bool,
-    yes: bool,
     as_json: bool,
 ) -> None:
-    """Restore the restore target (settings section restore_target) to a moment in the archive's range."""
+    """Restore the restore target (settings section restore_target) to a moment in the archive's range.
+
+    The databases of the source are dropped there and built again. A server that has any of them needs its name typed.
+    """
     from pumphouse.runs import restore as job
 
     settings = context.settings
     asked = parse_moment(to, lambda: cluster_now(settings))
-    planned = job.run(settings, to=asked, dry_run=True, task=task)
+    dry_run = dry_run or plan_only
+    planned = job.run(settings, into=into, to=asked, dry_run=True, plan_only=plan_only, task=task)
     # The end that was planned, also when a snapshot moves it while somebody reads the question.
     at, latest = planned.plan.to, asked is None
     if not dry_run:
         if not as_json:
             _print_plan(planned, latest=latest)
         planned.plan.require_accepted(accept_losses)
-        names = ", ".join(planned.plan.databases) or "no databases"
-        confirm(f"{names} on {address(settings.restore_target)} will be dropped and built as of {show(at)}", yes=yes)
+        typed = replace or _ask(planned, show(at))
         with bar(enabled=not as_json) as progress:
             done = job.run(
                 settings,
+                into=into,
                 shown=planned.shown,
                 dry_run=False,
                 task=task,
                 run_id=run_id,
                 take_over=take_over,
                 accept_losses=accept_losses,
+                replace=typed,
                 progress=progress,
             )
     else:
@@ -79,9 +99,22 @@ def restore(
         print_losses(load.losses)
 
 
+def _ask(planned: RestoreReport, moment: str) -> str:
+    """The target's name, typed at a terminal, where data is dropped; '' where there is none, or nobody to ask."""
+    check = planned.check
+    if check is None or not check.holds:
+        return ""
+    click.echo(f"warning: {check.held()} on {check.server} will be dropped and built as of {moment}", err=True)
+    return str(click.prompt(f"Type {check.server} to go on", err=True)) if sys.stdin.isatty() else ""
+
+
 def _print_plan(report: RestoreReport, *, latest: bool) -> None:
     plan = report.plan
     click.echo(f"target    {report.target}")
+    if report.check is not None:
+        click.echo(f"server    {report.check.version}; it holds {report.check.held() or 'nothing that is dropped'}")
+        for note in report.check.notes:
+            click.echo(f"  ! not compared with {note}")
     click.echo(f"moment    {show(plan.to)}{', the end of the archive' if latest else ''}")
     click.echo(f"replaces  {', '.join(plan.databases) or '(no databases)'}")
     click.echo(

@@ -51,7 +51,8 @@ def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) ->
         if taken:
             raise LoadError(
                 f"target {connection.name} has no checkpoint but has tables: {', '.join(taken[:5])}",
-                hint="`pumphouse restore --to …` replaces them; `pumphouse load --equal-at TIME` keeps them",
+                hint="`pumphouse restore --into target --to …` replaces them; `pumphouse load --equal-at TIME` "
+                "keeps them",
                 target=connection.name,
             )
     work = base_work(view, base, loader.task, loader.settings)

@@ -20,7 +20,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
 from pumphouse.settings import TargetSettings
 
-_RESTORE = "restore it: `pumphouse restore --to …`"
+_RESTORE = "restore it: `pumphouse restore --into target --to …`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def ask(name: str, target: TargetSettings, task: str, cluster_id: int) -> Stand:
             hint="is it the right one: check host and port of [target] (in Airflow: the connection), and archive.root",
         )
     if found.state is not TargetState.READY:
-        again = "run again what has not ended: `pumphouse load`, if it was its first, or `pumphouse restore --to …`"
+        again = "run again what has not ended: `pumphouse load`, if it was its first, or the restore"
         hint = again if found.state is TargetState.INCOMPLETE else _RESTORE
         return Stand(name=name, unknown=f"it is {found.state}: {found.reason}", hint=hint)
     return Stand(name=name, ts=found.ts)

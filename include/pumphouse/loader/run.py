@@ -183,7 +183,7 @@ class Loader:
         if at > goal:
             raise TargetAhead(
                 f"target {self.connection.name} {what} {show(at)}, beyond {show(goal)}, which was asked for",
-                hint="a load only goes forward: ask for a later moment, or restore: `pumphouse restore --to …`",
+                hint="a load only goes forward: ask for a later moment, or `pumphouse restore --into target --to …`",
                 target=self.connection.name,
                 checkpoint=at,
                 to=goal,
@@ -194,7 +194,7 @@ class Loader:
         if checkpoint.state is not TargetState.READY:
             raise TargetIncomplete(
                 f"target {self.connection.name} is {checkpoint.state}: {checkpoint.reason}",
-                hint="restore it: `pumphouse restore --to …`",
+                hint="restore it: `pumphouse restore --into target --to …`",
                 target=self.connection.name,
                 state=str(checkpoint.state),
             )

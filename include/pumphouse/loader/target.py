@@ -114,10 +114,13 @@ class TargetConnection:
         self.connection_id = int(connection.thread_id())  # type: ignore[no-untyped-call]
 
     @classmethod
-    def open(cls, settings: TargetSettings, *, owner: bool = False) -> Self:
+    def open(cls, settings: TargetSettings, *, owner: bool = False, timeout_s: float | None = None) -> Self:
         """Connect and fix the session; TargetUnavailable names the address.
 
-        ``owner``: the connection that will hold the GET_LOCK; it may idle for as long as a load takes.
+        Args:
+            settings: the server.
+            owner: the connection that will hold the GET_LOCK; it may idle for as long as a load takes.
+            timeout_s: seconds that the server may take for each answer; None = as long as it likes, once it let us in.
         """
         where = address(settings)
         if settings.tls_ca is not None and not settings.tls_ca.is_file():
@@ -133,7 +136,9 @@ class TargetConnection:
                 unix_socket=settings.unix_socket or None,
                 charset="utf8mb4",
                 autocommit=True,
-                connect_timeout=10,
+                connect_timeout=timeout_s or 10,
+                read_timeout=timeout_s,
+                write_timeout=timeout_s,
                 local_infile=True,
                 ssl={"ca": str(settings.tls_ca)} if settings.tls_ca else None,
                 program_name="pumphouse",
@@ -145,6 +150,7 @@ class TargetConnection:
                 f"target {where} does not answer: {error}",
                 hint=_what_to_check(error),
                 target=where,
+                refused=_lets_nobody_in(error),
             ) from error
         target = cls(settings, connection)
         for statement in (*SESSION, OWNER_IDLE if owner else IDLE):
@@ -275,9 +281,14 @@ _AGAIN = "run the same again: it goes on where it was"
 
 def _what_to_check(error: BaseException) -> str:
     section = "in [target] (for `pumphouse restore`: [restore_target])"
-    if error.args and error.args[0] in (1044, 1045, 1698):  # access denied
+    if _lets_nobody_in(error):
         return f"check user and password {section}"
     return f"is it running? check host, port or unix_socket {section}"
+
+
+def _lets_nobody_in(error: BaseException) -> bool:
+    """Whether the server answers and refuses this user."""
+    return bool(error.args) and error.args[0] in (1044, 1045, 1698)
 
 
 def address(settings: TargetSettings) -> str:

@@ -11,6 +11,7 @@ from pumphouse.loader.report import LoadReport
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import TargetState
 from pumphouse.model.tso import Tso, show
+from pumphouse.restore.check import TargetCheck
 from pumphouse.restore.plan import RestorePlan
 
 
@@ -25,11 +26,12 @@ class ShownPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What was planned and, unless it was a dry run, what was done."""
+    """What was planned, what was found of the target (None: nobody looked) and, unless a dry run, what was done."""
 
     plan: RestorePlan
     target: str
     dry_run: bool
+    check: TargetCheck | None = None
     load: LoadReport | None = None
 
     @property
@@ -45,6 +47,7 @@ class RestoreReport:
             "to": int(self.plan.to),
             "target": self.target,
             "dry_run": self.dry_run,
+            "check": None if self.check is None else self.check.to_dict(),
             "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
             "load": None if self.load is None else self.load.to_dict(),
         }

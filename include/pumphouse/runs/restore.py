@@ -13,10 +13,11 @@ from pumphouse.loader.state import reach
 from pumphouse.loader.target import TargetConnection, address
 from pumphouse.model.tso import Tso, compose, show
 from pumphouse.parts import Parts
+from pumphouse.restore.check import Into, check_target, named_target
 from pumphouse.restore.plan import plan_restore
 from pumphouse.restore.run import RestoreReport, ShownPlan, restore
 from pumphouse.runs.load import check_mode, new_run_id
-from pumphouse.settings import Settings, TargetSettings
+from pumphouse.settings import Settings
 
 log = structlog.get_logger()
 
@@ -24,7 +25,7 @@ log = structlog.get_logger()
 def run(
     settings: Settings,
     *,
-    target: TargetSettings | None = None,
+    into: Into = "restore_target",
     to: Tso | None = None,
     shown: ShownPlan | None = None,
     dry_run: bool,
@@ -32,6 +33,8 @@ def run(
     run_id: str = "",
     take_over: bool = False,
     accept_losses: bool = False,
+    replace: str = "",
+    plan_only: bool = False,
     progress: Progress = silent,
 ) -> RestoreReport:
     """Restore a target to a moment in the archive's range, also in the middle of a window.
@@ -41,20 +44,23 @@ def run(
 
     Args:
         settings: all settings.
-        target: the database server; ``settings.restore_target`` unless given.
+        into: section of the settings whose server is replaced. It names all of that server itself, and is no server
+            that the other sections name (`pumphouse.restore.check`).
         to: last commit ts, inclusive; None = the archive's end, which the plan in the report then names.
         shown: the plan that somebody saw (`RestoreReport` of a dry run): it and no other is carried out.
-        dry_run: only plan; the target is not even connected to.
+        dry_run: only plan, and look at the target; nothing is changed.
         task: whose checkpoint the target gets; ``settings.load.task`` unless given.
         run_id: the same id may take over from itself.
         take_over: end another run that holds the target.
         accept_losses: restore although something in the range was declared lost; without it that is a RestoreError.
+        replace: the target's name, as ``check.server`` of the report says it: its data may go.
+        plan_only: a dry run that does not look at the target.
         progress: told of each step.
 
     Raises:
-        TargetUnreachable, RestoreError, TargetBusy, RowRejected, LoadError, …
+        ConfigError, TargetUnreachable, RestoreError, TargetUnavailable, TargetBusy, RowRejected, LoadError, …
     """
-    target, task = target or settings.restore_target, task or settings.load.task
+    target, task = named_target(settings, into), task or settings.load.task
     check_mode(settings)
     with Parts(settings) as parts:
         view = read_view(parts.archive, end=None if shown is None else shown.end)
@@ -67,9 +73,15 @@ def run(
             )
         if plan.losses:
             log.warning("restore_has_losses", to=int(plan.to), losses=plan.losses.lines())
-        if dry_run:
+        if dry_run and plan_only:
             return RestoreReport(plan=plan, target=address(target), dry_run=True)
+        check = check_target(settings, into, plan, view)
+        if check.notes:
+            log.warning("restore_target_not_compared", target=address(target), notes=check.notes)
+        if dry_run:
+            return RestoreReport(plan=plan, target=address(target), dry_run=True, check=check)
         plan.require_accepted(accept_losses)
+        check.require_named(replace)
         with TargetConnection.open(target, owner=True) as connection:
             owner, _ = own_target(
                 connection,
@@ -92,7 +104,7 @@ def run(
                 progress=progress,
             )
             done = restore(loader, plan)
-    return RestoreReport(plan=plan, target=address(target), dry_run=False, load=done)
+    return RestoreReport(plan=plan, target=address(target), dry_run=False, check=check, load=done)
 
 
 def _require_no_later(connection: TargetConnection, view: ArchiveView) -> None:

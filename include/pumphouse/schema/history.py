@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import pymysql
+from pydantic import SecretStr
+from pymysql.constants import ER
 
 from pumphouse.errors import ConfigError, HistoryUnavailable, SchemaError
 from pumphouse.model.table import Job
+from pumphouse.rpc.shown import without_secrets
 from pumphouse.schema.ident import quote
-from pumphouse.settings import SchemaSettings, TlsSettings
+from pumphouse.settings import SchemaSettings, ServerSettings, TlsSettings
 
 _TIMEOUT_S = 30.0
 _CHECK = "start it, or correct the setting schema.history"
@@ -71,15 +74,16 @@ class TidbStatusSource:
     def _get(self, start_job_id: int, limit: int) -> list[dict[str, Any]]:
         query = {"limit": limit} | ({"start_job_id": start_job_id} if start_job_id else {})
         url = f"{self.url}/ddl/history?{urllib.parse.urlencode(query)}"
+        shown = without_secrets(url)
         try:
             # The scheme was checked by open_history.
             with urllib.request.urlopen(url, timeout=_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
                 rows = json.load(answer)
         except ValueError as error:
-            raise SchemaError(f"{url} did not answer with JSON", url=url) from error
+            raise SchemaError(f"{shown} did not answer with JSON", url=shown) from error
         except (urllib.error.URLError, OSError) as error:
             raise HistoryUnavailable(
-                f"the DDL job history at {url} does not answer: {error}", hint=_CHECK, url=url
+                f"the DDL job history at {shown} does not answer: {error}", hint=_CHECK, url=shown
             ) from error
         return list(rows or ())
 
@@ -87,13 +91,10 @@ class TidbStatusSource:
 class MysqlTableSource:
     """A table ``(job_id bigint primary key, job longtext)`` on a MySQL server, as the demo's source keeps it."""
 
-    def __init__(
-        self, *, host: str, port: int, user: str, password: str, schema: str, table: str, unix_socket: str = ""
-    ) -> None:
-        self.url = f"mysql://{user}@{host}:{port}/{schema}.{table}"
-        self._connect_args: dict[str, Any] = {"host": host, "port": port, "user": user, "password": password}
-        if unix_socket:
-            self._connect_args["unix_socket"] = unix_socket
+    def __init__(self, server: ServerSettings, schema: str, table: str) -> None:
+        self.url = f"mysql://{server.user}@{server.host}:{server.port}/{schema}.{table}"
+        self._server = server
+        self._table = f"{schema}.{table}"
         self._from = f"{quote(schema)}.{quote(table)}"
 
     def job(self, job_id: int) -> Job | None:
@@ -108,11 +109,33 @@ class MysqlTableSource:
 
     def _rows(self, sql: str, argument: int) -> list[str]:
         try:
-            connection = pymysql.connect(**self._connect_args, charset="utf8mb4", connect_timeout=10, autocommit=True)
+            connection = pymysql.connect(
+                host=self._server.host,
+                port=self._server.port,
+                user=self._server.user,
+                password=self._server.password.get_secret_value(),
+                unix_socket=self._server.unix_socket or None,
+                charset="utf8mb4",
+                connect_timeout=10,
+                autocommit=True,
+            )
             with connection, connection.cursor() as cursor:
                 cursor.execute(sql, (argument,))
                 return [row[0] for row in cursor.fetchall()]
         except pymysql.MySQLError as error:
+            code = error.args[0] if error.args else 0
+            if code in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
+                raise SchemaError(
+                    f"{self.url}: there is no table {self._table} on that server",
+                    hint="create it with the columns job_id and job (docs/client.md), or correct schema.history",
+                    url=self.url,
+                ) from error
+            if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, 1698):
+                raise ConfigError(
+                    f"the server of the DDL job history {self.url} does not let us in: {error.args[-1]}",
+                    hint="correct the user in schema.history, and schema.history_password",
+                    url=self.url,
+                ) from error
             raise HistoryUnavailable(
                 f"the DDL job history at {self.url} does not answer: {error}", hint=_CHECK, url=self.url
             ) from error
@@ -125,26 +148,39 @@ def open_history(settings: SchemaSettings, tls: TlsSettings | None = None) -> Jo
     parts = urllib.parse.urlsplit(settings.history)
     if parts.scheme in {"http", "https"}:
         return TidbStatusSource(settings.history, tls=tls)
-    if parts.scheme == "mysql":
+    server = history_server(settings)
+    if server is not None:
         schema, _, table = parts.path.lstrip("/").partition(".")
         if not schema or not table:
             raise ConfigError(
-                f"schema.history {settings.history!r} names no table",
+                f"schema.history {without_secrets(settings.history)!r} names no table",
                 hint="give mysql://user@host:port/schema.table",
             )
-        options = urllib.parse.parse_qs(parts.query)
-        return MysqlTableSource(
-            host=parts.hostname or "127.0.0.1",
-            port=parts.port or 3306,
-            user=urllib.parse.unquote(parts.username or "root"),
-            password=settings.history_password.get_secret_value() or urllib.parse.unquote(parts.password or ""),
-            schema=urllib.parse.unquote(schema),
-            table=urllib.parse.unquote(table),
-            unix_socket=(options.get("unix_socket") or [""])[0],
-        )
+        return MysqlTableSource(server, urllib.parse.unquote(schema), urllib.parse.unquote(table))
     raise ConfigError(
         f"schema.history {parts.scheme}:// is not known",
         hint="give http(s)://tidb:10080, mysql://user@host:port/schema.table, or nothing for the archive",
+    )
+
+
+def history_server(settings: SchemaSettings) -> ServerSettings | None:
+    """The database server of a ``mysql://`` history, None of any other; ConfigError without the URL's password."""
+    try:
+        parts = urllib.parse.urlsplit(settings.history)
+        port = parts.port
+    except ValueError:
+        raise ConfigError(
+            "schema.history cannot be read", hint="give mysql://user@host:port/schema.table; % in it as %25"
+        ) from None
+    if parts.scheme != "mysql":
+        return None
+    options = urllib.parse.parse_qs(parts.query)
+    return ServerSettings(
+        host=parts.hostname or "127.0.0.1",
+        port=port or 3306,
+        user=urllib.parse.unquote(parts.username or "root"),
+        password=SecretStr(settings.history_password.get_secret_value() or urllib.parse.unquote(parts.password or "")),
+        unix_socket=(options.get("unix_socket") or [""])[0],
     )
 
 

@@ -1,0 +1,395 @@
+"""Before a restore drops anything: is it the right server, can it take the plan, and what does it hold?
+
+Reads only, on the target and on what it is compared with; the one thing it takes is a named lock on the target, for a
+moment. `RestorePlan` says what is read and done; this says whether that server may get it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pumphouse.archive.view import ArchiveView
+from pumphouse.errors import ConfigError, RestoreError, SchemaError, TargetUnavailable
+from pumphouse.loader.begin import databases_of, in_creation_order
+from pumphouse.loader.target import StatementFailed, TargetConnection, address
+from pumphouse.loader.work import databases_between
+from pumphouse.restore.plan import RestorePlan
+from pumphouse.schema.actions import is_system
+from pumphouse.schema.dialect import Dialect, charset_sql
+from pumphouse.schema.history import history_server
+from pumphouse.schema.ident import quote
+from pumphouse.schema.render import render
+from pumphouse.schema.table_sql import create_object
+from pumphouse.settings import ServerSettings, Settings, TargetSettings
+
+Into = Literal["restore_target", "target"]
+
+# What the statements of a load need: NOT IGNORED of an index, RENAME COLUMN, CHECK constraints that are enforced.
+_OLDEST = {Dialect.MARIADB: (10, 6), Dialect.MYSQL: (8, 0, 16)}
+_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX", "CREATE VIEW")
+_COMPARE_S = 5.0
+_NO_UUID = re.compile(r"^[0-]*$")
+_GRANT = re.compile(r"^GRANT (.+?) ON (?:TABLE )?(`(?:[^`]|``)*`|\*)\.(`(?:[^`]|``)*`|\*) TO ", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A database that is dropped and has something in it; ``rows`` as the server guesses them."""
+
+    database: str
+    tables: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetCheck:
+    """What was found of the server that a restore replaces.
+
+    Args:
+        server: its name, as it has to be typed where it holds something: ``HOST:PORT``, or the socket's path.
+        version: what it says of itself.
+        holds: databases with tables in them that would be dropped.
+        notes: what could not be found out, one sentence each.
+    """
+
+    server: str
+    version: str
+    holds: tuple[Held, ...]
+    notes: tuple[str, ...]
+
+    def require_named(self, typed: str) -> None:
+        """RestoreError unless the server holds nothing that is dropped, or somebody typed its name."""
+        if typed and typed != self.server:
+            raise RestoreError(
+                f"{typed} is not the server that would be replaced, which is {self.server}",
+                hint=f"look at the settings; is it the right one, type --replace {self.server}",
+            )
+        if self.holds and not typed:
+            raise RestoreError(
+                f"{self.server} has data that would be dropped: {self.held()}",
+                hint=f"if it may go, type the server's name: --replace {self.server}",
+                server=self.server,
+            )
+
+    def held(self) -> str:
+        """``shop (12 tables, about 3,400 rows), …``."""
+        return ", ".join(
+            f"{each.database} ({each.tables} table{'s' * (each.tables != 1)}, about {each.rows:,} rows)"
+            for each in self.holds
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return asdict(self)
+
+
+def server_name(settings: ServerSettings) -> str:
+    """``HOST:PORT``, or the path of the socket: what somebody types who means this server."""
+    return settings.unix_socket or f"{settings.host}:{settings.port}"
+
+
+def named_target(settings: Settings, into: Into) -> TargetSettings:
+    """The section's server; ConfigError where it names no address or no user: nothing is taken for one."""
+    target: TargetSettings = getattr(settings, into)
+    said = target.model_fields_set
+    missing = [] if target.unix_socket or ("host" in said and target.host) else ["host"]
+    missing += [] if "user" in said and target.user else ["user"]
+    if missing:
+        raise ConfigError(
+            f"[{into}] names no {' and no '.join(missing)}: a restore drops databases, so its server is never guessed",
+            hint=f'write into pumphouse.toml: [{into}] host = "…", port = 3306, user = "…", password = "…", one a '
+            f"line; or set PUMPHOUSE_{into.upper()}__HOST and so on",
+            section=into,
+        )
+    return target
+
+
+def check_target(settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView) -> TargetCheck:
+    """Look at the target, and change nothing.
+
+    Args:
+        settings: all of them: the target is compared with the other servers that they name.
+        into: the section whose server is replaced.
+        plan: what would be carried out.
+        view: the archive that the plan was made from.
+
+    Raises:
+        ConfigError: the section names no server.
+        TargetUnavailable: the target does not answer, or does not let us in.
+        RestoreError: it is the source, or what loads keep up to date; or it cannot take the plan, with every reason.
+    """
+    target = named_target(settings, into)
+    with TargetConnection.open(target) as connection:
+        notes = list(_tell_apart(connection, settings, into))
+        version = str(connection.value("SELECT VERSION()"))
+        dialect = Dialect.of_version(version)
+        problems = [
+            *_version(version, dialect),
+            *_session(connection),
+            *_privileges(connection, plan.databases),
+            *_schema(connection, plan, view, dialect),
+        ]
+        if problems:
+            raise RestoreError(
+                f"{address(target)} cannot take this restore: {'; '.join(problems)}",
+                hint="nothing was changed; put it right, then `pumphouse restore --to … --dry-run` looks again",
+                problems=problems,
+            )
+        return TargetCheck(
+            server=server_name(target), version=version, holds=_held(connection, plan.databases), notes=tuple(notes)
+        )
+
+
+# -- which server it is -----------------------------------------------------------------------------------------------
+
+
+def _tell_apart(connection: TargetConnection, settings: Settings, into: Into) -> Iterator[str]:
+    """RestoreError when the target is a server that must stay; a note for each that it could not be compared with."""
+    others: list[tuple[str, ServerSettings, str]] = []
+    check = f"correct [{into}] (in Airflow: the connection)"
+    if settings.source.host or settings.source.unix_socket:
+        others.append(("the source, [source]", settings.source, check))
+    history = history_server(settings.history)
+    if history is not None:
+        others.append(("the source, the server of schema.history", history, check))
+    if into == "restore_target" and "host" in settings.target.model_fields_set | _socket(settings.target):
+        means = f"{check}; to build what loads keep up to date anew: `pumphouse restore --into target`"
+        others.append(("the target of loads, [target]", settings.target, means))
+    for what, other, hint in others:
+        why, note = _same(connection, other)
+        if why:
+            raise RestoreError(
+                f"{connection.name} is {what} ({server_name(other)}): {why}. Nothing was changed",
+                hint=hint,
+                target=connection.name,
+            )
+        if note:
+            yield f"{what} ({server_name(other)}): {note}"
+    if _is_cluster(connection, settings.cluster.url):
+        raise RestoreError(
+            f"{connection.name} is a TiDB of the source's cluster {settings.cluster.url}. Nothing was changed",
+            hint=check,
+        )
+
+
+def _socket(target: TargetSettings) -> set[str]:
+    return {"host"} if target.unix_socket else set()
+
+
+def _same(mine: TargetConnection, other: ServerSettings) -> tuple[str, str]:
+    """Why they are one server ('' = they are two), and what could not be compared.
+
+    A lock that is taken through one connection and seen through the other is proof, whatever the addresses are called;
+    server_uuid is MySQL's, and several nodes of one Galera or group replication cluster hold the same data.
+    """
+    if places(mine.settings) & places(other):
+        return "their addresses are the same", ""
+    try:
+        theirs = TargetConnection.open(TargetSettings.model_validate(dict(other)), timeout_s=_COMPARE_S)
+    except TargetUnavailable as error:
+        if error.refused:
+            raise RestoreError(
+                f"{server_name(other)} does not let us in, so nobody knows whether {mine.name} is the same server",
+                hint=f"correct its user and password in the settings: {error.__cause__}",
+            ) from error
+        return "", "it does not answer; only the addresses were compared"
+    try:
+        with theirs:
+            found, known = _identity(mine), _identity(theirs)
+            shared = [name for name, value in found.items() if value == known.get(name)]
+            if shared:
+                return f"both say {shared[0]} = {found[shared[0]]}", ""
+            return ("a lock that is held on the one is held on the other", "") if _one_lock(mine, theirs) else ("", "")
+    except (StatementFailed, TargetUnavailable) as error:
+        return "", f"only the addresses were compared: {error.message}"
+
+
+def places(server: ServerSettings) -> set[tuple[str, int]]:
+    """Every (IP address, port) that the address stands for now, or the socket's real path; empty when it has none."""
+    if server.unix_socket:
+        return {(str(Path(server.unix_socket).resolve()), 0)}
+    try:
+        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()
+    return {(str(each[4][0]), server.port) for each in found}
+
+
+def _identity(connection: TargetConnection) -> dict[str, str]:
+    """What no two servers with data of their own share: MySQL's server_uuid, the ids of clusters that share data."""
+    rows = connection.query(
+        "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'group_replication_group_name')"
+    ) + connection.query("SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_cluster_state_uuid'")
+    return {str(name): str(value) for name, value in rows if not _NO_UUID.match(str(value))}
+
+
+def _one_lock(mine: TargetConnection, theirs: TargetConnection) -> bool:
+    """Whether a lock that ours takes is seen there. Its name is nobody else's."""
+    name = f"pumphouse-{secrets.token_hex(16)}"
+    if mine.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
+        raise StatementFailed(f"{mine.name} gives no named lock", code=0, statement="GET_LOCK")
+    try:
+        return theirs.value("SELECT IS_USED_LOCK(%s)", (name,)) is not None
+    finally:
+        mine.value("SELECT RELEASE_LOCK(%s)", (name,))
+
+
+def _is_cluster(connection: TargetConnection, url: str) -> bool:
+    """Whether the target is a TiDB whose PD is the PD of ``cluster.url``."""
+    scheme, _, rest = url.partition("://")
+    if scheme != "pd" or Dialect.of_version(str(connection.value("SELECT VERSION()"))) is not Dialect.TIDB:
+        return False
+    rows = connection.query("SELECT INSTANCE FROM information_schema.CLUSTER_INFO WHERE TYPE = 'pd'")
+
+    def resolved(text: str) -> set[tuple[str, int]]:
+        parts = urlsplit(f"//{text.strip()}")
+        return places(ServerSettings(host=parts.hostname or "", port=parts.port or 2379))
+
+    wanted = {place for each in rest.split(",") for place in resolved(each)}
+    return any(wanted & resolved(str(instance)) for (instance,) in rows)
+
+
+# -- whether it can take the plan -------------------------------------------------------------------------------------
+
+
+def _version(version: str, dialect: Dialect) -> Iterator[str]:
+    oldest = _OLDEST.get(dialect)
+    numbers = re.findall(r"(\d+)\.(\d+)\.(\d+)", version)
+    if oldest and numbers and tuple(map(int, numbers[0])) < oldest:
+        yield f"it is {version}; {dialect} from {'.'.join(map(str, oldest))} on is supported"
+
+
+def _session(connection: TargetConnection) -> Iterator[str]:
+    local, read_only = connection.query("SELECT @@global.local_infile, @@global.read_only")[0]
+    if not int(local):
+        yield "local_infile is off there: SET GLOBAL local_infile = ON, and in its configuration file"
+    # MariaDB 12 has words here; OFF and 0 both mean no.
+    if str(read_only).upper() not in ("0", "OFF"):
+        yield "it is read-only: SET GLOBAL read_only = OFF, if it is no replica"
+
+
+def _privileges(connection: TargetConnection, databases: Sequence[str]) -> Iterator[str]:
+    grants = [str(row[0]) for row in connection.query("SHOW GRANTS")]
+    own = connection.settings.schema_name
+    for database in dict.fromkeys([own, *databases]):
+        missing = missing_privileges(grants, database)
+        if missing:
+            names, on = ", ".join(missing), f"{quote(database)}.*"
+            yield f"user {connection.settings.user} lacks {names} there: GRANT {names} ON {on} TO …"
+
+
+def missing_privileges(grants: Sequence[str], database: str) -> list[str]:
+    """What a load needs on a database and these lines of SHOW GRANTS do not give. Names of databases are patterns."""
+    have: set[str] = set()
+    for line in grants:
+        found = _GRANT.match(line)
+        if found is None or found[3] != "*":
+            continue
+        pattern = found[2]
+        if pattern != "*" and not _like(pattern[1:-1].replace("``", "`"), database):
+            continue
+        have |= {each.strip().upper() for each in found[1].split(",")}
+    if have & {"ALL PRIVILEGES", "ALL"}:
+        return []
+    return [each for each in _PRIVILEGES if each not in have]
+
+
+def _like(pattern: str, name: str) -> bool:
+    """SQL's LIKE with a backslash as escape, as GRANT reads the name of a database."""
+    parts = re.findall(r"\\.|.", pattern, re.DOTALL)
+    regex = "".join({"%": ".*", "_": "."}.get(each, re.escape(each.removeprefix("\\") or each)) for each in parts)
+    return re.fullmatch(regex, name, re.DOTALL) is not None
+
+
+def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, dialect: Dialect) -> Iterator[str]:
+    """Names, statements and collations of everything that the plan makes there."""
+    own = connection.settings.schema_name
+    wanted = databases_between(view.timeline, plan.base, plan.to)
+    clash = next((name for name in [*plan.databases, *wanted] if name.casefold() == own.casefold()), None)
+    if clash is not None:
+        yield (
+            f"the source has a database {clash!r}, and the schema {own!r} keeps the state of the load there: set "
+            "schema_name in the same section to a name of its own"
+        )
+    if dialect is Dialect.TIDB:
+        return  # takes statements as they were written
+    needed: set[str] = set()
+    databases = databases_of(view.timeline, plan.base)
+    tables = in_creation_order(view.timeline, plan.base, dialect)
+    for event in (event for work in plan.works for event in work.events):
+        try:
+            render(event, dialect, keep_schema=own)
+        except SchemaError as error:
+            yield f"the DDL of job {event.job.id} ({event.action.name}): {error.message}"
+        databases += [event.db_after] if event.db_after is not None else []
+        tables += [change.after for change in event.changes if change.after is not None]
+    for info in databases:
+        needed |= _collation(dialect, info.charset, info.collate)
+    for version in (each for each in tables if not is_system(each.db)):
+        try:
+            create_object(version.db, version.table, dialect)
+        except SchemaError as error:
+            yield f"table {version.db}.{version.table.name}: {error.message}"
+            continue
+        needed |= _collation(dialect, version.table.charset, version.table.collate)
+        for column in version.table.public_columns:
+            needed |= _collation(dialect, column.type.charset, column.type.collate)
+    lacking = sorted(needed - _known_collations(connection))
+    if lacking:
+        yield f"it has no collation {', '.join(lacking)}: use a newer server"
+    yield from _one_name(connection, {version.name for version in tables})
+
+
+def _collation(dialect: Dialect, charset: str, collate: str) -> set[str]:
+    """The collation that the target is told; none where it is told none."""
+    try:
+        words = charset_sql(dialect, charset, collate).split()
+    except SchemaError:
+        return set()  # the statement itself says so, where it is used
+    return {words[-1].replace("utf8mb3_", "utf8_")} if "COLLATE" in words else set()
+
+
+def _known_collations(connection: TargetConnection) -> set[str]:
+    try:
+        # MariaDB lists those of several character sets under a short name elsewhere.
+        rows = connection.query(
+            "SELECT full_collation_name FROM information_schema.collation_character_set_applicability"
+        )
+    except StatementFailed:
+        rows = connection.query("SELECT collation_name FROM information_schema.collations")
+    return {str(name).replace("utf8mb3_", "utf8_") for (name,) in rows}
+
+
+def _one_name(connection: TargetConnection, names: set[tuple[str, str]]) -> Iterator[str]:
+    """Objects that the source tells apart by case and a server that folds names would make one of."""
+    if not int(connection.value("SELECT @@lower_case_table_names")):
+        return
+    seen: dict[tuple[str, str], tuple[str, str]] = {}
+    for name in sorted(names):
+        first = seen.setdefault((name[0].lower(), name[1].lower()), name)
+        if first != name:
+            yield f"it takes {'.'.join(first)} and {'.'.join(name)} for one: lower_case_table_names must be 0 there"
+
+
+# -- what it holds ----------------------------------------------------------------------------------------------------
+
+
+def _held(connection: TargetConnection, databases: Sequence[str]) -> tuple[Held, ...]:
+    """Those of the databases that have a table or a view; without regard to case, as some servers drop them so."""
+    wanted = {name.casefold() for name in databases}
+    rows = connection.query(
+        "SELECT table_schema, COUNT(*), SUM(COALESCE(table_rows, 0)) FROM information_schema.tables"
+        " GROUP BY table_schema ORDER BY 1"
+    )
+    return tuple(
+        Held(database=str(name), tables=int(tables), rows=int(count or 0))
+        for name, tables, count in rows
+        if str(name).casefold() in wanted
+    )
