@@ -15,7 +15,7 @@ from airflow.sdk import dag, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from binlog_airflow import tasks
-from binlog_airflow.retry import default_args
+from binlog_airflow.retry import default_args, one_sentence
 from binlog_airflow.timetable import BackfillTimetable
 from pumphouse.settings import Settings
 
@@ -35,6 +35,7 @@ def binlog_apply() -> None:
 
     # A backfill has a limit of its own for active runs, above the DAG's: this one holds for all of them.
     @task(execution_timeout=timedelta(hours=12), max_active_tis_per_dag=1)
+    @one_sentence
     def apply() -> dict[str, Any]:
         """Load up to the smaller of the interval's end and the stop."""
         context = get_current_context()

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import dag, get_current_context, task
 
 from binlog_airflow import assets, tasks
-from binlog_airflow.retry import default_args
+from binlog_airflow.retry import default_args, one_sentence
 
 
 @dag(
@@ -25,10 +25,11 @@ def binlog_load() -> None:
     """Archive -> target."""
 
     @task(outlets=[assets.TARGET], execution_timeout=timedelta(hours=12))
+    @one_sentence
     def load(*, outlet_events: Any = None) -> dict[str, Any]:
         """Load from the target's checkpoint to the archive's end."""
         done = tasks.load_target(get_current_context()["run_id"])
-        outlet_events[assets.TARGET].extra = {"end": done["to"]}
+        outlet_events[assets.TARGET].extra = {"end": str(done["to"])}
         return done
 
     load()

@@ -1,7 +1,8 @@
 """Restores a target to a moment. Trigger it by hand: the form asks for the moment and the target.
 
-The target's databases that the archive knows are dropped and built again, so `confirm` must repeat the target's
-connection id, unless it is a dry run.
+As the form opens it is a dry run to the archive's end: the plan stands in the log of the task `plan`. With *Dry run*
+off the task `approve` shows the plan under Required Actions and waits for a yes; then the databases that the archive
+knows are dropped on the target and built again.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag, get_current_context, task
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from binlog_airflow import tasks
-from binlog_airflow.hooks import RESTORE_TARGET
-from binlog_airflow.retry import default_args
+from binlog_airflow.approval import RestoreApproval
+from binlog_airflow.retry import default_args, one_sentence
+from pumphouse.settings import Settings
+
+_TARGETS = list(Settings.read().airflow.restore_targets)
 
 
 @dag(
@@ -22,23 +25,36 @@ from binlog_airflow.retry import default_args
     description="Restores a target to a moment; started by hand, with a form.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
-    max_active_runs=1,
+    # One that waits for its approval is in nobody's way: the restores themselves go one by one.
+    max_active_runs=16,
     default_args=default_args(),
     params={
+        "moment": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title="Moment",
+            description="everything that was committed up to then; empty: as the next field says",
+        ),
         "to": Param(
             "latest",
             type="string",
             minLength=3,
-            title="Moment",
-            description="latest (the archive's end), a TSO or an ISO time",
+            title="Or",
+            description="latest (the archive's end), or a TSO, or an ISO time (UTC where it names no zone)",
         ),
-        "target": Param(RESTORE_TARGET, type="string", minLength=1, title="Target", description="Connection id"),
-        "dry_run": Param(True, type="boolean", title="Dry run", description="Only show the plan"),
+        "target": Param(
+            _TARGETS[0],
+            type="string",
+            enum=_TARGETS,
+            title="Target",
+            description="connection whose data is replaced; the list is the setting airflow.restore_targets",
+        ),
+        "dry_run": Param(
+            True, type="boolean", title="Dry run", description="only show the plan; off: ask, then restore"
+        ),
         "accept_losses": Param(
-            False, type="boolean", title="Accept losses", description="Restore although binlogs were declared lost"
-        ),
-        "confirm": Param(
-            "", type="string", title="Confirm", description="The target's connection id once more: its data is replaced"
+            False, type="boolean", title="Accept losses", description="restore although binlogs were declared lost"
         ),
     },
     tags=["pumphouse"],
@@ -48,27 +64,25 @@ def binlog_restore() -> None:
     """Archive -> a moment."""
 
     @task(execution_timeout=timedelta(minutes=30))
+    @one_sentence
     def plan() -> dict[str, Any]:
         """What will be read and done; fails when the moment is outside the restorable range."""
         params = get_current_context()["params"]
-        if not params["dry_run"] and params["confirm"] != params["target"]:
-            raise AirflowFailException(
-                f"confirm says {params['confirm']!r}: repeat the target's connection id {params['target']!r}"
-            )
-        return tasks.plan_restore(str(params["to"]), str(params["target"]))
+        return tasks.plan_restore(tasks.asked_moment(params["moment"], params["to"]), str(params["target"]))
 
-    @task(execution_timeout=timedelta(hours=24))
+    @task(execution_timeout=timedelta(hours=24), max_active_tis_per_dag=1)
+    @one_sentence
     def restore(found: dict[str, Any]) -> dict[str, Any]:
         """Carry the plan out."""
         context = get_current_context()
         params = context["params"]
-        if params["dry_run"]:
-            raise AirflowSkipException("a dry run ends with the plan")
         return tasks.restore_target(
             found, context["run_id"], str(params["target"]), accept_losses=bool(params["accept_losses"])
         )
 
-    restore(plan())
+    found = plan()
+    approve = RestoreApproval(task_id="approve")
+    found >> approve >> restore(found)
 
 
 binlog_restore()

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import dag, task
 
 from binlog_airflow import assets, tasks
-from binlog_airflow.retry import default_args
+from binlog_airflow.retry import default_args, one_sentence
 
 
 @dag(
@@ -25,6 +25,7 @@ def binlog_schema() -> None:
     """Archive -> schema timeline."""
 
     @task(outlets=[assets.SCHEMA], execution_timeout=timedelta(hours=1))
+    @one_sentence
     def rebuild(*, outlet_events: Any = None) -> dict[str, Any]:
         """Fold; nothing to do without new DDL."""
         done = tasks.rebuild_schema()

@@ -12,7 +12,7 @@ from airflow.sdk import CronDataIntervalTimetable, dag, get_current_context, tas
 from airflow.sdk.exceptions import AirflowSkipException
 
 from binlog_airflow import assets, tasks
-from binlog_airflow.retry import default_args
+from binlog_airflow.retry import default_args, one_sentence
 from pumphouse.settings import Settings
 
 
@@ -30,6 +30,7 @@ def binlog_snapshot() -> None:
     """Pumps -> archive."""
 
     @task(execution_timeout=timedelta(minutes=5))
+    @one_sentence
     def plan() -> dict[str, Any]:
         """Choose the next window; skip the run when the archive reaches its interval's end already."""
         # Without a logical date, as a run by hand has none, the context lacks the key.
@@ -39,16 +40,20 @@ def binlog_snapshot() -> None:
         return found
 
     @task
+    @one_sentence
     def nodes(found: dict[str, Any]) -> list[str]:
         """Ids of the Pumps to pull."""
         return tasks.node_ids(found)
 
-    @task(execution_timeout=timedelta(hours=2))
+    # The task is named by its Pump from its start on, not by a number.
+    @task(execution_timeout=timedelta(hours=2), map_index_template="{{ task.op_kwargs['node_id'] }}")
+    @one_sentence
     def pull(found: dict[str, Any], node_id: str) -> dict[str, Any]:
         """Pull one Pump."""
         return tasks.pull_node(found, node_id)
 
     @task(outlets=[assets.ARCHIVE], execution_timeout=timedelta(hours=2))
+    @one_sentence
     def commit(found: dict[str, Any], reports: list[dict[str, Any]], *, outlet_events: Any = None) -> dict[str, Any]:
         """Write the manifest, then move the archive's checkpoint."""
         done = tasks.commit_window(found, list(reports))

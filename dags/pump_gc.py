@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import dag, task
 
 from binlog_airflow import assets, tasks
-from binlog_airflow.retry import default_args
+from binlog_airflow.retry import default_args, one_sentence
 from pumphouse.settings import Settings
 
 
@@ -30,6 +30,7 @@ def pump_gc() -> None:
     """Checkpoint -> Pump GC."""
 
     @task(execution_timeout=timedelta(minutes=30))
+    @one_sentence
     def collect() -> dict[str, Any]:
         """Every Pump, one report each."""
         return tasks.collect_pumps()

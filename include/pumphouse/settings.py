@@ -321,7 +321,11 @@ class AirflowSettings(Section):
         description='with `gc_follows = "load"`: connections of the targets whose checkpoints `pump_gc` waits for',
     )
 
-    @field_validator("gc_targets", mode="before")
+    restore_targets: tuple[str, ...] = Field(
+        ("pumphouse_restore",), min_length=1, description="connections that the form of `binlog_restore` offers"
+    )
+
+    @field_validator("gc_targets", "restore_targets", mode="before")
     @classmethod
     def _read_names(cls, value: Any) -> Any:
         return _names(value)

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import structlog
 from airflow.sdk import ExceptionRetryPolicy, RetryDecision
 
 from pumphouse.errors import BinlogError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+log = structlog.get_logger()
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class TaskEnded(SystemExit):
+    """A task ended by an error of ours that its log says already; Airflow adds no stack to a SystemExit."""
+
+    def __init__(self, error: BinlogError) -> None:
+        super().__init__(1)
+        self.error = error
+
+
+def one_sentence(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A task function whose errors of ours stand in the log as their sentence; anything else keeps its stack."""
+
+    @functools.wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except BinlogError as error:
+            log.error(str(error), kind=type(error).__name__)  # noqa: TRY400 - the stack is what is left out
+            log.debug("where", exc_info=True)
+            raise TaskEnded(error) from None
+
+    return run
 
 
 class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
@@ -27,6 +58,8 @@ class BinlogRetryPolicy(ExceptionRetryPolicy):  # type: ignore[misc]
     ) -> RetryDecision:
         """Ask the error."""
         del max_tries, context
+        if isinstance(exception, TaskEnded):
+            exception = exception.error
         if not isinstance(exception, BinlogError):
             return RetryDecision.default()
         if exception.retryable:

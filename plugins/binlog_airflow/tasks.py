@@ -14,7 +14,9 @@ import structlog
 
 from binlog_airflow import xcom
 from binlog_airflow.hooks import DOWNSTREAM, settings_from
-from pumphouse.errors import ConfigError, GapError, ManifestConflict, TargetAhead
+from binlog_airflow.shown import markdown, plan_facts
+from binlog_airflow.streams import ordinary_stderr
+from pumphouse.errors import ConfigError, GapError, ManifestConflict, TargetAhead, UsageError
 from pumphouse.model import tso
 
 if TYPE_CHECKING:
@@ -96,19 +98,21 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
     return xcom.dump(done)
 
 
+@ordinary_stderr()
 def rebuild_schema() -> dict[str, Any]:
     """Fold the DDL jobs of new windows into the schema timeline; a Spark session only when there are any."""
     from pumphouse.runs import schema
 
-    return asdict(schema.run(settings_from()))
+    return xcom.bounded(asdict(schema.run(settings_from())))
 
 
+@ordinary_stderr()
 def load_target(run_id: str, conn_id: str = DOWNSTREAM) -> dict[str, Any]:
     """Bring a target up to the archive's end, in safe mode. A retry of the same run takes over from itself."""
     from pumphouse.runs import load
 
     settings = settings_from(downstream=conn_id)
-    return load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id).to_dict()
+    return xcom.bounded(load.run(settings, target=settings.target, task=settings.load.task, run_id=run_id).to_dict())
 
 
 def collect_pumps() -> dict[str, Any]:
@@ -141,7 +145,8 @@ def collect_pumps() -> dict[str, Any]:
     error = admin.failures(reports) or (published and published.failure())
     if error:
         raise error
-    return {"pumps": shown} if published is None else {"pumps": shown, "published": published.to_dict()}
+    found = {"pumps": shown} if published is None else {"pumps": shown, "published": published.to_dict()}
+    return xcom.bounded(found)
 
 
 def _publish_loaded(settings: Settings, parts: Parts) -> Published:
@@ -158,8 +163,19 @@ def _publish_loaded(settings: Settings, parts: Parts) -> Published:
     return done
 
 
+def asked_moment(moment: str | None, to: str) -> str:
+    """The moment of a restore out of the form's two fields; UsageError when both name one."""
+    from pumphouse.restore.plan import LATEST
+
+    if moment and to.strip() != LATEST:
+        raise UsageError(
+            f"the form names two moments, {moment} and {to}", hint=f"leave Moment empty, or write {LATEST} below it"
+        )
+    return moment or to
+
+
 def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
-    """What a restore to that moment would read and do; ``to`` in it is the moment, also of ``latest``."""
+    """What a restore to that moment would read and do, bounded, with ``shown``, the plan as Markdown."""
     from pumphouse.restore.plan import parse_moment
     from pumphouse.runs import restore
 
@@ -168,9 +184,16 @@ def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
         moment = parse_moment(to, parts.cluster.tso)
     report = restore.run(settings, into=into, to=moment, dry_run=True)
     log.info("restore_moment", asked=to, moment=tso.show(report.plan.to), archive_end=moment is None)
-    return report.to_dict()
+    found = report.to_dict()
+    facts = plan_facts(found)
+    for line in (f"{name}: {value}" for name, value in facts):
+        log.info(line)
+    # What is shown names kinds of DDL; their texts stay in the archive.
+    found["plan"]["ddls"] = len(found["plan"]["ddls"])
+    return {**xcom.bounded(found), "moment": tso.show(report.plan.to), "shown": markdown(facts)}
 
 
+@ordinary_stderr()
 def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_losses: bool) -> dict[str, Any]:
     """Carry out the plan that was shown, and no other: reset the target, load the dump, then the windows.
 
@@ -180,7 +203,7 @@ def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_lo
     from pumphouse.runs import restore
 
     (settings, into), shown = _restore_settings(conn_id), plan["plan"]
-    return restore.run(
+    done = restore.run(
         settings,
         into=into,
         shown=ShownPlan(to=tso.Tso(int(shown["to"])), end=tso.Tso(int(shown["end"])), digest=str(shown["digest"])),
@@ -189,6 +212,8 @@ def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_lo
         accept_losses=accept_losses,
         replace=str(plan["check"]["server"]),
     ).to_dict()
+    done["plan"]["ddls"] = len(done["plan"]["ddls"])
+    return xcom.bounded(done)
 
 
 def _restore_settings(conn_id: str) -> tuple[Settings, Into]:
@@ -198,6 +223,7 @@ def _restore_settings(conn_id: str) -> tuple[Settings, Into]:
     return settings_from(restore=conn_id), "restore_target"
 
 
+@ordinary_stderr()
 def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str, Any]:
     """Load (checkpoint, min(end, stop)] onto a restored target; nothing to do where the checkpoint is there already.
 
@@ -228,5 +254,7 @@ def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str
             archive_end=stop,
         )
     if checkpoint >= upto and found.state is state.TargetState.READY:
-        return {"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True}
-    return load.run(settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id).to_dict()
+        return xcom.bounded({"from": checkpoint, "to": checkpoint, "rows": 0, "skipped": True})
+    return xcom.bounded(
+        load.run(settings, target=settings.target, task=settings.load.task, to=upto, run_id=run_id).to_dict()
+    )

@@ -1,6 +1,7 @@
 """How the library's values travel between tasks: a frozen dataclass becomes plain JSON, and that dataclass again.
 
 XCom and the pages of Airflow that show it carry JSON. TSOs travel as strings: a browser rounds integers beyond 2**53.
+Reports, which nobody reads back, are `bounded`.
 What comes back is held against every field's type: all fields and no other, a string for a string.
 """
 
@@ -18,6 +19,10 @@ from pumphouse.errors import UsageError
 from pumphouse.model.tso import Tso
 
 T = TypeVar("T")
+# What a report may have of each: entries of a list or a dictionary, letters of a text.
+_ENTRIES, _LETTERS = 50, 500
+# JavaScript's numbers are exact up to here.
+_EXACT = 2**53
 
 
 def dump(value: Any) -> dict[str, Any]:
@@ -37,6 +42,29 @@ def read(kind: type[T], data: Any) -> T:
             hint="clear the whole run, not this task alone",
         ) from error
     return found
+
+
+def bounded(report: dict[str, Any]) -> dict[str, Any]:
+    """A report as XCom and asset events carry it: no number that a browser rounds, no list or text without an end.
+
+    TSOs become strings. Of long lists and dictionaries the first entries stay, and one that counts the rest.
+    """
+    found: dict[str, Any] = _bounded(report)
+    return found
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {str(name): _bounded(each) for name, each in list(value.items())[:_ENTRIES]}
+        return kept | ({"…": f"and {len(value) - _ENTRIES} more"} if len(value) > _ENTRIES else {})
+    if isinstance(value, list | tuple | set):
+        listed = [_bounded(each) for each in list(value)[:_ENTRIES]]
+        return listed + ([f"and {len(value) - _ENTRIES} more"] if len(value) > _ENTRIES else [])
+    if isinstance(value, str):
+        return value if len(value) <= _LETTERS else f"{value[:_LETTERS]}…"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _EXACT:
+        return str(value)
+    return value
 
 
 def _schema(kind: Any) -> CoreSchema:

@@ -23,7 +23,7 @@ from pumphouse.registry.open import open_cluster
 from pumphouse.restore.check import server_name
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.airflow import AirflowServer, connection_variables
+from pumphouse.stack.airflow import AirflowServer
 from pumphouse.stack.supervisor import Supervisor
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource, column, target_rows
@@ -65,7 +65,8 @@ class World:
         self.airflow = AirflowServer(
             work / "airflow",
             supervisor,
-            environment={**env, **connection_variables(connections)},
+            environment=env,
+            connections=connections,
             parts=("api-server", "scheduler", "dag-processor"),
         )
         self.airflow.start()

@@ -309,11 +309,12 @@ class Demo:
         window = self.outcome.mark_window = window_of(self._archive(), mark.ts)
         if window is None:
             raise DemoFailed(f"the mark {show(mark.ts)} does not lie in the middle of a window")
-        run_id = api.trigger(
-            watch.RESTORE,
-            {"to": str(int(mark.ts)), "target": RESTORE_CONNECTION, "dry_run": False, "confirm": RESTORE_CONNECTION},
-        )
+        asked = {"to": str(int(mark.ts)), "target": RESTORE_CONNECTION, "dry_run": False}
+        run_id = api.trigger(watch.RESTORE, asked)
         self.say(f"restore to the mark, in the middle of window ({show(window[0])}, {show(window[1])}]: {run_id}")
+        question = api.asked(watch.RESTORE, run_id, watch.APPROVE, timeout_s=self._left_s())
+        self.say(f"Airflow asks: {question['subject']} Answered by yes")
+        api.answer(watch.RESTORE, run_id, watch.APPROVE, "Approve")
         run = api.wait_for_run(watch.RESTORE, run_id, timeout_s=self._left_s())
         if run["state"] != "success":
             raise DemoFailed(f"the restore failed: {watch.failure(api, watch.RESTORE, run_id)}")

@@ -1,7 +1,7 @@
 """A real Airflow of our own: api-server, scheduler, dag-processor and triggerer, supervised, on its own PostgreSQL.
 
 Its home, database, logs and login lie in one directory; it listens on a free loopback port. Its parts are told what the
-stack is by environment: the connections of the DAGs, and ``PUMPHOUSE_CONFIG``.
+stack is by ``PUMPHOUSE_CONFIG`` in their environment and by the connections in Airflow's database.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ USER = "admin"
 
 
 class AirflowServer:
-    """One Airflow. ``environment`` is added to that of every part."""
+    """One Airflow. ``environment`` is added to that of every part, ``connections`` are put into its database."""
 
     def __init__(
         self,
@@ -40,10 +40,12 @@ class AirflowServer:
         environment: Mapping[str, str] | None = None,
         parts: tuple[str, ...] = PARTS,
         parallelism: int = 4,
+        connections: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.home = directory.absolute()
         self.supervisor = supervisor
         self.environment = dict(environment or {})
+        self.connections: Mapping[str, Mapping[str, Any]] = dict(connections or {})
         self.parts = parts
         self.parallelism = parallelism
         self.database = PostgresServer(self.home / "postgres", name="airflow-postgres", supervisor=supervisor)
@@ -76,6 +78,9 @@ class AirflowServer:
         for part in self.parts:
             ready = functools.partial(self._healthy, part)
             self.supervisor.wait_until(_name(part), ready, timeout_s=timeout_s, what="not healthy")
+            if part == "api-server" and self.connections:
+                # In Airflow's database, encrypted, so that the UI shows them.
+                self.api().put_connections(self.connections)
         return self
 
     def stop(self) -> None:
@@ -174,11 +179,6 @@ class AirflowServer:
     def clean_logs(self) -> None:
         """Remove task logs."""
         shutil.rmtree(self.home / "logs", ignore_errors=True)
-
-
-def connection_variables(connections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Airflow connections as environment: id -> its fields."""
-    return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(dict(fields)) for name, fields in connections.items()}
 
 
 def _name(part: str) -> str:

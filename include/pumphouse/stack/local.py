@@ -1,7 +1,7 @@
 """The whole stack on this machine: three MariaDB servers, an object store, two Pumps, Airflow; in one directory.
 
 Everything listens on free loopback ports and is supervised (`pumphouse.stack.supervisor`). The settings of all parts
-are ``<directory>/pumphouse.toml``; the DAGs get their connections from the environment of Airflow.
+are ``<directory>/pumphouse.toml``; the DAGs get their connections from Airflow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from pumphouse.durable import write_atomic
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
-from pumphouse.stack.airflow import AirflowServer, connection_variables
+from pumphouse.stack.airflow import AirflowServer
 from pumphouse.stack.dsn import Dsn
 from pumphouse.stack.mariadb import MariaDbServer
 from pumphouse.stack.pumps import PumpProcess
@@ -128,8 +128,8 @@ class LocalStack:
         self.airflow.environment = {
             "PUMPHOUSE_CONFIG": str(self.config),
             "PYSPARK_PYTHON": sys.executable,
-            **connection_variables(self.connections()),
         }
+        self.airflow.connections = self.connections()
         self.airflow.start()
 
     def stop(self) -> list[str]:
