@@ -23,6 +23,7 @@ ARCHIVE = "pumphouse_archive"
 CLUSTER = "pumphouse_cluster"
 DOWNSTREAM = "pumphouse_downstream"
 RESTORE_TARGET = "pumphouse_restore"
+SOURCE = "pumphouse_source"
 
 
 class _SettingsHook(BaseHook, ABC):  # type: ignore[misc]  # airflow has no types for strict mode
@@ -149,27 +150,11 @@ class DownstreamHook(_SettingsHook):
         return found | {f"{self.section}.{name}": value for name, value in self._server(connection).items()}
 
     def _server(self, connection: Connection) -> dict[str, Any]:
-        """Address, user and password, all of them the connection's own: half a connection never meets another server.
-
-        The one of loads may be empty of them: then it is the server of [target].
-        """
-        needed = {"host": connection.host, "login": connection.login}
-        named = [name for name, value in needed.items() if value]
-        if not named and not connection.port and not connection.password and self.conn_id == DOWNSTREAM:
+        """The connection's server. The one of loads may be empty: then it is the server of [target]."""
+        said = (connection.host, connection.login, connection.port, connection.password)
+        if not any(said) and self.conn_id == DOWNSTREAM:
             return {}
-        if len(named) < len(needed):
-            missing = " and ".join(name for name in needed if name not in named)
-            raise ConfigError(
-                f"connection {self.conn_id!r} names no {missing}: a server is never put together from two places",
-                hint="fill in host, port (else 3306), login and password in Admin > Connections",
-            )
-        return {
-            "host": connection.host,
-            "port": connection.port or 3306,
-            "user": connection.login,
-            "password": connection.password or "",
-            "unix_socket": "",
-        }
+        return _own_server(connection, self.conn_id)
 
     def _probe(self) -> str:
         from pumphouse.loader.target import TargetConnection, address
@@ -179,12 +164,55 @@ class DownstreamHook(_SettingsHook):
             return f"{address(target)} answers"
 
 
+class SourceHook(_SettingsHook):
+    """Connection type ``pumphouse_source``: the database that dumps read from."""
+
+    conn_name_attr = "source_conn_id"
+    default_conn_name = SOURCE
+    conn_type = "pumphouse_source"
+    hook_name = "Pumphouse source"
+    fields = ("tls_ca",)
+
+    def __init__(self, source_conn_id: str = SOURCE) -> None:
+        super().__init__(source_conn_id)
+
+    def _map(self, connection: Connection, extra: dict[str, Any]) -> dict[str, Any]:
+        found = {**_own_server(connection, self.conn_id), **extra}
+        return {f"source.{name}": value for name, value in found.items()}
+
+    def _probe(self) -> str:
+        from pumphouse.dump.source import session, where
+
+        source = settings_from(archive=None, cluster=None, source=self.conn_id).source
+        with session(source):
+            return f"{where(source)} answers"
+
+
+def _own_server(connection: Connection, conn_id: str) -> dict[str, Any]:
+    """Address, user and password, all of them the connection's own: half a connection never meets another server."""
+    needed = {"host": connection.host, "login": connection.login}
+    missing = " and ".join(name for name, value in needed.items() if not value)
+    if missing:
+        raise ConfigError(
+            f"connection {conn_id!r} names no {missing}: a server is never put together from two places",
+            hint="fill in host, port (else 3306), login and password in Admin > Connections",
+        )
+    return {
+        "host": connection.host,
+        "port": connection.port or 3306,
+        "user": connection.login,
+        "password": connection.password or "",
+        "unix_socket": "",
+    }
+
+
 def settings_from(
     *,
     archive: str | None = ARCHIVE,
     cluster: str | None = CLUSTER,
     downstream: str | None = None,
     restore: str | None = None,
+    source: str | None = None,
 ) -> Settings:
     """Settings of a task, from its connections; None leaves a part to the environment and pumphouse.toml.
 
@@ -199,6 +227,7 @@ def settings_from(
         ClusterHook(cluster) if cluster else None,
         DownstreamHook(downstream) if downstream else None,
         DownstreamHook(restore, "restore_target") if restore else None,
+        SourceHook(source) if source else None,
     ):
         if hook is not None:
             overrides |= hook.overrides()

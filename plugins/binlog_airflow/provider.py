@@ -45,5 +45,6 @@ def get_provider_info() -> dict[str, Any]:
                 schema_name="Schema of our tables on the target",
                 tls_ca="CA file of the server",
             ),
+            _connection("source", tls_ca="CA file of the server"),
         ],
     }

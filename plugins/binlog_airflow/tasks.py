@@ -6,6 +6,7 @@ JSON here and nowhere below (`binlog_airflow.xcom`).
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from binlog_airflow import xcom
-from binlog_airflow.hooks import DOWNSTREAM, settings_from
+from binlog_airflow.hooks import DOWNSTREAM, SOURCE, settings_from
 from binlog_airflow.shown import markdown, plan_facts
 from binlog_airflow.streams import ordinary_stderr
 from pumphouse.errors import ConfigError, GapError, ManifestConflict, TargetAhead, UsageError
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from pumphouse.settings import Settings
 
 log = structlog.get_logger()
+
+_SAY_AGAIN_S = 10.0
 
 
 def _parts(settings: Settings) -> Parts:
@@ -96,6 +99,25 @@ def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[s
             later = run_snapshot(archive, cluster, planned.until, settings, history)
             done = later[-1] if later else done
     return xcom.dump(done)
+
+
+def dump_source(conn_id: str = SOURCE) -> dict[str, Any]:
+    """Dump the source while it is written to; a retry goes on where the try before was killed."""
+    from pumphouse.dump.run import take_dump
+
+    settings = settings_from(source=conn_id)
+    with _parts(settings) as parts:
+        said = 0.0
+
+        def progress(what: str, rows: int, estimate: int) -> None:
+            nonlocal said
+            if time.monotonic() - said >= _SAY_AGAIN_S:
+                said = time.monotonic()
+                log.info("dumping", table=what, rows=rows, of_about=estimate)
+
+        return xcom.bounded(
+            asdict(take_dump(parts.archive, parts.cluster, _history(parts), settings, progress=progress))
+        )
 
 
 @ordinary_stderr()

@@ -165,6 +165,20 @@ def test_a_snapshot_that_is_triggered_by_hand_extends_the_archive_up_to_now(worl
     assert sum(segment.rows for window in world.archive.chain() for segment in window.segments) == 1
 
 
+@pytest.mark.row("A5", "O1")
+def test_a_dump_is_taken_by_hand_from_the_source_of_the_connection(world: World, tmp_path: Path) -> None:
+    state, tasks, _ = world.run("binlog_dump")
+    assert (state, tasks) == ("failed", {"dump": "failed"}), "there is no such connection"
+    with mariadb.running(tmp_path) as server:
+        connection = {
+            "conn_type": "pumphouse_source", "host": server.host, "port": server.port, "login": server.user,
+            "password": server.password.get_secret_value(),
+        }  # fmt: skip
+        state, tasks, _ = world.run("binlog_dump", **connection_variables({"pumphouse_source": connection}))
+    assert (state, tasks) == ("success", {"dump": "success"})
+    assert len(world.archive.bases(world.archive.end())) == 1
+
+
 @pytest.mark.row("R1", "R2")
 def test_the_form_of_a_restore_as_it_is_plans_one_to_the_end_of_the_archive_and_logs_the_moment(
     world: World, tmp_path: Path

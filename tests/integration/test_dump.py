@@ -27,6 +27,8 @@ from pumphouse.errors import ConfigError, RestoreError, SourceFailed
 from pumphouse.loader.tables import key_columns
 from pumphouse.objectstore.file import FileStore
 from pumphouse.parts import Parts
+from pumphouse.restore.check import server_name
+from pumphouse.restore.run import RestoreReport
 from pumphouse.runs import load, restore
 from pumphouse.settings import Settings
 from pumphouse.stack.local import SMALL, LocalStack
@@ -59,6 +61,11 @@ class World:
     def extend(self) -> None:
         with Parts(self.settings) as parts:
             run_snapshot(parts.archive, parts.cluster, parts.cluster.tso(), self.settings, parts.history)
+
+    def restore(self, mark: Mark) -> RestoreReport:
+        """Onto the restore target, whatever it holds."""
+        name = server_name(self.settings.restore_target)
+        return restore.run(self.settings, to=mark.ts, dry_run=False, replace=name)
 
     def require_equal(self, mark: Mark, database: str = "restore") -> None:
         """The restored server equals the copy that was kept of the moment."""
@@ -103,7 +110,7 @@ def test_a_dump_under_writes_opens_the_moments_behind_it(world: World) -> None:
     world.extend()
     for mark in marks:
         assert mark.ts > report.ts > before.ts
-        done = restore.run(world.settings, to=mark.ts, dry_run=False)
+        done = world.restore(mark)
         assert (done.plan.base, done.plan.base_low) == (report.ts, report.low)
         world.require_equal(mark)
     with pytest.raises(RestoreError, match="first dump is exact from"):
@@ -155,7 +162,7 @@ def test_a_dump_that_is_killed_at_every_chunk_among_ddl_goes_on_and_is_exact(
     world.workload.wait_ddl(120)
     mark = world.mark("behind")
     world.extend()
-    restore.run(world.settings, to=mark.ts, dry_run=False)
+    world.restore(mark)
     world.require_equal(mark)
 
 
@@ -173,7 +180,7 @@ def test_a_table_without_a_key_is_read_at_one_moment_and_its_writers_wait_only_s
     assert min(own) > of_round > report.low
     mark = world.mark("behind")
     world.extend()
-    restore.run(world.settings, to=mark.ts, dry_run=False)
+    world.restore(mark)
     world.require_equal(mark)
 
 

@@ -19,7 +19,7 @@ from pumphouse.archive.base import BaseChunk, write_columns
 from pumphouse.archive.publish import put_once
 from pumphouse.clock import Clock
 from pumphouse.dump.rows import text_columns
-from pumphouse.dump.source import TableChanged, execute, session
+from pumphouse.dump.source import TableChanged, execute, is_tidb, session
 from pumphouse.dump.table import TableReader
 from pumphouse.errors import ManifestConflict, SourceFailed, WindowHeld
 from pumphouse.model.tso import Tso
@@ -94,7 +94,7 @@ class ChunkWriter:
         if reader.key:
             self._read_keyed(reader, low, done)
         else:
-            self._read_locked(reader, exact)
+            self._read_whole(reader, low, exact)
 
     def _read_keyed(self, reader: TableReader, low: Tso, done: Sequence[BaseChunk]) -> None:
         """By key, a page a query: no query lasts long, and each begins where the last note ends."""
@@ -116,10 +116,25 @@ class ChunkWriter:
                 number, after = number + 1, reader.key_of_last(waiting[-1])
                 rows = max(_LEAST_ROWS, limit * self.settings.chunk_bytes // max(size, 1))
 
-    def _read_locked(self, reader: TableReader, exact: Callable[[], Tso]) -> None:
-        """Whole, from a snapshot that is opened while nobody can write: rows without a key cannot be told apart."""
-        with session(self.source) as connection, session(self.source) as holder:
-            self._require_snapshots(connection, reader)
+    def _read_whole(self, reader: TableReader, low: Tso, exact: Callable[[], Tso]) -> None:
+        """From one snapshot: rows without a key cannot be told apart."""
+        with session(self.source) as connection:
+            if is_tidb(connection):
+                execute(connection, f"SET @@tidb_snapshot = '{int(low)}'")
+            else:
+                low = self._open_snapshot(connection, reader, exact)
+            number, waiting = 0, list[pa.RecordBatch]()
+            for part in self._parts(connection, reader.select()):
+                if waiting:
+                    self._put(reader, low, number, waiting, last=False)
+                    number += 1
+                waiting = part
+            self._put(reader, low, number, waiting, last=True)
+
+    def _open_snapshot(self, connection: Connection[Any], reader: TableReader, exact: Callable[[], Tso]) -> Tso:
+        """Open a snapshot while nobody can write to the table; what it is exact at."""
+        self._require_snapshots(connection, reader)
+        with session(self.source) as holder:
             try:
                 execute(holder, f"SET lock_wait_timeout = {max(int(self.settings.lock_wait_s), 1)}")
                 execute(holder, f"LOCK TABLES {reader.name} READ")
@@ -143,13 +158,7 @@ class ChunkWriter:
                 ) from error
             finally:
                 execute(holder, "UNLOCK TABLES")
-            number, waiting = 0, list[pa.RecordBatch]()
-            for part in self._parts(connection, reader.select()):
-                if waiting:
-                    self._put(reader, low, number, waiting, last=False)
-                    number += 1
-                waiting = part
-            self._put(reader, low, number, waiting, last=True)
+        return low
 
     def _require_snapshots(self, connection: Connection[Any], reader: TableReader) -> None:
         db, name = reader.version.name

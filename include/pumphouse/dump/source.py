@@ -81,3 +81,8 @@ def execute(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return list(cursor.fetchall())
+
+
+def is_tidb(connection: Connection[Any]) -> bool:
+    """Whether the server is a TiDB, which reads at any timestamp and whose LOCK TABLES locks nothing."""
+    return "tidb" in str(execute(connection, "SELECT VERSION()")[0][0]).lower()

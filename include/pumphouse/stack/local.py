@@ -175,10 +175,12 @@ class LocalStack:
                 "extra": {"url": self.cluster_url, "history": self._history()},
             },
         }
-        for name, database in (("pumphouse_downstream", "target"), ("pumphouse_restore", "restore")):
+        for name, database in (
+            ("pumphouse_source", "source"), ("pumphouse_downstream", "target"), ("pumphouse_restore", "restore")
+        ):  # fmt: skip
             dsn = self.dsn(database)
             found[name] = {
-                "conn_type": "pumphouse_downstream",
+                "conn_type": "pumphouse_source" if database == "source" else "pumphouse_downstream",
                 "host": dsn.host,
                 "port": dsn.port,
                 "login": dsn.user,
