@@ -20,6 +20,7 @@ from pumphouse.settings import Settings
 
 # command -> (module:attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "status": ("pumphouse.commands.status:status", "How it all stands, and the next command to type."),
     "pump": ("pumphouse.commands.pump:pump", "Run a Pump, show its status, settle a prewrite."),
     "pumps": ("pumphouse.commands.nodes:pumps", "List the Pumps."),
     "drainers": ("pumphouse.commands.nodes:drainers", "List the consumers of the Pumps."),

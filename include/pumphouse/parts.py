@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pumphouse.archive.archive import Archive
-from pumphouse.loader.engine import Engine, LocalEngine
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
 from pumphouse.schema.history import JobSource, open_history
 from pumphouse.settings import Settings
+
+if TYPE_CHECKING:
+    from pumphouse.loader.engine import Engine
 
 
 class Parts:
@@ -43,6 +45,8 @@ class Parts:
         """Where the stages of a load run: this process, or Spark. A session is made when there is something to do."""
         load = self.settings.load
         if load.engine == "local":
+            from pumphouse.loader.engine import LocalEngine  # with the kernels, which many commands need not load
+
             return LocalEngine(load.connections)
         from spark_tasks.engine import SparkEngine
 

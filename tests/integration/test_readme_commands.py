@@ -115,6 +115,9 @@ def test_the_commands_of_the_readme_do_what_it_says(server: TargetSettings, tmp_
             if "--dry-run" in line:
                 assert done.returncode == 1, done.stderr
                 assert "without a dump" in done.stderr or "cannot be restored" in done.stderr
+            elif line == "pumphouse status":
+                assert done.returncode == 3, done.stdout + done.stderr
+                assert "nothing can be restored" in done.stdout
             else:
                 assert done.returncode == 0, f"{line}: {done.stderr[-2000:]}"
     finally:
@@ -123,5 +126,5 @@ def test_the_commands_of_the_readme_do_what_it_says(server: TargetSettings, tmp_
         for pump in pumps:
             assert pump.wait(20) == 0
     assert len(pumps) == 2
-    assert len(said) == 7
+    assert len(said) == 8
     assert "nothing to do" in said["pumphouse load"].stdout or "is at" in said["pumphouse load"].stdout

@@ -1,0 +1,229 @@
+"""One look at everything: each part is asked in a thread of its own, and who does not answer in time is named."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+
+from pumphouse.archive import consumer
+from pumphouse.archive.archive import Archive
+from pumphouse.client import admin
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import BinlogError, ConfigError, TargetUnavailable
+from pumphouse.loader import state
+from pumphouse.loader.fence import lock_name
+from pumphouse.loader.target import TargetConnection, address, has_checkpoints
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.tso import Tso, compose, physical_ms
+from pumphouse.parts import Parts
+from pumphouse.proto.pumphouse_pb2 import StatusRequest, StatusResponse
+from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
+from pumphouse.registry.base import Cluster
+from pumphouse.rpc.channel import open_channel
+from pumphouse.rpc.shown import without_secrets
+from pumphouse.settings import Settings, TargetSettings, TlsSettings
+from pumphouse.status.findings import findings
+from pumphouse.status.range import restorable_from
+from pumphouse.status.report import ArchiveStatus, ConsumerStatus, PumpState, Status, TargetStatus
+
+# All answers together: a look takes less than two seconds, with the start of a Python process before it.
+WITHIN_S = 1.2
+_ONE_S = 0.9
+
+T = TypeVar("T")
+
+
+def look(
+    settings: Settings,
+    targets: Mapping[str, TargetSettings] | None = None,
+    *,
+    within_s: float = WITHIN_S,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Status:
+    """Ask everything that the settings name.
+
+    Args:
+        settings: all of them.
+        targets: section or connection -> server; None = the sections that name a server.
+        within_s: who has not answered by then is reported as not answering. Nothing is waited for longer.
+        clock: measures ages.
+    """
+    limit = clock.monotonic() + within_s
+    if targets is None:
+        targets = {name: getattr(settings, name) for name in ("target", "restore_target")}
+        targets = {name: each for name, each in targets.items() if {"host", "unix_socket"} & each.model_fields_set}
+    now = compose(int(clock.now() * 1000))
+    parts = Parts(settings)
+
+    def left() -> float:
+        return max(0.0, limit - clock.monotonic())
+
+    asked = {name: _Asked(partial(_target, name, each, now)) for name, each in targets.items()}
+    registry = _Asked(partial(_registry, parts)).answer(left())
+    archive = _Asked(partial(_archive, parts, now))
+    known = registry if isinstance(registry, tuple) else None
+    nodes = known[1] if known else []
+    pumps = [
+        (node, _Asked(partial(_ask, node, known[0] if known else 0, settings.tls)))
+        for node in nodes
+        if node.state is not NodeState.OFFLINE
+    ]
+    found = archive.answer(left()) if known else registry
+    if not isinstance(found, ArchiveStatus):
+        found = ArchiveStatus(url=without_secrets(settings.archive.root), problem=_why(found))
+    stale_s = settings.archive.consumer_stale_s
+    status = Status(
+        cluster=without_secrets(settings.cluster.url),
+        now=now,
+        archive=found,
+        pumps=tuple(_pump(node, each.answer(left()), now, clock) for node, each in pumps),
+        targets=tuple(row for name, each in asked.items() for row in _rows(name, targets[name], each.answer(left()))),
+        consumers=tuple(_consumer(node, stale_s, clock) for node in (known[2] if known else [])),
+    )
+    why = "" if known else _why(registry)
+    return replace(status, findings=findings(status, why, settings))
+
+
+class _Asked:
+    """A question in a thread of its own, which nobody waits for at the end of the process."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self._ask = ask
+        self._answer: Any = None
+        self._done = threading.Event()
+        threading.Thread(target=self._run, name="status", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._ask()
+        except Exception as error:  # noqa: BLE001 - it is the answer
+            self._answer = error
+        self._done.set()
+
+    def answer(self, timeout_s: float) -> Any:
+        """What came, also an error; None when nothing did."""
+        return self._answer if self._done.wait(timeout_s) else None
+
+
+def _why(answer: Any) -> str:
+    if answer is None:
+        return "it does not answer in time"
+    return str(answer.message if isinstance(answer, BinlogError) else answer)
+
+
+# -- the parts --------------------------------------------------------------------------------------------------------
+
+
+def _registry(parts: Parts) -> tuple[int, list[NodeStatus], list[NodeStatus]]:
+    cluster: Cluster = parts.cluster
+    return cluster.cluster_id(), cluster.readable_nodes(NodeKind.PUMP), cluster.readable_nodes(NodeKind.DRAINER)
+
+
+def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
+    archive: Archive = parts.archive
+    try:
+        genesis = archive.genesis()
+    except ConfigError as error:
+        return ArchiveStatus(url=archive.url, problem=error.message)
+    end, begin = archive.end(), restorable_from(archive)
+    return ArchiveStatus(
+        url=archive.url,
+        begin=genesis.ts,
+        end=end,
+        restorable_from=begin,
+        restorable_to=None if begin is None else end,
+        age_s=_behind(end, now),
+        checkpoint=consumer.checkpoint(parts.cluster, archive.archive_id),
+    )
+
+
+def _behind(ts: int, now: Tso) -> float:
+    return max(0.0, (physical_ms(now) - physical_ms(ts)) / 1000)
+
+
+def _ask(node: NodeStatus, cluster_id: int, tls: TlsSettings) -> StatusResponse | None:
+    """The Pump's own word; None of a Go Pump, which has none."""
+    if node.extra is None:
+        return None
+    with open_channel(node.host, tls) as channel:
+        answer: StatusResponse = PumpBatchStub(channel).Status(StatusRequest(cluster_id=cluster_id), timeout=_ONE_S)
+        return answer
+
+
+def _pump(node: NodeStatus, answer: Any, now: Tso, clock: Clock) -> PumpState:
+    known = PumpState(
+        node_id=node.node_id,
+        address=node.host,
+        state=str(node.state),
+        silent_s=admin.age_s(node, clock),
+        silent=admin.is_silent(node, clock),
+        answers=isinstance(answer, StatusResponse),
+        watermark=node.max_commit_ts,
+        lag_s=_behind(node.max_commit_ts, now),
+    )
+    if not isinstance(answer, StatusResponse):
+        if node.extra is None:
+            return known
+        code = answer.code().name if isinstance(answer, grpc.RpcError) and isinstance(answer, grpc.Call) else ""
+        return replace(known, problem=f"it does not answer{f' ({code})' if code else ''}")
+    return replace(
+        known,
+        state=answer.state or known.state,
+        watermark=Tso(answer.watermark),
+        lag_s=_behind(answer.watermark, now),
+        available_bytes=answer.available_bytes,
+        value_log_bytes=answer.value_log_bytes,
+        read_only=answer.read_only,
+        writer_failed=answer.writer_failed,
+        unresolved=answer.unresolved,
+    )
+
+
+def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStatus]:
+    where = address(settings)
+    with TargetConnection.open(settings, timeout_s=_ONE_S) as connection:
+        if not has_checkpoints(connection):
+            return [TargetStatus(section=section, address=where)]
+        owner = connection.value("SELECT IS_USED_LOCK(%s)", (lock_name(settings.schema_name),))
+        held_by = ""
+        if owner is not None:
+            rows = connection.query(f"SELECT run, holder, since FROM {connection.table('fence')} WHERE id = 1")  # noqa: S608
+            held_by = ", ".join(f"{run} ({holder}) since {since} UTC" for run, holder, since in rows)
+        found = [
+            TargetStatus(
+                section=section,
+                address=where,
+                task=each.task,
+                at=each.ts,
+                lag_s=_behind(each.ts, now),
+                state=str(each.state),
+                reason=each.reason,
+                held_by=held_by,
+            )
+            for each in state.read_all(connection)
+        ]
+        return found or [TargetStatus(section=section, address=where, held_by=held_by)]
+
+
+def _rows(section: str, settings: TargetSettings, answer: Any) -> list[TargetStatus]:
+    if isinstance(answer, list):
+        return answer
+    why = str(answer.__cause__ or answer) if isinstance(answer, TargetUnavailable) else _why(answer)
+    return [TargetStatus(section=section, address=address(settings), problem=why)]
+
+
+def _consumer(node: NodeStatus, stale_s: float, clock: Clock) -> ConsumerStatus:
+    age, out = admin.age_s(node, clock), node.state is NodeState.OFFLINE
+    return ConsumerStatus(
+        node_id=node.node_id,
+        state=str(node.state),
+        checkpoint=node.max_commit_ts,
+        age_s=age,
+        stale=not out and age > stale_s,
+        holds_gc=not out,
+    )

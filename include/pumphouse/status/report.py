@@ -1,0 +1,145 @@
+"""The answer of a look: frozen values, fit for JSON. Moments are TSOs, ages and lags seconds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from pumphouse.model.tso import Tso
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    WARNING = "warning"  # goes on, but wants a look
+    ERROR = "error"  # something stands still, or cannot be restored
+
+
+# Exit codes: 1 and 2 are those of a command that failed or was called wrongly.
+EXIT_CODES = {Severity.WARNING: 3, Severity.ERROR: 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that wants a hand: who, what, and the command to type."""
+
+    severity: Severity
+    who: str
+    what: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveStatus:
+    """The archive: from when to when one can restore (None: not at all), and since when that has not moved.
+
+    ``verified_to`` None: nobody wrote down that it was verified. ``problem``: why nothing more is known ('' = all is).
+    """
+
+    url: str
+    begin: Tso | None = None
+    end: Tso | None = None
+    restorable_from: Tso | None = None
+    restorable_to: Tso | None = None
+    age_s: float | None = None
+    verified_to: Tso | None = None
+    checkpoint: Tso | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpState:
+    """One Pump: its own word where it answers, else the registry's. ``silent_s``: since its last heartbeat."""
+
+    node_id: str
+    address: str
+    state: str
+    silent_s: float
+    silent: bool
+    answers: bool
+    watermark: Tso
+    lag_s: float
+    available_bytes: int | None = None
+    value_log_bytes: int | None = None
+    read_only: bool = False
+    writer_failed: bool = False
+    unresolved: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetStatus:
+    """One load of one target, or a target that has none yet (``task`` '').
+
+    ``held_by``: the run that owns the target now. ``lag_s``: how far it is behind now.
+    """
+
+    section: str
+    address: str
+    task: str = ""
+    at: Tso | None = None
+    lag_s: float | None = None
+    state: str = ""
+    reason: str = ""
+    held_by: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerStatus:
+    """Who reads the Pumps, and holds their GC from its checkpoint on."""
+
+    node_id: str
+    state: str
+    checkpoint: Tso
+    age_s: float
+    stale: bool
+    holds_gc: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """All of it, and what wants a hand, the worst first."""
+
+    cluster: str
+    now: Tso
+    archive: ArchiveStatus
+    pumps: tuple[PumpState, ...]
+    targets: tuple[TargetStatus, ...]
+    consumers: tuple[ConsumerStatus, ...]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def severity(self) -> Severity | None:
+        """The worst; None = all is well."""
+        return self.findings[0].severity if self.findings else None
+
+    @property
+    def exit_code(self) -> int:
+        """0 = all is well; else by severity."""
+        return EXIT_CODES[self.severity] if self.severity else 0
+
+    @property
+    def next(self) -> str:
+        """The next command to type; '' = none."""
+        return self.findings[0].next if self.findings else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object; TSOs as text, because JSON numbers lose their last digits in browsers."""
+        return {"severity": str(self.severity or "ok"), "next": self.next, **_plain(asdict(self))}
+
+
+_TSOS = frozenset(
+    {"now", "begin", "end", "restorable_from", "restorable_to", "verified_to", "checkpoint", "watermark", "at"}
+)
+
+
+def _plain(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {each: _plain(found, each) for each, found in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return round(value, 3)
+    return str(value) if name in _TSOS and value is not None else value

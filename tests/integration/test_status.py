@@ -1,0 +1,189 @@
+"""`pumphouse status` on real Pumps, an archive and MariaDB targets: right, quick, and it names what is silent."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pydantic import SecretStr
+
+from pumphouse.archive import consumer
+from pumphouse.cli import cli
+from pumphouse.loader import fence
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso
+from pumphouse.registry.file import FileCluster
+from pumphouse.runs import load
+from pumphouse.settings import Settings, TargetSettings
+from pumphouse.status.look import look
+from pumphouse.status.report import Finding, Severity, Status
+from tests.support.madearchive import MadeSource, column
+from tests.support.pumpserver import PumpServer, eventually
+
+pytestmark = pytest.mark.row("O3")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, source: MadeSource) -> FileCluster:
+    del source  # makes it
+    return FileCluster(tmp_path / "cluster", create=False)
+
+
+@pytest.fixture
+def pump(tmp_path: Path, cluster: FileCluster) -> Iterator[PumpServer]:
+    (tmp_path / "p").mkdir()
+    with PumpServer(tmp_path / "p", cluster) as server:
+        yield server
+
+
+@pytest.fixture
+def mine(settings: Settings) -> Settings:
+    """Without a restore target: the settings of the other tests have it on the same server."""
+    return settings.model_copy(update={"restore_target": TargetSettings()})
+
+
+def found(status: Status, who: str) -> list[Finding]:
+    return [each for each in status.findings if who in each.who]
+
+
+def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
+    mine: Settings, source: MadeSource, target: TargetConnection, pump: PumpServer, cluster: FileCluster
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    genesis = source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+    end = source.cut()
+    consumer.move(cluster, "main", end)
+    status = look(mine)
+    assert (status.archive.restorable_from, status.archive.restorable_to) == (genesis, end)
+    assert (status.archive.end, status.archive.checkpoint) == (end, end)
+    assert found(status, "[target]") == [
+        Finding(
+            severity=Severity.WARNING, who=f"[target] {target.name}", what="it was never loaded", next="pumphouse load"
+        )
+    ]
+    load.run(mine)
+    status = look(mine)
+    (row,) = status.targets
+    assert (row.task, row.at, row.state, row.held_by) == ("main", end, "ready", "")
+    (one,) = status.pumps
+    assert (one.answers, one.silent, one.state, one.problem) == (True, False, "online", "")
+    assert one.available_bytes
+    assert one.lag_s < 10
+    assert [each.node_id for each in status.consumers if each.holds_gc] == ["pumphouse-main"]
+    fence.acquire(target, run="the-nightly-load", take_over=True)
+    assert "the-nightly-load" in look(mine).targets[0].held_by
+    target.execute("UPDATE pumphouse.checkpoint SET state = 'incomplete', reason = 'a restore has not ended'")
+    (bad,) = found(look(mine), "[target]")
+    assert (bad.severity, bad.next) == (Severity.ERROR, "pumphouse restore --into target --to latest")
+
+
+def test_an_archive_without_a_dump_restores_nothing_and_says_so(mine: Settings, source: MadeSource) -> None:
+    source.genesis(base=False)
+    assert look(mine).archive.restorable_from is not None, "there were no tables"
+    source.begin_anew()
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis(base=False)
+    status = look(mine)
+    assert (status.archive.restorable_from, status.archive.restorable_to) == (None, None)
+    assert "nothing can be restored" in " ".join(each.what for each in found(status, "archive"))
+
+
+def command(directory: Path, settings: Settings, *args: str) -> Result:
+    target = settings.target
+    (directory / "pumphouse.toml").write_text(
+        f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
+        f'[target]\nhost = "{target.host}"\nport = {target.port}\nuser = "{target.user}"\n'
+        f"password = {json.dumps(target.password.get_secret_value())}\n"
+    )
+    return CliRunner().invoke(cli, ["--config", str(directory / "pumphouse.toml"), "status", *args])
+
+
+@pytest.mark.timeout(120)
+def test_a_stopped_pump_is_named_within_thirty_seconds_and_slows_nothing(
+    mine: Settings, source: MadeSource, target: TargetConnection, pump: PumpServer, cluster: FileCluster, tmp_path: Path
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    end = source.cut()
+    consumer.move(cluster, "main", end)
+    load.run(mine)
+    target.close()
+    look(mine)  # imports
+    os.kill(pump.pid, signal.SIGSTOP)
+    try:
+        at = time.monotonic()
+        status = look(mine)
+        assert time.monotonic() - at < 2
+        (early,) = found(status, pump.node_id)
+        assert "does not answer" in early.what, "its heartbeat is fresh, it does not answer"
+        named = eventually(
+            lambda: [each for each in found(look(mine), pump.node_id) if "silent for" in each.what],
+            within_s=30,
+            what="the silent Pump is named",
+        )
+        assert named[0].severity is Severity.ERROR
+        assert "pumphouse pump run" in named[0].next
+        at = time.monotonic()
+        shown = command(tmp_path, mine)
+        assert time.monotonic() - at < 2
+        assert shown.exit_code == 4
+        assert f"Pump {pump.node_id}: silent for" in shown.output
+        assert "next: pumphouse pump run" in shown.output
+        body = json.loads(command(tmp_path, mine, "--json").output)
+        assert body["severity"] == "error"
+        assert body["archive"]["end"] == str(int(end)), "browsers round such numbers"
+        assert body["pumps"][0]["silent"] is True
+    finally:
+        os.kill(pump.pid, signal.SIGCONT)
+
+
+def test_a_server_that_accepts_and_says_nothing_is_not_waited_for(mine: Settings, source: MadeSource) -> None:
+    source.genesis(base=False)
+    look(mine)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        away = mine.model_copy(update={"target": mine.target.model_copy(update={"port": port})})
+        at = time.monotonic()
+        status = look(away)
+        assert time.monotonic() - at < 2
+    (bad,) = found(status, "[target]")
+    assert bad.severity is Severity.ERROR
+
+
+def test_nothing_to_do_is_exit_code_0_and_a_password_is_never_shown(
+    mine: Settings, source: MadeSource, server: TargetSettings, target: TargetConnection, cluster: FileCluster, tmp_path: Path
+) -> None:  # fmt: skip
+    source.ts = int(cluster.tso())
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    consumer.move(cluster, "main", source.cut())
+    load.run(mine)
+    done = command(tmp_path, mine)
+    assert (done.exit_code, "all is well" in done.output) == (0, True), done.output
+    wrong = server.model_copy(update={"password": SecretStr("wr0ng")})
+    refused = command(tmp_path, mine.model_copy(update={"target": wrong}))
+    assert refused.exit_code == 4
+    assert "Access denied" in refused.output
+    assert "wr0ng" not in refused.output
+    assert target.name in refused.output
+
+
+def test_without_a_cluster_or_an_archive_it_says_what_to_type_and_makes_neither(tmp_path: Path, mine: Settings) -> None:
+    nowhere = mine.model_copy(update={"cluster": mine.cluster.model_copy(update={"url": f"file://{tmp_path}/none"})})
+    status = look(nowhere)
+    assert status.exit_code == 4
+    assert "there is no cluster" in found(status, "cluster")[0].what
+    assert not (tmp_path / "none").exists()
+    empty = mine.model_copy(update={"archive": mine.archive.model_copy(update={"root": f"file://{tmp_path}/empty"})})
+    assert found(look(empty), "archive")[0].next == "pumphouse archive init"
+    assert isinstance(look(empty).now, int)
+    assert Tso(0) < look(empty).now
