@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pumphouse.archive.schema_store import rebuild
 from pumphouse.errors import RowRejected
 from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import MysqlType
 from pumphouse.runs import load, schema
 from pumphouse.settings import Settings, SparkSettings
 from spark_tasks.engine import SparkEngine
@@ -67,6 +68,36 @@ def test_spark_rebuilds_the_schema_and_loads_what_the_source_has(
     assert target_rows(target) == source.snapshot()
     assert report.ddls == 2
     assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
+
+
+@pytest.mark.row("L4", "O4")
+def test_rows_are_shuffled_once(
+    source: MadeSource,
+    settings: Settings,
+    target: TargetConnection,
+    session: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_tasks.engine._SMALL_EPOCH_BYTES", 0)
+    source.create_table("t", [column(1, "id", flag=3), column(2, "name", MysqlType.VARCHAR, flen=4000)])
+    source.genesis()
+    rng, size = random.Random(5), 0
+    with source.txn() as t:
+        for i in range(2000):
+            name = rng.randbytes(1500).hex().encode()
+            size += len(name)
+            t.insert("t", id=i, name=name)
+    source.cut()
+    schema.run(settings)
+    before = shuffled(session)
+    load.run(settings)
+    assert 0.8 < (shuffled(session) - before) / size < 1.3
+
+
+def shuffled(session: SparkSession) -> int:
+    """Bytes that this session's tasks wrote for others."""
+    executors = session.sparkContext._jsc.sc().statusStore().executorList(True)
+    return sum(executors.apply(at).totalShuffleWrite() for at in range(executors.size()))
 
 
 @pytest.mark.row("L4")
