@@ -261,7 +261,7 @@ class DumpSettings(Section):
 
     connections: int = Field(2, ge=1, description="tables read at once")
     chunk_bytes: int = Field(
-        32 * MIB, ge=1 << 10, description="bytes of one chunk; memory holds two for each connection"
+        32 * MIB, ge=1 << 10, description="bytes of one chunk; memory holds four for each connection"
     )
     chunk_rows: int = Field(500_000, ge=1, description="rows that one query asks for, at most")
     bytes_per_s: int = Field(0, ge=0, description="bytes read from the source in a second, in all; 0 = no limit")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from pumphouse.demo.store import SCHEMA
 from pumphouse.demo.workload import Workload, application_directory
 from pumphouse.diff.compare import compare
 from pumphouse.dump.run import DumpReport, take_dump
-from pumphouse.errors import ConfigError, RestoreError, SourceFailed
+from pumphouse.errors import ConfigError, RestoreError, SourceFailed, UsageError
 from pumphouse.loader.tables import key_columns
 from pumphouse.objectstore.file import FileStore
 from pumphouse.parts import Parts
@@ -50,10 +50,10 @@ class World:
     settings: Settings
     archive: Archive
 
-    def dump(self, **sizes: Any) -> DumpReport:
+    def dump(self, tables: Sequence[str] | None = None, **sizes: Any) -> DumpReport:
         settings = self.settings.model_copy(update={"dump": self.settings.dump.model_copy(update=sizes)})
         with Parts(settings) as parts:
-            return take_dump(parts.archive, parts.cluster, parts.history, settings)
+            return take_dump(parts.archive, parts.cluster, parts.history, settings, tables=tables)
 
     def mark(self, name: str) -> Mark:
         return take_mark(self.workload.directory, self.stack.dsn("source"), self.stack.cluster, name=name)
@@ -87,7 +87,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         stack.start_pumps()
         prepare(application_directory(stack), stack.dsn("source"), stack.cluster, share=0.05)
         settings = Settings.read(stack.config)
-        workload = Workload(stack, processes=1, threads=2, rate=60.0)
+        workload = Workload(stack, processes=1, threads=2, rate=25.0)
         workload.start_resolver()
         workload.start_writers()
         with Parts(settings) as parts:
@@ -181,6 +181,26 @@ def test_a_table_without_a_key_is_read_at_one_moment_and_its_writers_wait_only_s
     mark = world.mark("behind")
     world.extend()
     world.restore(mark)
+    world.require_equal(mark)
+
+
+@pytest.mark.row("A5", "R1")
+def test_some_tables_are_read_anew_over_an_earlier_dump(world: World) -> None:
+    with pytest.raises(UsageError, match="no dump to take the other tables from"):
+        world.dump(tables=["shop.accounts"])
+    first = world.dump()
+    world.workload.start_ddl(WHILE_RUNNING[:4], 1.0, lambda _: None)
+    world.workload.wait_ddl(120)
+    report = world.dump(tables=["shop.accounts"])
+    earlier, later = world.archive.bases(report.ts)
+    assert (later.low, later.begun) == (first.low, report.low)
+    old = {table.table_id: table.low for table in earlier.tables}
+    anew = {table.table for table in later.tables if table.low != old.get(table.table_id)}
+    assert "accounts" in anew
+    assert len(anew) < len(later.tables)
+    mark = world.mark("behind")
+    world.extend()
+    assert world.restore(mark).plan.base == report.ts
     world.require_equal(mark)
 
 

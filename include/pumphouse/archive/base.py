@@ -29,6 +29,7 @@ from pumphouse.objectstore.base import ObjectStore
 KIND, CHUNK_KIND, BEGUN_KIND = "base", "base chunk", "base begun"
 NODE = "base"
 _ROW_GROUP_BYTES = 8 << 20
+_GIVE_UP = "delete the folder of this unfinished dump, then dump again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +70,12 @@ class BaseTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """A dump. ``columns``: its segments hold Arrow columns, else Binlogs. ``low == ts``: no log is laid over it."""
+    """A dump. ``columns``: its segments hold Arrow columns, else Binlogs. ``low == ts``: no log is laid over it.
 
+    ``begun`` names it; ``low`` lies below where it took tables over from an earlier one.
+    """
+
+    begun: Tso
     ts: Tso
     low: Tso
     tables: tuple[BaseTable, ...]
@@ -94,6 +99,7 @@ class Base:
             {
                 "cluster_id": cluster_id,
                 "genesis_sha256": genesis,
+                "begun": int(self.begun),
                 "low": int(self.low),
                 "ts": int(self.ts),
                 "tables": [each.to_dict() for each in self.tables],
@@ -106,6 +112,7 @@ class Base:
 
         def read(value: dict[str, Any]) -> tuple[Base, int, str]:
             base = cls(
+                begun=Tso(int(value["begun"])),
                 ts=Tso(int(value["ts"])),
                 low=Tso(int(value["low"])),
                 tables=tuple(BaseTable.from_dict(each) for each in value["tables"]),
@@ -115,11 +122,51 @@ class Base:
             return base, int(value["cluster_id"]), str(value["genesis_sha256"])
 
         base, of_cluster, of_genesis = parse(key, data, KIND, read)
-        if (of_cluster, of_genesis) != (cluster_id, genesis) or key != layout.base_document(base.low):
+        if (of_cluster, of_genesis) != (cluster_id, genesis) or key != layout.base_document(base.begun):
             raise BadManifest(f"{key} is of another archive or another dump", path=key, offset=0, reason="archive")
-        if not base.low <= base.ts or any(not base.low <= table.low <= base.ts for table in base.tables):
+        if not base.low <= base.begun <= base.ts or any(not base.low <= table.low <= base.ts for table in base.tables):
             raise BadManifest(f"{key} holds a table from beyond its own range", path=key, offset=0, reason="range")
         return base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseBegun:
+    """A dump that was begun: after ``low``, of the tables with these names (None = of all).
+
+    ``over``: the earlier dump that the other tables come from, by what names it.
+    """
+
+    cluster_id: int
+    low: Tso
+    tables: tuple[str, ...] | None
+    over: Tso | None
+
+    def to_json(self) -> bytes:
+        """Bytes as stored."""
+        return dump(
+            BEGUN_KIND,
+            {
+                "cluster_id": self.cluster_id,
+                "low": int(self.low),
+                "tables": None if self.tables is None else list(self.tables),
+                "over": None if self.over is None else int(self.over),
+            },
+        )
+
+    @classmethod
+    def from_json(cls, key: str, data: bytes) -> BaseBegun:
+        """Read the stored object; BadManifest."""
+
+        def read(value: dict[str, Any]) -> BaseBegun:
+            tables, over = value["tables"], value["over"]
+            return cls(
+                cluster_id=int(value["cluster_id"]),
+                low=Tso(int(value["low"])),
+                tables=None if tables is None else tuple(str(each) for each in tables),
+                over=None if over is None else Tso(int(over)),
+            )
+
+        return parse(key, data, BEGUN_KIND, read, remedy=_GIVE_UP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +223,7 @@ class BaseChunk:
                 segment=None if segment is None else SegmentEntry.from_dict(segment),
             )
 
-        return parse(key, data, CHUNK_KIND, read, remedy="delete the folder of this unfinished dump, then dump again")
+        return parse(key, data, CHUNK_KIND, read, remedy=_GIVE_UP)
 
 
 def write_columns(

@@ -36,7 +36,7 @@ class Genesis:
         """The dump that was taken with it."""
         if self.base is None:
             return None
-        return Base(ts=self.ts, low=self.ts, tables=self.base, columns=False, sha256=self.sha256)
+        return Base(begun=self.ts, ts=self.ts, low=self.ts, tables=self.base, columns=False, sha256=self.sha256)
 
     def to_json(self) -> bytes:
         """Bytes as stored."""

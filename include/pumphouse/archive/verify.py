@@ -120,14 +120,15 @@ def verify(
         report.problems.append(Problem(key=layout.GENESIS, what=str(error)))
         return report
     report.start = report.end = genesis.ts
-    # What is derived first, then HEAD, then the windows: one that is published meanwhile has all that names it.
+    # What is derived and dumps first, then HEAD, then the windows: what is published meanwhile has all that it needs.
     schema = [each.key for each in archive.store.list(layout.SCHEMA)]
+    bases = layout.base_documents(each.key for each in archive.store.list(layout.BASE))
     head = _read_head(archive, report)
     manifests = list(_walk_chain(archive, genesis, report))
     _check_newest(archive, genesis, manifests, head, checkpoint, report)
     _check_declared(archive, manifests, report)
     _check_pumps(genesis, manifests, report)
-    jobs = list(_work(archive, genesis, manifests, schema, report, deep))
+    jobs = list(_work(archive, genesis, manifests, schema, bases, report, deep))
     with ThreadPoolExecutor(_READERS) as pool:
         for number, problems in enumerate(pool.map(_run, jobs)):
             report.problems.extend(problems)
@@ -274,6 +275,7 @@ def _work(
     genesis: Genesis,
     manifests: Sequence[Manifest],
     schema: Sequence[str],
+    bases: Sequence[str],
     report: VerifyReport,
     deep: bool,
 ) -> Iterator[_Job]:
@@ -281,7 +283,7 @@ def _work(
     for table in genesis.base or ():
         for segment in table.segments:
             yield _segment_check(deep), (archive, segment, Tso(genesis.ts - 1), genesis.ts, report)
-    for key in layout.base_documents(each.key for each in archive.store.list(layout.BASE)):
+    for key in bases:
         yield _check_base, (archive, genesis, key, report, deep)
     for manifest in manifests:
         for segment in manifest.segments:

@@ -118,7 +118,7 @@ def _first_base(view: ArchiveView) -> tuple[Base, ...]:
         return (genesis.as_base,)
     if any(has_rows(version) for version in view.timeline.tables_at(genesis.ts)):
         return ()
-    return (Base(ts=genesis.ts, low=genesis.ts, tables=(), columns=False, sha256=genesis.sha256),)
+    return (Base(begun=genesis.ts, ts=genesis.ts, low=genesis.ts, tables=(), columns=False, sha256=genesis.sha256),)
 
 
 def has_rows(version: TableVersion) -> bool:

@@ -207,22 +207,29 @@ def init_command(context: Context, *, with_dump: bool, as_json: bool) -> None:
 
 
 @archive.command("dump")
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="DB.TABLE",
+    help="Read only this table (DB.* = all of a database) anew; take the rest over from the newest dump. Repeatable.",
+)
 @json_option
 @pass_context
-def dump_command(context: Context, *, as_json: bool) -> None:
+def dump_command(context: Context, *, tables: tuple[str, ...], as_json: bool) -> None:
     """Dump the source ([source]) while it is written to: every moment behind the dump can be restored.
 
     At any time, also months after `archive init`. The archive is extended as far as the dump needs. A dump that was
     killed goes on where it was when this runs again.
     """
-    report = _dump(context.settings)
+    report = _dump(context.settings, tables or None)
     if as_json:
         _print_json(asdict(report))
     else:
         _print_dump(report)
 
 
-def _dump(settings: Settings) -> DumpReport:
+def _dump(settings: Settings, tables: tuple[str, ...] | None = None) -> DumpReport:
     with Parts(settings) as parts, _bars() as shown:
         task = shown.add_task("dump", total=None, note="") if shown is not None else None
 
@@ -231,7 +238,7 @@ def _dump(settings: Settings) -> DumpReport:
                 note = f"{rows:,} of about {estimate:,} rows, {what}"
                 shown.update(task, completed=rows, total=max(estimate, 1), note=note)
 
-        return take_dump(parts.archive, parts.cluster, parts.history, settings, progress=progress)
+        return take_dump(parts.archive, parts.cluster, parts.history, settings, tables=tables, progress=progress)
 
 
 def _print_dump(report: DumpReport) -> None:

@@ -17,8 +17,7 @@ import structlog
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.base import BEGUN_KIND, Base, BaseChunk, BaseTable
-from pumphouse.archive.document import dump as document
+from pumphouse.archive.base import Base, BaseBegun, BaseChunk, BaseTable
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.view import ArchiveView, read_view
@@ -26,8 +25,8 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.dump.chunks import ChunkWriter, Stopped, Throttle
 from pumphouse.dump.source import TableChanged, execute, session
 from pumphouse.dump.survey import Survey, survey
-from pumphouse.errors import ManifestConflict, SourceFailed
-from pumphouse.model.tso import Tso
+from pumphouse.errors import ManifestConflict, SourceFailed, UsageError
+from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.history import JobSource
 from pumphouse.schema.versions import TableVersion
@@ -66,19 +65,29 @@ def take_dump(
     history: JobSource | None,
     settings: Settings,
     *,
+    tables: Sequence[str] | None = None,
     progress: Progress = silent,
     clock: Clock = SYSTEM_CLOCK,
 ) -> DumpReport:
-    """Dump the whole source, or finish a dump that was killed; the archive is extended as far as that needs.
+    """Dump the source, or finish a dump that was killed; the archive is extended as far as that needs.
 
-    ``progress(what, rows, estimate)`` is called with each chunk.
+    Args:
+        archive: where to.
+        cluster: the archive's.
+        history: DDL jobs of the source.
+        settings: the source, sizes and rates.
+        tables: ``database.table`` or ``database.*`` of what is read anew; the rest is taken over from the newest dump,
+            with the log since then. None = everything, or what the dump that was killed was of.
+        progress: called with (what, rows, estimate) for each chunk.
+        clock: for tests.
 
     Raises:
         ConfigError: no source is known, or there is no archive.
+        UsageError: a dump of other tables is unfinished, or there is none to take the rest from.
         SourceFailed: the source does not answer, or a table never equals what the history says of it.
         WindowHeld: a Pump holds the window that the dump needs.
     """
-    return _Dump(archive, cluster, history, settings, progress, clock).take()
+    return _Dump(archive, cluster, history, settings, progress, clock).take(tables)
 
 
 class _Dump:
@@ -102,22 +111,32 @@ class _Dump:
         self._lock = threading.Lock()
         self._extending = threading.Lock()
 
-    def take(self) -> DumpReport:
+    def take(self, tables: Sequence[str] | None) -> DumpReport:
         """Round after round until nothing is missing."""
         started = self._clock.monotonic()
         with session(self._settings.source) as connection:
             self._estimate = _estimated_rows(connection)
         found = self._unfinished()
-        low = found or self._begin()
+        if found is not None and tables is not None and tuple(tables) != found.tables:
+            names = ", ".join(found.tables or ("everything",))
+            raise UsageError(
+                f"a dump of {names} was begun at {show(found.low)} and has not ended",
+                hint="`pumphouse archive dump` without names goes on with it",
+            )
+        begun = found or self._begin(tables)
+        low = begun.low
+        earlier = self._earlier(begun)
+        log_from = low if earlier is None else earlier.low
+        kept = [] if earlier is None else [t for t in earlier.tables if not _chosen(t, begun.tables)]
         why: Mapping[str, str] = {}
         for number in range(_MOST_ROUNDS):
             at = self._extend()
             # What began before `at` has ended below the next end: DDLs too, whose effect a read may have met.
             self._extend()
-            view = read_view(self._archive, since=low)
-            state = survey(view, low, self._chunks(low), at)
+            view = read_view(self._archive, since=log_from)
+            state = survey(view, log_from, self._chunks(low), at, kept)
             if not state.missing:
-                base = self._publish(low, at, state.tables)
+                base = self._publish(Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256=""))
                 segments = [segment for table in base.tables for segment in table.segments]
                 return DumpReport(
                     key=layout.base_document(low),
@@ -139,25 +158,45 @@ class _Dump:
 
     # -- beginning and end
 
-    def _unfinished(self) -> Tso | None:
-        """Low of the newest dump that was begun and not published."""
+    def _unfinished(self) -> BaseBegun | None:
+        """The newest dump that was begun and not published."""
         keys = {each.key for each in self._archive.store.list(layout.BASE)}
         begun = [layout.base_low(key) for key in keys if key == layout.base_begun(layout.base_low(key))]
-        return max((low for low in begun if layout.base_document(low) not in keys), default=None)
+        low = max((low for low in begun if layout.base_document(low) not in keys), default=None)
+        if low is None:
+            return None
+        key = layout.base_begun(low)
+        return BaseBegun.from_json(key, self._archive.store.get(key))
 
-    def _begin(self) -> Tso:
-        """Everything up to here is in the archive and, for whoever reads now, visible at the source."""
-        low = self._extend()
-        body = document(BEGUN_KIND, {"cluster_id": self._archive.cluster_id, "low": int(low)})
+    def _begin(self, tables: Sequence[str] | None) -> BaseBegun:
+        """Everything up to its low is in the archive and, for whoever reads now, visible at the source."""
+        low, over = self._extend(), None
+        if tables is not None:
+            bases = [base for base in self._archive.bases(low) if base.columns]
+            if not bases:
+                raise UsageError(
+                    "there is no dump to take the other tables from",
+                    hint="dump everything once: pumphouse archive dump",
+                )
+            over = bases[-1].begun
+        begun = BaseBegun(
+            cluster_id=self._archive.cluster_id, low=low, tables=None if tables is None else tuple(tables), over=over
+        )
+        body = begun.to_json()
         put_once(self._archive.store, layout.base_begun(low), body, lambda found: found == body, clock=self._clock)
-        log.info("dump_begun", low=int(low))
-        return low
+        log.info("dump_begun", low=int(low), tables=begun.tables)
+        return begun
 
-    def _publish(self, low: Tso, at: Tso, tables: Sequence[BaseTable]) -> Base:
+    def _earlier(self, begun: BaseBegun) -> Base | None:
+        """The dump that tables are taken over from."""
+        if begun.over is None:
+            return None
+        return next(base for base in self._archive.bases(begun.low) if base.begun == begun.over)
+
+    def _publish(self, base: Base) -> Base:
         """Put the document; another run's is as good."""
-        key, genesis = layout.base_document(low), self._archive.genesis().sha256
+        key, genesis = layout.base_document(base.begun), self._archive.genesis().sha256
         cluster_id = self._archive.cluster_id
-        base = Base(ts=at, low=low, tables=tuple(tables), columns=True, sha256="")
         data = base.to_json(cluster_id=cluster_id, genesis=genesis)
         try:
             put_once(self._archive.store, key, data, lambda found: found == data, clock=self._clock)
@@ -232,6 +271,11 @@ class _Dump:
             self._rows += chunk.rows
             rows = self._rows
         self._progress(f"{chunk.db}.{chunk.table}", rows, max(self._estimate, rows))
+
+
+def _chosen(table: BaseTable, names: Sequence[str] | None) -> bool:
+    """Whether a table is read anew."""
+    return names is None or f"{table.db}.{table.table}" in names or f"{table.db}.*" in names
 
 
 def _estimated_rows(connection: object) -> int:

@@ -31,19 +31,24 @@ class Survey:
     begun: Mapping[int, tuple[BaseChunk, ...]]
 
 
-def survey(view: ArchiveView, dump_low: Tso, chunks: Iterable[BaseChunk], at: Tso) -> Survey:
+def survey(
+    view: ArchiveView, log_from: Tso, chunks: Iterable[BaseChunk], at: Tso, earlier: Iterable[BaseTable] = ()
+) -> Survey:
     """Look at a dump.
 
-    A table's chunks count when no DDL that changed its rows or its shape came after their ``low``, nor was under way
-    at ``at``. A table that was born empty after ``dump_low`` needs none: the log has all of it.
+    A table's rows count when no DDL that changed them or the table's shape came after their ``low``, nor was under way
+    at ``at``. A table that was born empty after ``log_from`` and not changed since needs
+    none: the log has all of it.
 
     Args:
         view: sees everything that began up to ``at``: its end was taken after every Pump had passed ``at``.
-        dump_low: where the dump began.
+        log_from: the log above it is laid over the base; at or below every table's ``low``.
         chunks: all notes of the dump.
         at: the moment from which on the base is to be exact.
+        earlier: tables of an earlier dump that are taken over as they are.
     """
-    events = [e for e in view.timeline.ddls(dump_low, view.end) if int(e.job.raw.get("start_ts") or 0) <= at]
+    kept = {table.table_id: table for table in earlier}
+    events = [e for e in view.timeline.ddls(log_from, view.end) if int(e.job.raw.get("start_ts") or 0) <= at]
     touched: dict[int, Tso] = {}
     for event in events:
         for change in event.changes:
@@ -66,6 +71,9 @@ def survey(view: ArchiveView, dump_low: Tso, chunks: Iterable[BaseChunk], at: Ts
         whole = next((found for found in valid if found and found[-1].last), None)
         if whole is not None:
             tables.append(_table(version, whole))
+            continue
+        if table_id in kept and kept[table_id].low >= touched.get(table_id, 0):
+            tables.append(kept[table_id])
             continue
         missing.append(version)
         if valid and valid[-1] and key_columns(version.table):
@@ -91,13 +99,14 @@ def _table(version: TableVersion, chunks: tuple[BaseChunk, ...]) -> BaseTable:
 
 
 def _born(events: Iterable[DdlEvent]) -> set[int]:
-    """Ids of tables that began empty, and into which no DDL brought rows."""
+    """Ids of tables that began empty, and whose rows and shape no DDL changed since: the log alone says all."""
     born: set[int] = set()
     for event in events:
-        if event.action in _BIRTHS:
-            born |= {c.after.table.id for c in event.changes if c.after is not None}
-        elif event.action is Action.EXCHANGE_PARTITION:
-            born -= event.table_ids
+        for change in event.changes:
+            if not _keeps_rows(change):
+                born -= set(_ids(change))
+            if event.action in _BIRTHS and change.after is not None:
+                born.add(change.after.table.id)
     return born
 
 

@@ -1,0 +1,88 @@
+"""Which tables of a dump count, which are read again, and which the log has whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pumphouse.archive.base import BaseChunk
+from pumphouse.archive.view import read_view
+from pumphouse.dump.survey import Survey, survey
+from pumphouse.model.table import MysqlType
+from pumphouse.model.tso import Tso
+from tests.support.madearchive import MadeSource, column
+
+pytestmark = pytest.mark.row("A5")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> MadeSource:
+    made = MadeSource(tmp_path)
+    for name in ("kept", "t"):
+        made.create_table(name, [column(1, "id", flag=3), column(2, "s", MysqlType.VARCHAR)])
+    made.genesis()
+    return made
+
+
+def note(source: MadeSource, name: str, low: Tso, number: int = 0, *, last: bool = True) -> BaseChunk:
+    return BaseChunk(
+        db="d", table=name, table_id=source.tables[name].info.id, low=low, number=number,
+        upto=None if last else (b"1",), last=last, segment=None,
+    )  # fmt: skip
+
+
+def look(source: MadeSource, low: Tso, notes: list[BaseChunk]) -> Survey:
+    at = source.cut()
+    source.tick()
+    source.cut()
+    return survey(read_view(source.archive), low, notes, at)
+
+
+def names(found: Survey) -> tuple[list[str], list[str]]:
+    return [table.table for table in found.tables], [version.table.name for version in found.missing]
+
+
+def test_a_table_counts_when_its_last_chunk_is_there_and_an_attempt_goes_on_behind_a_hole_less_beginning(
+    source: MadeSource,
+) -> None:
+    low = source.cut()
+    first, third = note(source, "t", low, 0, last=False), note(source, "t", low, 2)
+    found = look(source, low, [note(source, "kept", low), first, third])
+    assert names(found) == (["kept"], ["t"])
+    assert found.begun == {source.tables["t"].info.id: (first,)}
+
+
+@pytest.mark.parametrize("change", ["add", "rename", "drop column"])
+def test_a_ddl_that_changes_a_table_has_it_read_again(source: MadeSource, change: str) -> None:
+    low = source.cut()
+    notes = [note(source, "kept", low), note(source, "t", low)]
+    if change == "add":
+        source.add_column("t", column(9, "more"))
+    elif change == "rename":
+        source.rename_table("t", "other")
+    else:
+        source.drop_column("t", "s")
+    found = look(source, low, notes)
+    assert names(found) == (["kept"], ["other" if change == "rename" else "t"])
+    assert found.begun == {}
+    later = source.cut()
+    again = [*notes, note(source, "other" if change == "rename" else "t", later)]
+    assert names(look(source, low, again))[1] == []
+
+
+def test_tables_that_were_born_in_the_log_need_no_reading_until_a_ddl_changes_them(source: MadeSource) -> None:
+    low = source.cut()
+    notes = [note(source, "kept", low), note(source, "t", low)]
+    source.truncate("t")
+    source.create_table("new", [column(1, "id", flag=3)])
+    found = look(source, low, notes)
+    assert names(found) == (["kept"], [])
+    source.add_column("new", column(9, "more"))
+    assert names(look(source, low, notes)) == (["kept"], ["new"])
+
+
+def test_a_dropped_table_is_not_asked_for(source: MadeSource) -> None:
+    low = source.cut()
+    source.drop_table("t")
+    assert names(look(source, low, [note(source, "kept", low)])) == (["kept"], [])
