@@ -31,8 +31,15 @@ def announce(serving: Serving) -> None:
 def serve(settings: Settings) -> int:
     """Run a Pump until it is told to stop; the exit code."""
     # A directory that has served knows its cluster: where the URL leads to none, the URL is wrong.
-    create = not identity.has_cluster(settings.pump.data_dir)
-    cluster = open_cluster(settings.cluster, settings.tls, create=create, patient=True)
+    # Nor is one made where nobody named it: the Pump may have been started in the wrong directory.
+    named = "url" in settings.cluster.model_fields_set
+    create = named and not identity.has_cluster(settings.pump.data_dir)
+    try:
+        cluster = open_cluster(settings.cluster, settings.tls, create=create, patient=True)
+    except ConfigError as error:
+        if not named:
+            error.hint = "nobody named a cluster: --cluster file:///dir, or cluster.url in pumphouse.toml"
+        raise
     try:
         code: int = uvloop.run(_run(settings, cluster))
         return code

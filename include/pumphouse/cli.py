@@ -6,6 +6,7 @@ Each command lives in ``commands/<file>.py`` and is imported when it is called, 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+import structlog
 
 from pumphouse.errors import BinlogError, ConfigError, UsageError
 from pumphouse.log import LEVELS, configure_logging
-from pumphouse.settings import Settings
+from pumphouse.settings import Settings, settings_file
 
 # command -> (module:attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -63,6 +65,17 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error that settings may have caused says which file was looked for and not found."""
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            found = ctx.find_object(Context)
+            if found is not None and found.missing_file:
+                more = f"no settings file was read: there is no {found.missing_file}; --config FILE names another"
+                error.hint = f"{error.hint}; {more}" if error.hint else more
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands without importing them."""
         del ctx
@@ -84,6 +97,12 @@ class Context:
         if self._settings is None:
             self._settings = Settings.read(self._config, self._overrides)
         return self._settings
+
+    @property
+    def missing_file(self) -> str:
+        """Where the settings file was looked for, if there is none; '' = there is one."""
+        path = settings_file(self._config)
+        return "" if path.exists() else str(path.absolute())
 
     def read(
         self, *, file_values: Mapping[str, Any], environment: Mapping[str, Any], overrides: Mapping[str, Any]
@@ -154,12 +173,19 @@ def main() -> None:
         click.echo(f"pumphouse: {error}", err=True)
         sys.exit(2)
     except OSError as error:
-        if os.environ.get("PUMPHOUSE_DEBUG"):
+        if _debugging():
             raise
         click.echo(f"pumphouse: {error} (check the paths and addresses in the settings)", err=True)
         sys.exit(1)
-    except BinlogError as error:
-        if os.environ.get("PUMPHOUSE_DEBUG"):
+    except Exception as error:
+        if _debugging():
             raise
-        click.echo(f"pumphouse: {type(error).__name__}: {error}", err=True)
+        # Ours says what to do; of another one nobody foresaw that it could get here.
+        more = "" if isinstance(error, BinlogError) else " (not foreseen: `--log-level debug` shows where)"
+        click.echo(f"pumphouse: {type(error).__name__}: {error}{more}", err=True)
         sys.exit(1)
+
+
+def _debugging() -> bool:
+    """Whether somebody wants to see the stack of an error."""
+    return bool(os.environ.get("PUMPHOUSE_DEBUG")) or structlog.get_logger().is_enabled_for(logging.DEBUG)

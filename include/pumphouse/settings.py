@@ -369,7 +369,7 @@ class Settings(Section):
         """
         data: dict[str, Any] = {}
         named = os.environ.get(ENV_PREFIX + "CONFIG")
-        source = path or Path(named or "pumphouse.toml")
+        source = settings_file(path)
         if source.exists():
             try:
                 data = tomllib.loads(source.read_text())
@@ -395,6 +395,11 @@ class Settings(Section):
             return cls.model_validate(data)
         except ValidationError as error:
             raise ConfigError(_explain(error), path=str(source)) from error
+
+
+def settings_file(path: Path | None = None) -> Path:
+    """The file that is read: the one given, else that of ``PUMPHOUSE_CONFIG``, else ./pumphouse.toml."""
+    return path or Path(os.environ.get(ENV_PREFIX + "CONFIG") or "pumphouse.toml")
 
 
 def _refuse_one_underscore(name: str) -> None:

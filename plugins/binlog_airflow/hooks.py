@@ -125,7 +125,7 @@ class ClusterHook(_SettingsHook):
         from pumphouse.registry.open import open_cluster
 
         settings = settings_from(archive=None, cluster=self.conn_id)
-        cluster = open_cluster(settings.cluster, settings.tls)
+        cluster = open_cluster(settings.cluster, settings.tls, create=False)
         try:
             return f"cluster {cluster.cluster_id()} answers"
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,6 +153,19 @@ def test_the_connection_of_loads_may_leave_its_server_to_the_settings_as_a_whole
     assert (
         "names no host" in in_airflow(_READ, **_env(**connections, pumphouse_downstream=half), **_PRODUCTION)["error"]
     )
+
+
+@pytest.mark.row("O2")
+def test_the_test_button_of_a_cluster_makes_none(in_airflow: Callable[..., Any], tmp_path: Path) -> None:
+    cluster = {"conn_type": "pumphouse_cluster", "extra": {"url": f"file://{tmp_path}/none"}}
+    script = """
+import json
+from binlog_airflow.hooks import ClusterHook
+print(json.dumps(ClusterHook().test_connection()))
+"""
+    done, said = in_airflow(script, **_env(pumphouse_cluster=cluster))
+    assert (done, "there is no cluster" in said) == (False, True)
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.row("O2")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from pumphouse.commands.diff import diff
+from pumphouse.cli import cli
 from pumphouse.diff.compare import DiffReport, compare
+from pumphouse.errors import TargetUnavailable, UsageError
 from pumphouse.stack.mariadb import MariaDbServer
 
 TABLES = """
@@ -108,16 +109,54 @@ def test_other_structure_is_found(server: MariaDbServer, change: str, kind: str)
     assert kind in {difference.kind for difference in _compare(server).differences}
 
 
-def test_the_command_says_so_by_its_exit_code(server: MariaDbServer) -> None:
-    sides = ["--source", str(server.dsn), "--target", str(server.dsn), "--schema", "one=two", "--json"]
-    result = CliRunner().invoke(diff, sides)
+def test_collations_count_but_for_the_twin_that_a_load_gives(server: MariaDbServer) -> None:
+    _run(server, "ALTER TABLE two.keyless MODIFY b VARCHAR(10) COLLATE utf8mb4_general_ci")
+    _run(server, "ALTER TABLE one.keyless MODIFY b VARCHAR(10) COLLATE utf8mb4_bin")
+    (found,) = _compare(server, views=False).differences
+    assert (found.kind, found.table) == ("columns", "one.keyless")
+    assert found.detail == "b is utf8mb4_bin in the source, utf8mb4_general_ci in the target"
+    # A load makes utf8mb4 of latin1, which TiDB never held to it.
+    _run(server, "ALTER TABLE one.keyless MODIFY b VARCHAR(10) CHARACTER SET latin1 COLLATE latin1_swedish_ci")
+    assert _compare(server, views=False).differences == []
+
+
+def _diff(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: MariaDbServer, *sides: str) -> Any:
+    """The command, with the server in the settings as source and target."""
+    of = f'host = "127.0.0.1"\nport = {server.port}\nuser = "root"\npassword = {json.dumps(server.password)}\n'
+    (tmp_path / "pumphouse.toml").write_text(f"[source]\n{of}[target]\n{of}")
+    monkeypatch.chdir(tmp_path)
+    return CliRunner().invoke(cli, ["diff", *sides, "--schema", "one=two", "--json"])
+
+
+def test_the_command_says_so_by_its_exit_code(
+    server: MariaDbServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    result = _diff(monkeypatch, tmp_path, server)
     assert result.exit_code == 0, result.output
     _run(server, "UPDATE two.t SET y = 2000 WHERE id = 1")
-    result = CliRunner().invoke(diff, sides)
+    result = _diff(monkeypatch, tmp_path, server)
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert found["equal"] is False
     assert any("id=" in item["detail"] and item["side"] == "target" for item in found["differences"])
+
+
+def test_no_password_is_taken_from_the_command_line(
+    server: MariaDbServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refused = _diff(monkeypatch, tmp_path, server, "--target", f"mysql://root:s3cr3t@127.0.0.1:{server.port}")
+    assert isinstance(refused.exception, UsageError)
+    assert "PUMPHOUSE_DIFF_TARGET_PASSWORD" in str(refused.exception)
+    assert "s3cr3t" not in str(refused.exception)
+    there = ("--target", f"mysql://root@127.0.0.1:{server.port}")
+    monkeypatch.setenv("PUMPHOUSE_DIFF_TARGET_PASSWORD", "wr0ng")
+    refused = _diff(monkeypatch, tmp_path, server, *there)
+    assert isinstance(refused.exception, TargetUnavailable)
+    assert "wr0ng" not in str(refused.exception)
+    monkeypatch.setenv("PUMPHOUSE_DIFF_TARGET_PASSWORD", server.password)
+    assert _diff(monkeypatch, tmp_path, server, *there).exit_code == 0
+    unsaid = _diff(monkeypatch, tmp_path, server, "--target", "restore_target")
+    assert "[restore_target] names no host" in str(unsaid.exception)
 
 
 def test_a_schema_on_one_side_only_is_found(server: MariaDbServer, tmp_path: Path) -> None:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from pumphouse.errors import HistoryUnavailable, StoreError, StoreUnavailable, TargetUnavailable
+from pumphouse.errors import (
+    ConfigError,
+    HistoryUnavailable,
+    StoreError,
+    StoreUnavailable,
+    TargetUnavailable,
+    UsageError,
+)
 from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso, parse_time
 from pumphouse.objectstore.open import open_store
 from pumphouse.schema.history import open_history
 from pumphouse.settings import ArchiveSettings, SchemaSettings, TargetSettings
@@ -39,3 +51,69 @@ def test_an_s3_server_that_is_down_names_its_setting() -> None:
     settings = {"root": "s3://b/p", "s3_endpoint": "http://127.0.0.1:1", "s3_access_key": "a", "s3_secret_key": "s"}
     with pytest.raises(StoreUnavailable, match=r"check archive\.s3_endpoint"):
         open_store(ArchiveSettings.model_validate(settings)).get("genesis.json")
+
+
+def pumphouse(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """The command as somebody types it in a directory."""
+    call = [sys.executable, "-c", "from pumphouse.cli import main; main()", *args]
+    return subprocess.run(call, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.row("O3")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("pumps",),
+        ("archive", "init"),
+        ("archive", "ls"),
+        ("snapshot",),
+        ("gc",),
+        ("tso",),
+        ("pump", "run"),
+        ("status",),
+    ],
+)
+def test_in_a_directory_without_settings_nothing_is_made_and_the_file_that_was_looked_for_is_named(
+    tmp_path: Path, args: tuple[str, ...]
+) -> None:
+    done = pumphouse(tmp_path, *args)
+    assert done.returncode == (4 if args == ("status",) else 2), done.stderr
+    said = done.stdout + done.stderr
+    assert "there is no cluster at" in said
+    assert f"there is no {tmp_path}/pumphouse.toml" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_is_one_sentence_and_its_stack_is_shown_to_who_asks(tmp_path: Path) -> None:
+    # A directory where a file should be: an error that nobody foresaw.
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "cluster.json").write_text("{}")
+    args = ("--cluster", f"file://{tmp_path}/cluster", "pumps")
+    done = pumphouse(tmp_path, *args)
+    assert done.returncode == 1
+    assert done.stderr.startswith("pumphouse: ")
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" in pumphouse(tmp_path, "--log-level", "debug", *args).stderr
+
+
+def test_a_time_that_cannot_be_read_says_what_a_time_without_a_zone_means() -> None:
+    with pytest.raises(UsageError, match="UTC where no zone is given"):
+        parse_time("tomorrow", lambda: Tso(0))
+    assert parse_time("2026-11-21T07:30:00", lambda: Tso(0)) == parse_time("2026-11-21T07:30:00Z", lambda: Tso(0))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://root:s3cr3t@127.0.0.1:1/schema_only",
+        "mysql://root:s3cr3t@127.0.0.1:1/s.t",
+        "mysql://root:s3cr3t@127.0.0.1:port/s.t",
+        "http://user:s3cr3t@127.0.0.1:1",
+        "ftp://user:s3cr3t@127.0.0.1/x",
+    ],
+)
+def test_a_password_in_the_url_of_the_history_is_in_no_error(url: str) -> None:
+    with pytest.raises((ConfigError, HistoryUnavailable)) as refused:
+        list(open_history(SchemaSettings(history=url)).jobs())  # type: ignore[union-attr]
+    assert "s3cr3t" not in f"{refused.value} {refused.value.facts}"

@@ -53,13 +53,15 @@ class Archive:
     # -- genesis ------------------------------------------------------------------------------------------------
 
     def genesis(self) -> Genesis:
-        """Where the chain begins; ConfigError when the archive was not begun yet."""
+        """Where the chain begins; ConfigError when the archive was not begun yet, or has another name."""
         if self._genesis is None:
             try:
                 data = self.store.get(layout.GENESIS)
             except ObjectNotFound as error:
                 raise ConfigError(
-                    f"there is no archive of cluster {self.cluster_id} at {self.url}", hint="pumphouse archive init"
+                    f"there is no archive of cluster {self.cluster_id} at {self.url}",
+                    hint="pumphouse archive init",
+                    missing=True,
                 ) from error
             genesis = Genesis.from_json(layout.GENESIS, data)
             if genesis.cluster_id != self.cluster_id:
@@ -69,14 +71,24 @@ class Archive:
                     offset=0,
                     reason="cluster",
                 )
+            if genesis.archive_id != self.archive_id:
+                # Under another name it would be a second consumer, which holds the Pumps' GC for ever.
+                raise ConfigError(
+                    f"the archive at {self.url} is called {genesis.archive_id!r}, not {self.archive_id!r}",
+                    hint=f'set archive.archive_id = "{genesis.archive_id}", or give a new archive an archive.root of '
+                    "its own",
+                    archive_id=genesis.archive_id,
+                )
             self._genesis = genesis
         return self._genesis
 
     def begun(self) -> bool:
-        """Whether there is a genesis."""
+        """Whether there is a genesis; ConfigError when it is that of an archive of another name."""
         try:
             self.genesis()
-        except ConfigError:
+        except ConfigError as error:
+            if not error.missing:
+                raise
             return False
         return True
 

@@ -137,7 +137,9 @@ def naming_holders(sink: ProgressSink, clock: Clock = SYSTEM_CLOCK) -> ProgressS
 
 
 @click.command()
-@click.option("--until", default="now", show_default=True, metavar="TIME", help="TSO, ISO time or now.")
+@click.option(
+    "--until", default="now", show_default=True, metavar="TIME", help="TSO, ISO time (UTC without a zone) or now."
+)
 @json_option
 @pass_context
 def snapshot(context: Context, *, until: str, as_json: bool) -> None:

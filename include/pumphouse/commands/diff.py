@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import click
 
+from pumphouse.cli import Context, pass_context
+from pumphouse.errors import ConfigError, TargetUnavailable, UsageError
+from pumphouse.settings import ServerSettings, Settings
+
+if TYPE_CHECKING:
+    from pumphouse.stack.dsn import Dsn
+
+SECTIONS = ("source", "target", "restore_target")
+_SIDE = "A section of the settings (source, target, restore_target), or mysql://user@host:port with its password in "
+
 
 @click.command()
-@click.option("--source", required=True, metavar="DSN", help="mysql://user:password@host:port of one side.")
-@click.option("--target", required=True, metavar="DSN", help="The other side.")
+@click.option(
+    "--source", default="source", show_default=True, metavar="SIDE", help=f"{_SIDE}PUMPHOUSE_DIFF_SOURCE_PASSWORD."
+)
+@click.option(
+    "--target", default="target", show_default=True, metavar="SIDE", help=f"{_SIDE}PUMPHOUSE_DIFF_TARGET_PASSWORD."
+)
 @click.option(
     "--schema",
     "schemas",
@@ -23,7 +39,9 @@ import click
 @click.option("--no-views", is_flag=True, help="Compare tables only.")
 @click.option("--first", default=5, show_default=True, help="Rows to name for each table that differs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@pass_context
 def diff(
+    context: Context,
     source: str,
     target: str,
     schemas: tuple[str, ...],
@@ -34,23 +52,22 @@ def diff(
 ) -> None:
     """Compare two servers: JSON by value, FLOAT by its four bytes, tables without a key as multisets.
 
-    Exit code 1 when anything differs. Let both stand still meanwhile.
+    Collations count: two columns that order or tell apart otherwise differ, unless the target has no such collation and
+    its columns have the one that a load gives them. Exit code 1 when anything differs. Let both stand still meanwhile.
     """
     from pymysql.err import MySQLError
 
     from pumphouse.diff.compare import compare
-    from pumphouse.errors import TargetUnavailable
-    from pumphouse.stack.dsn import Dsn
 
     mapped = {}
     for item in schemas:
         ours, sep, theirs = item.partition("=")
         mapped[ours] = theirs if sep else ours
     quiet = as_json or not sys.stderr.isatty()
+    sides = [_side(context, "source", source), _side(context, "target", target)]
     try:
         report = compare(
-            Dsn.parse(source),
-            Dsn.parse(target),
+            *sides,
             schemas=mapped or None,
             ignore=ignore,
             views=not no_views,
@@ -58,7 +75,10 @@ def diff(
             progress=(lambda _: None) if quiet else lambda name: click.echo(f"comparing {name}", err=True),
         )
     except MySQLError as error:
-        raise TargetUnavailable(f"one of the two servers does not answer: {error}", hint="check both DSNs") from error
+        shown = " or ".join(each.shown for each in sides)
+        raise TargetUnavailable(
+            f"{shown} does not answer: {error}", hint="check --source and --target, and their passwords"
+        ) from error
     if as_json:
         found = [asdict(difference) for difference in report.differences]
         body = {"equal": report.equal, "tables": report.tables, "rows": report.rows, "differences": found}
@@ -71,3 +91,39 @@ def diff(
         click.echo(f"{verdict}: {report.tables} tables, {report.rows} rows")
     if not report.equal:
         sys.exit(1)
+
+
+def _side(context: Context, option: str, text: str) -> Dsn:
+    """One side, by its section or its address; UsageError for a password among the arguments."""
+    from pumphouse.stack.dsn import Dsn
+
+    if text in SECTIONS:
+        return _of_section(context.settings, text)
+    variable = f"PUMPHOUSE_DIFF_{option.upper()}_PASSWORD"
+    dsn = Dsn.parse(text)
+    if dsn.password:
+        raise UsageError(
+            f"--{option} {dsn.shown} carries a password, which everybody on this machine can read",
+            hint=f"leave it out and set the variable {variable}, or name a section of the settings: "
+            f"--{option} {option}",
+        )
+    return replace(dsn, password=os.environ.get(variable, ""))
+
+
+def _of_section(settings: Settings, section: str) -> Dsn:
+    from pumphouse.stack.dsn import Dsn
+
+    server: ServerSettings = getattr(settings, section)
+    if not server.unix_socket and not (server.host and "host" in server.model_fields_set):
+        raise ConfigError(
+            f"[{section}] names no host",
+            hint=f"write host, port, user and password into [{section}] of pumphouse.toml, or give mysql://user@host:port",
+        )
+    return Dsn(
+        host=server.host,
+        port=server.port,
+        user=server.user,
+        password=server.password.get_secret_value(),
+        unix_socket=server.unix_socket,
+        tls_ca=str(server.tls_ca or ""),
+    )

@@ -17,12 +17,20 @@ from pumphouse.settings import Settings
 
 
 @click.command()
-@click.option("--to", metavar="TIME", help="Load up to this moment, inclusive (default: the archive's end).")
+@click.option(
+    "--to", metavar="TIME", help="Load up to this moment, inclusive (default: the archive's end); UTC without a zone."
+)
 @click.option("--task", help="Name of the load (default: setting load.task).")
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
 @click.option("--run-id", default="", help="Name of this run; the same name takes over from itself.")
-@click.option("--repeat-from", metavar="TIME", help="Apply what was loaded since this moment once more, by force.")
-@click.option("--equal-at", metavar="TIME", help="First load: the target equals the source at this moment.")
+@click.option(
+    "--repeat-from",
+    metavar="TIME",
+    help="Apply what was loaded since this moment (UTC without a zone) once more, by force.",
+)
+@click.option(
+    "--equal-at", metavar="TIME", help="First load: the target equals the source at this moment; UTC without a zone."
+)
 @click.option("--abandon-plan", metavar="REASON", help="Give an unfinished plan up; only a restore helps then.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context

@@ -182,7 +182,13 @@ def consumer_list(context: Context, *, show_offline: bool, as_json: bool) -> Non
 
 @consumer.command("register")
 @click.argument("node_id")
-@click.option("--checkpoint", default="now", show_default=True, metavar="TIME", help="What it has read already.")
+@click.option(
+    "--checkpoint",
+    default="now",
+    show_default=True,
+    metavar="TIME",
+    help="What it has read already; UTC without a zone.",
+)
 @json_option
 @pass_context
 def consumer_register(context: Context, node_id: str, checkpoint: str, *, as_json: bool) -> None:
@@ -223,7 +229,10 @@ def consumer_unregister(context: Context, node_id: str, *, yes: bool, as_json: b
 @json_option
 @pass_context
 def tso(context: Context, time: str, *, as_json: bool) -> None:
-    """Convert TIME (a TSO, an ISO time, or now) to a TSO and a clock time; without it, take a fresh TSO."""
+    """Convert TIME (a TSO, an ISO time or now) to a TSO and a clock time; without it, take a fresh TSO.
+
+    A time without a zone is UTC.
+    """
     ts = parse_time(time, lambda: open_registry(context.settings).tso())
     if as_json:
         print_json({"tso": int(ts), "time": clock_time(ts), "physical_ms": physical_ms(ts), "logical": logical(ts)})

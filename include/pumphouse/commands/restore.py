@@ -21,7 +21,7 @@ from pumphouse.restore.run import RestoreReport
     "--to",
     metavar="TIME",
     required=True,
-    help="The moment, inclusive: latest (the archive's end), a TSO or an ISO time.",
+    help="The moment, inclusive: latest (the archive's end), a TSO or an ISO time (UTC without a zone).",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and what is found of the target; change nothing.")
 @click.option("--plan-only", is_flag=True, help="A dry run that does not look at the target.")

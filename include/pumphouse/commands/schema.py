@@ -28,7 +28,7 @@ def schema() -> None:
 
 
 @schema.command("rebuild")
-@click.option("--upto", metavar="TIME", help="TSO, ISO time or now; default: the archive's end.")
+@click.option("--upto", metavar="TIME", help="TSO, ISO time (UTC without a zone) or now; default: the archive's end.")
 @click.option("--spark/--no-spark", default=True, show_default=True, help="As the Spark task, or in this process.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
@@ -47,7 +47,9 @@ def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bo
 
 @schema.command("show")
 @click.argument("table", required=False, metavar="[DB.TABLE]")
-@click.option("--at", "at_text", metavar="TIME", help="TSO, ISO time or now; default: the archive's end.")
+@click.option(
+    "--at", "at_text", metavar="TIME", help="TSO, ISO time (UTC without a zone) or now; default: the archive's end."
+)
 @click.option("--sql", is_flag=True, help="CREATE statements, as a target gets them.")
 @click.option("--history", is_flag=True, help="Every version of the table, or every DDL.")
 @click.option(

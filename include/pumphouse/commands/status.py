@@ -29,7 +29,9 @@ def status(context: Context, *, as_json: bool) -> None:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         _print(found)
-    sys.stdout.flush()
+    if context.missing_file and found.exit_code:
+        text = f"no settings file was read: there is no {context.missing_file}; --config FILE names another"
+        click.echo(text, err=True)
     sys.exit(found.exit_code)
 
 

@@ -19,6 +19,8 @@ from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 
 from pumphouse.diff.rows import Column, Encode, encoder, quote, row_digest, select_expression
+from pumphouse.errors import SchemaError
+from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.stack.dsn import Dsn
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"})
@@ -141,10 +143,11 @@ def _tables(connection: Connection[Any], schema: str, *, views: bool) -> dict[st
     checked = _json_checked(connection, schema)
     columns: dict[str, list[Column]] = {name: [] for name in kinds}
     sql = (
-        "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE FROM information_schema.COLUMNS "
+        "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME "
+        "FROM information_schema.COLUMNS "
         "WHERE TABLE_SCHEMA = %s ORDER BY TABLE_NAME, ORDINAL_POSITION"
     )
-    for table, name, data_type, full in list(_rows(connection, sql, schema)):
+    for table, name, data_type, full, charset, collation in list(_rows(connection, sql, schema)):
         kind = _text(data_type).lower()
         is_json = kind == "json" or (_text(table), _text(name)) in checked
         columns[_text(table)].append(
@@ -153,6 +156,8 @@ def _tables(connection: Connection[Any], schema: str, *, views: bool) -> dict[st
                 data_type=kind,
                 type="json" if is_json else _DISPLAY_WIDTH.sub(r"\1", _text(full)),
                 json=is_json,
+                charset=_text(charset),
+                collation=_text(collation).replace("utf8mb3_", "utf8_"),
             )
         )
     return {
@@ -174,6 +179,7 @@ def _compare_schema(
     progress: Callable[[str], None],
 ) -> None:
     tables = _tables(left, ours, views=views), _tables(right, theirs, views=views)
+    version = _text(next(iter(list(_rows(right, "SELECT VERSION()"))))[0])
     for name in sorted(tables[0].keys() ^ tables[1].keys()):
         where = "source" if name in tables[0] else "target"
         report.differences.append(Difference(kind="table", table=f"{ours}.{name}", detail=f"only in the {where}"))
@@ -182,7 +188,7 @@ def _compare_schema(
         progress(title)
         report.tables += 1
         a, b = tables[0][name], tables[1][name]
-        told = _describe(a, b)
+        told = _describe(a, b, Dialect.of_version(version))
         if told:
             report.differences.append(Difference(kind="columns", table=title, detail=told))
         if [c.name for c in a.columns] != [c.name for c in b.columns]:
@@ -196,16 +202,31 @@ def _compare_schema(
             report.differences += _name_rows(title, *sides, first=first)
 
 
-def _describe(a: _Table, b: _Table) -> str:
+def _describe(a: _Table, b: _Table, dialect: Dialect) -> str:
     if a.base != b.base:
         return "a table on one side, a view on the other"
     names = [c.name for c in a.columns], [c.name for c in b.columns]
     if names[0] != names[1]:
         return f"source ({', '.join(names[0])}), target ({', '.join(names[1])})"
-    pairs = zip(a.columns, b.columns, strict=True)
-    return "; ".join(
-        f"{x.name} is {x.type} in the source, {y.type} in the target" for x, y in pairs if x.type != y.type
-    )
+    pairs = list(zip(a.columns, b.columns, strict=True))
+    told = [f"{x.name} is {x.type} in the source, {y.type} in the target" for x, y in pairs if x.type != y.type]
+    if a.base:
+        told += [
+            f"{x.name} is {x.collation or 'binary'} in the source, {y.collation or 'binary'} in the target"
+            for x, y in pairs
+            if not (x.json or y.json) and y.collation not in (x.collation, _twin(x, dialect))
+        ]
+    return "; ".join(told)
+
+
+def _twin(column: Column, dialect: Dialect) -> str:
+    """The collation that a load gives a column where the target has not the source's."""
+    if not column.charset or dialect is Dialect.TIDB:
+        return column.collation
+    try:
+        return charset_sql(dialect, column.charset, column.collation).split()[-1].replace("utf8mb3_", "utf8_")
+    except SchemaError:
+        return column.collation
 
 
 class _Side:

@@ -25,6 +25,8 @@ class Column:
     data_type: str
     type: str
     json: bool
+    charset: str = ""
+    collation: str = ""
 
 
 def quote(name: str) -> str:

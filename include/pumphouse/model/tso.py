@@ -75,5 +75,6 @@ def parse_time(text: str, now: Callable[[], Tso], *, word: str = "now") -> Tso:
         return from_datetime(datetime.fromisoformat(text))
     except ValueError:
         raise UsageError(
-            f"{text!r} is no time", hint=f"give a TSO, an ISO time as 2026-11-21T07:30:00Z, or {word}"
+            f"{text!r} is no time",
+            hint=f"give a TSO, an ISO time as 2026-11-21T07:30:00Z (UTC where no zone is given), or {word}",
         ) from None

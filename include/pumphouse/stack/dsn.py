@@ -21,6 +21,8 @@ class Dsn:
     user: str = "root"
     password: str = field(default="", repr=False)
     schema: str = ""
+    unix_socket: str = ""
+    tls_ca: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -48,7 +50,7 @@ class Dsn:
     @property
     def shown(self) -> str:
         """The line without the password, for messages."""
-        return f"mysql://{self.user}@{self.host}:{self.port}/{self.schema}"
+        return f"mysql://{self.user}@{self.unix_socket or f'{self.host}:{self.port}'}/{self.schema}"
 
     def connect(self, **options: Any) -> Connection[Any]:
         """A connection: utf8mb4, no autocommit; ``options`` go to PyMySQL."""
@@ -59,6 +61,8 @@ class Dsn:
             "password": self.password,
             "charset": "utf8mb4",
             "autocommit": False,
+            "unix_socket": self.unix_socket or None,
+            "ssl": {"ca": self.tls_ca} if self.tls_ca else None,
             **options,
         }
         if self.schema:

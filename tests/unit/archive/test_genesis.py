@@ -4,6 +4,7 @@ import json
 import pytest
 
 from pumphouse.archive import consumer
+from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.schema_store import jobs_at_genesis
 from pumphouse.archive.segment import read_segment
@@ -134,6 +135,16 @@ def test_an_init_killed_before_the_checkpoint_moves_it_when_run_again_and_never_
     end = world.archive.end()
     world.init()
     assert consumer.checkpoint(world.cluster, "main") == end
+
+
+@pytest.mark.row("A3")
+def test_an_archive_is_not_taken_over_under_another_name(world):
+    world.pump()
+    world.init()
+    other = Archive(world.store, world.cluster.cluster_id(), archive_id="other")
+    with pytest.raises(ConfigError, match=r"is called 'main', not 'other'.*archive\.archive_id = \"main\""):
+        init_archive(other, world.cluster, world.history, settings=world.settings)
+    assert consumer.checkpoint(world.cluster, "other") is None, "no second consumer holds the Pumps' GC"
 
 
 def test_two_inits_at_once_give_one_genesis(world, monkeypatch):
