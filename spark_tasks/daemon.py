@@ -13,13 +13,18 @@ from pumphouse.codec.warm import warm
 PRELOADED = ("pumphouse.loader.stages", "pumphouse.objectstore.open", "spark_tasks.engine", "pyspark.worker")
 
 
+def load() -> None:
+    """Import what the workers use, and have every kernel."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    warm()
+
+
 def main() -> None:
     """Load, then serve Spark as its own daemon does."""
     from pyspark.daemon import manager
 
-    for name in PRELOADED:
-        importlib.import_module(name)
-    warm()
+    load()
     manager()
 
 

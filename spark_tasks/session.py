@@ -1,15 +1,19 @@
-"""The one place that makes a Spark session: local, standalone or Connect, by setting."""
+"""The one place that makes a Spark session: local, standalone or Connect, by setting, or as spark-submit says."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pumphouse.errors import ConfigError
 from spark_tasks.java import java_home
+from spark_tasks.package import code_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,32 +21,71 @@ if TYPE_CHECKING:
     from pumphouse.settings import SparkSettings
 
 _LOOPBACK = "127.0.0.1"
+_ANY = "0.0.0.0"  # noqa: S104 - refused as an address that others can call
+_PYTHON = "spark.pyspark.python"
+
+# A row on its way through our jobs is a blob of up to 16 MiB: Spark's batch sizes count rows, so they are small here.
+_OF_OUR_JOBS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "4",
+}
 
 
 def build_session(app: str, settings: SparkSettings) -> SparkSession:
-    """Session for a task; an active one of this process is used again.
-
-    A row on its way through our jobs is a blob of up to 16 MiB: Spark's batch sizes count rows, so they are small here.
-    """
+    """Session for a task; an active one of this process is used again."""
     from pyspark.sql import SparkSession
 
-    if settings.master.startswith("sc://"):
-        connect: SparkSession = SparkSession.builder.remote(settings.master).appName(app).getOrCreate()
-        return connect
+    if settings.master.startswith("sc://") and not _submitted():
+        return _connect(app, settings)
+    builder = SparkSession.builder.appName(app)
     if SparkSession.getActiveSession() is None:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", settings.conf.get(_PYTHON, sys.executable))
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
         os.environ["JAVA_HOME"] = str(java_home())
-    local = settings.master.startswith("local")
-    builder = SparkSession.builder.master(settings.master).appName(app)
-    options = {
+    for name, value in _options(settings, _told_by_submit()).items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _connect(app: str, settings: SparkSettings) -> SparkSession:
+    """A session on a Connect server: what belongs to the application, code too, is that server's."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote(settings.master).appName(app)
+    shuffle = {"spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
+    for name, value in (_OF_OUR_JOBS | shuffle | settings.conf).items():
+        if name.startswith("spark.sql."):
+            builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _submitted() -> bool:
+    """Whether spark-submit started this process, with a JVM that has its master and its settings."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _told_by_submit() -> dict[str, str]:
+    if not _submitted():
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to that JVM, without which a SparkConf is empty
+    return dict(SparkConf().getAll())
+
+
+def _options(settings: SparkSettings, told: dict[str, str]) -> dict[str, str]:
+    """All that the session is made with: what spark-submit was told beats `spark.conf`, that beats ours."""
+    given = settings.conf | told
+    master = given.get("spark.master", settings.master)
+    local = master.startswith("local")
+    options = _OF_OUR_JOBS | {
+        "spark.master": master,
         "spark.driver.memory": settings.driver_memory,
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
-        "spark.sql.inMemoryColumnarStorage.batchSize": "4",
         "spark.sql.warehouse.dir": tempfile.gettempdir(),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.ui.enabled": "false",
@@ -60,10 +103,48 @@ def build_session(app: str, settings: SparkSettings) -> SparkSession:
             # CPU and give nothing back.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
-    return session
+    else:
+        options |= _driver_address(master, given) | _code(settings.package, given)
+    return given | options | {name: value for name, value in given.items() if name != "spark.archives"}
+
+
+def _code(package: Path | None, given: dict[str, str]) -> dict[str, str]:
+    """Where the workers have our code from; the user's own archives come beside it."""
+    if package is None:
+        return {}
+    if not package.is_file():
+        raise ConfigError(
+            f"there is no file {package}, which spark.package names", hint=f"pumphouse spark package --output {package}"
+        )
+    code = code_conf(package.absolute())
+    archives = [name for name in given.get("spark.archives", "").split(",") if name not in ("", code["spark.archives"])]
+    return code | {"spark.archives": ",".join([*archives, code["spark.archives"]])}
+
+
+def _driver_address(master: str, given: dict[str, str]) -> dict[str, str]:
+    """Where the executors call the driver: this host's address on the way to the master.
+
+    Spark would take what the host's name means, which is the loopback on many. Who names an address, as behind a NAT or
+    in a container with published ports, has Spark listen on every one.
+    """
+    if "spark.driver.host" in given:
+        return {"spark.driver.bindAddress": _ANY}
+    named = os.environ.get("SPARK_LOCAL_IP", "")
+    if named not in ("", _ANY):
+        return {"spark.driver.host": named, "spark.driver.bindAddress": named}
+    if not master.startswith("spark://"):
+        return {}  # YARN and Kubernetes have ways of their own
+    host, _, port = master.removeprefix("spark://").partition(",")[0].rpartition(":")
+    try:
+        family, kind, _, _, to = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(to)  # sends nothing: it asks the routing table
+            address = str(probe.getsockname()[0])
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the Spark master {master} cannot be found: {error}", hint="spark.master = spark://host:port"
+        ) from error
+    return {"spark.driver.host": address, "spark.driver.bindAddress": address}
 
 
 @contextlib.contextmanager

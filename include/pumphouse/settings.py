@@ -1,7 +1,8 @@
 """The one table of settings: command line > ``PUMPHOUSE_<SECTION>__<NAME>`` > ``pumphouse.toml`` > default.
 
-Entry points load it and hand each room its own section; libraries never read the environment. An unknown name is an
-error that lists the known ones. Secrets are SecretStr and are never shown.
+A secret may be in a file of its own, which ``PUMPHOUSE_<SECTION>__<NAME>_FILE`` names. Entry points load the settings
+and hand each room its own section; libraries never read the environment. An unknown name is an error that lists the
+known ones. Secrets are SecretStr and are never shown.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import difflib
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -298,11 +299,39 @@ class LoadSettings(Section):
 
 
 class SparkSettings(Section):
-    """The Spark session."""
+    """The Spark session. What spark-submit was told beats all of it."""
 
     master: str = Field("local[2]", description="local[N], spark://host:port, or sc://host:port")
     driver_memory: str = Field("2g", description="heap of the driver")
     shuffle_partitions: int = Field(4, ge=1, description="partitions after a shuffle")
+    package: Path | None = Field(
+        None,
+        description="file that `pumphouse spark package` wrote, for workers without our code; empty = they have it",
+    )
+    conf: dict[str, str] = Field(
+        {}, description='any other settings of Spark, as a table `[spark.conf]` or as {"spark.executor.memory": "4g"}'
+    )
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _read_conf(cls, value: Any) -> Any:
+        """JSON where a table cannot be written; dotted names without quotes are tables in TOML."""
+        try:
+            table = json.loads(value or "{}") if isinstance(value, str) else value
+            found = dict(_flat("", table))
+        except (ValueError, AttributeError):
+            raise ValueError('settings of Spark are written as {"spark.executor.memory": "4g"}') from None
+        if wrong := [name for name in found if not name.startswith("spark.")]:
+            raise ValueError(f"settings of Spark begin with spark., {', '.join(wrong)} does not")
+        return found
+
+
+def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(f"{prefix}{name}.", value)
+        else:
+            yield prefix + name, str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class AirflowSettings(Section):
@@ -384,7 +413,10 @@ class Settings(Section):
                 continue
             if "__" in name:
                 section, _, field = name[len(ENV_PREFIX) :].lower().partition("__")
-                ours[f"{section}.{field}"] = value
+                if field.endswith("_file") and _is_secret(section, secret := field.removesuffix("_file")):
+                    ours[f"{section}.{secret}"] = _secret_in(value, name)
+                else:
+                    ours[f"{section}.{field}"] = value
             else:
                 _refuse_one_underscore(name)
         for layer in (file_values, ours, environment, overrides):
@@ -400,6 +432,22 @@ class Settings(Section):
 def settings_file(path: Path | None = None) -> Path:
     """The file that is read: the one given, else that of ``PUMPHOUSE_CONFIG``, else ./pumphouse.toml."""
     return path or Path(os.environ.get(ENV_PREFIX + "CONFIG") or "pumphouse.toml")
+
+
+def _is_secret(section: str, field: str) -> bool:
+    """Whether a setting is a secret, which may be in a file that ``PUMPHOUSE_…_FILE`` names."""
+    for name, info in Settings.model_fields.items():
+        if section in (name, info.alias) and isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+            found = info.annotation.model_fields.get(field)
+            return found is not None and found.annotation is SecretStr
+    return False
+
+
+def _secret_in(path: str, name: str) -> str:
+    try:
+        return Path(path).read_text().rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name} names {path}, which cannot be read: {error}", name=name, path=path) from error
 
 
 def _refuse_one_underscore(name: str) -> None:

@@ -1,4 +1,4 @@
-"""``python -m spark_tasks.jobs.load [TSO]``, for spark-submit; settings as everywhere."""
+"""``spark-submit …/spark_tasks/jobs/load.py [TSO] [--run-id ID]``; settings as everywhere, the master as submitted."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 import sys
 from collections.abc import Sequence
 
-from pumphouse.errors import UsageError
 from pumphouse.log import configure_logging
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
 from pumphouse.settings import Settings
+from spark_tasks.jobs.arguments import parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Load the target up to a TSO, or to the archive's end; the report on stdout, as JSON."""
-    args = list(sys.argv[1:] if argv is None else argv)
-    if len(args) > 1:
-        raise UsageError("usage: python -m spark_tasks.jobs.load [TSO]")
+    arguments = parser("load", "Load the target up to a moment, or to the archive's end.")
+    arguments.add_argument("to", nargs="?", type=int, metavar="TSO")
+    given = arguments.parse_args(argv)
     configure_logging()
-    report = load.run(Settings.read(), to=Tso(int(args[0])) if args else None)
+    report = load.run(Settings.read(), to=None if given.to is None else Tso(given.to), run_id=given.run_id)
     sys.stdout.write(json.dumps(report.to_dict()) + "\n")
     return 0
 

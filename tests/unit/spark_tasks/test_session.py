@@ -1,0 +1,87 @@
+"""What a session is made with; the sessions themselves are in tests/integration/test_spark_cluster.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pumphouse.errors import ConfigError
+from pumphouse.settings import Settings, SparkSettings
+from spark_tasks.jobs import load, restore
+from spark_tasks.session import _options
+
+LOOPBACK_MASTER = "spark://127.0.0.1:7077"
+
+
+@pytest.fixture(autouse=True)
+def no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+
+
+def test_what_submit_was_told_beats_the_settings_and_those_beat_ours() -> None:
+    settings = SparkSettings(
+        master="local[2]",
+        conf={"spark.task.maxFailures": "7", "spark.executor.memory": "3g", "spark.ui.enabled": "true"},
+    )
+    found = _options(settings, {"spark.master": LOOPBACK_MASTER, "spark.executor.memory": "5g"})
+    assert found["spark.master"] == LOOPBACK_MASTER
+    assert found["spark.executor.memory"] == "5g"
+    assert found["spark.task.maxFailures"] == "7"
+    assert found["spark.ui.enabled"] == "true"
+    assert found["spark.driver.host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "host", "bind"),
+    [
+        ({}, "", "127.0.0.1", "127.0.0.1"),
+        ({}, "0.0.0.0", "127.0.0.1", "127.0.0.1"),
+        ({}, "127.0.0.5", "127.0.0.5", "127.0.0.5"),
+        ({"spark.driver.host": "outside"}, "", "outside", "0.0.0.0"),
+        ({"spark.driver.host": "outside", "spark.driver.bindAddress": "10.0.0.9"}, "", "outside", "10.0.0.9"),
+    ],
+)
+def test_the_drivers_address_is_one_that_executors_can_call(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], variable: str, host: str, bind: str
+) -> None:
+    if variable:
+        monkeypatch.setenv("SPARK_LOCAL_IP", variable)
+    found = _options(SparkSettings(master=LOOPBACK_MASTER, conf=given), {})
+    assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == (host, bind)
+
+
+@pytest.mark.parametrize("master", ["spark://no.such.host.invalid:7077", "spark://host", "spark://host:port"])
+def test_a_master_that_cannot_be_found_is_named(master: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be found"):
+        _options(SparkSettings(master=master), {})
+
+
+def test_the_package_comes_beside_the_users_archives(tmp_path: Path) -> None:
+    package = tmp_path / "p.zip"
+    settings = SparkSettings(master=LOOPBACK_MASTER, package=package, conf={"spark.archives": "env.tar.gz#env"})
+    with pytest.raises(ConfigError, match=r"p\.zip.*spark package --output"):
+        _options(settings, {})
+    package.write_bytes(b"")
+    assert _options(settings, {})["spark.archives"] == f"env.tar.gz#env,{package}#pumphouse-code"
+    assert "spark.archives" not in _options(settings.model_copy(update={"master": "local[2]", "conf": {}}), {})
+
+
+def test_settings_of_spark_are_a_free_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "p.toml"
+    config.write_text('[spark.conf]\nspark.executor.memory = "4g"\n"spark.cores.max" = 2\nspark.ui.enabled = true\n')
+    expected = {"spark.executor.memory": "4g", "spark.cores.max": "2", "spark.ui.enabled": "true"}
+    assert Settings.read(config).spark.conf == expected
+    monkeypatch.setenv("PUMPHOUSE_SPARK__CONF", '{"spark.cores.max": "9"}')
+    assert Settings.read(config).spark.conf == {"spark.cores.max": "9"}
+    for wrong in ("executor.memory=4g", '{"executor.memory": "4g"}'):
+        with pytest.raises(ConfigError, match=r"spark\.conf.*spark\."):
+            Settings.read(config, {"spark.conf": wrong})
+
+
+@pytest.mark.parametrize("job", [load, restore])
+def test_jobs_say_how_they_are_called(job: object, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        job.main(["--help"])  # type: ignore[attr-defined]
+    assert ended.value.code == 0
+    assert "--run-id" in capsys.readouterr().out
