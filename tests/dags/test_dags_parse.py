@@ -107,7 +107,7 @@ print(json.dumps([a.name for a in dag.timetable.asset_condition.objects]))
 def test_plugins_leave_the_standard_library_alone_and_no_module_has_two_names(in_airflow: Callable[..., Any]) -> None:
     found = in_airflow("""
 import json, sys
-import queue, types, logging  # noqa
+import queue, types, logging
 before = {n: id(m) for n, m in sys.modules.items()}
 from airflow import plugins_manager
 plugins, errors = plugins_manager._get_plugins() if hasattr(plugins_manager, "_get_plugins") else ([], {})

@@ -104,11 +104,6 @@ class Rebuilt:
     key: str
 
 
-def rebuild_schema(archive: Archive, upto: Tso | None = None) -> Timeline:
-    """Timeline of the archive up to ``upto`` (None = its end), and the schema/ objects brought up to date."""
-    return rebuild(archive, upto).timeline
-
-
 def pending_jobs(archive: Archive, upto: Tso | None = None) -> int:
     """How many DDL jobs a rebuild would have to fold; 0 = it needs no Spark session."""
     at, windows, end = _seen(archive, upto)
@@ -117,7 +112,7 @@ def pending_jobs(archive: Archive, upto: Tso | None = None) -> int:
 
 
 def rebuild(archive: Archive, upto: Tso | None = None, *, store: bool = True) -> Rebuilt:
-    """`rebuild_schema` with what it did. ``store=False`` writes nothing.
+    """Timeline up to ``upto`` (None = the archive's end), and schema/ brought up to date unless ``store=False``.
 
     Raises:
         ConfigError: the archive does not cover ``upto``.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pumphouse.archive import schema_store
-from pumphouse.archive.schema_store import WHOLE_EVERY, StoredSchema, pending_jobs, rebuild, rebuild_schema, schema_key
+from pumphouse.archive.schema_store import WHOLE_EVERY, StoredSchema, pending_jobs, rebuild, schema_key
 from pumphouse.errors import BadManifest, HistoryUnavailable
 from pumphouse.schema.timeline import Timeline
 from tests.support.documents import changed
@@ -60,7 +60,7 @@ def test_deltas_build_on_each_other_and_a_whole_one_comes_now_and_then(made: Mad
     for n in range(WHOLE_EVERY + 3):
         made.add_column("t", int_col(f"c{n}", id=2 + n))
         made.cut()
-        assert rebuild_schema(made.archive) == made.timeline()
+        assert rebuild(made.archive).timeline == made.timeline()
     stored = [StoredSchema.from_json(key, made.archive.store.get(key)) for key in _objects(made)]
     assert [s.depth for s in stored] == [*range(WHOLE_EVERY), 0, 1, 2]
     assert [s.base is None for s in stored].count(True) == 2
@@ -98,7 +98,7 @@ def test_a_lost_object_is_made_again(made: MadeSource) -> None:
     done = rebuild(made.archive)
     body = made.archive.store.get(done.key)
     made.archive.store.delete(done.key)
-    assert rebuild_schema(made.archive) == done.timeline
+    assert rebuild(made.archive).timeline == done.timeline
     assert made.archive.store.get(done.key) == body
 
 
@@ -121,18 +121,18 @@ def test_a_damaged_missing_or_foreign_object_is_refused(made: MadeSource) -> Non
     ):
         store.put(base, bad)
         with pytest.raises(BadManifest, match=match):
-            rebuild_schema(made.archive)
+            rebuild(made.archive)
     store.put(base, good)
     newest = store.get(delta)
     store.put(delta, changed(newest, lambda s: s.update(window_sha256="0" * 64)))
     with pytest.raises(BadManifest, match="another window"):
-        rebuild_schema(made.archive)
+        rebuild(made.archive)
     store.put(delta, newest)
     store.delete(base)
     with pytest.raises(BadManifest, match="is missing"):
-        rebuild_schema(made.archive)
+        rebuild(made.archive)
     store.delete(delta)
-    assert isinstance(rebuild_schema(made.archive), Timeline)
+    assert isinstance(rebuild(made.archive).timeline, Timeline)
 
 
 @pytest.mark.row("A3")
@@ -144,7 +144,7 @@ def test_a_job_that_ran_at_genesis_waits_for_the_windows_that_place_it(tmp_path:
     job.raw["binlog"]["FinishedTS"] = source.ts + (1000 << 18)
     source.genesis()
     with pytest.raises(HistoryUnavailable, match=f"job {job.id} was running at genesis"):
-        rebuild_schema(source.archive)
+        rebuild(source.archive)
     source.tick(2000)
     source.cut()
-    assert rebuild_schema(source.archive).tables_at(source.ts)[0].name == ("d", "t")
+    assert rebuild(source.archive).timeline.tables_at(source.ts)[0].name == ("d", "t")
