@@ -1,0 +1,85 @@
+"""A Pump that is stopped, not dead: its connections stay open. `pumphouse snapshot` names it all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pumphouse.registry.file import FileCluster
+from tests.support.pumpserver import PumpServer
+
+
+class NoJobs(BaseHTTPRequestHandler):
+    """The status API of a cluster without DDL jobs."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"null")
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def history() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), NoJobs)
+    threading.Thread(target=partial(server.serve_forever, 0.01), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.row("A2", "O3")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_snapshot_names_a_stopped_pump_within_thirty_seconds(tmp_path: Path, history: str, when: str) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    (tmp_path / "pumphouse.toml").write_text(
+        f'[cluster]\nurl = "file://{tmp_path}/cluster"\n[archive]\nroot = "file://{tmp_path}/archive"\n'
+        f'[schema]\nhistory = "{history}"\n'
+    )
+    call = [sys.executable, "-c", "from pumphouse.cli import main; main()"]
+    (tmp_path / "p").mkdir()
+    with PumpServer(tmp_path / "p", cluster) as pump:
+        subprocess.run([*call, "archive", "init"], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+        # The window waits for a moment that the Pump has not reached yet.
+        until = str(int(cluster.tso()) + (20_000 << 18)) if when == "meanwhile" else "now"
+        if when == "before":
+            os.kill(pump.pid, signal.SIGSTOP)
+        snapshot = subprocess.Popen(
+            [*call, "snapshot", "--until", until],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            if when == "meanwhile":
+                time.sleep(8)
+                os.kill(pump.pid, signal.SIGSTOP)
+            at = time.monotonic()
+            assert snapshot.stderr is not None
+            said = next(line for line in snapshot.stderr if pump.node_id in line and "Pump" in line)
+            assert time.monotonic() - at < 30, said
+            assert pump.addr in said
+            os.kill(pump.pid, signal.SIGCONT)
+            assert snapshot.wait(60) == 0
+        finally:
+            os.kill(pump.pid, signal.SIGCONT)
+            snapshot.kill()
+            snapshot.wait()
+            for stream in (snapshot.stdout, snapshot.stderr):
+                assert stream is not None
+                stream.close()
