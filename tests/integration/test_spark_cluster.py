@@ -256,7 +256,8 @@ def test_the_master_that_spark_submit_names_is_kept_and_a_run_id_takes_over(
         fence.acquire(first, run="same", take_over=False)
         report = json.loads(submit("load.py", "--run-id", "same"))
     assert report["inserted"] > 0
-    assert target_rows(target) == source.snapshot()
+    with TargetConnection.open(settings.target) as look:  # the fixture's may have been idle for too long
+        assert target_rows(look) == source.snapshot()
     assert log.read_text().count("Registered app ") == before + 2  # schema and load
 
 
