@@ -63,7 +63,8 @@ _TARGETS = list(Settings.read().airflow.restore_targets)
 def binlog_restore() -> None:
     """Archive -> a moment."""
 
-    @task(execution_timeout=timedelta(minutes=30))
+    # Airflow would log what it returns as one line beside the plan.
+    @task(execution_timeout=timedelta(minutes=30), show_return_value_in_logs=False)
     @one_sentence
     def plan() -> dict[str, Any]:
         """What will be read and done; fails when the moment is outside the restorable range."""

@@ -16,6 +16,7 @@ import structlog
 from binlog_airflow import xcom
 from binlog_airflow.hooks import DOWNSTREAM, SOURCE, settings_from
 from binlog_airflow.shown import markdown, plan_facts
+from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
 from pumphouse.errors import ConfigError, GapError, ManifestConflict, TargetAhead, UsageError
 from pumphouse.model import tso
@@ -72,7 +73,7 @@ def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
 
     planned = xcom.read(WindowPlan, plan)
     settings = settings_from()
-    with _parts(settings) as parts:
+    with naming_silence(lambda: _parts(settings), node_id), _parts(settings) as parts:
         return xcom.dump(pull(parts.archive, parts.cluster, planned, node_id, settings))
 
 

@@ -23,7 +23,7 @@ def _demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, "demo", *arguments], check=False, capture_output=True, text=True)
 
 
-@pytest.mark.timeout(290)
+@pytest.mark.timeout(600)
 @pytest.mark.row("O1", "O4")
 def test_up_runs_the_whole_stack_and_down_ends_it(tmp_path: Path) -> None:
     build = ["--build", str(tmp_path)]
@@ -60,6 +60,16 @@ def test_up_runs_the_whole_stack_and_down_ends_it(tmp_path: Path) -> None:
         again = _demo("up", *build, "--json")
         assert again.returncode == 0, again.stderr
         assert json.loads(again.stdout)["processes"] == found["processes"]
+
+        # One Pump of it is revived, and nothing else is touched.
+        psutil.Process(found["processes"]["pump-2"]).kill()
+        revived = _demo("up", *build, "--json")
+        assert revived.returncode == 0, revived.stderr
+        processes = json.loads(revived.stdout)["processes"]
+        members |= set(processes.values())
+        assert {name for name, pid in processes.items() if found["processes"].get(name) != pid} == {"pump-2"}
+        assert set(processes) == set(found["processes"])
+        formats.check("up", json.loads((tmp_path / "up.json").read_text()))
     finally:
         ended = _demo("down", *build)
     assert ended.returncode == 0, ended.stderr

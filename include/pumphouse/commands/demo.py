@@ -101,7 +101,10 @@ def run(
 @_build
 @click.option("--json", "as_json", is_flag=True, help="Print what up.json holds.")
 def up(build: Path, as_json: bool) -> None:
-    """Start the stack to stay, with a slow workload and the UI; an archive of an earlier `up` goes on."""
+    """Start the stack to stay, with a slow workload and the UI; an archive of an earlier `up` goes on.
+
+    On a stack that runs it starts what is missing, as a Pump that was killed, and leaves the rest alone.
+    """
     from pumphouse.demo import up as stay
     from pumphouse.demo.say import Say
     from pumphouse.stack import system
@@ -113,10 +116,13 @@ def up(build: Path, as_json: bool) -> None:
     with _locked(stack):
         found = stay.running(stack, up_file)
         if found is None:
+            ran = stay.runs(stack)
             try:
                 found = stay.start(stack, Say(), up_file)
             except BaseException:
-                stay.end(stack, up_file)
+                # What ran before goes on: `demo down` ends it.
+                if not ran:
+                    stay.end(stack, up_file)
                 raise
     if as_json:
         click.echo(json.dumps(found, indent=2))

@@ -34,6 +34,11 @@ def up_stack(directory: Path) -> LocalStack:
     return LocalStack(directory, store="file", settings=SETTINGS)
 
 
+def runs(stack: LocalStack) -> bool:
+    """Whether any process of it runs."""
+    return any(record.process() is not None for record in stack.supervisor.records())
+
+
 def running(stack: LocalStack, up_file: Path) -> dict[str, Any] | None:
     """What ``up.json`` says when every process of it still runs."""
     try:
@@ -47,10 +52,10 @@ def running(stack: LocalStack, up_file: Path) -> dict[str, Any] | None:
 
 
 def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
-    """Start everything; what an earlier ``up`` left in the directory is used again."""
-    ran = stack.stop()
-    if ran:
-        say(f"some of it did not run any more: {', '.join(ran)} ended, everything starts again")
+    """Start what does not run; what runs goes on, and what an earlier ``up`` left in the directory is used again."""
+    names = [record.name for record in stack.supervisor.records() if record.process() is not None]
+    if names:
+        say(f"{', '.join(names)} run and are left alone; what is missing starts")
     stack.start_stores()
     workload = Workload(stack, processes=1, threads=2, rate=RATE)
     if not (workload.directory / "catalog.json").exists():

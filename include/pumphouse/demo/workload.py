@@ -45,6 +45,8 @@ class Workload:
     def start_resolver(self) -> None:
         """Start who answers the Pumps, and wait until it is registered."""
         supervisor, cluster = self.stack.supervisor, self.stack.cluster
+        if supervisor.alive(RESOLVER):
+            return
         self._start(RESOLVER, ["pumphouse.demo.resolver", "--cluster", self.stack.cluster_url])
 
         def answers() -> bool:
@@ -53,8 +55,10 @@ class Workload:
         supervisor.wait_until(RESOLVER, answers, timeout_s=180)
 
     def start_writers(self) -> None:
-        """Start the writers; they begin at once."""
+        """Start the writers that do not run; they begin at once."""
         for number, name in enumerate(self.writer_names, start=1):
+            if self.stack.supervisor.alive(name):
+                continue
             options = {
                 "directory": self.directory,
                 "name": name,

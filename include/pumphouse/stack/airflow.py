@@ -64,13 +64,15 @@ class AirflowServer:
         return AirflowApi(self.url, USER, self.password)
 
     def start(self, *, timeout_s: float = 300.0) -> Self:
-        """Make or migrate the database, start all parts, wait until they are healthy and the DAGs are parsed."""
+        """Make or migrate the database, start all parts, wait until they are healthy. Parts that run are left alone."""
         self.home.mkdir(parents=True, exist_ok=True)
         self._read_identity()
         write_atomic(self.home / "passwords.json", json.dumps({USER: self.password}).encode(), mode=0o600)
-        self.database.start()
-        self._migrate()
-        for part in self.parts:
+        missing = [part for part in self.parts if not self.supervisor.alive(_name(part))]
+        if not self.database.attach():
+            self.database.start()
+            self._migrate()
+        for part in missing:
             command = [sys.executable, "-m", "airflow", part]
             if part == "api-server":
                 command += ["--host", "127.0.0.1", "--port", str(self.port)]

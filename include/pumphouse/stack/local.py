@@ -108,19 +108,20 @@ class LocalStack:
         self.supervisor.run_dir.mkdir(parents=True, exist_ok=True)
 
     def start_stores(self, *, s3: bool | None = None) -> None:
-        """Databases and object store, side by side; then the settings file."""
-        starts: list[Callable[[], Any]] = [server.start for server in self.databases.values()]
+        """Databases and object store, side by side; then the settings file. Databases that run are left alone."""
+        starts: list[Callable[[], Any]] = [server.start for server in self.databases.values() if not server.attach()]
         if self.store == "s3" if s3 is None else s3:
             starts.append(self.s3.start)
-        with ThreadPoolExecutor(len(starts)) as pool:
+        with ThreadPoolExecutor(max(1, len(starts))) as pool:
             for future in [pool.submit(start) for start in starts]:
                 future.result()
         self.write_settings()
 
     def start_pumps(self) -> None:
-        """All Pumps, side by side."""
-        with ThreadPoolExecutor(len(self.pumps)) as pool:
-            for future in [pool.submit(pump.start) for pump in self.pumps]:
+        """All Pumps, side by side. One that serves is left alone."""
+        missing = [pump for pump in self.pumps if not pump.attach()]
+        with ThreadPoolExecutor(max(1, len(missing))) as pool:
+            for future in [pool.submit(pump.start) for pump in missing]:
                 future.result()
 
     def start_airflow(self) -> None:

@@ -68,6 +68,14 @@ class PumpProcess:
         self.addr, self.http_addr = said["grpc"], said["http"]
         return self
 
+    def attach(self) -> bool:
+        """Take the addresses of a Pump that serves already; False when none does."""
+        said = self._serving_line(0) if self.supervisor.alive(self.node_id) else None
+        if said is None:
+            return False
+        self.addr, self.http_addr = said["grpc"], said["http"]
+        return True
+
     def kill(self) -> None:
         """``kill -9``."""
         self.supervisor.kill(self.node_id)
@@ -77,6 +85,8 @@ class PumpProcess:
         self.supervisor.stop(self.node_id, timeout_s=timeout_s)
 
     def _serving_line(self, begin: int) -> dict[str, Any] | None:
+        """The last one behind ``begin``: the log goes on over restarts."""
+        found = None
         with self.supervisor.log_path(self.node_id).open("rb") as log:
             log.seek(begin)
             for line in log:
@@ -86,5 +96,5 @@ class PumpProcess:
                     except ValueError:
                         continue
                     if event.get("event") == "serving" and "grpc" in event:
-                        return dict(event)
-        return None
+                        found = dict(event)
+        return found

@@ -1,0 +1,113 @@
+"""What tasks leave for people: bounded reports, errors as one sentence, a silent Pump by its name, a plan to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pumphouse.model import tso
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.registry.file import FileCluster
+
+_BOUNDED = """
+import json
+from binlog_airflow import xcom
+print(json.dumps(xcom.bounded({
+    "to": 470659592355840000, "rows": 12, "ready": True, "seconds": 1.5, "none": None,
+    "long": list(range(1000)), "text": "x" * 10_000, "tables": {str(n): "left out" for n in range(1000)},
+})))
+"""
+_SENTENCE = """
+import json, sys
+from binlog_airflow import retry
+from pumphouse.errors import GapError, WindowHeld
+said = []
+retry.log.error = lambda event, **facts: said.append([event, facts])
+retry.log.debug = lambda *_, **__: None
+def task(error):
+    @retry.one_sentence
+    def run():
+        raise error
+    try:
+        run()
+    except SystemExit as ended:
+        return retry.BinlogRetryPolicy().evaluate(ended, 1, 3).action.value, ended.__context__ is None or ended.__suppress_context__
+    except ValueError:
+        return "stack"
+print(json.dumps([task(GapError("a gap", hint="type this")), task(WindowHeld("held")), task(ValueError("x")), said]))
+"""
+_SILENCE = """
+import json, time
+from binlog_airflow import silence
+from pumphouse.parts import Parts
+from pumphouse.settings import Settings
+said = []
+silence.log.warning = lambda event, **facts: said.append(event)
+settings = Settings.read(overrides={"cluster.url": %r})
+for node_id in ("pump-1", "pump-2"):
+    with silence.naming_silence(lambda: Parts(settings), node_id, every_s=0.2):
+        time.sleep(0.7)
+print(json.dumps(sorted(set(said))))
+"""
+_PLAN = """
+import json
+from binlog_airflow.shown import markdown, plan_facts
+facts = plan_facts({"target": "root@127.0.0.1:1", "plan": {
+    "to": 470659592355840000, "end": 470659592355840001, "base": 470659390077927424, "databases": [f"db{n}" for n in range(40)],
+    "tables": 7, "base_tables": 2, "base_rows": 5, "base_bytes": 5_300_000, "windows": 3, "last_window_cut": True,
+    "rows": 12_000, "bytes": 10, "declared": [], "unsynced": ["pump-1"], "binlog_skipped": [],
+    "ddls": [{"action": "ADD_COLUMN", "query": "ALTER TABLE secret_name"}] * 3,
+}})
+print(json.dumps([dict(facts), markdown(facts)]))
+"""
+
+
+@pytest.mark.row("O1")
+def test_reports_are_bounded_and_hold_no_number_that_a_browser_rounds(in_airflow: Callable[..., Any]) -> None:
+    found = in_airflow(_BOUNDED)
+    assert found["to"] == "470659592355840000"
+    assert (found["rows"], found["ready"], found["seconds"], found["none"]) == (12, True, 1.5, None)
+    assert len(found["long"]) == 51
+    assert found["long"][-1] == "and 950 more"
+    assert len(found["text"]) == 501
+    assert len(found["tables"]) == 51
+
+
+@pytest.mark.row("O1")
+def test_an_error_of_ours_is_one_sentence_and_still_decides_whether_to_retry(in_airflow: Callable[..., Any]) -> None:
+    gap, held, foreign, said = in_airflow(_SENTENCE)
+    assert gap == ["fail", True]
+    assert held == ["retry", True]
+    assert foreign == "stack"
+    assert [facts["kind"] for _, facts in said] == ["GapError", "WindowHeld"]
+    assert "type this" in said[0][0]
+
+
+@pytest.mark.row("O1", "A1")
+def test_a_pump_without_a_heartbeat_is_named_while_it_is_pulled(tmp_path: Path, in_airflow: Callable[..., Any]) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    now = cluster.tso()
+    for node_id, age_ms in (("pump-1", -600_000), ("pump-2", 12_000)):
+        status = NodeStatus(
+            node_id=node_id,
+            host=f"{node_id}:8250",
+            state=NodeState.ONLINE,
+            update_ts=tso.compose(tso.physical_ms(now) - age_ms),
+        )
+        cluster.update_node(NodeKind.PUMP, node_id, lambda _, status=status: status)
+    (said,) = in_airflow(_SILENCE % cluster.url)
+    assert said.startswith("Pump pump-2 at pump-2:8250 is silent")
+
+
+@pytest.mark.row("R2")
+def test_a_plan_reads_as_facts_without_the_texts_of_ddl(in_airflow: Callable[..., Any]) -> None:
+    facts, table = in_airflow(_PLAN)
+    assert facts["DDLs"] == "3 add column"
+    assert facts["dump"].startswith("2 tables, 5 rows, 5 MB, of 470659390077927424 (")
+    assert facts["windows"] == "3, the last one in part; at most 12,000 row changes, 10 B"
+    assert facts["databases that are dropped there and built again"].endswith("and 28 more")
+    assert "secret_name" not in table
+    assert table.splitlines()[1] == "|---|---|"

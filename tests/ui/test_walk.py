@@ -1,0 +1,212 @@
+"""What a new user does in Airflow's pages, in headless Chromium; what comes of it is compared by SQL.
+
+Unpause, see windows flow, a dry run by the form as it opens, an approved restore, the documented backfill twice. The
+screenshots stay in build/ui.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
+from pumphouse.demo import airflow_watch as watch
+from pumphouse.demo.beginning import prepare
+from pumphouse.demo.dump import SourceDump
+from pumphouse.demo.marks import take_mark
+from pumphouse.demo.workload import Workload
+from pumphouse.diff.compare import DiffReport, compare, user_schemas
+from pumphouse.model import tso
+from pumphouse.schema.history import open_history
+from pumphouse.settings import Settings
+from pumphouse.stack.local import SMALL, LocalStack
+from tests.ui.pages import Pages
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOTS = ROOT / "build" / "ui"
+SETTINGS = {
+    **SMALL,
+    "pump": {**SMALL["pump"], "value_log_file_bytes": 1 << 18, "max_txn_timeout_s": 3.0},
+    "load": {"engine": "local", "connections": 2},
+}
+PARTS = ("api-server", "scheduler", "dag-processor")
+_MINUTE_MS = 60_000
+
+
+class User:
+    """The stack, its pages, and what is looked at by SQL."""
+
+    def __init__(self, stack: LocalStack) -> None:
+        self.stack = stack
+        self.workload = Workload(stack, processes=1, threads=2, rate=6)
+        prepare(self.workload.directory, stack.dsn("source"), stack.cluster, share=0.02)
+        stack.start_pumps()
+        self.workload.start_resolver()
+        self.workload.start_writers()
+        settings = Settings.read(stack.config)
+        self.archive = Archive.open(settings.archive, stack.cluster.cluster_id())
+        with closing(SourceDump(self.workload.directory, stack.dsn("source"))) as dump:
+            init_archive(
+                self.archive, stack.cluster, open_history(settings.history, settings.tls), dump=dump, settings=settings
+            )
+        stack.airflow.parts = PARTS
+        stack.start_airflow()
+        self.api = stack.airflow.api()
+        self.api.wait_for_dags({*watch.SCHEDULED, watch.RESTORE, watch.APPLY})
+
+    def wait(self, ready: Callable[[], Any], what: str, timeout_s: float = 400.0) -> None:
+        limit = time.monotonic() + timeout_s
+        while not ready():
+            failed = watch.failed_runs(self.api)
+            assert not failed, failed[0]
+            assert time.monotonic() < limit, f"waited too long for {what}"
+            time.sleep(2.0)
+
+    def ended(self, run_id: str) -> str:
+        return str(self.api.wait_for_run(watch.RESTORE, run_id, timeout_s=400)["state"])
+
+    def states(self, run_id: str) -> dict[str, str]:
+        return {task["task_id"]: task["state"] for task in self.api.tasks(watch.RESTORE, run_id)}
+
+    def newest(self) -> str:
+        return str(self.api.runs(watch.RESTORE)[-1]["dag_run_id"])
+
+    def schemas(self, name: str) -> set[str]:
+        with closing(self.stack.dsn(name).connect()) as connection:
+            return set(user_schemas(connection))
+
+    def backfill(self, first: int, last: int, stop: int) -> list[dict[str, Any]]:
+        """The documented lines, word for word but for the times."""
+        text = (ROOT / "docs" / "operations.md").read_text()
+        block = next(part for part in text.split("```sh\n") if part.startswith("airflow dags unpause binlog_apply"))
+        lines = [shlex.split(line) for line in block.split("```")[0].replace("\\\n", " ").splitlines()]
+        values = {
+            "--from-date": tso.to_datetime(first).isoformat(),
+            "--to-date": tso.to_datetime(last).isoformat(),
+            "--dag-run-conf": json.dumps({"target": "pumphouse_restore", "stop": str(stop)}),
+        }
+        before = {run["dag_run_id"]: run["end_date"] for run in self.api.runs(watch.APPLY)}
+        for line in lines:
+            done = subprocess.run(
+                [sys.executable, "-m", *(values.get(before_it, each) for before_it, each in pairwise(["", *line]))],
+                env={**os.environ, **self.stack.airflow.variables()},
+                cwd=self.stack.airflow.home,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+
+        def new() -> list[dict[str, Any]]:
+            return [run for run in self.api.runs(watch.APPLY) if run["end_date"] != before.get(run["dag_run_id"], "")]
+
+        self.wait(
+            lambda: new() and all(run["state"] in ("success", "failed") for run in self.api.runs(watch.APPLY)),
+            "the backfill",
+        )
+        return new()
+
+
+def _differences(report: DiffReport) -> str:
+    return "\n".join(f"{d.table}: {d.kind} {d.side} {d.detail}" for d in report.differences)
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    shutil.rmtree(SHOTS, ignore_errors=True)
+    stack = LocalStack(tmp_path / "stack", store="file", settings=SETTINGS)
+    try:
+        stack.start_stores()
+        yield User(stack)
+    finally:
+        stack.stop()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.row("A1", "L1", "O1", "R1", "R2")
+def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user: User) -> None:
+    stack, api = user.stack, user.api
+    with Pages(stack.airflow.url, SHOTS) as pages:
+        pages.log_in("admin", stack.airflow.password)
+        pages.open("/connections")
+        pages.says("pumphouse_archive", "pumphouse_cluster", "pumphouse_downstream", "pumphouse_restore")
+        assert stack.dsn("restore").password not in pages.text()
+        pages.shoot("connections")
+        for dag_id in (*reversed(watch.SCHEDULED), watch.RESTORE):
+            pages.unpause(dag_id)
+        pages.shoot("unpaused")
+
+        user.wait(lambda: watch.scheduled_windows(api), "a scheduled window")
+        user.wait(lambda: user.workload.counts()["transactions"] > 50, "transactions")
+        mark = take_mark(user.workload.directory, stack.dsn("source"), stack.cluster)
+        user.wait(lambda: user.archive.end() > mark.ts, "a window over the mark")
+        window = next(run for run in api.runs(watch.SNAPSHOT) if run["state"] == "success")
+        pages.open(f"/dags/{watch.SNAPSHOT}/runs/{window['dag_run_id']}/tasks/pull")
+        pages.says("pump-1", "pump-2")
+        pages.shoot("a-pull-is-named-by-its-pump")
+
+        # The form as it opens.
+        pages.form(watch.RESTORE)
+        pages.shoot("form-as-it-opens")
+        pages.send("Trigger")
+        user.wait(lambda: api.runs(watch.RESTORE), "the dry run")
+        dry = user.newest()
+        assert user.ended(dry) == "success"
+        assert user.states(dry) == {"plan": "success", "approve": "skipped", "restore": "skipped"}
+        assert user.schemas("restore") == set()
+        pages.open(f"/dags/{watch.RESTORE}/runs/{dry}/tasks/plan")
+        pages.says("databases that are dropped there and built again: `legacy`, `shop`")
+        pages.shoot("plan-of-the-dry-run")
+
+        # The restore: to the mark, approved by a click.
+        pages.form(watch.RESTORE)
+        pages.fill("//*[@role='dialog']//input[@name='element_to']", str(int(mark.ts)))
+        pages.click("//*[@role='dialog']//label[@id='switch:element_dry_run']")
+        pages.shoot("form-of-a-restore")
+        pages.send("Trigger")
+        user.wait(lambda: len(api.runs(watch.RESTORE)) > 1, "the restore")
+        run_id = user.newest()
+        user.wait(lambda: user.states(run_id)["approve"] == "awaiting_input", "the question")
+        assert user.schemas("restore") == set()
+        pages.open("/required_actions")
+        pages.click("//a[contains(., 'Replace the data of pumphouse_restore')]")
+        pages.says(tso.show(mark.ts), "databases that are dropped there and built again", "Approve", "Reject")
+        pages.shoot("approval")
+        pages.click("//button[@data-testid='hitl-option-Approve']")
+        assert user.ended(run_id) == "success", watch.failure(api, watch.RESTORE, run_id)
+        pages.shoot("approved")
+        restored = compare(stack.dsn("source"), stack.dsn("restore"), schemas=mark.schemas, views=False)
+        assert restored.equal, _differences(restored)
+        assert restored.rows > 300
+
+        # From there on by intervals, twice.
+        user.workload.stop_writers()
+        end = stack.cluster.tso()
+        last = tso.compose(tso.physical_ms(end) // _MINUTE_MS * _MINUTE_MS)
+        after = tso.Tso(last + tso.compose(_MINUTE_MS))
+        user.wait(lambda: user.archive.end() >= after and watch.read_checkpoint(stack.dsn("target")) >= end, "the end")
+        first = tso.compose(tso.physical_ms(mark.ts) // _MINUTE_MS * _MINUTE_MS)
+        for _ in range(2):
+            runs = user.backfill(first, last, end)
+            assert {run["state"] for run in runs} == {"success"}
+            assert len(runs) == (last - first) // tso.compose(_MINUTE_MS) + 1
+            assert watch.read_checkpoint(stack.dsn("restore")) == end
+            for name in ("restore", "target"):
+                report = compare(stack.dsn("source"), stack.dsn(name), ignore=set(mark.schemas))
+                assert report.equal, _differences(report)
+        pages.open(f"/dags/{watch.APPLY}")
+        pages.says("by backfill only")
+        pages.shoot("backfilled-twice")
