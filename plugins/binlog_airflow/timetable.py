@@ -16,8 +16,6 @@ class BackfillTimetable(CronDataIntervalTimetable):  # type: ignore[misc]  # air
     A scheduled run would be in the way: `airflow backfill create` passes over an interval that has a run.
     """
 
-    description = "by backfill only"
-
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:

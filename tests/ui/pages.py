@@ -93,6 +93,10 @@ class Pages:
         """A page."""
         self.driver.get(f"{self.url}{path}")
 
+    def rest(self) -> None:
+        """No page: one that is open asks Airflow every few seconds."""
+        self.driver.get("about:blank")
+
     def unpause(self, dag_id: str) -> None:
         """The switch on a DAG's page."""
         self.open(f"/dags/{dag_id}")

@@ -148,13 +148,14 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         for dag_id in (*reversed(watch.SCHEDULED), watch.RESTORE):
             pages.unpause(dag_id)
         pages.shoot("unpaused")
+        pages.rest()
 
         user.wait(lambda: watch.scheduled_windows(api), "a scheduled window")
         user.wait(lambda: user.workload.counts()["transactions"] > 50, "transactions")
         mark = take_mark(user.workload.directory, stack.dsn("source"), stack.cluster)
         user.wait(lambda: user.archive.end() > mark.ts, "a window over the mark")
         window = next(run for run in api.runs(watch.SNAPSHOT) if run["state"] == "success")
-        pages.open(f"/dags/{watch.SNAPSHOT}/runs/{window['dag_run_id']}/tasks/pull")
+        pages.open(f"/dags/{watch.SNAPSHOT}/runs/{window['dag_run_id']}/tasks/pull/mapped")
         pages.says("pump-1", "pump-2")
         pages.shoot("a-pull-is-named-by-its-pump")
 
@@ -168,7 +169,7 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         assert user.states(dry) == {"plan": "success", "approve": "skipped", "restore": "skipped"}
         assert user.schemas("restore") == set()
         pages.open(f"/dags/{watch.RESTORE}/runs/{dry}/tasks/plan")
-        pages.says("databases that are dropped there and built again: `legacy`, `shop`")
+        pages.says("databases that are dropped there and built again")
         pages.shoot("plan-of-the-dry-run")
 
         # The restore: to the mark, approved by a click.
@@ -188,6 +189,7 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
         pages.click("//button[@data-testid='hitl-option-Approve']")
         assert user.ended(run_id) == "success", watch.failure(api, watch.RESTORE, run_id)
         pages.shoot("approved")
+        pages.rest()
         restored = compare(stack.dsn("source"), stack.dsn("restore"), schemas=mark.schemas, views=False)
         assert restored.equal, _differences(restored)
         assert restored.rows > 300
@@ -208,5 +210,5 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
                 report = compare(stack.dsn("source"), stack.dsn(name), ignore=set(mark.schemas))
                 assert report.equal, _differences(report)
         pages.open(f"/dags/{watch.APPLY}")
-        pages.says("by backfill only")
+        pages.says("backfill (* * * * *)")
         pages.shoot("backfilled-twice")
