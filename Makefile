@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install system servers test check unit golden crash integration airflow chain rows bench campaign demo up down docs proto lock clean
+.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose rows bench campaign demo up down docs proto lock clean
 
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -56,6 +56,9 @@ airflow: $(STAMP) system ## DAG tests
 
 chain: $(STAMP) system ## The whole chain, small
 	$(BIN)/pytest tests/e2e -q -m "not slow"
+
+test-compose: $(STAMP) ## docker-compose.yaml for real, on the dockerd of DOCKER_HOST (KEEP=1 leaves it up)
+	@$(BIN)/python -m tests.compose
 
 test: $(STAMP) system ## All tiers
 	$(MAKE) check

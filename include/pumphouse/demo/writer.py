@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import signal
 import threading
@@ -182,7 +181,7 @@ class WriterProcess:
     def __init__(self, options: argparse.Namespace) -> None:
         self.directory: Path = options.directory
         self.name: str = options.name
-        self.source = Dsn.parse(os.environ["PUMPHOUSE_DEMO_SOURCE"])
+        self.source = Dsn.of_environment("PUMPHOUSE_DEMO_SOURCE")
         self.seed: int = options.seed
         self.threads: int = options.threads
         self.rate: float = options.rate

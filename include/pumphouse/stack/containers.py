@@ -1,0 +1,212 @@
+"""What docker-compose.yaml runs beside the product itself: ``python -m pumphouse.stack.containers VERB``.
+
+``secrets`` makes each password once, as a file of a volume; ``source`` makes the demo's source, ``begin`` the archive,
+``airflow`` Airflow's database, login and connections. Each may be run again and changes nothing then.
+``answers`` and ``alive`` are health checks: they import as little as they can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import secrets as randoms
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Volumes of the compose file.
+SECRETS, APPLICATION, BUCKET = Path("/run/pumphouse"), Path("/application"), "pumphouse"
+PASSWORDS = ("s3", "source", "target", "restore", "postgres", "airflow_admin")
+DATABASE_URL = "postgresql+psycopg://airflow:{}@postgres:5432/airflow"
+_FRESH_S = 60.0
+_WAIT_S = 600.0
+
+
+def secrets(options: argparse.Namespace) -> int:
+    """Make the passwords that there are not; give directories to the users that write in them. As root."""
+    made: dict[str, Callable[[], str]] = {name: lambda: randoms.token_urlsafe(18) for name in PASSWORDS}
+    made["airflow_fernet"] = lambda: base64.urlsafe_b64encode(randoms.token_bytes(32)).decode()
+    made["airflow_key"] = lambda: randoms.token_urlsafe(48)
+    made["airflow_database"] = lambda: DATABASE_URL.format((options.directory / "postgres").read_text())
+    for name, make in made.items():
+        path = options.directory / name
+        if not path.exists():
+            # Several users of several images read it; nobody outside of the containers reaches the volume.
+            new = path.with_name(f".{name}")
+            new.write_text(make())
+            new.chmod(0o444)
+            new.rename(path)
+    for item in options.own:
+        path, _, user = item.partition("=")
+        os.chown(path, int(user), int(user))
+    return 0
+
+
+def source(options: argparse.Namespace) -> int:
+    """Make the demo's databases, and the cluster, where they are not there."""
+    from pumphouse.demo.beginning import prepare
+    from pumphouse.registry.open import open_cluster
+    from pumphouse.settings import Settings
+    from pumphouse.stack.dsn import Dsn
+
+    if (options.directory / "begun").exists():
+        return 0
+    cluster = open_cluster(Settings.read().cluster, create=True)
+    rows = prepare(options.directory, Dsn.of_environment("PUMPHOUSE_DEMO_SOURCE"), cluster, share=0.2)
+    cluster.close()
+    (options.directory / "begun").touch()
+    print(f"{rows} rows in the demo's source")
+    return 0
+
+
+def begin(options: argparse.Namespace) -> int:
+    """Make the bucket and begin the archive, with the rows of the demo, if any; waits for what is not there yet."""
+    from pumphouse.errors import BinlogError
+
+    end = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            return _begin(options.directory)
+        except (BinlogError, OSError) as error:
+            if time.monotonic() > end:
+                raise
+            print(f"not yet: {error}", file=sys.stderr)
+            time.sleep(3)
+
+
+def _begin(directory: Path) -> int:
+    from pumphouse.archive.init import init_archive
+    from pumphouse.demo.dump import SourceDump
+    from pumphouse.errors import ConfigError
+    from pumphouse.model.tso import show
+    from pumphouse.parts import Parts
+    from pumphouse.settings import Settings
+    from pumphouse.stack.dsn import Dsn
+
+    settings = Settings.read()
+    _bucket(settings.archive)
+    demo = bool(os.environ.get("PUMPHOUSE_DEMO_SOURCE"))
+    if demo and not (directory / "begun").exists():
+        raise ConfigError("the demo's source has not begun")
+    with Parts(settings) as parts:
+        dump = SourceDump(directory, Dsn.of_environment("PUMPHOUSE_DEMO_SOURCE")) if demo else None
+        try:
+            genesis = init_archive(parts.archive, parts.cluster, parts.history, dump=dump, settings=settings)
+        finally:
+            if dump is not None:
+                dump.close()
+        print(f"the archive at {parts.archive.url} begins at {show(genesis.ts)}")
+    return 0
+
+
+def _bucket(settings: Any) -> None:
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=settings.s3_endpoint,
+        region_name=settings.s3_region,
+        aws_access_key_id=settings.s3_access_key,
+        aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
+    )
+    name = settings.root.removeprefix("s3://").partition("/")[0]
+    if name not in {each["Name"] for each in client.list_buckets()["Buckets"]}:
+        client.create_bucket(Bucket=name)
+
+
+def airflow(options: argparse.Namespace) -> int:
+    """Make or migrate Airflow's database; put the login and the connections that the UI shows."""
+    del options
+    from pumphouse.settings import Settings
+
+    home = Path(os.environ["AIRFLOW_HOME"])
+    login = home / "passwords.json"
+    login.write_text(json.dumps({"admin": (SECRETS / "airflow_admin").read_text()}))
+    login.chmod(0o600)
+    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True)
+    with tempfile.TemporaryDirectory() as made:
+        file = Path(made) / "connections.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(connections(Settings.read())))
+        subprocess.run([sys.executable, "-m", "airflow", "connections", "import", "--overwrite", str(file)], check=True)
+    return 0
+
+
+def connections(settings: Any) -> dict[str, dict[str, Any]]:
+    """The DAGs' connections, from the settings."""
+    archive, found = settings.archive, {}
+    found["pumphouse_archive"] = {
+        "conn_type": "pumphouse_archive",
+        "login": archive.s3_access_key,
+        "password": archive.s3_secret_key.get_secret_value(),
+        "extra": json.dumps({name: getattr(archive, name) for name in ("root", "s3_endpoint", "s3_region")}),
+    }
+    found["pumphouse_cluster"] = {
+        "conn_type": "pumphouse_cluster",
+        "password": settings.history.history_password.get_secret_value(),
+        "extra": json.dumps({"url": settings.cluster.url, "history": settings.history.history}),
+    }
+    for name, server in (("pumphouse_downstream", settings.target), ("pumphouse_restore", settings.restore_target)):
+        found[name] = {
+            "conn_type": "pumphouse_downstream",
+            "host": server.host,
+            "port": server.port,
+            "login": server.user,
+            "password": server.password.get_secret_value(),
+        }
+    return found
+
+
+def answers(options: argparse.Namespace) -> int:
+    """Whether a URL answers; with a part, whether Airflow's health says that this part is healthy."""
+    with urllib.request.urlopen(options.url, timeout=10) as answer:  # noqa: S310 - our own services
+        body = answer.read()
+    return int(bool(options.part) and json.loads(body)[options.part]["status"] != "healthy")
+
+
+def alive(options: argparse.Namespace) -> int:
+    """Whether the demo's writer wrote its counts of late, or its resolver is registered."""
+    if options.what == "writer":
+        found = (path.stat().st_mtime for path in (options.directory / "writers").glob("*.json"))
+        return int(time.time() - max(found, default=0.0) > _FRESH_S)
+    from pumphouse.registry.open import open_cluster
+    from pumphouse.registry.resolvers import is_live
+    from pumphouse.settings import Settings
+
+    cluster = open_cluster(Settings.read().cluster, create=False)
+    return int(not any(is_live(each, time.time()) for each in cluster.resolvers()))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m pumphouse.stack.containers", description=__doc__)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    def verb(run: Callable[[argparse.Namespace], int], directory: Path | None = None) -> argparse.ArgumentParser:
+        made = verbs.add_parser(run.__name__, help=(run.__doc__ or "").partition("\n")[0])
+        made.set_defaults(run=run)
+        if directory is not None:
+            made.add_argument("--directory", type=Path, default=directory)
+        return made
+
+    verb(secrets, SECRETS).add_argument("--own", action="append", default=[], metavar="DIRECTORY=UID")
+    verb(source, APPLICATION)
+    verb(begin, APPLICATION)
+    verb(airflow)
+    asked = verb(answers)
+    asked.add_argument("url")
+    asked.add_argument("part", nargs="?")
+    verb(alive, APPLICATION).add_argument("what", choices=("writer", "resolver"))
+    options = parser.parse_args(argv)
+    return int(options.run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
