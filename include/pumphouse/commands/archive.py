@@ -22,6 +22,7 @@ from pumphouse.archive.init import describe, init_archive
 from pumphouse.archive.layout import GENESIS, window_key
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.archive.verified import write_verified
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.archive.window import ProgressSink, PullProgress
@@ -370,6 +371,8 @@ def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
                 shown.update(task, completed=done, total=total, note=f"{done} of {total} {what}")
 
         report = verify(opened, checkpoint=checkpoint, deep=not quick, tick=tick)
+    if report.sound and report.deep:
+        write_verified(opened, report.end)
     if as_json:
         _print_json(report.to_dict())
     else:

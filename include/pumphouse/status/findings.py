@@ -55,8 +55,8 @@ def _archive(status: Status) -> Iterator[Finding]:
     if archive.checkpoint is None:
         yield _error("archive", "the Pumps do not know it: their GC does not wait for it", "pumphouse archive init")
     if archive.restorable_from is None:
-        what = "nothing can be restored: it was begun without a dump of the tables that there were"
-        yield _warning("archive", what, "pumphouse archive ls")
+        what = "nothing can be restored: there is no dump of the tables that there were when it began"
+        yield _warning("archive", what, "pumphouse archive dump")
     if archive.age_s is not None and archive.age_s > LATE_S:
         what = f"it ends {archive.age_s / 3600:.1f} h ago, at {show(archive.end)}"
         yield _warning("archive", what, "pumphouse snapshot")

@@ -12,6 +12,7 @@ import grpc
 
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.verified import read_verified
 from pumphouse.client import admin
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ConfigError, TargetUnavailable
@@ -130,7 +131,7 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
         genesis = archive.genesis()
     except ConfigError as error:
         return ArchiveStatus(url=archive.url, problem=error.message)
-    end, begin = archive.end(), restorable_from(archive)
+    end, begin, verified = archive.end(), restorable_from(archive), read_verified(archive)
     return ArchiveStatus(
         url=archive.url,
         begin=genesis.ts,
@@ -138,6 +139,7 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
         restorable_from=begin,
         restorable_to=None if begin is None else end,
         age_s=_behind(end, now),
+        verified_to=None if verified is None else verified.end,
         checkpoint=consumer.checkpoint(parts.cluster, archive.archive_id),
     )
 
