@@ -12,6 +12,7 @@ from pumphouse.lazy import offering
 if TYPE_CHECKING:
     from pumphouse.client.pump_client import ClientStats, PumpClient
     from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, OutcomeKind, ResolverServer, committed
+    from pumphouse.client.schema import Tables, named_row, tables
     from pumphouse.client.transaction import AddedLatency, StoreTransaction, TransactionBinlog, TransactionRunner
     from pumphouse.codec.payload import PrewriteValueBuilder
     from pumphouse.codec.row import encode_delete, encode_insert, encode_update
@@ -31,6 +32,7 @@ else:
                 "ResolverServer",
                 "committed",
             ),
+            "pumphouse.client.schema": ("Tables", "named_row", "tables"),
             "pumphouse.client.transaction": (
                 "AddedLatency",
                 "StoreTransaction",
@@ -57,6 +59,7 @@ __all__ = [
     "PumpUnavailable",
     "ResolverServer",
     "StoreTransaction",
+    "Tables",
     "TransactionBinlog",
     "TransactionRunner",
     "Tso",
@@ -64,5 +67,7 @@ __all__ = [
     "encode_delete",
     "encode_insert",
     "encode_update",
+    "named_row",
     "open_cluster",
+    "tables",
 ]

@@ -58,16 +58,17 @@ def _typed(field: FieldType, default: object) -> Value:  # noqa: PLR0911 - one a
     if kind is Kind.DOUBLE:
         return float(text)
     if kind is Kind.ENUM:
-        return _ordinal(field, text)
+        return ordinal(field, text)
     if kind is Kind.SET:
-        return sum({1 << (_ordinal(field, part) - 1) for part in text.split(",") if part})
+        return sum({1 << (ordinal(field, part) - 1) for part in text.split(",") if part})
     if kind is Kind.BYTES:
         # Bytes that are no UTF-8 reach JSON as one code unit each.
         return text.encode("utf-8", "surrogateescape")
     return text
 
 
-def _ordinal(field: FieldType, name: str) -> int:
+def ordinal(field: FieldType, name: str) -> int:
+    """Number of a member of an ENUM or SET, from 1; 0 of ''. ValueError."""
     for names, wanted in ((field.elems, name), ([e.casefold() for e in field.elems], name.casefold())):
         if wanted in names:
             return list(names).index(wanted) + 1

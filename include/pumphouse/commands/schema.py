@@ -1,30 +1,32 @@
-"""``pumphouse schema``: rebuild the timeline from the archive, and show what it says."""
+"""``pumphouse schema``: import a database's schema into the history; rebuild the archive's timeline, and show it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import click
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.schema_store import rebuild
 from pumphouse.cli import Context, pass_context
-from pumphouse.errors import UnknownTable
+from pumphouse.errors import ConfigError, UnknownTable, UsageError
 from pumphouse.model.tso import Tso, parse_time, show
 from pumphouse.parts import Parts
 from pumphouse.runs import schema as schema_run
 from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema.render import render
 from pumphouse.schema.table_sql import create_object
 from pumphouse.schema.versions import DdlEvent, TableVersion
-from pumphouse.settings import Settings
+from pumphouse.settings import ServerSettings, Settings
 
 
 @click.group()
 def schema() -> None:
-    """Rebuild and show the schema timeline."""
+    """Import a schema; rebuild and show the schema timeline."""
 
 
 @schema.command("rebuild")
@@ -43,6 +45,84 @@ def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bo
         click.echo(json.dumps(asdict(report), indent=2))
     else:
         click.echo(f"{report.jobs} new DDL jobs, schema version {report.schema_version} at {show(report.upto)}")
+
+
+@schema.command("import")
+@click.argument("url", required=False, metavar="[mysql://USER@HOST:PORT[/DATABASE]]")
+@click.option("--drop", multiple=True, metavar="NAME", help="DB, DB.TABLE, DB.TABLE.COLUMN or .PARTITION was dropped.")
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="DB.TABLE or DB.TABLE.COLUMN has a new name.")
+@click.option("--skip", multiple=True, metavar="NAME", help="Leave DB or DB.TABLE alone.")
+@click.option("--dry-run", is_flag=True, help="Show the jobs, write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+@pass_context
+def import_command(
+    context: Context,
+    url: str | None,
+    drop: tuple[str, ...],
+    rename: tuple[str, ...],
+    skip: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Write the schema of a MySQL or MariaDB, or what changed in it, into the history table as DDL jobs.
+
+    Without a URL the server is that of [source]. The password is that of [source] (PUMPHOUSE_SOURCE__PASSWORD).
+    """
+    from pumphouse.schema_import.changes import Asked
+    from pumphouse.schema_import.run import import_schema
+
+    settings = context.settings
+    source, database = source_of(settings.source, url)
+    renames = dict(each.partition("=")[::2] for each in rename)
+    if not all(renames.values()):
+        raise UsageError("--rename is written as OLD=NEW")
+    asked = Asked(database=database, drop=drop, rename=renames, skip=frozenset(each.lower() for each in skip))
+    with Parts(settings) as parts:
+        history = parts.history
+        if not isinstance(history, MysqlTableSource):
+            raise ConfigError(
+                "schema.history names no table to write DDL jobs to",
+                hint='set [schema] history = "mysql://user@host:port/history.jobs" and history_password',
+            )
+        report = import_schema(source, history, parts.cluster, asked, tls=settings.tls, dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+        return
+    for note in report.notes:
+        click.echo(f"left out: {note}", err=True)
+    if report.created:
+        click.echo(f"{report.history} {'would be' if dry_run else 'is'} created")
+    for job_id, kind, query in report.jobs:
+        click.echo(f"job {job_id} {kind}: {query}")
+    did = "would be written" if dry_run else "written"
+    how = "with binlogs" if report.binlogs else "without binlogs: no archive has begun"
+    click.echo(f"{len(report.jobs)} DDL jobs {did} ({how})" if report.jobs else "nothing changed: no DDL job")
+
+
+def source_of(settings: ServerSettings, url: str | None) -> tuple[ServerSettings, str]:
+    """(server, database or ''): of the URL, else [source]; the password is never that of another server."""
+    if url is None:
+        return settings, ""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 3306
+    except ValueError:
+        raise UsageError("the URL cannot be read", hint="give mysql://user@host:port/database") from None
+    if parts.scheme != "mysql" or not parts.hostname:
+        raise UsageError("the URL names no server", hint="give mysql://user@host:port/database")
+    if parts.password is not None:
+        raise UsageError(
+            "a password on the command line is seen by everyone on this machine",
+            hint="leave it out of the URL and set PUMPHOUSE_SOURCE__PASSWORD, or [source] in pumphouse.toml",
+        )
+    user = unquote(parts.username or settings.user)
+    if settings.host and (settings.host, settings.port, settings.user) != (parts.hostname, port, user):
+        raise ConfigError(
+            f"[source] is {settings.user}@{settings.host}:{settings.port}, the URL names another server or user",
+            hint="correct one of them: the password of [source] is for that server alone",
+        )
+    server = settings.model_copy(update={"host": parts.hostname, "port": port, "user": user, "unix_socket": ""})
+    return server, unquote(parts.path.strip("/"))
 
 
 @schema.command("show")

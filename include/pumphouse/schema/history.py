@@ -12,10 +12,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import pymysql
 from pydantic import SecretStr
+from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from pumphouse.errors import ConfigError, HistoryUnavailable, SchemaError
@@ -94,7 +96,7 @@ class MysqlTableSource:
     def __init__(self, server: ServerSettings, schema: str, table: str) -> None:
         self.url = f"mysql://{server.user}@{server.host}:{server.port}/{schema}.{table}"
         self._server = server
-        self._table = f"{schema}.{table}"
+        self.schema, self.table = schema, table
         self._from = f"{quote(schema)}.{quote(table)}"
 
     def job(self, job_id: int) -> Job | None:
@@ -108,8 +110,15 @@ class MysqlTableSource:
         yield from map(Job.from_json, rows)
 
     def _rows(self, sql: str, argument: int) -> list[str]:
+        with self.session() as connection, connection.cursor() as cursor:
+            cursor.execute(sql, (argument,))
+            return [row[0] for row in cursor.fetchall()]
+
+    @contextmanager
+    def session(self) -> Iterator[Connection[Any]]:
+        """A connection with autocommit, for as long as the block lasts; what the server refuses is ours to say."""
         try:
-            connection = pymysql.connect(
+            connection: Connection[Any] = pymysql.connect(
                 host=self._server.host,
                 port=self._server.port,
                 user=self._server.user,
@@ -119,15 +128,14 @@ class MysqlTableSource:
                 connect_timeout=10,
                 autocommit=True,
             )
-            with connection, connection.cursor() as cursor:
-                cursor.execute(sql, (argument,))
-                return [row[0] for row in cursor.fetchall()]
+            with connection:
+                yield connection
         except pymysql.MySQLError as error:
             code = error.args[0] if error.args else 0
             if code in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
                 raise SchemaError(
-                    f"{self.url}: there is no table {self._table} on that server",
-                    hint="create it with the columns job_id and job (docs/client.md), or correct schema.history",
+                    f"{self.url}: there is no table {self.schema}.{self.table} on that server",
+                    hint="`pumphouse schema import` creates it (docs/client.md); or correct schema.history",
                     url=self.url,
                 ) from error
             if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, 1698):

@@ -1,0 +1,211 @@
+"""One column of information_schema as a ColumnInfo of a DDL job; ids, offsets and origin defaults come later."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pumphouse.model.binlog import SchemaState
+from pumphouse.model.table import ColumnFlag, MysqlType
+from pumphouse.schema.dialect import Dialect
+
+Raw = dict[str, Any]
+Row = Mapping[str, Any]
+
+_TYPE = re.compile(r"(\w+)(?:\((.*)\))?((?: unsigned| zerofill)*)(?P<more>.*)", re.DOTALL)
+_LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_NOW = re.compile(r"(?:current_timestamp|now)(?:\((\d*)\))?", re.IGNORECASE)
+_ESCAPED = re.compile(r"\\(.)|''", re.DOTALL)
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
+
+# Name -> type code and the length that TiDB gives it when none is said.
+_CODES: dict[str, tuple[MysqlType, int]] = {
+    "tinyint": (MysqlType.TINY, 4),
+    "smallint": (MysqlType.SHORT, 6),
+    "mediumint": (MysqlType.INT24, 9),
+    "int": (MysqlType.LONG, 11),
+    "bigint": (MysqlType.LONGLONG, 20),
+    "float": (MysqlType.FLOAT, 12),
+    "double": (MysqlType.DOUBLE, 22),
+    "decimal": (MysqlType.NEWDECIMAL, 10),
+    "bit": (MysqlType.BIT, 1),
+    "date": (MysqlType.DATE, 10),
+    "datetime": (MysqlType.DATETIME, 19),
+    "timestamp": (MysqlType.TIMESTAMP, 19),
+    "time": (MysqlType.TIME, 10),
+    "year": (MysqlType.YEAR, 4),
+    "char": (MysqlType.STRING, 1),
+    "binary": (MysqlType.STRING, 1),
+    "varchar": (MysqlType.VARCHAR, 0),
+    "varbinary": (MysqlType.VARCHAR, 0),
+    "tinytext": (MysqlType.TINY_BLOB, 255),
+    "tinyblob": (MysqlType.TINY_BLOB, 255),
+    "text": (MysqlType.BLOB, 65_535),
+    "blob": (MysqlType.BLOB, 65_535),
+    "mediumtext": (MysqlType.MEDIUM_BLOB, 16_777_215),
+    "mediumblob": (MysqlType.MEDIUM_BLOB, 16_777_215),
+    "longtext": (MysqlType.LONG_BLOB, 4_294_967_295),
+    "longblob": (MysqlType.LONG_BLOB, 4_294_967_295),
+    "enum": (MysqlType.ENUM, 0),
+    "set": (MysqlType.SET, 0),
+    "json": (MysqlType.JSON, 4_294_967_295),
+}
+_INTEGERS = {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
+_TIMES = {MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.TIME}
+_TEXTS = {
+    MysqlType.STRING, MysqlType.VARCHAR, MysqlType.TINY_BLOB, MysqlType.BLOB, MysqlType.MEDIUM_BLOB,
+    MysqlType.LONG_BLOB, MysqlType.ENUM, MysqlType.SET,
+}  # fmt: skip
+
+
+class Inexpressible(Exception):
+    """What no DDL job can say, in words; the caller names the place."""
+
+
+def is_integer(column: Raw) -> bool:
+    """Whether it can be a row's handle."""
+    return column["type"]["Tp"] in _INTEGERS
+
+
+def unquote(text: str) -> str:
+    """Text of a literal without its quotes, as the server prints literals."""
+    return _ESCAPED.sub(lambda m: "'" if m[1] is None else _ESCAPES.get(m[1], m[1]), text)
+
+
+def named(name: str) -> Raw:
+    """A name as jobs have it."""
+    return {"O": name, "L": name.lower()}
+
+
+def column_info(row: Row, dialect: Dialect, *, json: bool, notes: list[str]) -> Raw:
+    """ColumnInfo of one row of information_schema.COLUMNS; id and offset are 0.
+
+    Args:
+        row: Names in lower case.
+        dialect: Whose information_schema.
+        json: It is MariaDB's JSON: longtext with the check json_valid.
+        notes: Gets what is left out.
+
+    Raises:
+        Inexpressible: its type, or its default.
+    """
+    extra = str(row["extra"]).lower()
+    field = _field("json" if json else str(row["column_type"]), row, notes)
+    generated = str(row["generation_expression"] or "")
+    if dialect is Dialect.MYSQL:
+        generated = _plain(generated)
+    default, bit, is_expr = (None, None, False)
+    if "auto_increment" in extra:
+        field["Flag"] |= ColumnFlag.AUTO_INCREMENT
+    elif not generated:
+        default, bit, is_expr = _default(row, field, dialect)
+    if "on update" in extra:
+        field["Flag"] |= ColumnFlag.ON_UPDATE_NOW
+    if "invisible" in extra:
+        notes.append("it is invisible: on a target it is not")
+    if row["is_nullable"] == "NO":
+        field["Flag"] |= ColumnFlag.NOT_NULL
+        if default is None and bit is None:
+            field["Flag"] |= ColumnFlag.NO_DEFAULT
+    field["Flag"] = int(field["Flag"])
+    return {
+        "id": 0,
+        "name": named(str(row["column_name"])),
+        "offset": 0,
+        "origin_default": None,
+        "origin_default_bit": None,
+        "default": default,
+        "default_bit": bit,
+        "default_is_expr": is_expr,
+        "generated_expr_string": generated,
+        "generated_stored": bool(generated) and "virtual" not in extra,
+        "dependences": {name: {} for name in re.findall(r"`([^`]+)`", generated)} or None,
+        "type": field,
+        "state": SchemaState.PUBLIC.value,
+        "comment": str(row["column_comment"] or ""),
+        "hidden": False,
+        "change_state_info": None,
+        "version": 2,
+    }
+
+
+def _field(text: str, row: Row, notes: list[str]) -> Raw:
+    match = _TYPE.fullmatch(text)
+    code = None if match is None else _CODES.get(match[1])
+    if match is None or code is None:
+        raise Inexpressible(f"the type {text} is not known to binlogs")
+    if "COMPRESSED" in match["more"]:
+        notes.append("it is compressed: on a target it is not")
+    tp, length = code
+    inside, unsigned = match[2] or "", "unsigned" in match[3]
+    decimal, elems = (-1 if tp in (MysqlType.FLOAT, MysqlType.DOUBLE) else 0), None
+    if tp in (MysqlType.ENUM, MysqlType.SET):
+        elems = [unquote(item[1:-1]) for item in _LITERAL.findall(inside)]
+        length = max(map(len, elems)) if tp is MysqlType.ENUM else sum(map(len, elems)) + len(elems) - 1
+    elif tp in _TIMES and inside:
+        decimal = int(inside)
+        length += 1 + decimal
+    elif inside:
+        numbers = [int(part) for part in inside.split(",")]
+        length = numbers[0]
+        decimal = numbers[1] if len(numbers) > 1 else decimal
+    elif unsigned and tp in _INTEGERS and tp is not MysqlType.LONGLONG:
+        length -= 1
+    charset = str(row["character_set_name"] or "") if tp in _TEXTS else ""
+    flag = ColumnFlag(0)
+    if unsigned or tp in (MysqlType.BIT, MysqlType.YEAR):
+        flag |= ColumnFlag.UNSIGNED
+    if "zerofill" in match[3] or tp is MysqlType.YEAR:
+        flag |= ColumnFlag.ZEROFILL
+    is_text = bool(charset) and charset != "binary"
+    if not is_text and (tp in _TEXTS or tp is MysqlType.JSON or tp is MysqlType.DATE or tp in _TIMES):
+        flag |= ColumnFlag.BINARY
+    return {
+        "Tp": tp.value,
+        "Flag": flag,
+        "Flen": length,
+        "Decimal": decimal,
+        "Charset": charset if is_text else "binary",
+        "Collate": str(row["collation_name"]) if is_text else "binary",
+        "Elems": elems,
+        "ElemsIsBinaryLit": None,
+        "Array": False,
+    }
+
+
+def _default(row: Row, field: Raw, dialect: Dialect) -> tuple[str | None, str | None, bool]:  # noqa: PLR0911 - one a kind
+    """(text, bits in base64, is it an expression): the DEFAULT in force for new rows."""
+    if row["column_default"] is None:
+        return None, None, False
+    text = str(row["column_default"])
+    tp = field["Tp"]
+    if (now := _NOW.fullmatch(text)) and tp in (MysqlType.DATETIME, MysqlType.TIMESTAMP):
+        if int(now[1] or 0) != field["Decimal"]:
+            return text, None, True
+        return "CURRENT_TIMESTAMP" + (f"({field['Decimal']})" if field["Decimal"] else ""), None, False
+    if tp == MysqlType.BIT and text.startswith("b'"):
+        size = (field["Flen"] + 7) // 8
+        return None, base64.b64encode(int(text[2:-1] or "0", 2).to_bytes(size, "big")).decode(), False
+    if dialect is Dialect.MYSQL:
+        if "default_generated" in str(row["extra"]).lower():
+            return _plain(text), None, True
+        if text.startswith("0x") and tp in _TEXTS and field["Charset"] == "binary":
+            text = bytes.fromhex(text[2:]).decode("latin-1")
+    elif text.upper() == "NULL":
+        return None, None, False
+    elif _LITERAL.fullmatch(text):
+        text = unquote(text[1:-1])
+    elif not _NUMBER.fullmatch(text):
+        return text, None, True
+    if tp in _TEXTS and field["Charset"] == "binary" and (not text.isascii() or "?" in text):
+        # MariaDB prints ? for a byte that is no text: what the default is cannot be told.
+        raise Inexpressible("the default has bytes that are no text")
+    return text, None, False
+
+
+def _plain(text: str) -> str:
+    r"""An expression of MySQL's information_schema, which prints \' and \\ in it for ' and \."""
+    return text.replace("\\'", "'").replace("\\\\", "\\")
