@@ -191,7 +191,7 @@ def sides(servers: tuple[MariaDbServer, TargetSettings], tmp_path: Path) -> Iter
 class Hand:
     """The demo's DDL by its own SQL alone: a catalog that lives in memory, and no job of the demo's."""
 
-    def __init__(self, sides: Sides) -> None:
+    def __init__(self, sides: Any) -> None:
         self.sides, self.catalog = sides, Catalog()
 
     def run(self, step: Any) -> Change:

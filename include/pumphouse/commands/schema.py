@@ -52,6 +52,13 @@ def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bo
 @click.option("--drop", multiple=True, metavar="NAME", help="DB, DB.TABLE, DB.TABLE.COLUMN or .PARTITION was dropped.")
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="DB.TABLE or DB.TABLE.COLUMN has a new name.")
 @click.option("--skip", multiple=True, metavar="NAME", help="Leave DB or DB.TABLE alone.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where Pumps ask what became of the import's binlogs: an address that they reach.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the jobs, write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
@@ -61,6 +68,7 @@ def import_command(
     drop: tuple[str, ...],
     rename: tuple[str, ...],
     skip: tuple[str, ...],
+    listen: str,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -84,7 +92,7 @@ def import_command(
                 "schema.history names no table to write DDL jobs to",
                 hint='set [schema] history = "mysql://user@host:port/history.jobs" and history_password',
             )
-        report = import_schema(source, history, parts.cluster, asked, tls=settings.tls, dry_run=dry_run)
+        report = import_schema(source, history, parts.cluster, asked, tls=settings.tls, listen=listen, dry_run=dry_run)
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2, ensure_ascii=False))
         return

@@ -18,7 +18,7 @@ from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema_import.changes import Asked, Zone, plan_jobs
 from pumphouse.schema_import.columns import Raw
 from pumphouse.schema_import.read import read_schema
-from pumphouse.schema_import.write import HistoryTable, Stream, add_jobs
+from pumphouse.schema_import.write import HistoryTable, Stream, add_jobs, left_behind
 from pumphouse.settings import ServerSettings, TlsSettings
 
 # Two connections with the same answer are on one server; MySQL has server_uuid, MariaDB has not.
@@ -45,12 +45,13 @@ def import_schema(
     asked: Asked,
     *,
     tls: TlsSettings,
+    listen: str = "127.0.0.1:0",
     dry_run: bool = False,
 ) -> ImportReport:
     """Bring the history to what the source has now.
 
     Jobs get binlogs as soon as somebody reads the cluster's: a consumer is registered, which `archive init` does before
-    it takes the schema. Until then the history alone is enough.
+    it takes the schema. Until then the history alone is enough. ``listen``: host:port where Pumps ask for outcomes.
 
     Raises:
         SchemaError, UsageError: see `pumphouse.schema_import.changes`; nothing was written then.
@@ -81,7 +82,7 @@ def import_schema(
         if created and not dry_run:
             table.create()
         if not dry_run:
-            _write(table, cluster, jobs, tls, binlogs=binlogs)
+            _write(table, cluster, jobs, tls, listen, binlogs=binlogs)
     return ImportReport(
         source=where(source),
         history=history.url,
@@ -93,11 +94,15 @@ def import_schema(
     )
 
 
-def _write(table: HistoryTable, cluster: Cluster, jobs: list[Raw], tls: TlsSettings, *, binlogs: bool) -> None:
+def _write(
+    table: HistoryTable, cluster: Cluster, jobs: list[Raw], tls: TlsSettings, listen: str, *, binlogs: bool
+) -> None:
     if not binlogs:
         add_jobs(table, jobs)
         return
-    with Stream(cluster, table, tls) as stream:
+    if not jobs and not left_behind(cluster):
+        return
+    with Stream(cluster, table, tls, listen) as stream:
         stream.settle()
         for raw in jobs:
             stream.put(raw)

@@ -96,18 +96,23 @@ def add_jobs(history: HistoryTable, jobs: Sequence[Raw]) -> None:
         history.add(raw)
 
 
+def left_behind(cluster: Cluster) -> bool:
+    """Whether an import ended without an answer for all that it wrote."""
+    return any(each.resolver_id == RESOLVER_ID for each in cluster.resolvers())
+
+
 class Stream:
     """Writes jobs with their binlogs; answers Pumps for as long as it is open."""
 
     def __init__(
-        self, cluster: Cluster, history: HistoryTable, tls: TlsSettings, *, clock: Clock = SYSTEM_CLOCK
+        self, cluster: Cluster, history: HistoryTable, tls: TlsSettings, listen: str, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self._cluster = cluster
         self._history = history
         self._clock = clock
         self._under_way: set[int] = set()
-        self._left_by_another = any(each.resolver_id == RESOLVER_ID for each in cluster.resolvers())
-        self._resolver = ResolverServer(cluster, RESOLVER_ID, [KEY_PREFIX], self._answer, tls=tls)
+        self._left_by_another = left_behind(cluster)
+        self._resolver = ResolverServer(cluster, RESOLVER_ID, [KEY_PREFIX], self._answer, addr=listen, tls=tls)
         try:
             self._client = PumpClient(cluster, tls=tls)
         except BaseException:

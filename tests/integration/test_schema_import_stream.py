@@ -1,0 +1,138 @@
+"""An imported schema in a running cluster: rows of every type, and DDL whose import was killed, reach a target."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pumphouse.cli import cli
+from pumphouse.client import (
+    PrewriteValueBuilder,
+    PumpClient,
+    ResolverServer,
+    TransactionBinlog,
+    encode_insert,
+    tables,
+)
+from pumphouse.client.resolver import PENDING
+from pumphouse.demo.rows import SourceTable, connect
+from pumphouse.demo.values import ValueMaker, unique_columns
+from pumphouse.demo.world import BEFORE_GENESIS
+from pumphouse.diff.compare import compare
+from pumphouse.model.node import NodeKind
+from pumphouse.registry.file import FileCluster
+from pumphouse.schema_import.write import RESOLVER_ID
+from pumphouse.stack.mariadb import MariaDbServer
+from tests.integration.test_schema_import import Hand
+from tests.support.pumpserver import PumpServer, eventually
+
+# Ends the process where a kill hurts: with the P on a Pump and no job, and with the job and no C.
+KILLED = """
+import os, sys
+from pumphouse.schema_import.write import HistoryTable
+add, when = HistoryTable.add, sys.argv[1]
+def killed(self, raw):
+    if when == "after":
+        add(self, raw)
+    os._exit(9)
+HistoryTable.add = killed
+sys.argv = ["pumphouse", "schema", "import"]
+from pumphouse.cli import main
+main()
+"""
+
+
+class _Server:
+    """What `Hand` needs of a side."""
+
+    def __init__(self, server: MariaDbServer) -> None:
+        self._connection = server.connect(autocommit=True)
+
+    def sql(self, *statements: str) -> None:
+        with self._connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+
+@pytest.mark.row("W7", "S1", "A3")
+@pytest.mark.timeout(300)
+def test_rows_of_every_type_and_ddl_of_killed_imports_reach_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    with MariaDbServer(tmp_path / "source") as source, MariaDbServer(tmp_path / "target") as target:
+        (tmp_path / "pumphouse.toml").write_text(
+            f'[cluster]\nurl = "file://{tmp_path}/cluster"\n[archive]\nroot = "file://{tmp_path}/archive"\n'
+            f'[schema]\nhistory = "mysql://root@127.0.0.1:{source.port}/history.jobs"\n'
+            f'history_password = "{source.password}"\n[source]\nhost = "127.0.0.1"\nport = {source.port}\n'
+            f'password = "{source.password}"\n[target]\nhost = "127.0.0.1"\nport = {target.port}\nuser = "root"\n'
+            f'password = "{target.password}"\n[load]\nengine = "local"\n'
+        )
+        monkeypatch.chdir(tmp_path)
+        server = _Server(source)
+        hand = Hand(server)
+        for step in BEFORE_GENESIS:
+            hand.run(step)
+        with PumpServer(tmp_path, cluster), ResolverServer(cluster, "app", [b"app/"], lambda *_: PENDING):
+            run("schema", "import")
+            run("archive", "init", "--dump")
+            write_rows(cluster, source, seed=1)
+            for at, ddl in (
+                ("before", "ADD COLUMN city VARCHAR(20) DEFAULT 'Ulm' AFTER name"),
+                ("after", "ADD KEY (at)"),
+            ):
+                server.sql(f"ALTER TABLE legacy.{'customers' if at == 'before' else 'ledger'} {ddl}")
+                killed = subprocess.run([sys.executable, "-c", KILLED, at], check=False, capture_output=True, text=True)
+                assert killed.returncode == 9, killed.stderr
+                eventually(
+                    lambda: any(each.resolver_id == RESOLVER_ID for each in cluster.resolvers()), what="left behind"
+                )
+                answer = run("schema", "import")
+                assert ("1 DDL jobs written" if at == "before" else "nothing changed") in answer
+                assert all(each.resolver_id != RESOLVER_ID for each in cluster.resolvers())
+                now = cluster.tso()
+                eventually(
+                    lambda now=now: all(node.max_commit_ts > now for node in cluster.nodes(NodeKind.PUMP)),  # type: ignore[misc]
+                    what="nothing holds the Pump",
+                )
+            write_rows(cluster, source, seed=2)
+            run("snapshot")
+            run("load")
+        report = compare(source.dsn, target.dsn, ignore={"history", "pumphouse"})
+        assert report.differences == []
+
+
+def run(*words: str) -> str:
+    answer = CliRunner().invoke(cli, words)
+    assert answer.exit_code == 0, f"{words}: {answer.output} {answer.exception}"
+    return answer.output
+
+
+def write_rows(cluster: FileCluster, source: MariaDbServer, *, seed: int) -> None:
+    """Some rows into each table, with binlogs of the tables that the history has."""
+    found = tables(f"mysql://root@127.0.0.1:{source.port}/history.jobs", source.password)
+    maker = ValueMaker(random.Random(seed), seed * 1000)
+    with PumpClient(cluster) as client, closing(connect(source.dsn)) as connection:
+        for (db, _), info in sorted(found.items()):
+            table = SourceTable.of(db, info)
+            unique = unique_columns(info)
+            rows = [
+                {c.id: maker.unique(c) if c.id in unique else maker.value(c) for c in table.stored} for _ in range(40)
+            ]
+            start_ts = cluster.tso()
+            value = PrewriteValueBuilder(found.schema_version)
+            for row in rows:
+                value.insert(info.id, encode_insert(info, row, handle=table.handle(row)))
+            key = b"app/" + str(start_ts).encode()
+            binlog = TransactionBinlog(start_ts=start_ts, key=key, prewrite_value=value.build())
+            client.write_prewrite(binlog.prewrite(), start_ts)
+            with connection.cursor() as cursor:
+                cursor.executemany(table.insert("INSERT", 1), [table.cells(row) for row in rows])
+            connection.commit()
+            client.write_commit(binlog.commit(cluster.tso()), start_ts)
