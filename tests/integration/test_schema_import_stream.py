@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -29,7 +30,7 @@ from pumphouse.model.node import NodeKind
 from pumphouse.registry.file import FileCluster
 from pumphouse.schema_import.write import RESOLVER_ID
 from pumphouse.stack.mariadb import MariaDbServer
-from tests.integration.test_schema_import import Hand
+from tests.integration.test_schema_import import Hand, shown
 from tests.support.pumpserver import PumpServer, eventually
 
 # Ends the process where a kill hurts: with the P on a Pump and no job, and with the job and no C.
@@ -58,6 +59,11 @@ class _Server:
         with self._connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
 
 
 @pytest.mark.row("W7", "S1", "A3")
@@ -106,6 +112,7 @@ def test_rows_of_every_type_and_ddl_of_killed_imports_reach_the_target(
             run("load")
         report = compare(source.dsn, target.dsn, ignore={"history", "pumphouse"})
         assert report.differences == []
+        assert shown(server.query) == shown(_Server(target).query)
 
 
 def run(*words: str) -> str:
