@@ -119,9 +119,8 @@ class Pages:
     def send(self, button: str) -> None:
         """Press the form's button; it closes."""
         self.click(f"{_DIALOG}//button[contains(., '{button}')][last()]")
-        WebDriverWait(self.driver, self.wait_s).until_not(
-            lambda _: self.driver.find_elements(By.XPATH, _DIALOG), "the form stays"
-        )
+        # It stays in the page, out of sight.
+        WebDriverWait(self.driver, self.wait_s).until(lambda _: self._shown(_DIALOG) is None, "the form stays")
 
     def _shown(self, xpath: str) -> WebElement | None:
         try:
