@@ -171,9 +171,10 @@ class BaseBegun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseChunk:
-    """A part of one table that a dump under way has read: ``after`` < key <= ``upto``, as the server prints keys.
+    """A part of one table that a dump under way has read: from the chunk before up to the key ``upto``, inclusive.
 
-    ``number`` counts from 0. ``last``: nothing lies behind it, and ``upto`` is None. ``segment`` None: no rows.
+    Keys are as the server prints them. ``number`` counts from 0. ``last``: nothing lies behind it, and ``upto`` is
+    None. ``segment`` None: no rows.
     """
 
     db: str

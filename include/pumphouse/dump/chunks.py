@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from pymysql.connections import Connection
+from pymysql.constants import ER
 from pymysql.err import MySQLError
 
 from pumphouse.archive import layout
@@ -99,7 +100,10 @@ class ChunkWriter:
     def _read_keyed(self, reader: TableReader, low: Tso, done: Sequence[BaseChunk]) -> None:
         """By key, a page a query: no query lasts long, and each begins where the last note ends."""
         number, after, rows = len(done), done[-1].upto if done else None, _FIRST_ROWS
+        if after is not None and len(after) != len(reader.key):
+            raise TableChanged(f"the key of {reader.name} changed")
         with session(self.source) as connection:
+            _require_same(connection, reader)
             while True:
                 limit = max(min(rows, self.settings.chunk_rows), 1)
                 count, size, waiting = 0, 0, list[pa.RecordBatch]()
@@ -110,6 +114,8 @@ class ChunkWriter:
                     waiting = part
                     count += sum(batch.num_rows for batch in part)
                     size += sum(batch.nbytes for batch in part)
+                if count < limit:
+                    _require_same(connection, reader)
                 self._put(reader, low, number, waiting, last=count < limit)
                 if count < limit:
                     return
@@ -123,6 +129,7 @@ class ChunkWriter:
                 execute(connection, f"SET @@tidb_snapshot = '{int(low)}'")
             else:
                 low = self._open_snapshot(connection, reader, exact)
+            _require_same(connection, reader)
             number, waiting = 0, list[pa.RecordBatch]()
             for part in self._parts(connection, reader.select()):
                 if waiting:
@@ -139,6 +146,11 @@ class ChunkWriter:
                 execute(holder, f"SET lock_wait_timeout = {max(int(self.settings.lock_wait_s), 1)}")
                 execute(holder, f"LOCK TABLES {reader.name} READ")
             except MySQLError as error:
+                if error.args and error.args[0] == ER.LOCK_WAIT_TIMEOUT:
+                    raise TableChanged(
+                        f"it has no key, and its writers left no moment to lock it within dump.lock_wait_s"
+                        f" ({self.settings.lock_wait_s:g} s)"
+                    ) from error
                 raise SourceFailed(
                     f"{reader.name} has no key, and cannot be locked for a moment: {error}",
                     hint="grant LOCK TABLES, dump while no long transaction writes to it (dump.lock_wait_s), or give it"
@@ -151,11 +163,7 @@ class ChunkWriter:
                 # The snapshot knows the table from its first read on: a DDL between would end it.
                 execute(connection, f"SELECT 1 FROM {reader.name} LIMIT 1")  # noqa: S608
             except WindowHeld as error:
-                raise SourceFailed(
-                    f"{reader.name} has no key and was locked, and a transaction did not end in time: {error.message}",
-                    hint="dump again when less is written to it, or give it a primary key",
-                    source=reader.name,
-                ) from error
+                raise TableChanged(f"it has no key and was locked, and {error.message}") from error
             finally:
                 execute(holder, "UNLOCK TABLES")
         return low
@@ -216,3 +224,17 @@ class ChunkWriter:
         except ManifestConflict as error:
             raise TableChanged(f"another run dumps {reader.name} as well") from error
         self.tell(chunk)
+
+
+def _require_same(connection: Connection[Any], reader: TableReader) -> None:
+    """TableChanged when the source's table has a DDL that the history does not know yet."""
+    db, name = reader.version.name
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND"
+            " table_name = %s",
+            (db, name),
+        )
+        why = reader.differs({str(column): str(kind) for column, kind in cursor.fetchall()})
+    if why:
+        raise TableChanged(why)

@@ -17,15 +17,15 @@ import structlog
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.base import Base, BaseBegun, BaseChunk, BaseTable
+from pumphouse.archive.base import Base, BaseBegun, BaseChunk
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.dump.chunks import ChunkWriter, Stopped, Throttle
-from pumphouse.dump.source import TableChanged, execute, session
+from pumphouse.dump.source import TableChanged, execute, require_primary, session
 from pumphouse.dump.survey import Survey, survey
-from pumphouse.errors import ManifestConflict, SourceFailed, UsageError
+from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.history import JobSource
@@ -37,6 +37,7 @@ log = structlog.get_logger()
 # A table that changes again and again, or that the history knows otherwise than the source, is given up then.
 _MOST_ROUNDS = 20
 _TRIES = 20
+_PAUSE_S = 2.0
 
 Progress = Callable[[str, int, int], None]
 
@@ -115,6 +116,7 @@ class _Dump:
         """Round after round until nothing is missing."""
         started = self._clock.monotonic()
         with session(self._settings.source) as connection:
+            require_primary(connection, self._settings.source, self._settings.target.schema_name)
             self._estimate = _estimated_rows(connection)
         found = self._unfinished()
         if found is not None and tables is not None and tuple(tables) != found.tables:
@@ -127,14 +129,16 @@ class _Dump:
         low = begun.low
         earlier = self._earlier(begun)
         log_from = low if earlier is None else earlier.low
-        kept = [] if earlier is None else [t for t in earlier.tables if not _chosen(t, begun.tables)]
+        kept = [] if earlier is None else [t for t in earlier.tables if not _chosen((t.db, t.table), begun.tables)]
         why: Mapping[str, str] = {}
         for number in range(_MOST_ROUNDS):
             at = self._extend()
             # What began before `at` has ended below the next end: DDLs too, whose effect a read may have met.
             self._extend()
             view = read_view(self._archive, since=log_from)
-            state = survey(view, log_from, self._chunks(low), at, kept)
+            if found is None and number == 0:
+                _require_known(view, begun.tables)
+            state = survey(view, log_from, self._chunks(low), at, kept, lambda v: _chosen(v.name, begun.tables or ()))
             if not state.missing:
                 base = self._publish(Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256=""))
                 segments = [segment for table in base.tables for segment in table.segments]
@@ -149,21 +153,26 @@ class _Dump:
                     resumed=found is not None,
                 )
             log.info("dump_round", round=number, low=int(low), tables=len(state.missing), again=dict(why))
+            if why:
+                # A DDL under way, or a job that is not in the history yet: it wants a moment.
+                self._clock.sleep(_PAUSE_S)
             why = self._read(view, low, state)
-        names = ", ".join(f"{name} ({reason})" for name, reason in sorted(why.items())[:5])
+        lacking = [f"{v.db}.{v.table.name}" for v in state.missing]
+        told = ", ".join(f"{name} ({why.get(name, 'it changed meanwhile')})" for name in lacking[:5])
         raise SourceFailed(
-            f"the dump is not whole after {_MOST_ROUNDS} rounds: {names}",
-            hint="does schema.history describe this source? `pumphouse archive dump` goes on with what was read",
+            f"the dump is not whole after {_MOST_ROUNDS} rounds: {told}",
+            hint="does schema.history describe this source (`pumphouse schema import`)? "
+            "`pumphouse archive dump` goes on with what was read",
         )
 
     # -- beginning and end
 
     def _unfinished(self) -> BaseBegun | None:
-        """The newest dump that was begun and not published."""
+        """The newest dump that was begun; None when it is published: an older one is nobody's any more."""
         keys = {each.key for each in self._archive.store.list(layout.BASE)}
         begun = [layout.base_low(key) for key in keys if key == layout.base_begun(layout.base_low(key))]
-        low = max((low for low in begun if layout.base_document(low) not in keys), default=None)
-        if low is None:
+        low = max(begun, default=None)
+        if low is None or layout.base_document(low) in keys:
             return None
         key = layout.base_begun(low)
         return BaseBegun.from_json(key, self._archive.store.get(key))
@@ -191,7 +200,13 @@ class _Dump:
         """The dump that tables are taken over from."""
         if begun.over is None:
             return None
-        return next(base for base in self._archive.bases(begun.low) if base.begun == begun.over)
+        found = next((base for base in self._archive.bases(begun.low) if base.begun == begun.over), None)
+        if found is None:
+            raise ConfigError(
+                f"the dump of {show(begun.over)}, which this one takes tables from, is not there any more",
+                hint=f"remove {layout.base_begun(begun.low)} from the archive, then dump everything",
+            )
+        return found
 
     def _publish(self, base: Base) -> Base:
         """Put the document; another run's is as good."""
@@ -206,20 +221,26 @@ class _Dump:
 
     def _extend(self, *, wait_s: float | None = None) -> Tso:
         """The archive reaches a ts that is taken now: every Pump has passed it. ``wait_s``: for so long and no more."""
-        settings = self._settings
+        settings, deadline = self._settings, None
         if wait_s is not None:
-            archive = settings.archive.model_copy(update={"pull_timeout_s": wait_s})
+            deadline = self._clock.monotonic() + wait_s
+            archive = settings.archive.model_copy(update={"pull_timeout_s": wait_s, "ddl_wait_s": wait_s})
             settings = settings.model_copy(update={"archive": archive})
         ts = self._cluster.tso()
         for turn in range(_TRIES):
+            if not self._extending.acquire(timeout=-1 if wait_s is None else wait_s):
+                raise WindowHeld("another table took all the time")
             try:
-                with self._extending:
-                    run_snapshot(self._archive, self._cluster, ts, settings, self._history, clock=self._clock)
+                run_snapshot(self._archive, self._cluster, ts, settings, self._history, clock=self._clock)
                 break
             except ManifestConflict:
                 # The snapshot DAG published the window first; what is left is asked for again.
-                if turn == _TRIES - 1:
+                if turn == _TRIES - 1 or (deadline is not None and self._clock.monotonic() > deadline):
                     raise
+            finally:
+                self._extending.release()
+        if deadline is not None and self._clock.monotonic() > deadline:
+            raise WindowHeld("the archive was extended too late")
         return ts
 
     # -- reading
@@ -264,7 +285,11 @@ class _Dump:
             return None
 
         with ThreadPoolExecutor(self._settings.dump.connections, thread_name_prefix="dump") as pool:
-            return dict(again for again in pool.map(read, wanted) if again is not None)
+            try:
+                return dict(again for again in pool.map(read, wanted) if again is not None)
+            except BaseException:
+                stop.set()  # also for who stops the command: the readers end with their page
+                raise
 
     def _tell(self, chunk: BaseChunk) -> None:
         with self._lock:
@@ -273,9 +298,20 @@ class _Dump:
         self._progress(f"{chunk.db}.{chunk.table}", rows, max(self._estimate, rows))
 
 
-def _chosen(table: BaseTable, names: Sequence[str] | None) -> bool:
-    """Whether a table is read anew."""
-    return names is None or f"{table.db}.{table.table}" in names or f"{table.db}.*" in names
+def _chosen(table: tuple[str, str], names: Sequence[str] | None) -> bool:
+    """Whether a table (database, name) is read anew."""
+    return names is None or f"{table[0]}.{table[1]}" in names or f"{table[0]}.*" in names
+
+
+def _require_known(view: ArchiveView, names: Sequence[str] | None) -> None:
+    """UsageError for a name that no table has."""
+    tables = [version.name for version in view.timeline.tables_at(view.end)]
+    for name in names or ():
+        if not any(_chosen(table, (name,)) for table in tables):
+            raise UsageError(
+                f"there is no table {name} in the schema history",
+                hint="name tables as database.table or database.*; `pumphouse schema show` lists them",
+            )
 
 
 def _estimated_rows(connection: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from pumphouse.settings import ServerSettings
 _SESSION = (
     "SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 600",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    # A server's own limits on queries would cut tables short, and sort long keys by their beginnings alone.
+    "SET sql_select_limit = 18446744073709551615, max_sort_length = 16384",
 )
 # What a DDL that is under way, or not in the history yet, makes of a query.
 _CHANGED = {
@@ -66,7 +69,12 @@ def session(settings: ServerSettings) -> Iterator[Connection[Any]]:
     try:
         for statement in _SESSION:
             execute(connection, statement)
+        with contextlib.suppress(MySQLError):
+            # A node of a Galera cluster answers when it has what the others have committed.
+            execute(connection, "SET wsrep_sync_wait = 1")
         yield connection
+    except OSError as error:
+        raise SourceFailed(f"the source {where(settings)} was lost: {error}", source=where(settings)) from error
     except MySQLError as error:
         code = error.args[0] if error.args else 0
         if code in _CHANGED:
@@ -74,6 +82,33 @@ def session(settings: ServerSettings) -> Iterator[Connection[Any]]:
         raise SourceFailed(f"the source {where(settings)}: {error}", source=where(settings)) from error
     finally:
         connection.close()
+
+
+def require_primary(connection: Connection[Any], settings: ServerSettings, own_schema: str) -> None:
+    """ConfigError where what is read may lag behind what was committed, or is a load's target.
+
+    A replica or a target has a transaction later than its Pumps do: rows that are read "after" it would lack it.
+    """
+    for statement in ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
+        try:
+            found = execute(connection, statement)
+        except MySQLError:
+            continue  # another server's word, or no right to ask
+        if found:
+            raise ConfigError(
+                f"{where(settings)} is a replica: what its primary has committed may not be there yet",
+                hint="name the primary in [source]",
+            )
+        break
+    checkpoints = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s AND table_name = 'checkpoint'"
+    with connection.cursor() as cursor:
+        cursor.execute(checkpoints, (own_schema,))
+        loaded = cursor.fetchone()
+    if loaded and loaded[0]:
+        raise ConfigError(
+            f"{where(settings)} has the schema {own_schema}: it is a target of loads, not the source",
+            hint="name the source in [source]",
+        )
 
 
 def execute(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pumphouse.archive.base import BaseChunk, BaseTable
@@ -32,7 +32,12 @@ class Survey:
 
 
 def survey(
-    view: ArchiveView, log_from: Tso, chunks: Iterable[BaseChunk], at: Tso, earlier: Iterable[BaseTable] = ()
+    view: ArchiveView,
+    log_from: Tso,
+    chunks: Iterable[BaseChunk],
+    at: Tso,
+    earlier: Iterable[BaseTable] = (),
+    chosen: Callable[[TableVersion], bool] = lambda _: False,
 ) -> Survey:
     """Look at a dump.
 
@@ -46,33 +51,38 @@ def survey(
         chunks: all notes of the dump.
         at: the moment from which on the base is to be exact.
         earlier: tables of an earlier dump that are taken over as they are.
+        chosen: whether a table is read even when the log has all of it.
     """
     kept = {table.table_id: table for table in earlier}
-    events = [e for e in view.timeline.ddls(log_from, view.end) if int(e.job.raw.get("start_ts") or 0) <= at]
+    events = [
+        e
+        for e in view.timeline.ddls(log_from, view.end)
+        if e.commit_ts <= at or int(e.job.raw.get("start_ts") or 0) <= at
+    ]
     touched: dict[int, Tso] = {}
+    every = Tso(0)
     for event in events:
+        if event.action is Action.FLASHBACK_CLUSTER:
+            every = event.commit_ts
         for change in event.changes:
             if not _keeps_rows(change):
                 touched |= dict.fromkeys(_ids(change), event.commit_ts)
     born = _born(events)
-    attempts: dict[tuple[int, Tso], dict[int, BaseChunk]] = defaultdict(dict)
+    attempts: dict[int, dict[Tso, dict[int, BaseChunk]]] = defaultdict(lambda: defaultdict(dict))
     for chunk in chunks:
-        attempts[chunk.table_id, chunk.low][chunk.number] = chunk
+        attempts[chunk.table_id][chunk.low][chunk.number] = chunk
     tables, missing, begun = [], [], {}
     for version in view.timeline.tables_at(at):
         table_id = version.table.id
-        if not has_rows(version) or table_id in born:
+        if not has_rows(version) or (table_id in born and not chosen(version)):
             continue
-        valid = [
-            _leading(found)
-            for (of, low), found in sorted(attempts.items())
-            if of == table_id and low >= touched.get(table_id, 0)
-        ]
+        since = max(every, touched.get(table_id, Tso(0)))
+        valid = [_leading(found) for low, found in sorted(attempts[table_id].items()) if low >= since]
         whole = next((found for found in valid if found and found[-1].last), None)
         if whole is not None:
             tables.append(_table(version, whole))
             continue
-        if table_id in kept and kept[table_id].low >= touched.get(table_id, 0):
+        if table_id in kept and kept[table_id].low >= since:
             tables.append(kept[table_id])
             continue
         missing.append(version)

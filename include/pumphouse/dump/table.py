@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
 
 from pumphouse.codec.datum import Kind, kind_of
+from pumphouse.codec.json import encode_json, json_text
 from pumphouse.codec.layout import arrow_field
+from pumphouse.dump.source import TableChanged
 from pumphouse.loader.tables import key_columns
-from pumphouse.model.table import ColumnInfo, MysqlType
+from pumphouse.model.table import ColumnFlag, ColumnInfo, MysqlType
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.versions import TableVersion
 
@@ -68,8 +70,29 @@ class TableReader:
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A text batch of `select` as typed columns."""
-        columns = [_typed(values, field.type) for values, field in zip(batch.columns, self.schema, strict=True)]
+        columns = []
+        for values, field, column in zip(batch.columns, self.schema, self.columns, strict=True):
+            # Rows without a key are told apart by their values: as binlogs spell them.
+            spelled = kind_of(column.type) is Kind.JSON and not self.key
+            columns.append(_typed(_spelled(values) if spelled else values, field))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def differs(self, found: Mapping[str, str]) -> str:
+        """Why the source's table is not the one of the history, '' when it is, as far as rows could tell.
+
+        Args:
+            found: name -> type of each column, as information_schema has it.
+        """
+        ours = {c.name.lower(): c for c in self.version.table.columns if c.public and not c.hidden}
+        theirs = {name.lower(): kind for name, kind in found.items()}
+        if ours.keys() != theirs.keys():
+            return f"the source has the columns {', '.join(sorted(theirs))}, the history {', '.join(sorted(ours))}"
+        for name, column in ours.items():
+            if kind_of(column.type) in _AS_NUMBER:
+                elements = ",".join("'" + each.replace("'", "''") + "'" for each in column.type.elems)
+                if theirs[name].partition("(")[2] != f"{elements})":
+                    return f"the source has {name} as {theirs[name]}, the history with the elements {elements}"
+        return ""
 
     def _behind(self, after: Sequence[bytes]) -> str:
         """Rows whose key comes later in the index's order. The first term alone lets the server use the index."""
@@ -89,6 +112,9 @@ def _expression(column: ColumnInfo) -> str:
     if kind is Kind.FLOAT:
         # As a FLOAT it would be printed with six digits.
         return f"CAST({name} AS DOUBLE)"
+    if kind is Kind.DECIMAL and column.type.flag & ColumnFlag.ZEROFILL:
+        # Binlogs have no zeros in front.
+        return f"CAST({name} AS DECIMAL({column.type.flen},{column.type.decimal}))"
     if kind in _AS_NUMBER or column.type.tp == MysqlType.BIT:
         return f"CAST({name} AS UNSIGNED)"
     return name
@@ -105,10 +131,19 @@ def _literal(column: ColumnInfo, value: bytes) -> str:
     return f"{charset} x'{value.hex()}'"
 
 
-def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _spelled(values: pa.Array) -> pa.Array:
+    texts = [None if each is None else json_text(encode_json(each)).encode() for each in values.to_pylist()]
+    return pa.array(texts, pa.large_binary())
+
+
+def _typed(values: pa.Array, field: pa.Field) -> pa.Array:
+    kind = field.type
     if pa.types.is_large_binary(kind):
         return values
-    text = values.cast(pa.large_string())
-    if pa.types.is_float32(kind):
-        return text.cast(pa.float64()).cast(kind, safe=False)
-    return text if pa.types.is_large_string(kind) else text.cast(kind)
+    try:
+        text = values.cast(pa.large_string())
+        if pa.types.is_float32(kind):
+            return text.cast(pa.float64()).cast(kind, safe=False)
+        return text if pa.types.is_large_string(kind) else text.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise TableChanged(f"the source's column {field.name} is no {kind}: {error}") from error

@@ -56,7 +56,9 @@ def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) ->
                 target=connection.name,
             )
     work = base_work(view, base, loader.task, loader.settings)
-    checkpoint = build(loader, work, [info.name for info in databases], BEGINNING)
+    # An earlier try may have begun from another dump, and made databases that this one lacks.
+    made = [] if found is None else databases_of(view.timeline, found.ts)
+    checkpoint = build(loader, work, sorted({info.name for info in (*databases, *made)}), BEGINNING)
     state.set_state(connection, loader.owner, loader.task, TargetState.READY, "")
     return replace(checkpoint, state=TargetState.READY, reason="")
 

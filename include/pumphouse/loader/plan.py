@@ -26,7 +26,7 @@ _SMALL_BYTES = 2 << 20
 class Mode(StrEnum):
     """How a plan's changes reach the target."""
 
-    BASE = "base"  # rows of the dump at genesis, into tables that were made empty
+    BASE = "base"  # rows of a dump and the log over them, into tables that were made empty
     MERGE = "merge"  # net change per key
     REPEAT = "repeat"  # a finished range once more, by force: tables with a key only, nothing else moves
 

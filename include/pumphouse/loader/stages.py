@@ -8,10 +8,12 @@ from itertools import groupby
 
 import pyarrow as pa
 
+from pumphouse.errors import RowRejected
 from pumphouse.loader.blob import Blob, blobs_of
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.fold import check_keys, fold_keyed, fold_multiset, net_of_keyed, net_of_multiset
+from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unit import Claim, UnitHead, apply_unit
@@ -58,10 +60,26 @@ def _fold_one(mode: Mode, entries: pa.Table, bucket: int) -> Iterator[Blob]:
         gone, come = net_of_multiset(fold_multiset(entries))
     for phase, table in ((Phase.DELETE, gone), (Phase.INSERT, come)):
         if phase is Phase.DELETE and mode is Mode.BASE:
-            continue  # the tables of a base were made empty
+            # The tables of a base were made empty. A row without a key that goes must have come before.
+            if not head.key and table.num_rows:
+                raise _no_such_rows(head, table)
+            continue
         unit = replace(head.unit, phase=int(phase), bucket=bucket)
         metadata = replace(head, unit=unit).to_metadata()
         yield from blobs_of(table.replace_schema_metadata(metadata), bucket=bucket, phase=int(phase))
+
+
+def _no_such_rows(head: UnitHead, gone: pa.Table) -> RowRejected:
+    """The log above a dump deletes rows that neither it nor the dump has."""
+    columns = [name for name in gone.schema.names if name != COUNT]
+    row = {name: str(value) for name, value in gone.select(columns).slice(0, 1).to_pylist()[0].items()}
+    return RowRejected(
+        f"{head.db}.{head.table} has no key, and the log deletes {gone.num_rows} rows that the dump lacks, as {row}",
+        hint="take a new dump: pumphouse archive dump; give the table a primary key if it happens again",
+        table=f"{head.db}.{head.table}",
+        rows=[row],
+        reason="no such row",
+    )
 
 
 def summarize(groups: Iterable[tuple[int, int, int, int, int, int]]) -> list[UnitSummary]:

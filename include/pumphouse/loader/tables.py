@@ -78,6 +78,9 @@ class WantedTables:
         version = timeline.at_ts(table_id, moment)
         if version.dropped or is_system(version.db) or f"{version.db}.{version.table.name}" in plan.skipped:
             return None
+        if plan.mode is Mode.BASE and version.table.id != table_id:
+            # The id is a partition's by now: its table was exchanged into another, whose dump has its rows.
+            return None
         if plan.mode is Mode.MERGE:
             # A key or a column that a DDL takes away is out of force before that DDL is done: rows of the time between
             # may share the key, and images lack the column. Nothing is lost by loading them after the DDL.

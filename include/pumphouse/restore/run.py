@@ -1,4 +1,4 @@
-"""Carry a restore out: throw away what is there, build genesis, load its dump, then the windows up to the moment."""
+"""Carry a restore out: empty the target, build the dump's schema, load it, then the windows up to the moment."""
 
 from __future__ import annotations
 

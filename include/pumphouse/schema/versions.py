@@ -108,7 +108,8 @@ class DdlEvent:
     @property
     def silent(self) -> bool:
         """Whether it changes nothing that a target could see."""
-        return not self.changes and self.db_before is None and self.db_after is None
+        cluster = self.action is Action.FLASHBACK_CLUSTER
+        return not self.changes and self.db_before is None and self.db_after is None and not cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,162 @@
+"""Reading tables of a real MariaDB: pages by key, the server's own limits, values as binlogs spell them, the wrong server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pymysql
+import pytest
+from pymysql.connections import Connection
+
+from pumphouse.dump.rows import text_columns
+from pumphouse.dump.source import execute, require_primary, session
+from pumphouse.dump.table import TableReader
+from pumphouse.errors import ConfigError, SourceFailed
+from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
+from pumphouse.model.tso import Tso
+from pumphouse.schema.versions import TableVersion
+from pumphouse.settings import SourceSettings
+from tests.support import mariadb
+from tests.support.madearchive import column, index, table_info
+
+pytestmark = pytest.mark.row("A5")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceSettings]:
+    with mariadb.running(tmp_path_factory.mktemp("db")) as server:
+        yield SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
+
+
+@pytest.fixture
+def app(source: SourceSettings) -> Iterator[Connection[Any]]:
+    connection = pymysql.connect(
+        host=source.host, port=source.port, user=source.user, password=source.password.get_secret_value(),
+        autocommit=True,
+    )  # fmt: skip
+    with connection:
+        execute(connection, "CREATE DATABASE d")
+        execute(connection, "USE d")
+        yield connection
+        execute(connection, "DROP DATABASE d")
+
+
+def version(columns: list[dict[str, Any]], *key: str) -> TableVersion:
+    """Table d.t with a unique key over these columns."""
+    at = {c["name"]["O"]: offset for offset, c in enumerate(columns)}
+    indexes = [index(1, "k", *((name, at[name]) for name in key), unique=True)] if key else None
+    info = TableInfo.from_dict(table_info(7, "t", columns, pk_is_handle=False, index_info=indexes))
+    return TableVersion(db="d", table=info, schema_version=1, commit_ts=Tso(1), job_id=1)
+
+
+def pages(source: SourceSettings, reader: TableReader, size: int) -> list[dict[str, Any]]:
+    """The whole table, page by page."""
+    found, after = [], None
+    with session(source) as connection:
+        while True:
+            batches = list(text_columns(connection, reader.select(after, size)))
+            rows = [row for batch in batches for row in reader.convert(batch).to_pylist()]
+            found += rows
+            if len(rows) < size:
+                return found
+            after = reader.key_of_last(batches[-1])
+
+
+NOT_NULL = int(ColumnFlag.NOT_NULL)
+
+
+def test_long_keys_that_begin_alike_are_all_read(source: SourceSettings, app: Connection[Any]) -> None:
+    execute(
+        app, "CREATE TABLE t (u TEXT CHARACTER SET latin1 COLLATE latin1_bin NOT NULL, n INT, UNIQUE KEY (u(2000)))"
+    )
+    with app.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO t VALUES (%s, %s)", [("x" * 1200 + f"{n * 7919 % 300:04d}", n) for n in range(300)]
+        )
+    reader = TableReader.of(version([column(1, "u", MysqlType.BLOB, flag=NOT_NULL), column(2, "n")], "u"))
+    assert sorted(row["n"] for row in pages(source, reader, 20)) == list(range(300))
+
+
+def test_a_composite_key_of_many_types_is_read_once_each(source: SourceSettings, app: Connection[Any]) -> None:
+    execute(
+        app,
+        "CREATE TABLE t (e ENUM('b','a','c') NOT NULL, s VARCHAR(10) COLLATE utf8mb4_general_ci NOT NULL, f FLOAT NOT NULL,"
+        " n INT, UNIQUE KEY (e, s, f))",
+    )
+    rows = [(e, s, f / 10) for e in ("b", "a", "c") for s in ("", "A b", "ä", "z'") for f in range(5)]
+    with app.cursor() as cursor:
+        cursor.executemany("INSERT INTO t VALUES (%s, %s, %s, %s)", [(*row, n) for n, row in enumerate(rows)])
+    columns = [
+        column(1, "e", MysqlType.ENUM, flag=NOT_NULL, elems=["b", "a", "c"]),
+        column(2, "s", MysqlType.VARCHAR, flag=NOT_NULL, collate="utf8mb4_general_ci"),
+        column(3, "f", MysqlType.FLOAT, flag=NOT_NULL),
+        column(4, "n"),
+    ]
+    reader = TableReader.of(version(columns, "e", "s", "f"))
+    for size in (1, 3, 7):
+        assert sorted(row["n"] for row in pages(source, reader, size)) == list(range(len(rows)))
+
+
+def test_a_limit_of_the_server_cuts_nothing(source: SourceSettings, app: Connection[Any]) -> None:
+    execute(app, "CREATE TABLE t (n INT)")
+    execute(app, "INSERT INTO t SELECT seq FROM seq_1_to_300")
+    execute(app, "SET GLOBAL sql_select_limit = 100")
+    try:
+        with session(source) as connection:
+            reader = TableReader.of(version([column(1, "n")]))
+            assert sum(batch.num_rows for batch in text_columns(connection, reader.select())) == 300
+    finally:
+        execute(app, "SET GLOBAL sql_select_limit = DEFAULT")
+
+
+def test_values_are_spelled_as_binlogs_spell_them(source: SourceSettings, app: Connection[Any]) -> None:
+    execute(app, "CREATE TABLE t (d DECIMAL(10,2) ZEROFILL, j JSON)")
+    execute(app, """INSERT INTO t VALUES (1.5, '{"b":1,"aa":[1,2.0]}')""")
+    flag = int(ColumnFlag.ZEROFILL | ColumnFlag.UNSIGNED)
+    columns = [column(1, "d", MysqlType.NEWDECIMAL, flag=flag, flen=10, decimal=2), column(2, "j", MysqlType.JSON)]
+    reader = TableReader.of(version(columns))
+    with session(source) as connection:
+        (batch,) = text_columns(connection, reader.select())
+        assert reader.convert(batch).to_pylist() == [{"d": "1.50", "j": '{"aa": [1, 2], "b": 1}'}]
+
+
+def test_a_ddl_that_the_history_does_not_know_is_seen(app: Connection[Any]) -> None:
+    assert app.open
+    columns = [column(1, "n"), column(2, "e", MysqlType.ENUM, elems=["small", "it's"])]
+    reader = TableReader.of(version(columns))
+    assert reader.differs({"n": "int(11)", "e": "enum('small','it''s')"}) == ""
+    assert "elements" in reader.differs({"n": "int(11)", "e": "enum('tiny','small','it''s')"})
+    assert "more" in reader.differs({"n": "int(11)", "e": "enum('small','it''s')", "more": "int(11)"})
+
+
+def test_rows_of_16_mib_and_a_connection_that_ends_among_them(source: SourceSettings, app: Connection[Any]) -> None:
+    execute(app, "SET GLOBAL max_allowed_packet = 67108864")
+    execute(app, "CREATE TABLE t (n INT, b LONGBLOB)")
+    sizes = [1, 0xFFFFFF - 20, 0xFFFFFF, 20_000_000, 5]
+    with session(source) as connection:
+        for n, size in enumerate(sizes):
+            execute(connection, f"INSERT INTO d.t VALUES ({n}, REPEAT('x', {size}))")
+        found = [
+            (int(n), len(b))
+            for batch in text_columns(connection, "SELECT n, b FROM d.t ORDER BY n")
+            for n, b in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+        ]
+        assert found == list(enumerate(sizes))
+    with pytest.raises(SourceFailed), session(source) as connection:
+        stream = text_columns(connection, "SELECT n, b FROM d.t ORDER BY n")
+        next(stream)
+        execute(app, f"KILL {connection.thread_id()}")  # type: ignore[no-untyped-call]
+        list(stream)
+
+
+def test_a_target_of_loads_is_no_source(source: SourceSettings, app: Connection[Any]) -> None:
+    with session(source) as connection:
+        require_primary(connection, source, "pumphouse")
+        execute(app, "CREATE DATABASE pumphouse")
+        execute(app, "CREATE TABLE pumphouse.checkpoint (n INT)")
+        try:
+            with pytest.raises(ConfigError, match="target of loads"):
+                require_primary(connection, source, "pumphouse")
+        finally:
+            execute(app, "DROP DATABASE pumphouse")

@@ -1,0 +1,170 @@
+"""What the log lays over a dump's rows: an exchanged partition, rows without a key, DDL that the history tells late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pumphouse.archive import layout
+from pumphouse.archive.base import Base, BaseChunk, write_columns
+from pumphouse.archive.view import ArchiveView, read_view
+from pumphouse.dump.survey import survey
+from pumphouse.dump.table import TableReader
+from pumphouse.errors import RowRejected
+from pumphouse.loader.context import LoadContext, pack
+from pumphouse.loader.engine import LocalEngine
+from pumphouse.loader.work import base_work
+from pumphouse.model.table import MysqlType, TableInfo
+from pumphouse.model.tso import Tso
+from pumphouse.settings import LoadSettings
+from tests.support.madearchive import Held, MadeSource, column
+
+pytestmark = pytest.mark.row("A5", "R1")
+
+
+class Source(MadeSource):
+    """A made source that is dumped by hand."""
+
+    def read(self, name: str, low: Tso, begun: Tso, rows: Sequence[dict[str, Any]] | None = None) -> BaseChunk:
+        """A table as somebody reads it now, or these rows of it (by column name)."""
+        view = read_view(self.archive)
+        version = next(v for v in view.timeline.tables_at(view.end) if v.table.name == name)
+        reader = TableReader.of(version)
+        if rows is None:
+            held = self.tables[name].rows.values()
+            rows = [{c.name: row[c.id] for c in reader.columns} for row in held]
+        segment = None
+        if rows:
+            batch = pa.RecordBatch.from_pylist(list(rows), schema=reader.schema)
+            key = f"{layout.chunk_folder(begun, 'd', name, version.table.id, low)}0.parquet"
+            segment = write_columns(self.archive.store, key, version.table.id, low, [batch])
+        return BaseChunk(
+            db="d", table=name, table_id=version.table.id, low=low, number=0, upto=None, last=True, segment=segment
+        )
+
+    def publish(self, begun: Tso, chunks: Sequence[BaseChunk]) -> Tso:
+        """The base of these chunks; nothing may be missing."""
+        at = self.cut()
+        self.tick()
+        self.cut()
+        found = survey(read_view(self.archive), begun, chunks, at)
+        assert found.missing == ()
+        base = Base(begun=begun, low=begun, ts=at, tables=found.tables, columns=True, sha256="")
+        data = base.to_json(cluster_id=self.cluster_id, genesis=self.archive.genesis().sha256)
+        self.archive.store.put(layout.base_document(begun), data)
+        return at
+
+    def restored(self, at: Tso) -> dict[str, list[dict[str, Any]]]:
+        """Rows that a restore puts into each table."""
+        view: ArchiveView = read_view(self.archive)
+        base = view.base_for(at)
+        assert base is not None
+        work = base_work(view, base, "main", LoadSettings()).numbered(1)
+        context = LoadContext(
+            archive_settings=self.settings, cluster_id=self.cluster_id, plan=work.plan,
+            packed_timeline=pack(view.timeline), lows=work.lows,
+        )  # fmt: skip
+        engine = LocalEngine()
+        engine.prepare(context, work.pieces)
+        names = {v.table.id: v.table.name for v in view.timeline.tables_at(at)}
+        found: dict[str, list[dict[str, Any]]] = {}
+        for unit, blobs in engine._units.items():
+            for blob in blobs:
+                found.setdefault(names[unit.table_id], []).extend(blob.table().to_pylist())
+        return found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return Source(tmp_path)
+
+
+def partition(partition_id: int) -> dict[str, Any]:
+    name = {"O": "p0", "L": "p0"}
+    definition = {"id": partition_id, "name": name, "less_than": ["MAXVALUE"]}
+    return {"type": 1, "expr": "`id`", "enable": True, "num": 1, "definitions": [definition]}
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_rows_that_were_exchanged_into_a_table_come_from_its_dump_alone(source: Source, keyed: bool) -> None:
+    columns = [column(1, "id", flag=3 if keyed else 0), column(2, "v", MysqlType.VARCHAR)]
+    plain = source.create_table("plain", columns, pk_is_handle=keyed)
+    source.create_table("pt", columns, pk_is_handle=keyed, partition=partition(900))
+    source.genesis(base=False)
+    begun = source.cut()
+    with source.txn() as t:
+        handle = t.insert("plain", id=1, v=b"goes again")
+        t.insert("plain", id=2, v=b"stays")
+    raw = {**source.tables["pt"].info.raw, "partition": partition(plain)}
+    source._ddl(42, plain, "ALTER TABLE pt EXCHANGE PARTITION p0 WITH TABLE plain", TableInfo=raw)
+    old, other = source.tables["plain"], {**source.tables["plain"].info.raw, "id": 900}
+    source.tables["plain"] = Held(TableInfo.from_dict(other), {}, 0)
+    source.tables["pt"] = Held(TableInfo.from_dict(raw), old.rows, old.last_handle)
+    with source.txn() as t:
+        t.delete("pt", handle)
+    low = source.cut()
+    at = source.publish(begun, [source.read(name, low, begun) for name in ("pt", "plain")])
+    assert source.restored(at) == {"pt": [{"id": 2, "v": b"stays"}]}
+
+
+@pytest.mark.parametrize(("printed", "equal"), [('{"b":1,"a":2}', False), ('{"a": 2, "b": 1}', True)])
+def test_a_row_without_a_key_that_the_log_deletes_is_in_the_dump_or_nothing_is_restored(
+    source: Source, printed: str, equal: bool
+) -> None:
+    source.create_table("k", [column(1, "n"), column(2, "j", MysqlType.JSON)], pk_is_handle=False)
+    source.genesis(base=False)
+    with source.txn() as t:
+        handle = t.insert("k", n=1, j='{"b":1,"a":2}')
+    low = source.cut()
+    chunk = source.read("k", low, low, [{"n": 1, "j": printed}])
+    with source.txn() as t:
+        t.delete("k", handle)
+    at = source.publish(low, [chunk])
+    if equal:
+        assert source.restored(at) == {}
+    else:
+        with pytest.raises(RowRejected, match="archive dump"):
+            source.restored(at)
+
+
+def test_flashback_cluster_spoils_every_table_and_is_no_silent_ddl(source: Source) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis(base=False)
+    low = source.cut()
+    chunk = source.read("t", low, low)
+    source._ddl(62, 0, "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'")
+    at = source.cut()
+    view = read_view(source.archive)
+    assert [version.table.name for version in survey(view, low, [chunk], at).missing] == ["t"]
+    (event,) = view.timeline.ddls(low, view.end)
+    assert not event.silent
+
+
+def test_a_ddl_whose_job_says_a_later_start_counts_by_its_commit(source: Source, monkeypatch: Any) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis(base=False)
+    low = source.cut()
+    chunk = source.read("t", low, low)
+    source.add_column("t", column(9, "more"))
+    at = source.cut()
+    view = read_view(source.archive)
+    for event in view.timeline.ddls(low, view.end):
+        event.job.raw["start_ts"] = int(at) + (1 << 40)
+    assert [version.table.name for version in survey(view, low, [chunk], at).missing] == ["t"]
+
+
+def test_a_table_that_was_born_in_the_log_is_read_when_it_is_asked_for(source: Source) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis(base=False)
+    low = source.cut()
+    chunk = source.read("t", low, low)
+    source.create_table("countries", [column(1, "id", flag=3)])
+    at = source.cut()
+    view = read_view(source.archive)
+    assert survey(view, low, [chunk], at).missing == ()
+    found = survey(view, low, [chunk], at, chosen=lambda version: version.table.name == "countries")
+    assert [version.table.name for version in found.missing] == ["countries"]
