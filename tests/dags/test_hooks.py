@@ -176,7 +176,9 @@ from airflow.providers_manager import ProvidersManager
 hooks = ProvidersManager().hooks
 print(json.dumps({k: (v.connection_type if v else None) for k, v in hooks.items() if k.startswith("pumphouse")}))
 """)
-    assert found == {k: k for k in ("pumphouse_archive", "pumphouse_cluster", "pumphouse_downstream")}
+    assert found == {
+        k: k for k in ("pumphouse_archive", "pumphouse_cluster", "pumphouse_downstream", "pumphouse_source")
+    }
 
 
 @pytest.mark.row("O1")

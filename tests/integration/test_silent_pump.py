@@ -55,7 +55,7 @@ def test_a_snapshot_names_a_stopped_pump_within_thirty_seconds(tmp_path: Path, h
     with PumpServer(tmp_path / "p", cluster) as pump:
         subprocess.run([*call, "archive", "init"], cwd=tmp_path, check=True, timeout=60, capture_output=True)
         # The window waits for a moment that the Pump has not reached yet.
-        until = str(int(cluster.tso()) + (20_000 << 18)) if when == "meanwhile" else "now"
+        until = str(int(cluster.tso()) + (8_000 << 18)) if when == "meanwhile" else "now"
         if when == "before":
             os.kill(pump.pid, signal.SIGSTOP)
         snapshot = subprocess.Popen(
@@ -67,7 +67,7 @@ def test_a_snapshot_names_a_stopped_pump_within_thirty_seconds(tmp_path: Path, h
         )
         try:
             if when == "meanwhile":
-                time.sleep(8)
+                time.sleep(4)
                 os.kill(pump.pid, signal.SIGSTOP)
             at = time.monotonic()
             assert snapshot.stderr is not None

@@ -48,8 +48,14 @@ class ArchiveView:
         return self.windows[0].start if self.windows else self.genesis.ts
 
     def base_for(self, to: Tso) -> Base | None:
-        """The newest dump that leads to a moment; None where there is none."""
-        return next((base for base in reversed(self.bases) if base.ts <= to and not self._recovered(base, to)), None)
+        """The newest dump that leads to a moment; None where there is none.
+
+        A table that was dropped before genesis and comes back is in no dump: the load names it.
+        """
+        for base in reversed(self.bases):
+            if base.ts <= to and (base.ts == self.genesis.ts or not self._recovered(base, to)):
+                return base
+        return None
 
     def base_at(self, ts: Tso) -> Base:
         """The dump that is exact from a moment on; ConfigError."""
@@ -107,11 +113,10 @@ def read_view(archive: Archive, *, since: Tso | None = None, end: Tso | None = N
     view = ArchiveView(genesis=genesis, windows=windows, timeline=fold_schema(archive, windows, stored).timeline)
     if since is not None:
         return view
-    first = _first_base(view)
-    return replace(view, bases=(*first, *(base for base in later if base.ts <= view.end)))
+    return replace(view, bases=(*first_base(view), *(base for base in later if base.ts <= view.end)))
 
 
-def _first_base(view: ArchiveView) -> tuple[Base, ...]:
+def first_base(view: ArchiveView) -> tuple[Base, ...]:
     """The dump of genesis; an empty one where there was nothing to dump."""
     genesis = view.genesis
     if genesis.as_base is not None:

@@ -29,6 +29,8 @@ from pumphouse.settings import TargetSettings
 SQL_MODE = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 SESSION = (
     f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 0, unique_checks = 1",
+    # As many as a server keeps: what it says of each row of a batch is read.
+    "SET max_error_count = 65535",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     # Longer than IDLE: whoever waits for a session whose host has died gets the lock when the server ends it.
     "SET innodb_lock_wait_timeout = 600",

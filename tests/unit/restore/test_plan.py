@@ -9,7 +9,7 @@ import pytest
 
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry
-from pumphouse.archive.view import ArchiveView
+from pumphouse.archive.view import ArchiveView, first_base
 from pumphouse.errors import RestoreError, TargetUnreachable, UsageError
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, compose
@@ -43,6 +43,7 @@ def plan_restore(
     genesis: Genesis, chain: Sequence[Manifest], to: Tso | None, timeline: Timeline, *, wall: Tso | None = None
 ) -> RestorePlan:
     view = ArchiveView(genesis=genesis, windows=tuple(chain), timeline=timeline)
+    view = dataclasses.replace(view, bases=first_base(view))
     return plan_of_view(view, to, task="main", settings=LoadSettings(), wall=wall)
 
 
@@ -112,7 +113,7 @@ def with_table(commit_ts: int) -> Timeline:
 
 @pytest.mark.row("R1")
 def test_without_a_dump_of_the_tables_at_genesis_there_is_nothing_to_restore_from() -> None:
-    with pytest.raises(RestoreError, match="--equal-at"):
+    with pytest.raises(RestoreError, match="pumphouse archive dump"):
         plan_restore(genesis(None), CHAIN, Tso(2000), with_table(900))
     assert plan_restore(genesis(None), CHAIN, Tso(2000), with_table(1500)).base_tables == 0
 
