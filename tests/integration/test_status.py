@@ -83,7 +83,7 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
     assert "the-nightly-load" in look(mine).targets[0].held_by
     target.execute("UPDATE pumphouse.checkpoint SET state = 'incomplete', reason = 'a restore has not ended'")
     (bad,) = found(look(mine), "[target]")
-    assert (bad.severity, bad.next) == (Severity.ERROR, "pumphouse restore --into target --to latest")
+    assert (bad.severity, bad.next) == (Severity.ERROR, "pumphouse restore --into target --to TIME, the same as before")
 
 
 def test_an_archive_without_a_dump_restores_nothing_and_says_so(mine: Settings, source: MadeSource) -> None:

@@ -118,7 +118,7 @@ def up(build: Path, as_json: bool) -> None:
         if found is None:
             ran = stay.runs(stack)
             try:
-                found = stay.start(stack, Say(), up_file)
+                found = stay.start(stack, Say(error=as_json), up_file)
             except BaseException:
                 # What ran before goes on: `demo down` ends it.
                 if not ran:

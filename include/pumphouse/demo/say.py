@@ -8,9 +8,10 @@ import time
 
 
 class Say:
-    """Prints lines; for any number of threads."""
+    """Prints lines; for any number of threads. ``error``: on stderr, where stdout is for a machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, error: bool = False) -> None:
+        self._out = sys.stderr if error else sys.stdout
         self._began = time.monotonic()
         self._lock = threading.Lock()
 
@@ -22,13 +23,13 @@ class Say:
     def __call__(self, text: str) -> None:
         """Print a line."""
         with self._lock:
-            print(f"[{self.elapsed_s:6.1f}s] {text}", flush=True)
+            print(f"[{self.elapsed_s:6.1f}s] {text}", file=self._out, flush=True)
 
     def table(self, title: str, rows: list[tuple[str, object]]) -> None:
         """Print a summary."""
         width = max(len(name) for name, _ in rows)
         with self._lock:
-            print(f"\n{title}")
+            print(f"\n{title}", file=self._out)
             for name, value in rows:
-                print(f"  {name.ljust(width)}  {value}")
-            sys.stdout.flush()
+                print(f"  {name.ljust(width)}  {value}", file=self._out)
+            self._out.flush()
