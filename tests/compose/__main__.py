@@ -196,24 +196,16 @@ class Run:
 
     def restored(self, api: AirflowApi, source: Dsn, restore: Dsn) -> None:
         """By the form's DAG: to the archive's end, approved as a person would."""
-        known = api.call("GET", f"/dags/{watch.RESTORE}/details")["params"]
         conf = {"to": "latest", "target": "pumphouse_restore", "dry_run": False}
-        if "confirm" in known:
-            conf["confirm"] = "pumphouse_restore"
         run_id = api.trigger(watch.RESTORE, conf)
-
-        def ended() -> bool:
-            for task in api.tasks(watch.RESTORE, run_id):
-                if task["task_id"] == "approve" and task["state"] in ("deferred", "awaiting_input"):
-                    path = f"/dags/{watch.RESTORE}/dagRuns/{run_id}/taskInstances/approve/-1/hitlDetails"
-                    api.call("PATCH", path, {"chosen_options": ["Approve"], "params_input": {}})
-                    self.say("the plan is approved")
-            return api.call("GET", f"/dags/{watch.RESTORE}/dagRuns/{run_id}")["state"] in ("success", "failed")
-
-        self.until("the restore has ended", ended, 1200)
-        if api.call("GET", f"/dags/{watch.RESTORE}/dagRuns/{run_id}")["state"] != "success":
+        run = api.wait_for_run(watch.RESTORE, run_id, timeout_s=1200, asked=self.yes)
+        if run["state"] != "success":
             raise StackError(watch.failure(api, watch.RESTORE, run_id))
         self.equal("source and restored target are equal", source, restore)
+
+    def yes(self, _task_id: str, question: str) -> str:
+        self.say(f"Airflow asks: {question} Answered by yes")
+        return watch.YES
 
     def equal(self, what: str, one: Dsn, other: Dsn) -> None:
         report = compare(one, other)

@@ -17,7 +17,7 @@ from pumphouse.stack.supervisor import Supervisor, descendants
 SNAPSHOT, SCHEMA, LOAD, GC, RESTORE, APPLY = (
     "binlog_snapshot", "binlog_schema", "binlog_load", "pump_gc", "binlog_restore", "binlog_apply",
 )  # fmt: skip
-APPROVE = "approve"
+YES = "Approve"
 SCHEDULED = (SNAPSHOT, SCHEMA, LOAD, GC)
 
 

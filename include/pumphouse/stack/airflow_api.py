@@ -9,7 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -123,34 +123,32 @@ class AirflowApi:
             return max(mine)
         return int(made["id"])
 
-    def wait_for_run(self, dag_id: str, run_id: str, *, timeout_s: float) -> dict[str, Any]:
-        """Wait until a run has ended; returns it."""
+    def wait_for_run(
+        self, dag_id: str, run_id: str, *, timeout_s: float, asked: Callable[[str, str], str] | None = None
+    ) -> dict[str, Any]:
+        """Wait until a run has ended; returns it.
+
+        A task that asks somebody gets what ``asked(task_id, subject)`` says, an option by its name, as by the buttons
+        under Required Actions. It may ask twice: LocalExecutor takes a task that is answered before the process that
+        asked has ended for killed, and Airflow tries it again.
+        """
         limit = time.monotonic() + timeout_s
         while True:
             found = dict(self.call("GET", f"/dags/{dag_id}/dagRuns/{_quote(run_id)}"))
             if found["state"] in _DONE:
                 return found
+            tasks = self.tasks(dag_id, run_id)
+            for task in tasks:
+                if asked and task["state"] == "awaiting_input":
+                    path = f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task['task_id']}/-1/hitlDetails"
+                    option = asked(task["task_id"], self.call("GET", path)["subject"])
+                    self.call("PATCH", path, {"chosen_options": [option], "params_input": {}})
             if time.monotonic() > limit:
-                raise StackError(f"run {run_id} of {dag_id} is still {found['state']} after {timeout_s:.0f} s")
-            time.sleep(0.5)
-
-    def asked(self, dag_id: str, run_id: str, task_id: str, *, timeout_s: float) -> dict[str, Any]:
-        """Wait until a task asks somebody; what it shows: ``subject, body, options, …``; StackError when none comes."""
-        limit = time.monotonic() + timeout_s
-        while True:
-            (task,) = (each for each in self.tasks(dag_id, run_id) if each["task_id"] == task_id)
-            if task["state"] == "awaiting_input":
-                return dict(self.call("GET", f"{self._asking(dag_id, run_id, task_id)}"))
-            state = self.call("GET", f"/dags/{dag_id}/dagRuns/{_quote(run_id)}")["state"]
-            if state in _DONE or time.monotonic() > limit:
+                states = ", ".join(f"{task['task_id']} {task['state']} (try {task['try_number']})" for task in tasks)
                 raise StackError(
-                    f"{task_id} of {run_id} of {dag_id} asks nobody: it is {task['state']}, the run {state}"
+                    f"run {run_id} of {dag_id} is still {found['state']} after {timeout_s:.0f} s: {states}"
                 )
             time.sleep(0.5)
-
-    def answer(self, dag_id: str, run_id: str, task_id: str, option: str) -> None:
-        """Answer a task that asks, as the buttons under Required Actions do."""
-        self.call("PATCH", self._asking(dag_id, run_id, task_id), {"chosen_options": [option], "params_input": {}})
 
     def put_connections(self, connections: Mapping[str, Mapping[str, Any]]) -> None:
         """Create these connections, or overwrite them: id -> ``conn_type, host, port, login, password, extra``."""
@@ -163,10 +161,6 @@ class AirflowApi:
         errors = (done.get("create") or {}).get("errors")
         if errors:
             raise StackError(f"Airflow takes a connection not: {errors}")
-
-    @staticmethod
-    def _asking(dag_id: str, run_id: str, task_id: str) -> str:
-        return f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task_id}/-1/hitlDetails"
 
     def call(self, method: str, path: str, body: Any = None, *, again: bool = False) -> Any:
         """One call under ``/api/v2``; StackError with Airflow's own words when it refuses.

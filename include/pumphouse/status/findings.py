@@ -89,7 +89,11 @@ def _target(target: TargetStatus) -> Iterator[Finding]:
         yield (_error if loads else _warning)(who, target.problem, "pumphouse status, when it is back")
     elif target.state and target.state != "ready":
         into = "--into target " if loads else ""
-        yield _error(who, f"{target.task} is {target.state}: {target.reason}", f"pumphouse restore {into}--to TIME, the same as before")
+        yield _error(
+            who,
+            f"{target.task} is {target.state}: {target.reason}",
+            f"pumphouse restore {into}--to TIME, the same as before",
+        )
     elif loads and target.at is None:
         yield _warning(who, "it was never loaded", "pumphouse load")
     elif loads and target.lag_s is not None and target.lag_s > LATE_S and target.at is not None:
