@@ -22,6 +22,8 @@ $(STAMP): requirements.lock pyproject.toml
 	  $(BIN)/python -m pip install -q --no-deps --require-hashes -r requirements.lock && \
 	  $(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .; \
 	fi
+	@echo "compiling the kernels of the Pump: a minute, so that the first Pump starts at once" >&2
+	@$(BIN)/python -m pump_service.compiler
 	@touch $@
 
 install: $(STAMP) ## Virtual environment from the lock (hashes checked)

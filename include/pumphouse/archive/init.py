@@ -284,5 +284,5 @@ def _binlog(ts: Tso, version: int, table_id: int, images: list[bytes]) -> pa.Rec
 
 def describe(genesis: Genesis) -> str:
     """One line for people."""
-    tables = "no dump" if genesis.base is None else f"{len(genesis.base)} tables dumped"
-    return f"genesis {show(genesis.ts)}, {genesis.ddl.jobs} DDL jobs, {tables}, {len(genesis.pumps)} Pumps"
+    begun = "begun without a dump" if genesis.base is None else f"begun with a dump of {len(genesis.base)} tables"
+    return f"genesis {show(genesis.ts)}, {genesis.ddl.jobs} DDL jobs, {begun}, {len(genesis.pumps)} Pumps"

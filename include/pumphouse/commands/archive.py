@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -87,7 +88,7 @@ def _pull_bars(shown: Progress | None) -> tuple[ProgressSink, Callable[[str], No
     def pulled(each: PullProgress) -> None:
         if each.node_id not in tasks:
             tasks[each.node_id] = shown.add_task(each.node_id, total=1.0, note="")
-        note = each.waiting_for or f"{each.rows:,} binlogs, {each.payload_bytes / 1e6:,.1f} MB"
+        note = each.waiting_for or f"{each.rows:,} binlogs, {decimal(each.payload_bytes)}"
         shown.update(tasks[each.node_id], completed=each.part, note=note)
 
     def waiting(why: str) -> None:
@@ -160,7 +161,7 @@ def snapshot(context: Context, *, until: str, as_json: bool) -> None:
     for window in done:
         click.echo(
             f"{window.manifest}: up to {show(window.end)}, {window.rows} transactions, "
-            f"{window.changes} row changes, {window.ddls} DDLs, {window.payload_bytes / 1e6:.1f} MB"
+            f"{window.changes} row changes, {window.ddls} DDLs, {decimal(window.payload_bytes)}"
         )
         for loss in window.declared:
             click.echo(f"  declared lost: {loss.node_id} up to {show(loss.to_ts)}: {loss.reason}")
@@ -203,6 +204,8 @@ def init_command(context: Context, *, with_dump: bool, as_json: bool) -> None:
         _print_json(found if report is None else found | {"dump": asdict(report)})
         return
     click.echo(f"{opened.url}: {describe(genesis)}")
+    if not genesis.pumps:
+        click.echo("no Pump is registered with the cluster yet: pumphouse pump run", err=True)
     if report is not None:
         _print_dump(report)
     elif genesis.base is None:
@@ -247,7 +250,7 @@ def _dump(settings: Settings, tables: tuple[str, ...] | None = None) -> DumpRepo
 def _print_dump(report: DumpReport) -> None:
     again = ", begun by an earlier run" if report.resumed else ""
     click.echo(
-        f"dumped {report.tables} tables, {report.rows:,} rows, {report.bytes / 1e6:,.1f} MB in {report.seconds:,.0f} s"
+        f"dumped {report.tables} tables, {report.rows:,} rows, {decimal(report.bytes)} in {report.seconds:,.0f} s"
         f"{again}\nrestorable from {show(report.ts)} on"
     )
 
@@ -293,7 +296,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
         moved = "GC moves it to what the target has" if follows else "the next snapshot moves it"
         click.echo(f"its checkpoint is {show(checkpoint)}; {moved}")
     table = Table(box=None, pad_edge=False)
-    for heading in ("WINDOW", "UP TO", "TRANSACTIONS", "CHANGES", "DDL", "MB", "PUMPS", "NOTES"):
+    for heading in ("WINDOW", "UP TO", "TRANSACTIONS", "CHANGES", "DDL", "SIZE", "PUMPS", "NOTES"):
         table.add_column(heading, overflow="fold")
     for each in windows:
         row = _window_dict(each)
@@ -303,7 +306,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
         notes += [f"no fsync: {', '.join(each.unsynced)}"] if each.unsynced else []
         table.add_row(
             str(int(each.start)), show(each.end), str(row["rows"]), str(row["changes"]), str(row["ddls"]),
-            f"{row['bytes'] / 1e6:.1f}", str(len(each.pumps)), "; ".join(notes),
+            decimal(int(row["bytes"])), str(len(each.pumps)), "; ".join(notes),
         )  # fmt: skip
     console = Console() if sys.stdout.isatty() else Console(width=240)
     console.print(table)

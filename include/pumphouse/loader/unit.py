@@ -163,7 +163,7 @@ def _explain(
     named = [] if row is None or row >= batch.num_rows else [_name_row(batch, row, head.key)]
     return RowRejected(
         f"{head.db}.{head.table} did not take its rows: {rejected.reason}" + (f"; row {named[0]}" if named else ""),
-        hint="compare the table's columns, keys and collations with the source's",
+        hint=f"`pumphouse diff --schema {head.db}` compares its columns, keys and collations with the source's",
         table=f"{head.db}.{head.table}",
         rows=named,
         reason=rejected.reason,
