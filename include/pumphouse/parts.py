@@ -43,14 +43,22 @@ class Parts:
     @cached_property
     def engine(self) -> Engine:
         """Where the stages of a load run: this process, or Spark. A session is made when there is something to do."""
+        from pumphouse.loader.engine import (
+            AutoEngine,
+            LocalEngine,
+        )  # with the kernels: many commands need not load them
+
         load = self.settings.load
         if load.engine == "local":
-            from pumphouse.loader.engine import LocalEngine  # with the kernels, which many commands need not load
-
             return LocalEngine(load.connections)
+        if load.engine == "spark":
+            return self._spark()
+        return AutoEngine(LocalEngine(load.connections), self._spark, load.local_bytes)
+
+    def _spark(self) -> Engine:
         from spark_tasks.engine import SparkEngine
 
-        return SparkEngine(self.settings.spark, connections=load.connections)
+        return SparkEngine(self.settings.spark, connections=self.settings.load.connections)
 
     def close(self) -> None:
         """Close what was opened."""

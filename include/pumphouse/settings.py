@@ -286,8 +286,11 @@ class LoadSettings(Section):
     mode: Literal["merge", "replay"] = Field(
         "merge", description="merge folds to the net change per key; replay keeps transactions"
     )
-    engine: Literal["spark", "local"] = Field(
-        "spark", description="where a load's stages run; local = in this process, for small windows"
+    engine: Literal["auto", "spark", "local"] = Field(
+        "auto", description="where a load's stages run; local = in this process, auto = there up to `local_bytes`"
+    )
+    local_bytes: int = Field(
+        256 * MIB, ge=0, description="with engine = auto: payload bytes up to which a plan is loaded without Spark"
     )
     safe_mode: bool = Field(True, description="INSERT as REPLACE, UPDATE as DELETE and REPLACE")
     buckets: int = Field(0, ge=0, description="buckets a table's changes are spread over; 0 = from their size")

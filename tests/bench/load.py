@@ -1,4 +1,4 @@
-"""Loading 300,000 row changes of the sysbench workload into MariaDB: cold, and the same range again by force.
+"""Loading row changes of the sysbench workload into MariaDB: cold, by each engine, few rows changed often, the same again by force.
 
 CPU and memory are those of the loader's process tree (Python, JVM, workers); the server's CPU is printed beside them.
 The baseline is LOAD DATA LOCAL … REPLACE of the final rows as ready text, on one connection of the same server.
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,27 +30,41 @@ from tests.bench.sysbench import Workload, table_json
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
 
-_TXNS = 30_000
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is loaded: transactions of ten changes, by which engine, again by force, of how many rows (0 = new ones)."""
+
+    txns: int = 30_000
+    engine: str = "spark"
+    again: bool = False
+    hot: int = 0
+
+    @property
+    def changes(self) -> int:
+        """Row changes."""
+        return self.txns * 10
 
 
-def _make_archive(work: Path) -> tuple[dict[str, str], Archive, Workload, Tso]:
+def _make_archive(work: Path, case: Case) -> tuple[dict[str, str], Archive, Workload, Tso]:
     url = f"file://{work / 'cluster'}"
     source = MadeSource(work / "archive", open_cluster(url).cluster_id())
     raw = table_json()
     table_id = source.create_table("sbtest", raw["cols"], index_info=raw["index_info"])
     genesis = source.genesis()
-    workload = Workload(table_id=table_id)
-    for value in workload.transactions(_TXNS, source.schema_version):
+    workload = Workload(table_id=table_id, hot=case.hot)
+    for value in workload.transactions(case.txns, source.schema_version):
         source.commit(source.tick(1), value)
     source.cut()
     env = {
         "PUMPHOUSE_CLUSTER__URL": url,
         "PUMPHOUSE_ARCHIVE__ROOT": source.settings.root,
+        "PUMPHOUSE_LOAD__ENGINE": case.engine,
     }
     return env, source.archive, workload, genesis
 
 
-def _load(env: dict[str, str], target: TargetSettings, server_pid: int, repeat: int = 0) -> Sample:
+def _load(env: dict[str, str], target: TargetSettings, server_pid: int, changes: int, repeat: int = 0) -> Sample:
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.load", str(repeat)],
         stdout=subprocess.PIPE,
@@ -71,7 +86,6 @@ def _load(env: dict[str, str], target: TargetSettings, server_pid: int, repeat: 
     if child.returncode:
         raise RuntimeError(f"the load failed with exit code {child.returncode}")
     said = json.loads(out.strip().splitlines()[-1])
-    changes = _TXNS * 10
     server_cpu = sum(server.cpu_times()[:2]) - before
     return watch.sample(
         changes,
@@ -110,18 +124,17 @@ def _floor(target: TargetSettings, rows: int = 50_000) -> float:
         path.unlink()
 
 
-def _bench(work: Path, runs: int, *, again: bool) -> Result:
-    env, _, workload, genesis = _make_archive(work)
+def _bench(work: Path, runs: int, *, name: str, case: Case) -> Result:
+    env, _, workload, genesis = _make_archive(work, case)
     samples: list[Sample] = []
     floor = 0.0
     for n in range(runs):
         with mariadb.running(work / f"mariadb{n}") as target:
             pid = _server_pid(target)
-            first = _load(env, target, pid)
-            samples.append(_load(env, target, pid, repeat=int(genesis)) if again else first)
+            first = _load(env, target, pid, case.changes)
+            samples.append(_load(env, target, pid, case.changes, repeat=int(genesis)) if case.again else first)
             _check(target, workload)
             floor = floor or _floor(target)
-    name = "load_repeat_300k" if again else "load_merge_300k_cold"
     return Result(name, "changes/s", samples, "LOAD DATA rows/s, one connection", floor)
 
 
@@ -136,9 +149,16 @@ def _check(target: TargetSettings, workload: Workload) -> None:
         raise RuntimeError(f"the target has {found} rows, the source {workload.rows}")
 
 
+CASES = {
+    "load_merge_300k_cold": Case(),
+    "load_merge_300k_local": Case(engine="local"),
+    "load_repeat_300k": Case(again=True),
+    "load_merge_3m": Case(txns=300_000),
+    "load_merge_3m_local": Case(txns=300_000, engine="local"),
+    "load_merge_hot": Case(txns=300_000, hot=60_000),
+}
 BENCHES: dict[str, Callable[[Path, int], Result]] = {
-    "load_merge_300k_cold": partial(_bench, again=False),
-    "load_repeat_300k": partial(_bench, again=True),
+    name: partial(_bench, name=name, case=case) for name, case in CASES.items()
 }
 
 

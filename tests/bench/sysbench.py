@@ -7,8 +7,8 @@ unsigned, note varchar(255). Updates change k, c, amount and status of random li
 
 from __future__ import annotations
 
+import base64
 import random
-import string
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,17 +74,21 @@ def table_json(name: str = "sbtest", table_id: int = 51) -> dict[str, Any]:
 
 
 class Workload:
-    """Makes the transactions, the same for the same seed."""
+    """Makes the transactions, the same for the same seed; with ``hot`` of them, the rows go round in one set of keys."""
 
-    def __init__(self, seed: int = 1, table_id: int = 51) -> None:
+    def __init__(self, seed: int = 1, table_id: int = 51, hot: int = 0) -> None:
+        self._hot = hot
         self.table = TableInfo.from_dict(table_json(table_id=table_id))
         self._random = random.Random(seed)
         self._live: dict[int, dict[int, Any]] = {}
         self._ids: list[int] = []
         self._next = 1
+        # Text is cut from it: farther apart than a compressor looks back, and made at once.
+        self._letters = base64.b64encode(self._random.randbytes(24 << 20))
 
     def _text(self, length: int) -> bytes:
-        return "".join(self._random.choices(string.ascii_letters + string.digits, k=length)).encode()
+        at = int(self._random.random() * (len(self._letters) - length))
+        return self._letters[at : at + length]
 
     def _row(self, id_: int) -> dict[int, Any]:
         pick = self._random
@@ -111,21 +115,23 @@ class Workload:
         """Prewrite values of 10 row changes each."""
         for _ in range(count):
             value = payload.PrewriteValueBuilder(schema_version)
-            fresh = range(self._next, self._next + 5)
-            self._next += 5
+            full = 0 < self._hot <= len(self._ids)
+            fresh = range(0) if full else range(self._next, self._next + 5)
+            self._next += len(fresh)
             for id_ in fresh:
                 self._live[id_] = self._row(id_)
                 value.insert(self.table.id, row.encode_insert(self.table, self._live[id_]))
             self._ids.extend(fresh)
-            touched = [self._take() for _ in range(5)]
-            for id_ in touched[:3]:
+            touched = [self._take() for _ in range(10 if full else 5)]
+            gone = touched[3:] if not full else []
+            for id_ in touched[: -len(gone) or None]:
                 old = self._live[id_]
                 new = {**old, **{n: v for n, v in self._row(id_).items() if n in (2, 3, 5, 6)}}
                 value.update(self.table.id, row.encode_update(self.table, old, new))
                 self._live[id_] = new
-            for id_ in touched[3:]:
+            for id_ in gone:
                 value.delete(self.table.id, row.encode_delete(self.table, self._live.pop(id_)))
-            self._ids.extend(touched[:3])
+            self._ids.extend(touched[: len(touched) - len(gone)])
             yield value.build()
 
     @property

@@ -26,7 +26,7 @@ from tests.support.madearchive import Churn, MadeSource, column, target_rows
 from tests.support.sparkcluster import SparkCluster, two_hosts, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
-LOAD = {"buckets": 4}
+LOAD = {"buckets": 4, "engine": "spark"}
 pytestmark = pytest.mark.timeout(900)  # a cluster, and a kernel or a JVM a step, on a machine with others on it
 # Every epoch goes through the executors, however small it is; figures of what the session did, at its end.
 _DRIVER = """
@@ -212,7 +212,7 @@ def test_the_master_that_spark_submit_names_is_kept_and_a_run_id_takes_over(
     config = tmp_path / "pumphouse.toml"
     config.write_text(
         f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
-        f'[target]\nhost = "{settings.target.host}"\nport = {settings.target.port}\n[spark]\nmaster = "local[1]"\n'
+        f'[target]\nhost = "{settings.target.host}"\nport = {settings.target.port}\n[load]\nengine = "spark"\n[spark]\nmaster = "local[1]"\n'
     )
     from tests.support.sparkcluster import SPARK_HOME
 

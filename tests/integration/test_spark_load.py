@@ -24,7 +24,7 @@ from tests.support.madearchive import Churn, MadeSource, column, target_rows
 ROOT = Path(__file__).resolve().parents[2]
 
 
-LOAD = {"buckets": 3}
+LOAD = {"buckets": 3, "engine": "spark"}
 
 
 @pytest.fixture(scope="module")

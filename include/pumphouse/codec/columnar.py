@@ -229,6 +229,25 @@ def key_hash(batch: pa.RecordBatch, key_columns: Sequence[str | int] | None = No
     return hashes
 
 
+def key_rank(column: pa.Array) -> UInts:
+    """A number for each value that keeps their order, the same in every process and release; 0 for NULL.
+
+    Integers by value, strings by their first eight bytes, floats by their bits (equal ones alike, in no order).
+
+    Args:
+        column: As :func:`decode_images` makes it.
+    """
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        ranks = _words(column)
+        if pa.types.is_signed_integer(column.type):
+            ranks = ranks ^ np.uint64(1 << 63)
+    else:
+        data, offsets = binary_buffers(column, nulls=True)
+        ranks = np.empty(len(column), np.uint64)
+        hashing.prefixes(data, offsets, ranks)
+    return frozen(np.where(_valid(column) == 1, ranks, np.uint64(0)))
+
+
 def _valid(column: pa.Array) -> Bytes:
     """One byte a row: 1, or 0 for NULL."""
     bitmap = column.buffers()[0]

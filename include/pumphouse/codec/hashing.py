@@ -1,4 +1,4 @@
-"""Kernels that hash key columns. The values are part of how rows are bucketed: they must never change."""
+"""Kernels that hash and rank key columns. The values are part of how rows are bucketed: they must never change."""
 
 # mypy: disable-error-code="arg-type, assignment, return-value"
 # (inside kernels there is one kind of integer)
@@ -48,3 +48,16 @@ def hash_bytes(data: Bytes, offsets: Ints, valid: Bytes, out: UInts) -> None:
             folded = mix((folded ^ word) + _GOLDEN)
             pos = stop
         out[row] = mix((out[row] ^ folded) + _GOLDEN)
+
+
+@kernel
+def prefixes(data: Bytes, offsets: Ints, out: UInts) -> None:
+    """The first eight bytes of each string as a big-endian number; of a shorter one with zeros behind."""
+    for row in range(len(out)):
+        pos, end = offsets[row], offsets[row + 1]
+        word = np.uint64(0)
+        for at in range(pos, pos + 8):
+            word = word << np.uint64(8)
+            if at < end:
+                word |= np.uint64(data[at])
+        out[row] = word

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from pumphouse.codec import row
-from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, decode_images, key_hash, walk
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, decode_images, key_hash, key_rank, walk
 from pumphouse.codec.datum import Value
 from pumphouse.codec.layout import RowLayout
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
@@ -53,3 +53,5 @@ def warm() -> None:
         one = slice(at, at + 1)
         batches = decode_images(found.data, found.row_start[one], found.row_len[one], op, layout)
         key_hash(batches[0] if op == UPDATE else batches)
+        for column in (batches[0] if op == UPDATE else batches).columns:
+            key_rank(column)

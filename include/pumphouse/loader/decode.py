@@ -6,14 +6,15 @@ table info of that version, projected onto the columns that the table has at its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, walk
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, key_rank, walk
 from pumphouse.codec.layout import RowLayout, arrow_field
 from pumphouse.errors import CodecError, ColumnMismatch, MissingColumn
 from pumphouse.loader.blob import Blob, blobs_of
@@ -25,6 +26,8 @@ from pumphouse.model.tso import Tso
 
 # Entries of one table that a worker holds before it folds, cuts and hands them on.
 _FLUSH_BYTES = 32 << 20
+# What is read to find where buckets begin: so much in all, of so many pieces of a table, so many changes of a batch.
+_SAMPLE_BYTES, _SAMPLE_PIECES, _SAMPLE_CHANGES = 256 << 20, 8, 4096
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
 
 
@@ -62,7 +65,33 @@ class Decoder:
         for key in list(self._pending):
             yield from self._flush(key)
 
-    def _add(self, batch: pa.RecordBatch) -> None:
+    def ranges(self, pieces: Sequence[Piece]) -> dict[int, tuple[int, ...]]:
+        """Where the buckets of each table begin (`Plan.ranges`), so that a sample of the changes fills them alike.
+
+        A table is left out whose key's first column has too few values for that.
+        """
+        for piece in _some(pieces, self._plan.buckets):
+            if piece.table_id is None:
+                for batch in self._context.read(piece, _COLUMNS):
+                    self._add(batch, most=_SAMPLE_CHANGES)
+            else:
+                for batch in self._context.read_rows(piece):
+                    step = -(-batch.num_rows // _SAMPLE_CHANGES)
+                    self._add_rows(piece.table_id, piece.upto, batch.take(pa.array(np.arange(0, batch.num_rows, step))))
+        ranks: dict[int, list[np.ndarray]] = defaultdict(list)
+        for (_, table_id), batches in self._pending.items():
+            key = self._wanted.key_of(batches[0].schema)
+            if key and self._plan.bucket_count(table_id) > 1:
+                ranks[table_id] += [key_rank(batch.column(key[0])) for batch in batches]
+        found = {}
+        for table_id, parts in ranks.items():
+            whole, count = np.sort(np.concatenate(parts)), self._plan.bucket_count(table_id)
+            begins = np.unique(whole[np.arange(1, count) * len(whole) // count])
+            if 2 * len(begins) >= count:
+                found[table_id] = tuple(map(int, begins))
+        return found
+
+    def _add(self, batch: pa.RecordBatch, most: int = 0) -> None:
         txns = _Txns(*(batch.column(name).to_numpy() for name in ("commit_ts", "start_ts", "part")))
         try:
             found = walk(batch.column("payload"))
@@ -75,6 +104,9 @@ class Decoder:
         if self._context.lows:
             keep = _above(found.table_id, txns.commit_ts[found.txn], self._context.lows)
             epochs, found = epochs[keep], found.take(keep)
+        if most and len(found) > most:
+            some = np.arange(0, len(found), -(-len(found) // most))
+            epochs, found = epochs[some], found.take(some)
         for rows in _groups(epochs, found.table_id, found.schema_version, found.op):
             first = rows[0]
             wanted = self._wanted.of(int(found.table_id[first]), int(txns.commit_ts[found.txn[first]]))
@@ -174,11 +206,30 @@ class Decoder:
         if count == 1 or folded.num_rows == 0:
             yield from blobs_of(folded, bucket=0)
             return
-        ours = {field.name for field in (*ORDER_FIELDS, COUNT_FIELD)}
-        columns = list(key) or [name for name in folded.schema.names if name not in ours]
-        buckets = key_hash(folded.to_batches()[0], columns) % np.uint64(count)
+        ranges = self._plan.ranges.get(at[1])
+        buckets: np.ndarray
+        if ranges is not None:
+            buckets = np.searchsorted(np.array(ranges, np.uint64), key_rank(folded.column(key[0]).chunk(0)), "right")
+        else:
+            ours = {field.name for field in (*ORDER_FIELDS, COUNT_FIELD)}
+            columns = list(key) or [name for name in folded.schema.names if name not in ours]
+            buckets = key_hash(folded.to_batches()[0], columns) % np.uint64(count)
         for bucket in np.unique(buckets):
             yield from blobs_of(folded.filter(pa.array(buckets == bucket)), bucket=int(bucket))
+
+
+def _some(pieces: Sequence[Piece], tables: Mapping[int, int]) -> Iterator[Piece]:
+    """Pieces to sample, some of each table's dump and some of the log."""
+    by_table: dict[int | None, list[Piece]] = defaultdict(list)
+    for piece in pieces:
+        if piece.table_id is None or piece.table_id in tables:
+            by_table[piece.table_id].append(piece)
+    left = _SAMPLE_BYTES if tables else 0
+    for found in by_table.values():
+        for piece in found[:: -(-len(found) // _SAMPLE_PIECES)]:
+            if left > 0:
+                left -= piece.segment.bytes
+                yield piece
 
 
 def _above(table_id: np.ndarray, commit_ts: np.ndarray, lows: Mapping[int, int]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -68,6 +68,39 @@ class LocalEngine:
     def stop(self) -> None:
         """Let go of everything."""
         self.close()
+
+
+class AutoEngine:
+    """The local engine for a plan of few bytes, Spark for any other: a session costs more than a small plan does."""
+
+    def __init__(self, local: Engine, spark: Callable[[], Engine], local_bytes: int) -> None:
+        self._local = local
+        self._make_spark = spark
+        self._spark: Engine | None = None
+        self._local_bytes = local_bytes
+        self._now = local
+
+    def prepare(self, context: LoadContext, pieces: Sequence[Piece]) -> list[UnitSummary]:
+        """Choose, decode and fold; what there is to apply."""
+        if sum(piece.bytes for piece in pieces) <= self._local_bytes:
+            self._now = self._local
+        else:
+            self._now = self._spark = self._spark or self._make_spark()
+        return self._now.prepare(context, pieces)
+
+    def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
+        """Apply these units; returns the rows applied now."""
+        return self._now.apply(context, units)
+
+    def close(self) -> None:
+        """Let go of what was prepared."""
+        self._now.close()
+
+    def stop(self) -> None:
+        """Let go of everything."""
+        self._local.stop()
+        if self._spark is not None:
+            self._spark.stop()
 
 
 def apply_here(context: ApplyContext, units: Sequence[Sequence[Blob]], *, connections: int) -> int:

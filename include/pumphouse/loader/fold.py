@@ -57,8 +57,7 @@ def check_keys(folded: pa.Table, key: Sequence[str], name: str) -> None:
     stands (REPLACE is a delete and an insert) leaves less than none. Sums can be taken in any order, so this holds
     however the changes were dealt out and folded before.
     """
-    net = folded.column(NET).to_numpy()
-    before = folded.column(PUT).to_numpy().astype(np.int32) - net
+    before = _before(folded)
     wrong = np.flatnonzero((before < 0) | (before > 1))
     if not len(wrong):
         return
@@ -94,10 +93,21 @@ def fold_multiset(entries: pa.Table) -> pa.Table:
     return summed.filter(pc.not_equal(summed.column(COUNT), 0))
 
 
-def net_of_keyed(folded: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """(keys to delete, rows to insert). Every key that was touched is deleted: so a repeat changes nothing."""
+def net_of_keyed(folded: pa.Table, key: Sequence[str], *, everything: bool = False) -> tuple[pa.Table, pa.Table]:
+    """(keys to delete, rows to insert), by key, as a clustered table takes them fastest.
+
+    Deleted is what stood before the changes; ``everything``: every key that was touched, where the target may be ahead.
+    """
+    folded = folded.take(pc.sort_indices(folded, sort_keys=[(name, "ascending") for name in key]))
     stands = folded.filter(folded.column(PUT))
-    return folded.select(list(key)), stands.drop_columns([field.name for field in ORDER_FIELDS])
+    stood = folded if everything else folded.filter(pa.array(_before(folded) == 1))
+    return stood.select(list(key)), stands.drop_columns([field.name for field in ORDER_FIELDS])
+
+
+def _before(folded: pa.Table) -> np.ndarray:
+    """Rows of each key before the changes: what stands after them, less what came and went."""
+    before: np.ndarray = folded.column(PUT).to_numpy().astype(np.int32) - folded.column(NET).to_numpy()
+    return before
 
 
 def net_of_multiset(folded: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -12,6 +12,7 @@ from pumphouse.loader import textrows
 from pumphouse.loader.columns import Column
 from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
 
+SAVEPOINT = "before_rows"
 _SAMPLE = 5
 _AT_ROW = re.compile(r"at row (\d+)")
 _COLUMN = re.compile(r"for column '(.*)' at row \d+$")
@@ -28,8 +29,13 @@ class Rejected(Exception):
         self.row = row
 
 
+class Collided(Rejected):
+    """Rows removed others; `SAVEPOINT` stands before them."""
+
+
 def insert_rows(connection: TargetConnection, table: str, batch: pa.RecordBatch) -> None:
-    """Insert a batch; Rejected when a row is bent, refused, or removes another one."""
+    """Insert a batch; Rejected when a row is bent or refused, Collided when it removes another one."""
+    connection.execute(f"SAVEPOINT {SAVEPOINT}")
     columns = textrows.columns_in(batch)
     zero = _enum_zero_rows(batch, columns)
     if zero is None:
@@ -74,7 +80,7 @@ def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, colum
         found = _AT_ROW.search(texts)
         raise Rejected(f"the server warned: {texts}", batch, int(found[1]) - 1 if found else None)
     if done.affected != batch.num_rows:
-        raise Rejected(f"{batch.num_rows} rows were sent, {done.affected} were affected: some collide", batch)
+        raise Collided(f"{batch.num_rows} rows were sent, {done.affected} were affected: some collide", batch)
 
 
 def _of_generated(warning: tuple[str, int, str], columns: Sequence[Column]) -> bool:

@@ -61,6 +61,8 @@ class Plan:
         boundaries: commit ts of the DDLs that end an epoch, ascending. Epoch e holds what is above boundary e-1 and
             at or below boundary e; the last one ends at ``to_ts``.
         buckets: table id -> number of buckets; 1 where it is not named.
+        ranges: table id -> where its buckets but the first begin, ascending, as ranks of the key's first column
+            (`pumphouse.codec.columnar.key_rank`). Tables that are not named are cut by a hash of the key.
         archive: digest of the manifests that the range lies in.
         skipped: tables left out by name, with the reason (mode repeat).
     """
@@ -72,6 +74,7 @@ class Plan:
     mode: Mode
     boundaries: tuple[int, ...] = ()
     buckets: Mapping[int, int] = field(default_factory=dict)
+    ranges: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     archive: str = ""
     skipped: Mapping[str, str] = field(default_factory=dict)
 
@@ -97,7 +100,8 @@ class Plan:
                 "buckets": {str(k): v for k, v in sorted(self.buckets.items())},
                 "archive": self.archive,
                 "skipped": dict(self.skipped),
-            },
+            }
+            | ({"ranges": {str(k): list(v) for k, v in sorted(self.ranges.items())}} if self.ranges else {}),
             sort_keys=True,
             separators=(",", ":"),
         )
@@ -121,6 +125,7 @@ class Plan:
                 mode=Mode(mode),
                 boundaries=tuple(data["boundaries"]),
                 buckets={int(k): int(v) for k, v in data["buckets"].items()},
+                ranges={int(k): tuple(v) for k, v in data.get("ranges", {}).items()},
                 archive=data["archive"],
                 skipped=data["skipped"],
             )

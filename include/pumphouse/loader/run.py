@@ -17,6 +17,7 @@ from pumphouse.errors import LoadError, TargetAhead, TargetIncomplete, UsageErro
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext, pack
 from pumphouse.loader.ddl import DdlExecutor, create_ddl_table
+from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import Engine
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Phase, UnitId
@@ -202,7 +203,8 @@ class Loader:
     def begin(self, work: Work) -> Work:
         """Give the plan its number, raise the fence and commit the plan row; nothing of the plan is done before."""
         found = state.read(self.connection, self.task)
-        numbered = work.numbered((found.plan_number if found else 0) + 1)
+        ranges = Decoder(self._context(work)).ranges(work.pieces) if work.plan.buckets else {}
+        numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
         self.owner = fence.raise_again(self.connection, self.owner)
         state.begin_plan(self.connection, self.owner, numbered.plan)
         return numbered
@@ -255,19 +257,21 @@ class Loader:
 
     def _prepare(self, work: Work) -> dict[tuple[int, int], list[UnitSummary]]:
         self.progress("decode", 0, len(work.pieces))
-        context = LoadContext(
+        found: dict[tuple[int, int], list[UnitSummary]] = defaultdict(list)
+        for summary in self._engine.prepare(self._context(work), work.pieces):
+            found[summary.unit.epoch, summary.unit.phase].append(summary)
+        self.progress("decode", len(work.pieces), len(work.pieces))
+        self.report.epochs += len({epoch for epoch, _ in found})
+        return found
+
+    def _context(self, work: Work) -> LoadContext:
+        return LoadContext(
             archive_settings=self._archive_settings,
             cluster_id=self.view.genesis.cluster_id,
             plan=work.plan,
             packed_timeline=pack(self.view.timeline),
             lows=work.lows,
         )
-        found: dict[tuple[int, int], list[UnitSummary]] = defaultdict(list)
-        for summary in self._engine.prepare(context, work.pieces):
-            found[summary.unit.epoch, summary.unit.phase].append(summary)
-        self.progress("decode", len(work.pieces), len(work.pieces))
-        self.report.epochs += len({epoch for epoch, _ in found})
-        return found
 
     def _apply(self, context: ApplyContext, units: Sequence[UnitSummary], phase: Phase) -> None:
         if not units:

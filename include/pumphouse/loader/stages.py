@@ -55,7 +55,7 @@ def _fold_one(mode: Mode, entries: pa.Table, bucket: int) -> Iterator[Blob]:
     if head.key:
         folded = fold_keyed(entries, head.key)
         check_keys(folded, head.key, f"{head.db}.{head.table}")
-        gone, come = net_of_keyed(folded, head.key)
+        gone, come = net_of_keyed(folded, head.key, everything=mode is Mode.REPEAT)
     else:
         gone, come = net_of_multiset(fold_multiset(entries))
     for phase, table in ((Phase.DELETE, gone), (Phase.INSERT, come)):

@@ -22,7 +22,7 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import LoadError, RowRejected
 from pumphouse.loader.columns import columns_of
 from pumphouse.loader.fence import hold_shared
-from pumphouse.loader.insert import Rejected, insert_rows
+from pumphouse.loader.insert import SAVEPOINT, Collided, Rejected, insert_rows
 from pumphouse.loader.keyless import delete_rows
 from pumphouse.loader.plan import Phase, UnitId
 from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
@@ -111,8 +111,7 @@ def _once(connection: TargetConnection, claim: Claim, head: UnitHead, batches: S
             hold_shared(connection, claim.fence)
             if unit.phase == Phase.INSERT:
                 for batch in batches:
-                    # Each row must be new: the delete phase took away whatever had its keys.
-                    insert_rows(connection, head.target, batch)
+                    _insert(connection, head, batch)
             elif head.key:
                 _delete_keys(connection, head, batches)
             else:
@@ -124,6 +123,21 @@ def _once(connection: TargetConnection, claim: Claim, head: UnitHead, batches: S
     except Rejected as rejected:
         raise _explain(connection, head, batches, rejected) from rejected
     return True
+
+
+def _insert(connection: TargetConnection, head: UnitHead, batch: pa.RecordBatch) -> None:
+    """Each row must be new: what stood under its key went in the delete phase.
+
+    A target that has more than the source had (it was changed by others) loses that here.
+    """
+    try:
+        insert_rows(connection, head.target, batch)
+    except Collided:
+        if not head.key:
+            raise
+        connection.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        _delete_keys(connection, head, [batch.select(list(head.key))])
+        insert_rows(connection, head.target, batch)
 
 
 def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> None:

@@ -87,9 +87,9 @@ class Work:
             losses=losses_of(windows, after=plan.from_ts, upto=plan.to_ts),
         )
 
-    def numbered(self, number: int) -> Work:
-        """The same, as the plan of that number."""
-        return replace(self, plan=replace(self.plan, number=number))
+    def numbered(self, number: int, ranges: Mapping[int, tuple[int, ...]]) -> Work:
+        """The same, as the plan of that number, with its buckets cut at these keys."""
+        return replace(self, plan=replace(self.plan, number=number, ranges=ranges))
 
 
 def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings) -> Work:

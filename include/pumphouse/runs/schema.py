@@ -9,6 +9,9 @@ from pumphouse.model.tso import Tso
 from pumphouse.parts import Parts
 from pumphouse.settings import Settings
 
+# So many are folded here, with engine = auto, before a session of Spark would have begun.
+_FEW_JOBS = 20_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReport:
@@ -32,7 +35,9 @@ def run(settings: Settings, upto: Tso | None = None) -> SchemaReport:
     with Parts(settings) as parts:
         archive = parts.archive
         end = archive.end() if upto is None else upto
-        spark = settings.load.engine == "spark" and bool(pending_jobs(archive, end))
+        spark = settings.load.engine != "local" and pending_jobs(archive, end) > (
+            _FEW_JOBS if settings.load.engine == "auto" else 0
+        )
         key, jobs = "", 0
         if spark:
             from spark_tasks.rebuild import rebuild_on_spark

@@ -45,7 +45,8 @@ SMALL: Values = {
         "queue_bytes": 64 << 20,
     },
     "archive": {"part_bytes": 1 << 20, "pull_timeout_s": 240.0},
-    "load": {"connections": 2},
+    # Spark for small windows as well: everything is to be seen at work.
+    "load": {"connections": 2, "engine": "spark"},
     "spark": {"master": "local[2]", "driver_memory": "1g", "shuffle_partitions": 2},
     "airflow": {"snapshot_cron": "* * * * *", "apply_cron": "* * * * *"},
 }

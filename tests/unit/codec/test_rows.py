@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pumphouse.codec import row
-from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, walk
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, key_rank, walk
 from pumphouse.codec.layout import RowLayout
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
 from pumphouse.errors import CodecError, ColumnMismatch
@@ -317,6 +317,19 @@ def test_hashes_never_change() -> None:
     doubles = pa.record_batch({"f": batch.column("f").cast(pa.float64())})
     assert key_hash(batch, [2]).tolist() == key_hash(doubles).tolist()
     assert key_hash(batch, ["f"])[0] == key_hash(batch, ["f"])[1]
+
+
+def test_ranks_keep_the_order_and_never_change() -> None:
+    """Plans name them: another process or release must find the same bucket."""
+    signed = pa.array([-(1 << 63), -1, 0, 5, None], pa.int64())
+    assert key_rank(signed).tolist() == [0, (1 << 63) - 1, 1 << 63, (1 << 63) + 5, 0]
+    assert key_rank(pa.array([0, (1 << 64) - 1], pa.uint64())).tolist() == [0, (1 << 64) - 1]
+    texts = pa.array([b"", b"a", b"a\x00b", b"abcdefgh", b"abcdefghz", b"b", None], pa.large_binary())
+    ranks = key_rank(texts).tolist()
+    assert ranks[:6] == sorted(ranks[:6])
+    assert (ranks[1], ranks[3], ranks[6]) == (0x61 << 56, 0x6162636465666768, 0)
+    floats = key_rank(pa.array([0.0, -0.0, 1.5], pa.float64())).tolist()
+    assert floats[0] == floats[1] != floats[2]
 
 
 PINNED = ["a706dd2f4d197e6f", "786acbebb79c50c6", "220673da11de4b5f"]

@@ -63,7 +63,7 @@ class Source(MadeSource):
         view: ArchiveView = read_view(self.archive)
         base = view.base_for(at)
         assert base is not None
-        work = base_work(view, base, "main", LoadSettings()).numbered(1)
+        work = base_work(view, base, "main", LoadSettings()).numbered(1, {})
         context = LoadContext(
             archive_settings=self.settings, cluster_id=self.cluster_id, plan=work.plan,
             packed_timeline=pack(view.timeline), lows=work.lows,

@@ -27,6 +27,8 @@ def test_a_plan_row_is_read_as_it_was_written() -> None:
     assert Plan.from_row(row(plan())) == plan()
     assert plan().bucket_count(7) == 4
     assert plan().bucket_count(8) == 1
+    cut = plan(ranges={7: (5, 1 << 63, (1 << 64) - 1)})
+    assert Plan.from_row(row(cut)) == cut
 
 
 @pytest.mark.parametrize(
