@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose rows bench campaign demo up down docs proto lock clean
+.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose tidb test-tidb rows bench campaign demo up down docs proto lock clean
 
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -61,6 +61,12 @@ chain: $(STAMP) system ## The whole chain, small
 
 test-compose: $(STAMP) ## docker-compose.yaml for real, on the dockerd of DOCKER_HOST (KEEP=1 leaves it up)
 	@$(BIN)/python -m tests.compose
+
+tidb:            ## A real TiDB for tests into build/tidb (needs Go; nothing else does)
+	@tests/tidb/servers/build.sh build/tidb
+
+test-tidb: $(STAMP) system tidb ## From a real TiDB to the target (HISTORIES=N generated ones, SEED=N the first)
+	$(if $(HISTORIES),PUMPHOUSE_HISTORIES=$(HISTORIES)) $(if $(SEED),PUMPHOUSE_SEED=$(SEED)) $(BIN)/pytest tests/tidb -q -m "not slow"
 
 test: $(STAMP) system ## All tiers
 	$(MAKE) check
