@@ -18,7 +18,7 @@ import pytest
 
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso
-from pumphouse.registry.base import Cluster, ResolverRecord
+from pumphouse.registry.base import Cluster, KeepsReadable, ResolverRecord
 from pumphouse.registry.open import open_cluster
 from pumphouse.registry.pd import PdCluster
 from pumphouse.settings import TlsSettings
@@ -135,6 +135,19 @@ def run(*command: str, url: str) -> Any:
 
 
 @pytest.mark.row("O3")
+def test_gc_does_not_pass_what_is_read(pd: StandInPd, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(cluster, KeepsReadable)
+    monkeypatch.setattr("pumphouse.registry.pd._KEPT_S", 1)
+    monkeypatch.setattr("pumphouse.registry.pd._RENEWED_S", 0.1)
+    ts = cluster.tso()
+    with cluster.keep_readable(ts):
+        assert pd.state.collect(cluster.tso()) == ts - 1
+        time.sleep(1.5)  # longer than it is kept without a word
+        assert pd.state.collect(cluster.tso()) == ts - 1
+    later = cluster.tso()
+    assert pd.state.collect(later) == later
+
+
 def test_commands_work_on_pd(pd: StandInPd, cluster: Cluster) -> None:
     cluster.update_node(NodeKind.PUMP, "h:8250", lambda _: status("h:8250", NodeState.PAUSED))
     listed = run("pumps", "--json", url=pd.url)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,7 @@ class ChunkWriter:
         throttle: rate.
         tell: called with each chunk once its note is put.
         stop: set when nothing more is to be read.
+        keep: around what reads a TiDB as it was at a moment: its GC does not pass that.
     """
 
     store: ObjectStore
@@ -77,6 +79,7 @@ class ChunkWriter:
     throttle: Throttle
     tell: Callable[[BaseChunk], None]
     stop: threading.Event
+    keep: Callable[[Tso], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def read_table(self, version: TableVersion, low: Tso, done: Sequence[BaseChunk], exact: Callable[[], Tso]) -> None:
         """Read a table to its end.
@@ -124,8 +127,10 @@ class ChunkWriter:
 
     def _read_whole(self, reader: TableReader, low: Tso, exact: Callable[[], Tso]) -> None:
         """From one snapshot: rows without a key cannot be told apart."""
-        with session(self.source) as connection:
+        with ExitStack() as opened:
+            connection = opened.enter_context(session(self.source))
             if is_tidb(connection):
+                opened.enter_context(self.keep(low))
                 execute(connection, f"SET @@tidb_snapshot = '{int(low)}'")
             else:
                 low = self._open_snapshot(connection, reader, exact)

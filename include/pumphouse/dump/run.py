@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -27,7 +28,7 @@ from pumphouse.dump.source import TableChanged, execute, require_primary, sessio
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
 from pumphouse.model.tso import Tso, show
-from pumphouse.registry.base import Cluster
+from pumphouse.registry.base import Cluster, KeepsReadable
 from pumphouse.schema.history import JobSource
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import Settings
@@ -266,6 +267,7 @@ class _Dump:
             throttle=self._throttle,
             tell=self._tell,
             stop=stop,
+            keep=self._cluster.keep_readable if isinstance(self._cluster, KeepsReadable) else lambda _: nullcontext(),
         )
 
         def exact() -> Tso:

@@ -8,6 +8,7 @@ threads and, after a fork, from the child.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -115,4 +116,13 @@ class WatchesNodes(Protocol):
 
     def watch_nodes(self, kind: NodeKind) -> NodeWatch:
         """Begin to watch; connects when it is iterated."""
+        ...
+
+
+@runtime_checkable
+class KeepsReadable(Protocol):
+    """A cluster whose database collects old versions of rows, and can be kept from it."""
+
+    def keep_readable(self, ts: Tso) -> AbstractContextManager[None]:
+        """While the block lasts, and a minute after this process is gone, the database can be read as it was at ts."""
         ...

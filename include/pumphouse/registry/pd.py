@@ -6,9 +6,14 @@ Plain user names and passwords are not used by PD's etcd; TLS is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Iterator
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import BinlogError
+from pumphouse.library_log import library_logger
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso
 from pumphouse.registry.base import ResolverRecord
@@ -17,6 +22,11 @@ from pumphouse.registry.etcd_nodes import EtcdNodes, EtcdNodeWatch
 from pumphouse.registry.pd_client import PdClient
 from pumphouse.registry.pd_members import PdOptions
 from pumphouse.settings import TlsSettings
+
+log = library_logger(__name__)
+
+_KEPT_S = 60
+_RENEWED_S = 15.0
 
 
 class PdCluster:
@@ -80,6 +90,34 @@ class PdCluster:
     def delete_resolver(self, resolver_id: str) -> None:
         """Remove a resolver."""
         self._nodes.delete_resolver(resolver_id)
+
+    @contextlib.contextmanager
+    def keep_readable(self, ts: Tso) -> Iterator[None]:
+        """Keep TiDB's GC below ts by a service safe point of its own, renewed by a thread."""
+        name, ended = f"pumphouse-read-{secrets.token_hex(4)}", threading.Event()
+
+        def renew() -> None:
+            while not ended.wait(_RENEWED_S):
+                try:
+                    self._keep(name, ts)
+                except BinlogError as error:
+                    log.warning("gc_hold_failed", service=name, reason=error.message)
+
+        self._keep(name, ts)
+        thread = threading.Thread(target=renew, name=name, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            with contextlib.suppress(BinlogError):  # it ends by itself
+                self.client.release_gc(name)
+
+    def _keep(self, name: str, ts: Tso) -> None:
+        # GC at X takes what newer versions cover up to X inclusive.
+        if self.client.hold_gc(name, ts - 1, _KEPT_S) >= ts:
+            log.warning("gc_passed_read", service=name, ts=int(ts))
 
     def close(self) -> None:
         """Close the connections."""
