@@ -281,7 +281,10 @@ def test_what_the_target_cannot_say_is_left_out_and_named(target: Target, source
     source.drop("d.tmp")
     timeline = source.timeline()
     reports = [target.ddl.execute(event) for event in timeline.events]
-    assert reports[1].notes == ("index e is over an expression and is left out", "foreign key fk is left out")
+    assert reports[1].notes == (
+        "index e is over an expression and is left out",
+        "foreign key fk is not enforced by the source and is left out",
+    )
     assert [r.statements for r in reports[2:]] == [(), ()]
     assert "temporary" in reports[2].notes[0]
     assert target.show("d.t").count("KEY") == 1
@@ -673,6 +676,34 @@ def test_what_cannot_be_replicated_is_refused(source: Source, target: Target) ->
     source.drop_db("pumphouse")
     with pytest.raises(SchemaError, match="Pumphouse's own tables"):
         target.run(source)
+
+
+@pytest.mark.row("S2")
+def test_the_rows_of_a_partition_by_key_are_not_taken_for_those_of_the_source(source: Source, target: Target) -> None:
+    hashed = source.partitions(("p0", None), ("p1", None), type_=2, expr="`id`")
+    keyed = source.partitions(("p0", None), ("p1", None), type_=4, columns=("id",))
+    source.create("d.h", [ID], partition=hashed)
+    source.create("d.k", [ID], partition=keyed)
+
+    def emptied(raw: dict[str, Any]) -> None:
+        raw["partition"]["definitions"][0]["id"] = source.take()
+
+    source.alter("d.h", Action.TRUNCATE_PARTITION, emptied)
+    target.run(source)
+    done = source.jobs[-1].commit_ts
+    source.alter("d.k", Action.TRUNCATE_PARTITION, emptied)
+    with pytest.raises(SchemaError, match=r"takes the rows of partition p0 from d\.k, which is partitioned BY KEY"):
+        target.run(source, after=done)
+
+
+@pytest.mark.row("S2")
+def test_a_drop_of_several_tables_drops_one_with_each_job_on_a_tidb(source: Source) -> None:
+    source.create("d.a", [ID])
+    source.create("d.v", [ID], action=Action.CREATE_VIEW, view={"view_select": "SELECT 1 AS `id`"})
+    for table, action in (("d.a", Action.DROP_TABLE), ("d.v", Action.DROP_VIEW)):
+        source.drop(table, action=action, query="DROP TABLE `a`,`b`")
+    statements = [render(event, Dialect.TIDB).statements for event in source.timeline().events[-2:]]
+    assert [each.sql for (each,) in statements] == ["DROP TABLE IF EXISTS `d`.`a`", "DROP VIEW IF EXISTS `d`.`v`"]
 
 
 @pytest.mark.row("S2")

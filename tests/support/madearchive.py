@@ -100,7 +100,7 @@ class Txn:
         else:
             held.last_handle += 1
             handle = held.last_handle
-        self.builder.insert(info.id, row.encode_insert(info, by_id, handle=handle))
+        self.builder.insert(written_as(info), row.encode_insert(info, by_id, handle=handle))
         assert handle not in held.rows
         held.rows[handle] = by_id
         return handle
@@ -115,13 +115,18 @@ class Txn:
             self.delete(table, handle)
             self.insert(table, **{c.name: new[c.id] for c in held.info.public_columns})
             return
-        self.builder.update(held.info.id, row.encode_update(held.info, old, new, handle=handle))
+        self.builder.update(written_as(held.info), row.encode_update(held.info, old, new, handle=handle))
         held.rows[handle] = new
 
     def delete(self, table: str, handle: int) -> None:
         """Delete a row."""
         held = self.source.tables[table]
-        self.builder.delete(held.info.id, row.encode_delete(held.info, held.rows.pop(handle), handle=handle))
+        self.builder.delete(written_as(held.info), row.encode_delete(held.info, held.rows.pop(handle), handle=handle))
+
+
+def written_as(info: TableInfo) -> int:
+    """Table id in binlogs: that of a partition where there are any (of the last one: which it is says nothing)."""
+    return (info.id, *info.partition_ids)[-1]
 
 
 @dataclass
@@ -139,6 +144,7 @@ class _Event:
     start_ts: int
     payload: bytes
     job: Job | None = None
+    query: bytes = b""  # of a DDL binlog without a job
 
 
 class MadeSource:
@@ -245,6 +251,16 @@ class MadeSource:
         self._ddl(type_, held.info.id, f"ALTER TABLE `{table}`", TableInfo=raw)
         held.info = TableInfo.from_dict(raw)
 
+    def setval(self, sequence: str, value: int) -> None:
+        """A server took a range of a sequence up to ``value``: a DDL binlog, and no job."""
+        self._job_id += 1
+        query = f"SELECT SETVAL(`d`.`{sequence}`, {value})".encode()
+        start_ts, commit_ts = self.tick(), self.tick()
+        ddl = {"ddl_query": query, "ddl_job_id": self._job_id}
+        p = payload.make_prewrite(start_ts, b"m", **ddl)
+        merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, b"m", **ddl))
+        self._events.append(_Event(commit_ts, start_ts, merged, query=query))
+
     def _ddl(self, type_: int, table_id: int, query: str, **binlog: Any) -> None:
         self.schema_version += 1
         self._job_id += 1
@@ -332,10 +348,10 @@ class MadeSource:
                 segments += writer.finish()
         jobs = [
             ArchivedJob(
-                commit_ts=Tso(e.commit_ts), start_ts=Tso(e.start_ts), job_id=e.job.id, schema_state=5,
-                query=e.job.query.encode(), job=json.dumps(e.job.raw),
+                commit_ts=Tso(e.commit_ts), start_ts=Tso(e.start_ts), job_id=e.job.id if e.job else 1, schema_state=5,
+                query=e.job.query.encode() if e.job else e.query, job=json.dumps(e.job.raw) if e.job else None,
             )
-            for e in self._events if e.job
+            for e in self._events if e.job or e.query
         ]  # fmt: skip
         manifest = Manifest(
             cluster_id=self.cluster_id,
@@ -393,8 +409,10 @@ def _batch(events: list[_Event]) -> pa.RecordBatch:
         {
             "commit_ts": pa.array([e.commit_ts for e in events], pa.int64()),
             "start_ts": pa.array([e.start_ts for e in events], pa.int64()),
-            "ddl_job_id": pa.array([e.job.id if e.job else 0 for e in events], pa.int64()),
-            "ddl_query": pa.array([e.job.query.encode() if e.job else None for e in events], pa.large_binary()),
+            "ddl_job_id": pa.array([e.job.id if e.job else int(bool(e.query)) for e in events], pa.int64()),
+            "ddl_query": pa.array(
+                [e.job.query.encode() if e.job else e.query or None for e in events], pa.large_binary()
+            ),
             "payload": pa.array([e.payload for e in events], pa.large_binary()),
         }
     )

@@ -162,10 +162,10 @@ class Source:
         db, short = table.split(".")
         return self.job(action, db, short, table_id=raw["id"], TableInfo=raw, **more)
 
-    def drop(self, table: str, *, action: int = 4) -> TimedJob:
+    def drop(self, table: str, *, action: int = 4, **more: Any) -> TimedJob:
         raw = self.tables.pop(table)
         db, short = table.split(".")
-        return self.job(action, db, short, table_id=raw["id"], TableInfo=raw, schema_state=0)
+        return self.job(action, db, short, table_id=raw["id"], TableInfo=raw, schema_state=0, **more)
 
     def recover(self, table: str, raw: Raw) -> TimedJob:
         return self.create_raw(table, {**raw, "name": name(table.split(".")[1])}, action=Action.RECOVER_TABLE)
@@ -188,12 +188,12 @@ class Source:
         )
 
     def rename_many(self, query: str, pairs: list[tuple[str, str]], **more: Any) -> TimedJob:
-        """As the history keeps it: the tables with their last names, no arguments."""
+        """As the history keeps it: each table as every rename left it, no arguments."""
         moved: list[Raw] = []
         for old, new in pairs:
             raw = {**self.tables.pop(old), "name": name(new.split(".")[1])}
             self.tables[new] = raw
-            moved = [m for m in moved if m["id"] != raw["id"]] + [raw]
+            moved.append(raw)
         db = pairs[0][0].split(".")[0]
         return self.job(
             Action.RENAME_TABLES,

@@ -17,6 +17,7 @@ from pumphouse.archive.schema_store import fold_schema, newest_schema
 from pumphouse.errors import ConfigError
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.schema.actions import Action, is_system
+from pumphouse.schema.sequence import SetVal, parse_setval
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
 
@@ -30,12 +31,14 @@ class ArchiveView:
         windows: chained to each other; all of them, or from the one on that the run begins in.
         timeline: schema from genesis to ``end``, and nothing beyond.
         bases: dumps that a target can begin from, ascending; () where the run begins in a later window.
+        setvals: what the windows say of the values of sequences, in commit order.
     """
 
     genesis: Genesis
     windows: tuple[Manifest, ...]
     timeline: Timeline
     bases: tuple[Base, ...] = ()
+    setvals: tuple[SetVal, ...] = ()
 
     @property
     def end(self) -> Tso:
@@ -110,10 +113,23 @@ def read_view(archive: Archive, *, since: Tso | None = None, end: Tso | None = N
     # Before the windows: a dump is put after the windows that it needs.
     later = archive.bases(MAX_TSO) if since is None else []
     windows = _up_to(archive.chain(Tso(low)), genesis, end)
-    view = ArchiveView(genesis=genesis, windows=windows, timeline=fold_schema(archive, windows, stored).timeline)
+    timeline = fold_schema(archive, windows, stored).timeline
+    view = ArchiveView(
+        genesis=genesis, windows=windows, timeline=timeline, setvals=_setvals(archive, windows, timeline)
+    )
     if since is not None:
         return view
     return replace(view, bases=(*first_base(view), *(base for base in later if base.ts <= view.end)))
+
+
+def _setvals(archive: Archive, windows: Sequence[Manifest], timeline: Timeline) -> tuple[SetVal, ...]:
+    """Read only where there is a sequence: the objects of every window are opened for it."""
+    if not any(versions[-1].table.is_sequence for versions in timeline.versions.values()):
+        return ()
+    found = (
+        parse_setval(each.commit_ts, each.query) for each in archive.jobs(windows, Tso(0), MAX_TSO) if each.job is None
+    )
+    return tuple(each for each in found if each is not None)
 
 
 def first_base(view: ArchiveView) -> tuple[Base, ...]:

@@ -210,7 +210,8 @@ def _print_events(events: list[DdlEvent], dialect: Dialect, *, as_json: bool) ->
             "schema_version": event.job.schema_version,
             "action": event.action.name,
             "query": event.job.query,
-            "statements": [statement.sql for statement in render(event, dialect)],
+            "statements": [] if event.problem else [statement.sql for statement in render(event, dialect)],
+            "problem": event.problem,
         }
         for event in events
     ]
@@ -219,3 +220,5 @@ def _print_events(events: list[DdlEvent], dialect: Dialect, *, as_json: bool) ->
         return
     for event, row in zip(events, rows, strict=True):
         click.echo(f"{show(event.commit_ts)}  job {row['job_id']} {row['action']}: {row['query']}")
+        if event.problem:
+            click.echo(f"  ! {event.problem}")

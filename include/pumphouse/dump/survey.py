@@ -65,7 +65,7 @@ def survey(
         if event.action is Action.FLASHBACK_CLUSTER:
             every = event.commit_ts
         for change in event.changes:
-            if not _keeps_rows(change):
+            if event.problem or not _keeps_rows(change):
                 touched |= dict.fromkeys(_ids(change), event.commit_ts)
     born = _born(events)
     attempts: dict[int, dict[Tso, dict[int, BaseChunk]]] = defaultdict(lambda: defaultdict(dict))

@@ -22,7 +22,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
-from pumphouse.schema.table_sql import create_database, create_object
+from pumphouse.schema.table_sql import add_foreign_keys, create_database, create_object
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
 
@@ -119,6 +119,7 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     loader.report.notes += _create_views(connection, [v for v in objects if v.table.is_view], dialect)
     begun = loader.begin(base)
     loader.run(begun)
+    loader.report.notes += _create_foreign_keys(connection, objects)
     return replace(checkpoint, plan_number=begun.plan.number)
 
 
@@ -159,6 +160,18 @@ def _create_views(connection: TargetConnection, views: Sequence[TableVersion], d
             break
         waiting = [view for view in waiting if view.name in refused]
     return [f"the view {qualified(*name)} is left out: {reason}" for name, reason in refused.items()]
+
+
+def _create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVersion]) -> list[str]:
+    """After the rows, which the source has checked; returns a note on each that had to be left out."""
+    notes = []
+    for version in objects:
+        for statement in add_foreign_keys(version.db, version.table):
+            try:
+                connection.execute(statement)
+            except StatementFailed as error:
+                notes.append(f"a foreign key of {qualified(*version.name)} is left out: {error.message}")
+    return notes
 
 
 def tables_in(connection: TargetConnection, databases: list[DbInfo]) -> list[str]:

@@ -130,7 +130,16 @@ class DdlExecutor:
             if not rendered.statements:
                 return DdlReport(notes=notes)
             steps = self._plan(event, rendered.statements)
-        ran = [step.statement.sql for step in steps if step.state != "done" and self._settle_or_run(event, step)]
+        ran = []
+        for step in steps:
+            try:
+                if step.state != "done" and self._settle_or_run(event, step):
+                    ran.append(step.statement.sql)
+            except DdlRefused as error:
+                if not step.statement.optional:
+                    raise
+                self._mark(event, step, "done")
+                notes += (f"left out: {error.message}",)
         report = DdlReport(tuple(ran), len(steps) - len(ran), notes)
         log.info(
             "ddl_executed", task=self._task, commit_ts=int(event.commit_ts), job_id=event.job.id,

@@ -28,6 +28,7 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, databases_between, open_work, repeat_work, works_between
 from pumphouse.model.tso import Tso, show
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import ArchiveSettings, LoadSettings
 
@@ -234,6 +235,7 @@ class Loader:
                     self._ddl(executor, work.events[epoch])
                     done += 1
                     self.progress("apply", done, total)
+            self._set_sequences(work, executor.dialect)
         finally:
             self._engine.close()
         self.owner = state.close_plan(self.connection, self.owner, plan, checkpoint=plan.to_ts)
@@ -285,6 +287,11 @@ class Loader:
             self.report.deleted += rows
         else:
             self.report.inserted += rows
+
+    def _set_sequences(self, work: Work, dialect: Dialect) -> None:
+        """A sequence gives no value that the source gave out in the range; MySQL has none."""
+        for each in work.sequences if dialect is not Dialect.MYSQL else ():
+            self.connection.query(each.statement())
 
     def _ddl(self, executor: DdlExecutor, event: DdlEvent) -> None:
         done = executor.execute(event)

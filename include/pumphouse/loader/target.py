@@ -35,6 +35,8 @@ SESSION = (
     # Longer than IDLE: whoever waits for a session whose host has died gets the lock when the server ends it.
     "SET innodb_lock_wait_timeout = 600",
 )
+# A row that may become larger than a page of InnoDB takes: the source has it, and one that does is refused by itself.
+LOOSE_ROWS = "SET innodb_strict_mode = OFF"
 # What a unit holds is let go of when its host loses power: the server hears nothing of it.
 IDLE = "SET wait_timeout = 300, net_read_timeout = 300, net_write_timeout = 300"
 # The owner's connection waits for hours while units work, and holds no lock of a table meanwhile.
@@ -157,6 +159,10 @@ class TargetConnection:
         target = cls(settings, connection)
         for statement in (*SESSION, OWNER_IDLE if owner else IDLE):
             target.execute(statement)
+        if owner:
+            # MySQL lets not everybody; what is too large there is refused by name.
+            with contextlib.suppress(StatementFailed):
+                target.execute(LOOSE_ROWS)
         return target
 
     @property

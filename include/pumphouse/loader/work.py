@@ -22,6 +22,8 @@ from pumphouse.loader.plan import Mode, Plan, bucket_counts
 from pumphouse.loader.tables import key_columns
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
+from pumphouse.schema.render import require_known
+from pumphouse.schema.sequence import SequenceState, sequence_states
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import LoadSettings
@@ -58,6 +60,7 @@ class Work:
         events: the DDL that ends each epoch but the last.
         losses: what the range lacks, by declaration or by chance.
         lows: table id -> nothing of the table at or below this counts: its dump has it.
+        sequences: where the sequences stand at the plan's end, of those that moved in the range.
     """
 
     plan: Plan
@@ -65,6 +68,7 @@ class Work:
     events: tuple[DdlEvent, ...]
     losses: Losses
     lows: Mapping[int, Tso] = field(default_factory=dict)
+    sequences: tuple[SequenceState, ...] = ()
 
     @classmethod
     def of(cls, view: ArchiveView, plan: Plan) -> Self:
@@ -78,6 +82,7 @@ class Work:
                 events=(),
                 losses=losses_of(windows, after=base.low, upto=base.ts),
                 lows=base.lows,
+                sequences=tuple(sequence_states(view.timeline, view.setvals, Tso(0), plan.to_ts)),
             )
         windows = view.between(plan.from_ts, plan.to_ts)
         return cls(
@@ -85,6 +90,7 @@ class Work:
             pieces=tuple(_pieces(windows, plan.from_ts, plan.to_ts)),
             events=tuple(_boundary_events(view.timeline, plan)) if plan.mode is Mode.MERGE else (),
             losses=losses_of(windows, after=plan.from_ts, upto=plan.to_ts),
+            sequences=tuple(sequence_states(view.timeline, view.setvals, plan.from_ts, plan.to_ts)),
         )
 
     def numbered(self, number: int, ranges: Mapping[int, tuple[int, ...]]) -> Work:
@@ -101,9 +107,17 @@ def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings) 
 
 
 def works_between(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings) -> Iterator[Work]:
-    """(after, upto] in one plan or several: a plan ends at the window that fills it."""
+    """(after, upto] in one plan or several: a plan ends at the window that fills it.
+
+    UnknownDdl behind the plan that ends before a DDL which nothing can be loaded past.
+    """
     while after < upto:
         end = _reach(view, after, upto, settings.max_plan_bytes)
+        stop = next((event for event in view.timeline.ddls(after, end) if event.problem), None)
+        if stop is not None:
+            end = Tso(stop.commit_ts - 1)
+            if end == after:
+                require_known(stop)
         yield Work.of(view, _merge_plan(view, after, end, task, settings))
         after = end
 

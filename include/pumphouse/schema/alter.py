@@ -15,6 +15,7 @@ from pumphouse.schema.ident import literal, quote
 from pumphouse.schema.table_sql import (
     auto_increment_column,
     checks,
+    foreign_keys,
     index_sql,
     partition_definitions,
     plain_indexes,
@@ -30,18 +31,28 @@ class AlterClauses:
 
     The second sets defaults that differ from the value which the first gave to the rows that were there. The one before
     turns TIMESTAMP into other types and back, which depends on the session's time zone; it sets no defaults, because
-    those of the table infos are in UTC.
+    those of the table infos are in UTC. ``unbound`` and ``bound``: foreign keys that go before all of these and come
+    after, each a statement of its own.
     """
 
     first: tuple[str, ...]
     then: tuple[str, ...] = ()
     zoned: tuple[str, ...] = ()
+    unbound: tuple[str, ...] = ()
+    bound: tuple[str, ...] = ()
 
 
-def alter_clauses(job: Job, before: TableInfo, after: TableInfo, dialect: Dialect) -> AlterClauses:
-    """Compare columns, keys, checks and options; not names of tables, and not partitions."""
+def alter_clauses(job: Job, db: str, before: TableInfo, after: TableInfo, dialect: Dialect) -> AlterClauses:
+    """Compare columns, keys, checks, foreign keys and options; not names of tables, and not partitions.
+
+    ``db``: the table's database.
+    """
     pairs = match_columns(job, before, after)
     renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
+    old_keys, new_keys = foreign_keys(db, before), foreign_keys(db, after)
+    # A target changes no type under a foreign key: it goes and comes again.
+    retyped = {new.name.lower() for old, new in pairs if old is not None and old.type != new.type}
+    stay = {id_ for id_, key in new_keys.items() if id_ in old_keys and not retyped & key.columns}
     first: list[str] = []
     first += _dropped_keys(before, after, renamed, dialect)
     first += [f"DROP CONSTRAINT {quote(name)}" for name in _dropped_checks(before, after)]
@@ -58,7 +69,13 @@ def alter_clauses(job: Job, before: TableInfo, after: TableInfo, dialect: Dialec
     ]
     first += _options(before, after, dialect)
     shown, shown_then = _visibility(before, after, renamed, dialect)
-    return AlterClauses((*first, *shown), (*then, *shown_then), _zoned(pairs, dialect))
+    return AlterClauses(
+        (*first, *shown),
+        (*then, *shown_then),
+        _zoned(pairs, dialect),
+        unbound=tuple(f"DROP FOREIGN KEY {quote(key.name)}" for id_, key in old_keys.items() if id_ not in stay),
+        bound=tuple(f"ADD {key.sql}" for id_, key in new_keys.items() if id_ not in stay),
+    )
 
 
 Pairs = list[tuple[ColumnInfo | None, ColumnInfo]]

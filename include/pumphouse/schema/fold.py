@@ -21,7 +21,6 @@ def fold_jobs(timeline: Versions, jobs: Iterable[TimedJob]) -> Versions:
     known = {timed.job.id: timed for timed in timeline.jobs}
     fresh = []
     for timed in jobs:
-        action_of(timed.job.type, timed.job.id)
         if not timed.job.done or not timed.job.schema_version:
             continue
         other = known.get(timed.job.id)
@@ -71,6 +70,9 @@ class _Folder:
         self._changes: list[Change] = []
         self._db_before: DbInfo | None = None
         self._db_after: DbInfo | None = None
+        self._problem = ""
+        # Behind a DDL that was not understood, what is known may be wrong.
+        self._blind = any(event.problem for event in timeline.events)
 
     def add(self, timed: TimedJob) -> None:
         """Fold one job; they come in order of schema version."""
@@ -96,10 +98,16 @@ class _Folder:
                     job_id=job.id,
                 )
         self._jobs.append(timed)
-        self._timed, self._changes, self._db_before, self._db_after = timed, [], None, None
-        action = action_of(job.type, job.id)
+        self._timed, self._changes, self._db_before, self._db_after, self._problem = timed, [], None, None, ""
+        action = action_of(job.type)
         if action not in SILENT and job.table_id <= MAX_USER_TABLE_ID:
-            _EFFECTS.get(action, _Folder._replace)(self, job)
+            try:
+                _EFFECTS.get(action, _Folder._replace)(self, job)
+            except SchemaError as error:
+                if not self._blind:
+                    raise
+                self._problem = f"{error.message}, behind a DDL that this release does not understand"
+        self._blind = self._blind or bool(self._problem)
         self._events.append(
             DdlEvent(
                 commit_ts=timed.commit_ts,
@@ -110,6 +118,7 @@ class _Folder:
                 db_after=self._db_after,
                 lost=self._lost() if action in {Action.RECOVER_TABLE, Action.RECOVER_SCHEMA} else frozenset(),
                 genesis=timed.genesis,
+                problem=self._problem,
             )
         )
 
@@ -312,7 +321,8 @@ class _Folder:
             names[_key(new_db or job.schema_name, new)] = table_id
             out.append((table_id, schema_id, new))
         final = {table_id: name for table_id, _, name in out}
-        for info in job.table_infos:
+        # A table that is renamed twice is in the list twice; what it is called in the end is what counts.
+        for info in {info.id: info for info in job.table_infos}.values():
             if final.get(info.id, "").lower() != info.name.lower():
                 raise SchemaError(
                     f"DDL job {job.id} says that table {info.id} is now {info.name}, its statement says otherwise",
@@ -338,8 +348,35 @@ class _Folder:
         self._changes += [pt_change, Change(plain, self._put(schema_id, replace(plain.table, id=new_id, raw=raw)))]
         self._partitions[plain.table.id] = after.id
 
-    def _nothing(self, job: Job) -> None:
-        """Data goes back in time without a binlog; the schema stays. Refused where it would be executed."""
+    def _repartition(self, job: Job) -> None:
+        """The rows stay, and the table goes on under a new id."""
+        info = self._info(job)
+        schema_id = self._live.get(job.table_id, job.schema_id)
+        before = self._now(info.id) if info.id == job.table_id else self._end(job.table_id)
+        self._changes.append(Change(before, self._put(schema_id, info)))
+
+    def _flashback(self, job: Job) -> None:
+        """Data goes back in time without a binlog; the schema stays."""
+        self._problem = (
+            f"DDL job {job.id} at {show(self._timed.commit_ts)} flashed the whole cluster back; no binlog says which "
+            "rows changed"
+        )
+
+    def _unknown(self, job: Job) -> None:
+        """Of no consequence where it names no table or database; else followed as far as it says, as a problem."""
+        infos = {info.id: info for info in (*job.table_infos, job.table_info) if info is not None}
+        infos = {key: info for key, info in infos.items() if key <= MAX_USER_TABLE_ID}
+        known = self._now(job.table_id)
+        if is_system(job.schema_name) or not (infos or known or job.db_info):
+            return
+        self._problem = f"DDL job {job.id} has the type {job.type}, which this release does not know: {job.query}"
+        for info in infos.values():
+            schema_id = self._live.get(info.id, job.schema_id)
+            self._changes.append(Change(self._now(info.id), self._put(schema_id, info)))
+        if known is not None and known.table.id not in infos:
+            self._changes.append(Change(known, known))
+        if job.db_info is not None:
+            self._alter_schema(job)
 
     def _replace(self, job: Job) -> None:
         """Every other type: the job carries the table as it is now."""
@@ -382,5 +419,8 @@ _EFFECTS: dict[Action, Callable[[_Folder, Job], None]] = {
     Action.RENAME_TABLE: _Folder._rename,  # noqa: SLF001
     Action.RENAME_TABLES: _Folder._rename_tables,  # noqa: SLF001
     Action.EXCHANGE_PARTITION: _Folder._exchange,  # noqa: SLF001
-    Action.FLASHBACK_CLUSTER: _Folder._nothing,  # noqa: SLF001
+    Action.FLASHBACK_CLUSTER: _Folder._flashback,  # noqa: SLF001
+    Action.PARTITION_BY: _Folder._repartition,  # noqa: SLF001
+    Action.REMOVE_PARTITIONING: _Folder._repartition,  # noqa: SLF001
+    Action.UNKNOWN: _Folder._unknown,  # noqa: SLF001
 }

@@ -19,12 +19,18 @@ from pumphouse.schema.alter import alter_clauses, partition_names
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.sequence import restart_of
 from pumphouse.schema.table_sql import (
+    add_foreign_keys,
     auto_increment_column,
     create_database,
     create_object,
+    is_hashed,
     left_out,
     partition_definition,
+    partition_definitions,
+    partition_kind,
+    partition_sql,
     sequence_options,
 )
 from pumphouse.schema.versions import Change, DdlEvent, TableVersion
@@ -35,6 +41,7 @@ KEEP_SCHEMA = "pumphouse"
 _STRICT_MODES = 1 << 21 | 1 << 22
 # What a source's own text must be for a look at the target not to tell whether it ran.
 _ENGINE_ONLY = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION})
+_DROPS = frozenset({Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class Statement:
     ``db``: the database to be in, for statements that are the source's own text. ``needs``: a table that must be there.
     ``strict``: False where the source ran it without a strict sql_mode, and so cut values instead of refusing.
     ``time_zone``: what the session's is to be, '' = UTC as ever: an offset or a name.
+    ``optional``: no row and no later statement is different without it (a foreign key); refused, it is left out.
     """
 
     sql: str
@@ -59,6 +67,7 @@ class Statement:
     strict: bool = True
     gone: tuple[tuple[str, str], ...] = ()
     time_zone: str = ""
+    optional: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object, as the target's table ``ddl`` keeps it."""
@@ -77,6 +86,7 @@ class Statement:
             strict=bool(data["strict"]),
             gone=tuple((str(db), str(name)) for db, name in data["gone"]),
             time_zone=str(data.get("time_zone", "")),
+            optional=bool(data.get("optional", False)),
         )
 
 
@@ -113,11 +123,15 @@ class _Rendering:
         gone: tuple[tuple[str, str], ...] = (),
         needs: tuple[str, str] | None = None,
         time_zone: str = "",
+        optional: bool = False,
     ) -> None:
         strict = _strict(self.event)
         self.statements.append(
-            Statement(sql, objects, repeatable, engine_only, strict=strict, gone=gone, needs=needs, time_zone=time_zone)
-        )
+            Statement(
+                sql, objects, repeatable, engine_only,
+                strict=strict, gone=gone, needs=needs, time_zone=time_zone, optional=optional,
+            )
+        )  # fmt: skip
 
 
 def _strict(event: DdlEvent) -> bool:
@@ -154,16 +168,15 @@ def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA)
         SchemaError: the job does not say enough.
     """
     out = _Rendering(dialect, keep_schema, event)
-    if event.action is Action.FLASHBACK_CLUSTER:
-        raise UnknownDdl(
-            f"DDL job {event.job.id} at {show(event.commit_ts)} flashed the whole cluster back; no binlog says which "
-            "rows changed",
-            hint="make a new archive with `pumphouse archive init`, and a new target from it",
-            job_id=event.job.id,
-            type=int(event.action),
-        )
+    require_known(event)
     if event.silent or event.action in SILENT or _is_system(event):
         return Rendered()
+    if dialect is Dialect.TIDB and event.action in _DROPS:
+        # The text may name several tables, and comes with a job for each.
+        for change in event.changes:
+            if change.before is not None:
+                _drop_now(out, change.before)
+        return Rendered(tuple(out.statements))
     if dialect is Dialect.TIDB:
         repeatable = event.action in {Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION}
         engine_only = event.action in _ENGINE_ONLY
@@ -183,6 +196,23 @@ def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA)
         )
     rule(out)
     return Rendered(tuple(out.statements), tuple(out.notes))
+
+
+def require_known(event: DdlEvent) -> None:
+    """UnknownDdl where nothing can be loaded past an event."""
+    if not event.problem:
+        return
+    if event.action is Action.FLASHBACK_CLUSTER:
+        hint = "make a new archive with `pumphouse archive init`, and a new target from it"
+    else:
+        hint = "a newer release may know it"
+    raise UnknownDdl(
+        f"{event.problem}. What lies before {show(event.commit_ts)} can be loaded and restored",
+        hint=hint,
+        job_id=event.job.id,
+        type=event.job.type,
+        commit_ts=event.commit_ts,
+    )
 
 
 def kept_name(keep_schema: str, table_id: int) -> tuple[str, str]:
@@ -248,6 +278,8 @@ def _create_one(out: _Rendering, version: TableVersion) -> None:
     out.notes += left_out(version.table)
     # CREATE OR REPLACE VIEW may run twice; a table that exists already tells that its CREATE ran.
     out.run(sql, version.name, repeatable=version.table.is_view)
+    for key in add_foreign_keys(version.db, version.table):
+        out.run(key, version.name, optional=True)
 
 
 def _drop(out: _Rendering) -> None:
@@ -257,10 +289,15 @@ def _drop(out: _Rendering) -> None:
 
 
 def _drop_one(out: _Rendering, version: TableVersion) -> None:
-    name = qualified(*version.name)
     if version.table.id in out.event.kept:
         _keep(out, version)
-    elif version.table.is_view:
+    else:
+        _drop_now(out, version)
+
+
+def _drop_now(out: _Rendering, version: TableVersion) -> None:
+    name = qualified(*version.name)
+    if version.table.is_view:
         out.run(f"DROP VIEW IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
     elif version.table.is_sequence:
         out.run(f"DROP SEQUENCE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
@@ -323,6 +360,7 @@ def _rename(out: _Rendering) -> None:
 
 
 def _rename_one(out: _Rendering, old: tuple[str, str], new: tuple[str, str]) -> None:
+    # InnoDB renames what is called OLD_ibfk_N with the table, see `foreign_keys`.
     out.run(f"RENAME TABLE {qualified(*old)} TO {qualified(*new)}", old, new, gone=(old,))
 
 
@@ -336,7 +374,9 @@ def _alter(out: _Rendering) -> None:
         if after.table.is_view:
             _create_one(out, after)
             continue
-        clauses = alter_clauses(out.event.job, before.table, after.table, out.dialect)
+        clauses = alter_clauses(out.event.job, after.db, before.table, after.table, out.dialect)
+        for key in clauses.unbound:
+            out.run(f"ALTER TABLE {qualified(*before.name)} {key}", before.name, optional=True)
         zone = _time_zone(out.event) if clauses.zoned else ""
         if zone:
             sql = f"ALTER TABLE {qualified(*before.name)} {', '.join(clauses.zoned)}"
@@ -344,6 +384,8 @@ def _alter(out: _Rendering) -> None:
         for part in (clauses.first, clauses.then):
             if part:
                 out.run(f"ALTER TABLE {qualified(*after.name)} {', '.join(part)}", after.name)
+        for key in clauses.bound:
+            out.run(f"ALTER TABLE {qualified(*after.name)} {key}", after.name, optional=True)
         before_out = left_out(before.table)
         out.notes += [note for note in left_out(after.table) if note not in before_out]
         _rebase(out, before.table, after)
@@ -361,13 +403,18 @@ def _rebase(out: _Rendering, before: TableInfo, after: TableVersion) -> None:
 def _alter_sequence(out: _Rendering) -> None:
     for change in _changes(out):
         _, after = _both(change, out)
-        sql = f"ALTER SEQUENCE {qualified(*after.name)} {sequence_options(after.table)}"
+        restart = restart_of(out.event.job, after.table)
+        begin = "" if restart is None else f" RESTART WITH {restart}"
+        sql = f"ALTER SEQUENCE {qualified(*after.name)} {sequence_options(after.table)}{begin}"
         out.run(sql, after.name, repeatable=True)
 
 
 def _add_partition(out: _Rendering) -> None:
     for change in _changes(out):
         before, after = _both(change, out)
+        if is_hashed(after.table):
+            _repartition_one(out, after)
+            continue
         _, fresh = partition_names(before.table, after.table)
         added = ",".join(partition_definition(d) for d in fresh)
         out.run(f"ALTER TABLE {qualified(*after.name)} ADD PARTITION ({added})", after.name)
@@ -384,6 +431,7 @@ def _truncate_partition(out: _Rendering) -> None:
     for change in _changes(out):
         before, after = _both(change, out)
         gone, _ = partition_names(before.table, after.table)
+        _require_same_rows(out, before, gone)
         sql = f"ALTER TABLE {qualified(*after.name)} TRUNCATE PARTITION {column_list(gone)}"
         out.run(sql, after.name, repeatable=True)
 
@@ -391,10 +439,40 @@ def _truncate_partition(out: _Rendering) -> None:
 def _reorganize_partition(out: _Rendering) -> None:
     for change in _changes(out):
         before, after = _both(change, out)
+        if is_hashed(after.table):
+            # ADD and COALESCE PARTITION of such a table move rows between all of its partitions.
+            _repartition_one(out, after)
+            continue
         gone, fresh = partition_names(before.table, after.table)
         into = ",".join(partition_definition(d) for d in fresh)
         sql = f"ALTER TABLE {qualified(*after.name)} REORGANIZE PARTITION {column_list(gone)} INTO ({into})"
         out.run(sql, after.name)
+
+
+def _repartition(out: _Rendering) -> None:
+    """PARTITION BY and REMOVE PARTITIONING; the table keeps its rows."""
+    for change in _changes(out):
+        before, after = _both(change, out)
+        if partition_sql(after.table):
+            _repartition_one(out, after)
+        elif partition_sql(before.table):
+            out.run(f"ALTER TABLE {qualified(*after.name)} REMOVE PARTITIONING", after.name)
+
+
+def _repartition_one(out: _Rendering, after: TableVersion) -> None:
+    out.run(f"ALTER TABLE {qualified(*after.name)} {partition_sql(after.table)}", after.name)
+
+
+def _require_same_rows(out: _Rendering, before: TableVersion, partitions: list[str]) -> None:
+    """SchemaError for a partition BY KEY: no other server spreads rows over them as TiDB does."""
+    if partition_kind(before.table) == "KEY" and len(partitions) < len(partition_definitions(before.table)):
+        job = out.event.job
+        raise SchemaError(
+            f"DDL job {job.id} takes the rows of partition {', '.join(partitions)} from {'.'.join(before.name)}, which "
+            f"is partitioned BY KEY: {out.dialect} has other rows in it than TiDB",
+            hint="replace it by a DELETE of those rows",
+            job_id=job.id,
+        )
 
 
 def _exchange_partition(out: _Rendering) -> None:
@@ -402,6 +480,7 @@ def _exchange_partition(out: _Rendering) -> None:
     before, after = _both(partitioned, out)
     table, _ = _both(plain, out)
     gone, _ = partition_names(before.table, after.table)
+    _require_same_rows(out, before, gone)
     sql = (
         f"ALTER TABLE {qualified(*after.name)} EXCHANGE PARTITION {quote(gone[0])} WITH TABLE {qualified(*table.name)}"
     )
@@ -465,6 +544,8 @@ _OTHERS: dict[Action, Callable[[_Rendering], None]] = {
     Action.TRUNCATE_PARTITION: _truncate_partition,
     Action.REORGANIZE_PARTITION: _reorganize_partition,
     Action.EXCHANGE_PARTITION: _exchange_partition,
+    Action.PARTITION_BY: _repartition,
+    Action.REMOVE_PARTITIONING: _repartition,
     Action.SET_TIFLASH_REPLICA: _nothing,
     Action.SHARD_ROW_ID: _nothing,
     Action.MODIFY_AUTO_ID_CACHE: _nothing,
@@ -472,8 +553,6 @@ _OTHERS: dict[Action, Callable[[_Rendering], None]] = {
     Action.ALTER_STATS_OPTIONS: _nothing,
     Action.ALTER_TTL_INFO: _nothing,
     Action.ALTER_TTL_REMOVE: _nothing,
-    Action.ADD_FOREIGN_KEY: _nothing,
-    Action.DROP_FOREIGN_KEY: _nothing,
 }
 
 # Everything that one ALTER TABLE can say is found by comparing the table before and after.
@@ -499,6 +578,8 @@ _RULES = _OTHERS | dict.fromkeys(
         Action.DROP_CHECK,
         Action.ALTER_CHECK,
         Action.REPAIR_TABLE,
+        Action.ADD_FOREIGN_KEY,
+        Action.DROP_FOREIGN_KEY,
         Action.MULTI_SCHEMA_CHANGE,
     ),
     _alter,

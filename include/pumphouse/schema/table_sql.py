@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from pumphouse.errors import SchemaError
@@ -12,6 +15,7 @@ from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import literal, qualified, quote
 
 _PARTITION_KINDS = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
+_REFERENCE_OPTIONS = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION"}
 _VIEW_ALGORITHMS = ("UNDEFINED", "MERGE", "TEMPTABLE")
 _VIEW_SECURITY = ("DEFINER", "INVOKER")
 
@@ -34,8 +38,8 @@ def create_object(db: str, info: TableInfo, dialect: Dialect) -> str:
 def create_table(db: str, info: TableInfo, dialect: Dialect) -> str:
     """CREATE TABLE: public columns, keys, checks, options, partitions.
 
-    Left out, because the target cannot say it or must not act on it: foreign keys (the source has checked them),
-    expression and multi-valued indexes, placement, TTL, sharding, TiFlash replicas.
+    Left out, because the target cannot say it or must not act on it: expression and multi-valued indexes, placement,
+    TTL, sharding, TiFlash replicas. Foreign keys are made apart (`add_foreign_keys`).
     """
     automatic = auto_increment_column(info)
     lines = [
@@ -105,7 +109,60 @@ def left_out(info: TableInfo) -> list[str]:
         for index in info.indexes
         if index.public and not index.primary and index.id not in kept
     ]
-    return notes + [f"foreign key {cistr(fk.get('fk_name'))} is left out" for fk in info.raw.get("fk_info") or ()]
+    kept_keys = foreign_keys("", info)
+    return notes + [
+        f"foreign key {cistr(fk.get('fk_name'))} is not enforced by the source and is left out"
+        for fk in info.raw.get("fk_info") or ()
+        if fk.get("state", 5) == 5 and int(fk.get("id") or 0) not in kept_keys
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """``name``: what it is called on a target; ``sql``: ``CONSTRAINT … FOREIGN KEY … REFERENCES …``.
+
+    ``columns``: its own, in lower case.
+    """
+
+    name: str
+    sql: str
+    columns: frozenset[str]
+
+
+def foreign_keys(db: str, info: TableInfo) -> dict[int, ForeignKey]:
+    """Foreign keys that the source enforces, by their id, which a table never gives twice.
+
+    Others (TiDB before 6.6 only wrote them down) are left out. TiDB calls those without a name fk_1, fk_2 in each
+    table, a target wants one name in a database: they get those that MySQL gives, which InnoDB renames with the table.
+    """
+    found = {}
+    for raw in info.raw.get("fk_info") or ():
+        if raw.get("state", 5) != 5 or not int(raw.get("version") or 0):
+            continue
+        said = cistr(raw.get("fk_name"))
+        number = re.fullmatch(r"fk_(\d+)", said, re.IGNORECASE)
+        name = _fitting(info.name, f"_ibfk_{number[1]}") if number else said
+        names = [cistr(each) for each in raw.get("cols") or ()]
+        to = qualified(cistr(raw.get("ref_schema")) or db, cistr(raw.get("ref_table")))
+        words = [f"CONSTRAINT {quote(name)} FOREIGN KEY ({column_list(names)})"]
+        words.append(f"REFERENCES {to} ({column_list([cistr(each) for each in raw.get('ref_cols') or ()])})")
+        for what, option in (("DELETE", raw.get("on_delete")), ("UPDATE", raw.get("on_update"))):
+            if int(option or 0) in _REFERENCE_OPTIONS:
+                words.append(f"ON {what} {_REFERENCE_OPTIONS[int(option)]}")
+        found[int(raw.get("id") or 0)] = ForeignKey(name, " ".join(words), frozenset(map(str.lower, names)))
+    return found
+
+
+def add_foreign_keys(db: str, info: TableInfo) -> list[str]:
+    """Statements that add a table's foreign keys, one each."""
+    return [f"ALTER TABLE {qualified(db, info.name)} ADD {key.sql}" for key in foreign_keys(db, info).values()]
+
+
+def _fitting(table: str, suffix: str) -> str:
+    """A name of 64 characters at most."""
+    if len(table + suffix) <= 64:
+        return table + suffix
+    return f"{table[: 64 - len(suffix) - 9]}_{hashlib.sha256(table.encode()).hexdigest()[:8]}{suffix}"
 
 
 def index_sql(index: IndexInfo, dialect: Dialect, *, visibility: bool = True) -> str:
@@ -141,11 +198,9 @@ def checks(info: TableInfo) -> dict[str, str]:
 def partition_sql(info: TableInfo) -> str:
     """``PARTITION BY …`` with every partition named; '' for a table that is not partitioned."""
     partition = info.raw.get("partition") or {}
-    if not partition.get("enable"):
+    kind = partition_kind(info)
+    if not kind:
         return ""
-    kind = _PARTITION_KINDS.get(int(partition.get("type") or 0))
-    if kind is None:
-        raise SchemaError(f"table {info.name} has the unknown partition type {partition.get('type')}")
     names = [cistr(column) for column in partition.get("columns") or ()]
     if kind == "KEY":
         by = f"KEY ({column_list(names)})"
@@ -154,6 +209,22 @@ def partition_sql(info: TableInfo) -> str:
     else:
         by = f"{kind} ({partition.get('expr') or ''})"
     return f"PARTITION BY {by} ({','.join(partition_definition(d) for d in partition_definitions(info))})"
+
+
+def partition_kind(info: TableInfo) -> str:
+    """RANGE, HASH, LIST or KEY; '' for a table that is not partitioned."""
+    partition = info.raw.get("partition") or {}
+    if not partition.get("enable"):
+        return ""
+    kind = _PARTITION_KINDS.get(int(partition.get("type") or 0))
+    if kind is None:
+        raise SchemaError(f"table {info.name} has the unknown partition type {partition.get('type')}")
+    return kind
+
+
+def is_hashed(info: TableInfo) -> bool:
+    """Whether the number of partitions decides in which a row lies."""
+    return partition_kind(info) in {"HASH", "KEY"}
 
 
 def partition_definitions(info: TableInfo) -> list[dict[str, Any]]:
@@ -192,12 +263,14 @@ def create_view(db: str, info: TableInfo) -> str:
 
 def create_sequence(db: str, info: TableInfo) -> str:
     """CREATE SEQUENCE, as MariaDB spells it."""
-    return f"CREATE SEQUENCE {qualified(db, info.name)} START WITH {_sequence(info)['start']} {sequence_options(info)}"
+    return (
+        f"CREATE SEQUENCE {qualified(db, info.name)} START WITH {sequence_raw(info)['start']} {sequence_options(info)}"
+    )
 
 
 def sequence_options(info: TableInfo) -> str:
     """Options that ALTER SEQUENCE takes as well."""
-    sequence = _sequence(info)
+    sequence = sequence_raw(info)
     cache = f"CACHE {sequence['cache_value']}" if sequence.get("cache") else "NOCACHE"
     cycle = "CYCLE" if sequence.get("cycle") else "NOCYCLE"
     return (
@@ -206,6 +279,7 @@ def sequence_options(info: TableInfo) -> str:
     )
 
 
-def _sequence(info: TableInfo) -> dict[str, Any]:
+def sequence_raw(info: TableInfo) -> dict[str, Any]:
+    """start, min_value, max_value, increment, cache, cache_value, cycle."""
     raw = info.raw.get("sequence") or {}
     return {key.removeprefix("sequence_"): value for key, value in raw.items()}

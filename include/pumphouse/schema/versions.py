@@ -87,6 +87,7 @@ class DdlEvent:
 
     ``kept``: ids of tables that this DDL drops or truncates and that a later one brings back (RECOVER, FLASHBACK).
     ``lost``: ids of tables that this DDL brings back and that were dropped before genesis: no dump has their rows.
+    ``problem``: why nothing can be loaded past it, in words; '' where there is nothing. What lies before it can.
     """
 
     commit_ts: Tso
@@ -98,6 +99,7 @@ class DdlEvent:
     kept: frozenset[int] = frozenset()
     lost: frozenset[int] = frozenset()
     genesis: bool = False
+    problem: str = ""
 
     @property
     def table_ids(self) -> frozenset[int]:
@@ -108,8 +110,7 @@ class DdlEvent:
     @property
     def silent(self) -> bool:
         """Whether it changes nothing that a target could see."""
-        cluster = self.action is Action.FLASHBACK_CLUSTER
-        return not self.changes and self.db_before is None and self.db_after is None and not cluster
+        return not self.changes and self.db_before is None and self.db_after is None and not self.problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -437,7 +437,7 @@ class _Plan:
         probe = Job.from_dict(
             {"id": 0, "type": action.value, "state": 0, "multi_schema_info": sub_jobs and {"sub_jobs": sub_jobs}}
         )
-        clauses = alter_clauses(probe, before, after, Dialect.MYSQL)
+        clauses = alter_clauses(probe, name[0], before, after, Dialect.MYSQL)
         if clauses.zoned and self.zone.unknown:
             raise SchemaError(
                 f"{'.'.join(name)}: a TIMESTAMP changed its type in the host's time zone, which is not UTC",

@@ -1,8 +1,12 @@
 """What becomes part of SQL, and what is read from it."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from pumphouse.errors import SchemaError
+from pumphouse.schema.actions import Action
 from pumphouse.schema.ident import columns, hex_literal, literal, qualified, quote
 from pumphouse.schema.rename import Renamed, parse_rename
 from pumphouse.schema.text import executed_text, is_tiflash
@@ -66,3 +70,11 @@ def test_placement_goes_and_ttl_is_off(text: str, wanted: str) -> None:
 def test_tiflash_statements_are_known() -> None:
     assert is_tiflash("ALTER TABLE `t` SET TIFLASH REPLICA 1;")
     assert not is_tiflash("ALTER TABLE `t` COMMENT = 'SET TIFLASH REPLICA'")
+
+
+@pytest.mark.row("S2")
+def test_each_type_of_ddl_has_its_row_in_the_docs() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "ddl.md").read_text()
+    assert re.findall(r"^\| (\d+) \|", text, re.MULTILINE) == [
+        str(int(action)) for action in sorted(Action) if action is not Action.UNKNOWN
+    ]

@@ -8,6 +8,8 @@ from pumphouse.errors import SchemaError, UnknownDdl, UnknownTable
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Action
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.render import render
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion, TimedJob, genesis_jobs
 from tests.support.schemajobs import Source, add, find, int_col, name, remove
@@ -70,11 +72,47 @@ def test_a_timeline_of_another_format_is_refused() -> None:
 
 
 @pytest.mark.row("S2")
-def test_an_unknown_type_of_ddl_stops_the_fold(source: Source) -> None:
-    bad = source.job(211, "d")
-    with pytest.raises(UnknownDdl, match="type 211") as caught:
-        Timeline.empty().fold([bad])
-    assert caught.value.job_id == bad.job.id
+def test_an_unknown_type_of_ddl_that_touches_nothing_is_carried(source: Source) -> None:
+    source.create("d.t", [ID])
+    source.job(211, "")
+    source.create("d.u", [ID])
+    timeline = source.timeline()
+    assert [event.problem for event in timeline.events] == [""] * 4
+    assert timeline.events[2].silent
+    assert len(timeline.tables_at(source.jobs[-1].commit_ts)) == 2
+
+
+@pytest.mark.row("S2")
+def test_an_unknown_type_of_ddl_on_a_table_is_a_problem_from_there_on_alone(source: Source) -> None:
+    source.create("d.t", [ID])
+    bad = source.alter("d.t", 211, lambda t: add(t, int_col("new")), query="ALTER TABLE t GROW")
+    source.job(Action.DROP_TABLE, "d", table_id=4711)
+    source.create("d.u", [ID])
+    timeline = source.timeline()
+    assert ["type 211" in event.problem for event in timeline.events] == [False, False, True, False, False]
+    assert "behind a DDL that this release does not understand" in timeline.events[3].problem
+    with pytest.raises(UnknownDdl, match="type 211, which this release does not know: ALTER TABLE t GROW") as caught:
+        render(timeline.events[2], Dialect.MARIADB)
+    assert (caught.value.job_id, caught.value.type) == (bad.job.id, 211)
+    # What comes later is folded as far as it says, also when it comes in another call.
+    assert [_names(v) for v in timeline.tables_at(source.jobs[-1].commit_ts)] == [["id", "new"], ["id"]]
+    source.job(Action.DROP_TABLE, "d", table_id=4712)
+    assert timeline.fold(source.jobs).events[-1].problem
+
+
+@pytest.mark.row("S2")
+def test_partitioning_gives_a_table_a_new_id_and_keeps_it(source: Source) -> None:
+    source.create("d.t", [ID])
+    old = source.tables["d.t"]["id"]
+    new = source.take()
+    done = {**source.tables["d.t"], "id": new, "partition": source.partitions(("p0", "10"), expr="`id`")}
+    job = source.job(Action.PARTITION_BY, "d", "t", table_id=old, TableInfo=done)
+    back = {**done, "id": source.take(), "partition": None}
+    source.job(Action.REMOVE_PARTITIONING, "d", "t", table_id=new, TableInfo=back)
+    timeline = source.timeline()
+    assert timeline.at_ts(old, job.commit_ts).dropped
+    assert timeline.at_ts(done["partition"]["definitions"][0]["id"], job.commit_ts).table.id == new
+    assert [v.table.id for v in timeline.tables_at(source.jobs[-1].commit_ts)] == [back["id"]]
 
 
 @pytest.mark.row("S3")
