@@ -271,10 +271,10 @@ def test_spark_connect_loads_what_the_source_has(
     tmp_path: Path,
 ) -> None:
     fill(source)
-    url = cluster.connect_server(package["conf"])
-    config = written(settings, cluster, tmp_path / "s.json", master=url)
-    report = result(drive(_DRIVER, config))
-    assert report["ddls"] == 1
-    assert target_rows(target) == source.snapshot()
-    found = result(drive(_LOOK, config))
+    with cluster.connect_server(package["conf"]) as url:
+        config = written(settings, cluster, tmp_path / "s.json", master=url)
+        report = result(drive(_DRIVER, config))
+        assert report["ddls"] == 1
+        assert target_rows(target) == source.snapshot()
+        found = result(drive(_LOOK, config))
     assert {row["compiled"] for row in found["rows"]} == {0}

@@ -172,17 +172,22 @@ class SparkCluster:
         found = [p for one in self._started if one.is_running() for p in one.children(recursive=True)]
         return [p for p in found if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in _line(p)]
 
-    def connect_server(self, conf: dict[str, str]) -> str:
-        """A Spark Connect server on the first host, as an application of this cluster; its sc:// address."""
+    @contextlib.contextmanager
+    def connect_server(self, conf: dict[str, str]) -> Iterator[str]:
+        """A Spark Connect server on the first host, which has all cores of this cluster until it ends; its sc:// address."""
         address, port = self.hosts.addresses[self.names[0]], 15002
         arguments = ["org.apache.spark.deploy.SparkSubmit", "--master", self.master]
         own = {"spark.driver.host": address, "spark.connect.grpc.binding.address": address, "spark.ui.enabled": "false"}
         for key, value in (own | conf).items():
             arguments += ["--conf", f"{key}={value}"]
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-        self.spark_class(self.names[0], "connect", [*arguments, "--class", server, "spark-internal"])
-        _until(lambda: _listens(address, port), "the Connect server listens", self.directory)
-        return f"sc://{address}:{port}"
+        process = self.spark_class(self.names[0], "connect", [*arguments, "--class", server, "spark-internal"])
+        try:
+            _until(lambda: _listens(address, port), "the Connect server listens", self.directory)
+            yield f"sc://{address}:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
 
 
 @contextlib.contextmanager
