@@ -175,6 +175,8 @@ class TidbCluster:
                     f"status-port = {self.status_ports[number]}",
                     "[binlog]",
                     "enable = true",
+                    "[pessimistic-txn]",
+                    "pessimistic-auto-commit = true",  # else a lone statement waits long for a lock
                     "[performance]",
                     "txn-total-size-limit = 1073741824",
                 ]

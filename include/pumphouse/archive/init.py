@@ -31,7 +31,7 @@ from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso, compose, physical_ms, show
 from pumphouse.objectstore.probe import probe_conditional_puts
 from pumphouse.registry.base import Cluster
-from pumphouse.schema.history import JobSource
+from pumphouse.schema.history import JobSource, TidbStatusSource
 from pumphouse.settings import Settings
 
 # How far below genesis the Pumps are searched for DDLs that are done but not in the history yet.
@@ -79,7 +79,7 @@ def init_archive(
 
     Raises:
         UnsafeStore: the store ignores conditional puts.
-        ConfigError: there is no job history to take the schema from.
+        ConfigError: there is no job history to take the schema from, or it is that of another cluster.
         WindowHeld: a DDL before genesis is not in the history.
     """
     settings = settings or Settings()
@@ -87,6 +87,12 @@ def init_archive(
         if history is None:
             raise ConfigError(
                 "there is no job history to take the schema from", hint="set schema.history, as http://tidb:10080"
+            )
+        if isinstance(history, TidbStatusSource) and not cluster.url.startswith("pd://"):
+            raise ConfigError(
+                f"schema.history is a TiDB's, and cluster.url is {cluster.url}: a TiDB sends its binlogs to the Pumps"
+                " that its PD knows, and to no others",
+                hint='set cluster.url to the PD of that TiDB, as "pd://HOST:2379", and run the Pumps with it',
             )
         progress("probing the store", 0)
         probe_conditional_puts(archive.store, "")

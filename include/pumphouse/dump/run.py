@@ -24,9 +24,10 @@ from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.dump.chunks import ChunkWriter, Stopped, Throttle
-from pumphouse.dump.source import TableChanged, execute, require_primary, session
+from pumphouse.dump.source import TableChanged, execute, require_binlogs, require_primary, session
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
+from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster, KeepsReadable
 from pumphouse.schema.history import JobSource
@@ -118,6 +119,8 @@ class _Dump:
         started = self._clock.monotonic()
         with session(self._settings.source) as connection:
             require_primary(connection, self._settings.source, self._settings.target.schema_name)
+            pumps = [node.node_id for node in self._cluster.readable_nodes(NodeKind.PUMP)]
+            require_binlogs(connection, self._settings.source, self._cluster.url, pumps)
             self._estimate = _estimated_rows(connection)
         found = self._unfinished()
         if found is not None and tables is not None and tuple(tables) != found.tables:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -109,6 +109,36 @@ def require_primary(connection: Connection[Any], settings: ServerSettings, own_s
             f"{where(settings)} has the schema {own_schema}: it is a target of loads, not the source",
             hint="name the source in [source]",
         )
+
+
+def require_binlogs(
+    connection: Connection[Any], settings: ServerSettings, cluster: str, pumps: Collection[str]
+) -> None:
+    """ConfigError where the source is a TiDB whose writes do not reach the Pumps of that cluster.
+
+    A dump of it would look whole, and lack whatever was written while it was taken and ever after.
+    """
+    if not is_tidb(connection):
+        return
+    silent = [where(settings)] if str(execute(connection, "SELECT @@log_bin")[0][0]) in {"0", "OFF"} else []
+    with contextlib.suppress(MySQLError):  # the others can be asked by whom may see settings
+        asked = execute(connection, "SHOW CONFIG WHERE TYPE = 'tidb' AND NAME = 'binlog.enable'")
+        silent = [str(instance) for _, instance, _, value in asked if str(value) == "false"] or silent
+    if silent:
+        raise ConfigError(
+            f"this TiDB writes no binlogs (binlog.enable is off at {', '.join(silent)}): what is written there reaches"
+            " no Pump",
+            hint="with the Pumps running, set enable = true in the section [binlog] of each tidb-server's configuration"
+            " and restart it; then dump",
+        )
+    with contextlib.suppress(MySQLError):
+        known = {str(row[0]) for row in execute(connection, "SHOW PUMP STATUS")}
+        if known and known.isdisjoint(pumps):
+            raise ConfigError(
+                f"the TiDB {where(settings)} writes to the Pumps {', '.join(sorted(known))}, and {cluster} has "
+                f"{', '.join(sorted(pumps)) or 'none'}: another cluster",
+                hint='set cluster.url to the PD of that TiDB, as "pd://HOST:2379"; run Pumps and `archive init` with it',
+            )
 
 
 def execute(connection: Connection[Any], statement: str) -> list[tuple[Any, ...]]:

@@ -1,0 +1,190 @@
+"""One history through the whole chain, compared at several timestamps: `python -m tests.tidb.chain SEED [SEED …]`.
+
+TiDB -> two Pumps -> archive (several windows) -> load into MariaDB; then a restore, and the load that goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import tempfile
+import time
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pymysql
+import structlog
+
+from pumphouse.archive.init import init_archive
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.errors import BinlogError
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso
+from pumphouse.parts import Parts
+from pumphouse.runs import load
+from pumphouse.settings import Settings, TargetSettings
+from pumphouse.stack.dsn import Dsn
+from tests.support import mariadb
+from tests.support.loading import restored
+from tests.support.tidb import TidbCluster
+from tests.tidb.contents import Contents, differences, source_at, target_like
+from tests.tidb.history import History, Script
+
+_KEPT = {"mysql", "information_schema", "performance_schema", "sys"}
+
+
+@dataclass
+class Played:
+    """What came of a history; ``found`` has a line for each thing that differs, and what stopped."""
+
+    seed: int
+    statements: int = 0
+    tables: int = 0
+    rows: int = 0
+    compared: int = 0
+    found: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)  # moments that TiDB itself cannot show
+
+
+def play(
+    tidb: TidbCluster,
+    target: TargetSettings,
+    seed: int,
+    directory: Path,
+    *,
+    steps: int = 150,
+    without: str = "",
+    script: list[str] | None = None,
+) -> Played:
+    """Play a history and hold the target against it; its script is ``directory/history.sql``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    empty(target)
+    settings = tidb.settings(directory / f"archive-{seed}", target)
+    with Parts(settings) as parts:
+        init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
+    history: History | Script
+    history = Script(tidb, script) if script else History(tidb, seed, steps=steps, without=without)
+    played = Played(seed)
+    try:
+        history.run()
+        played.statements = history.done
+        compare(tidb, settings, history.moments, random.Random(seed), played)
+    finally:
+        history.drop()
+        (directory / "history.sql").write_text("\n".join([*history.script, f"-- moments {history.moments}"]) + "\n")
+    return played
+
+
+def compare(tidb: TidbCluster, settings: Settings, moments: list[Tso], rng: random.Random, played: Played) -> None:
+    """Load in steps, restore, load on; `played` is told of what differs."""
+    some = sorted(rng.sample(moments[:-1], min(2, len(moments) - 1)))
+    end = moments[-1]
+    with Parts(settings) as parts:
+        for until in (*some, end):
+            run_snapshot(parts.archive, parts.cluster, until, settings, parts.history)
+    expected = {}
+    for ts in {*some, end, *rng.sample(moments, 1)}:
+        try:
+            expected[ts] = source_at(tidb.dsn(), ts)
+        except pymysql.MySQLError as error:
+            played.unreadable.append(f"{ts}: {error.args}")
+    some = [ts for ts in some if ts in expected]
+    back = rng.choice(sorted(expected))
+
+    def hold(what: str, ts: Tso) -> None:
+        found = differences(expected[ts], target_contents(settings.target, expected[ts]))
+        played.found += [f"{what} to {ts}: {line}" for line in found]
+        played.compared += 1
+        played.tables += len(expected[ts])
+        played.rows += sum(sum(table.rows.values()) for table in expected[ts].values())
+
+    for what, ts in (*(("load", ts) for ts in (*some, end)), ("restore", back), ("load after restore", end)):
+        try:
+            if what == "restore":
+                restored(settings, to=ts, dry_run=False)
+            else:
+                load.run(settings, to=ts)
+        except BinlogError as error:
+            played.found.append(f"{what} to {ts} stopped: {type(error).__name__}: {error.message} {error.hint or ''}")
+            continue
+        hold(what, ts)
+
+
+def target_contents(target: TargetSettings, wanted: Contents) -> Contents:
+    """What the target holds, read by the source's types."""
+    password = target.password.get_secret_value()
+    return target_like(Dsn(port=target.port, user=target.user, password=password), wanted)
+
+
+def empty(target: TargetSettings) -> None:
+    """Drop every database of the target."""
+    with TargetConnection.open(target) as connection:
+        for (name,) in connection.query("SHOW DATABASES"):
+            if name.lower() not in _KEPT:
+                connection.execute(f"DROP DATABASE `{name}`")
+
+
+def main() -> None:
+    """Seeds from the command line; exit code 1 when one of them found something."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--script", type=Path, nargs="*", default=[], help="files of SQL in place of seeds")
+    parser.add_argument("seeds", nargs="*", help="numbers, or FIRST-LAST")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--without", default="", help="a regular expression of DDL to leave out")
+    parser.add_argument("--keep", type=Path, default=None, help="directory of scripts and archives")
+    options = parser.parse_args()
+    scripts = dict(enumerate(options.script, 1))
+    seeds = [n for text in options.seeds for n in _numbers(text)] or list(scripts)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="tidb-") as temporary:
+        home = Path(temporary)
+        kept = options.keep or home
+        (home / "db").mkdir()
+        with ExitStack() as opened, mariadb.running(home / "db") as target:
+            tidb = None
+            for seed in seeds:
+                if tidb is None:
+                    opened.close()
+                    (home / f"tidb-{seed}").mkdir()
+                    tidb = opened.enter_context(TidbCluster(home / f"tidb-{seed}", servers=2))
+                began = time.monotonic()
+                try:
+                    played = play(
+                        tidb,
+                        target,
+                        seed,
+                        kept / str(seed),
+                        steps=options.steps,
+                        without=options.without,
+                        script=scripts[seed].read_text().splitlines() if scripts else None,
+                    )
+                except Exception:
+                    traceback.print_exc()
+                    bad += 1
+                    tidb = None
+                    continue
+                print(
+                    f"{scripts.get(seed) or f'seed {seed}'}: {played.statements} statements, {played.compared} comparisons, {played.tables} tables, "
+                    f"{played.rows} rows, {time.monotonic() - began:.1f} s: {'DIFFERENT' if played.found else 'equal'}",
+                    flush=True,
+                )
+                for line in (*played.found, *played.unreadable):
+                    print(f"   {line[:1500]}", flush=True)
+                bad += bool(played.found)
+                if any("stopped" in line for line in played.found):
+                    tidb = None  # what stopped a load stays in TiDB's history of jobs
+    sys.exit(bool(bad))
+
+
+def _numbers(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+if __name__ == "__main__":
+    main()
