@@ -16,7 +16,7 @@ from pumphouse.errors import BinlogError, LoadError
 from pumphouse.loader import stages
 from pumphouse.loader.blob import SPARK_SCHEMA, Blob, from_batch, to_batch
 from pumphouse.loader.context import LoadContext
-from pumphouse.loader.engine import apply_here
+from pumphouse.loader.engine import apply_here, deal
 from pumphouse.loader.plan import UnitId
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.work import Piece
@@ -77,7 +77,7 @@ class SparkEngine:
         from pyspark import StorageLevel
         from pyspark.sql import functions as f
 
-        tasks = _deal(pieces, self._settings.shuffle_partitions)
+        tasks = deal(pieces, self._settings.shuffle_partitions)
         lanes = max(self._settings.shuffle_partitions, self._connections)
         entries = self.session.range(0, len(tasks), 1, len(tasks)).mapInArrow(_decoder(context, tasks), SPARK_SCHEMA)
         # Buckets of one table go to different lanes, so that they are applied side by side.
@@ -155,17 +155,6 @@ class SparkEngine:
         if self._session is not None and self._ours:
             self._session.stop()
         self._session = None
-
-
-def _deal(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
-    """Spread pieces over tasks, the largest first to the lightest task."""
-    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(most, len(pieces))))]
-    weights = [0] * len(tasks)
-    for piece in sorted(pieces, key=lambda p: (-p.bytes, p.segment.key)):
-        at = weights.index(min(weights))
-        tasks[at].append(piece)
-        weights[at] += piece.bytes
-    return tasks
 
 
 def _decoder(context: LoadContext, tasks: list[list[Piece]]) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:

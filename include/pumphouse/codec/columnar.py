@@ -148,7 +148,9 @@ def blocks(lengths: Ints) -> Iterator[slice]:
         yield slice(at, at + step)
 
 
-def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: RowLayout) -> pa.RecordBatch:
+def decode_images(
+    data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: RowLayout, old_names: Sequence[str] | None = None
+) -> pa.RecordBatch:
     """Turn row images of one table version into Arrow columns.
 
     Args:
@@ -157,6 +159,7 @@ def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: R
         lengths: Their bytes.
         kind: INSERT, UPDATE or DELETE: all images are of this kind.
         layout: :meth:`RowLayout.of` the rows' version and the wanted one.
+        old_names: Columns that are wanted of old images (of updates and deletes); the others are NULL. None = all.
 
     Returns:
         One batch of ``layout.schema`` in the order of the images; of updates a pair: old values, new values.
@@ -187,7 +190,13 @@ def decode_images(data: Bytes, starts: Ints, lengths: Ints, kind: int, layout: R
     batches = []
     for places in (first, second) if kind == UPDATE else (first,):
         images = Images(data, starts, lengths, places)
-        arrays = [build(images, index, column) for index, column in enumerate(layout.columns)]
+        only = old_names if kind != INSERT and places is first else None
+        arrays = [
+            build(images, index, column)
+            if only is None or column.info.name in only
+            else pa.nulls(len(starts), layout.schema.field(index).type)
+            for index, column in enumerate(layout.columns)
+        ]
         batches.append(_batch(arrays, layout.schema, len(starts)))
     return (batches[0], batches[1]) if kind == UPDATE else batches[0]
 

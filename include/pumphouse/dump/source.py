@@ -137,7 +137,7 @@ def require_binlogs(
             raise ConfigError(
                 f"the TiDB {where(settings)} writes to the Pumps {', '.join(sorted(known))}, and {cluster} has "
                 f"{', '.join(sorted(pumps)) or 'none'}: another cluster",
-                hint='set cluster.url to the PD of that TiDB, as "pd://HOST:2379"; run Pumps and `archive init` with it',
+                hint="set cluster.url to the PD of that TiDB, as pd://HOST:2379; run Pumps and `archive init` with it",
             )
 
 

@@ -1,6 +1,6 @@
-"""What travels between the stages of a load: Arrow IPC streams of up to 16 MiB, each of one table and bucket.
+"""What travels between the stages of a load: tables of up to 16 MiB, each of one table of the target and one bucket.
 
-Rows would cost more on their way through Spark than everything that is done with them.
+Through Spark they go as Arrow IPC streams: rows would cost more on their way than everything that is done with them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,22 @@ class Blob:
     phase: int
     number: int
     rows: int
-    data: bytes
+    content: pa.Table | bytes
+
+    @property
+    def data(self) -> bytes:
+        """As an Arrow IPC stream."""
+        if isinstance(self.content, bytes):
+            return self.content
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.content.schema) as writer:
+            writer.write_table(self.content)
+        return bytes(sink.getvalue().to_pybytes())
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return len(self.content) if isinstance(self.content, bytes) else int(self.content.nbytes)
 
     @property
     def group(self) -> tuple[int, int, int, int]:
@@ -54,7 +69,9 @@ class Blob:
 
     def table(self) -> pa.Table:
         """The rows, with the unit's head in the schema metadata."""
-        with pa.ipc.open_stream(self.data) as reader:
+        if not isinstance(self.content, bytes):
+            return self.content
+        with pa.ipc.open_stream(self.content) as reader:
             return reader.read_all()
 
 
@@ -65,19 +82,8 @@ def blobs_of(table: pa.Table, *, bucket: int, phase: int = ENTRIES) -> Iterator[
     head = UnitHead.of(table.schema)
     step = max(1, int(table.num_rows * BLOB_BYTES // max(table.nbytes, 1)))
     for number, at in enumerate(range(0, table.num_rows, step)):
-        part = table.slice(at, step).combine_chunks()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, part.schema) as writer:
-            writer.write_table(part)
-        yield Blob(
-            head.unit.epoch,
-            head.unit.table_id,
-            bucket,
-            phase,
-            number,
-            part.num_rows,
-            sink.getvalue().to_pybytes(),
-        )
+        part = table.slice(at, step)
+        yield Blob(head.unit.epoch, head.unit.table_id, bucket, phase, number, part.num_rows, part)
 
 
 def to_batch(blobs: Sequence[Blob]) -> pa.RecordBatch:

@@ -44,10 +44,16 @@ class LoadContext:
     def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key != "archive"}
 
-    def read(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Binlogs of a piece, held against the digest that the plan was made with."""
+    def read(self, piece: Piece, columns: Sequence[str], groups: int = 0) -> Iterator[pa.RecordBatch]:
+        """Binlogs of a piece (of so many row groups, 0 = all), held against the digest that the plan was made with."""
         yield from read_segment(
-            self.archive.store, piece.segment, after=piece.after, upto=piece.upto, columns=columns, drop=piece.drop
+            self.archive.store,
+            piece.segment,
+            after=piece.after,
+            upto=piece.upto,
+            columns=columns,
+            drop=piece.drop,
+            groups=groups,
         )
 
     def read_rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:

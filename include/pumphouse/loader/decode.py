@@ -19,15 +19,16 @@ from pumphouse.codec.layout import RowLayout, arrow_field
 from pumphouse.errors import CodecError, ColumnMismatch, MissingColumn
 from pumphouse.loader.blob import Blob, blobs_of
 from pumphouse.loader.context import LoadContext
-from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS, fold_keyed, fold_multiset
+from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS, LastOfKeys, fold_multiset
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.loader.work import Piece
 from pumphouse.model.tso import Tso
 
 # Entries of one table that a worker holds before it folds, cuts and hands them on.
 _FLUSH_BYTES = 32 << 20
-# What is read to find where buckets begin: so much in all, of so many pieces of a table, so many changes of a batch.
-_SAMPLE_BYTES, _SAMPLE_PIECES, _SAMPLE_CHANGES = 256 << 20, 8, 4096
+# What is read to find where buckets begin: so much in all, of so many pieces of a table, so many changes of so many row
+# groups of a piece.
+_SAMPLE_BYTES, _SAMPLE_PIECES, _SAMPLE_GROUPS, _SAMPLE_CHANGES = 256 << 20, 8, 2, 4096
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
 
 
@@ -72,7 +73,7 @@ class Decoder:
         """
         for piece in _some(pieces, self._plan.buckets):
             if piece.table_id is None:
-                for batch in self._context.read(piece, _COLUMNS):
+                for batch in self._context.read(piece, _COLUMNS, _SAMPLE_GROUPS):
                     self._add(batch, most=_SAMPLE_CHANGES)
             else:
                 for batch in self._context.read_rows(piece):
@@ -134,7 +135,9 @@ class Decoder:
         commit_ts, start_ts = txns.commit_ts[part.txn], txns.start_ts[part.txn]
         position = txns.part[part.txn].astype(np.int64) << 40 | part.seq << 1
         try:
-            images = decode_images(part.data, part.row_start, part.row_len, op, layout)
+            # Of a row that goes, or changes, its key says which one it is.
+            old_names = wanted.key or None
+            images = decode_images(part.data, part.row_start, part.row_len, op, layout, old_names)
         except MissingColumn as error:
             name = f"{wanted.db}.{wanted.table.name}"
             raise MissingColumn(
@@ -154,12 +157,12 @@ class Decoder:
             return
         order = [pa.array(commit_ts), pa.array(start_ts), pa.array(position)]
         if op == DELETE:
-            self._keep_keyed(epoch, wanted, _keys_only(old, wanted.key), order, np.full(len(part), -1), put=False)
+            self._keep_keyed(epoch, wanted, _nullable(old), order, np.full(len(part), -1), put=False)
         elif op == UPDATE:
             moved = _moved(old, new, wanted.key)
             if moved is not None:
                 before = [column.filter(moved) for column in order]
-                gone = _keys_only(old.filter(moved), wanted.key)
+                gone = _nullable(old.filter(moved))
                 self._keep_keyed(epoch, wanted, gone, before, np.full(gone.num_rows, -1), put=False)
             order[2] = pa.array(position + 1)  # after the delete of its own old key
             came = np.zeros(len(part)) if moved is None else moved.to_numpy(zero_copy_only=False)
@@ -201,21 +204,28 @@ class Decoder:
         del self._bytes[at]
         entries = pa.Table.from_batches(self._pending.pop(at)).combine_chunks()
         key = self._wanted.key_of(entries.schema)
-        folded = (fold_keyed(entries, key) if key else fold_multiset(entries)).combine_chunks()
-        count = self._plan.bucket_count(at[1])
-        if count == 1 or folded.num_rows == 0:
-            yield from blobs_of(folded, bucket=0)
-            return
-        ranges = self._plan.ranges.get(at[1])
-        buckets: np.ndarray
-        if ranges is not None:
-            buckets = np.searchsorted(np.array(ranges, np.uint64), key_rank(folded.column(key[0]).chunk(0)), "right")
+        if key:
+            last = LastOfKeys.of(entries, key)
+            buckets = self._buckets(at[1], last.keys(key))
+            order = np.argsort(buckets, kind="stable")
+            folded, buckets = last.in_order(order).to_entries(), buckets[order]
         else:
-            ours = {field.name for field in (*ORDER_FIELDS, COUNT_FIELD)}
-            columns = list(key) or [name for name in folded.schema.names if name not in ours]
-            buckets = key_hash(folded.to_batches()[0], columns) % np.uint64(count)
+            folded = fold_multiset(entries)
+            buckets = self._buckets(at[1], folded.drop_columns([COUNT_FIELD.name]))
+            order = np.argsort(buckets, kind="stable")
+            folded, buckets = folded.take(pa.array(order)), buckets[order]
         for bucket in np.unique(buckets):
-            yield from blobs_of(folded.filter(pa.array(buckets == bucket)), bucket=int(bucket))
+            begin, end = np.searchsorted(buckets, [bucket, bucket + 1])
+            yield from blobs_of(folded.slice(begin, end - begin), bucket=int(bucket))
+
+    def _buckets(self, table_id: int, keys: pa.Table) -> np.ndarray:
+        count, ranges = self._plan.bucket_count(table_id), self._plan.ranges.get(table_id)
+        if count == 1 or keys.num_rows == 0:
+            return np.zeros(keys.num_rows, np.int64)
+        whole = keys.combine_chunks().to_batches()[0]
+        if ranges is None:
+            return (key_hash(whole) % np.uint64(count)).astype(np.int64)
+        return np.searchsorted(np.array(ranges, np.uint64), key_rank(whole.column(0)), "right")
 
 
 def _some(pieces: Sequence[Piece], tables: Mapping[int, int]) -> Iterator[Piece]:
@@ -281,11 +291,7 @@ def _moved(old: pa.RecordBatch, new: pa.RecordBatch, key: tuple[str, ...]) -> pa
     return moved if pc.any(moved).as_py() else None
 
 
-def _keys_only(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
-    """The batch with every other column NULL: a delete needs no more, and what is not there need not be shuffled."""
-    columns = [
-        column if field.name in key else pa.nulls(batch.num_rows, field.type)
-        for field, column in zip(batch.schema, batch.columns, strict=True)
-    ]
+def _nullable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same with a schema that allows NULL: only the key of it is there."""
     schema = pa.schema([field.with_nullable(True) for field in batch.schema], metadata=batch.schema.metadata)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)

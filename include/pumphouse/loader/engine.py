@@ -45,16 +45,20 @@ class LocalEngine:
     def prepare(self, context: LoadContext, pieces: Sequence[Piece]) -> list[UnitSummary]:
         """Decode and fold; what there is to apply."""
         groups: dict[tuple[int, int, int, int], list[Blob]] = defaultdict(list)
-        for blob in stages.decode(context, pieces):
-            groups[blob.group].append(blob)
         self._units = defaultdict(list)
-        for key in sorted(groups):
-            for blob in stages.fold(context.plan.mode, groups.pop(key)):
-                self._units[UnitId(blob.epoch, blob.phase, blob.table_id, blob.bucket)].append(blob)
+
+        def fold(key: tuple[int, int, int, int]) -> list[Blob]:
+            return list(stages.fold(context.plan.mode, groups.pop(key)))
+
+        with ThreadPoolExecutor(self._connections, thread_name_prefix="prepare") as pool:
+            for found in pool.map(lambda some: list(stages.decode(context, some)), deal(pieces, self._connections)):
+                for blob in found:
+                    groups[blob.group].append(blob)
+            for folded in pool.map(fold, sorted(groups)):
+                for blob in folded:
+                    self._units[UnitId(blob.epoch, blob.phase, blob.table_id, blob.bucket)].append(blob)
         return stages.summarize(
-            (b.epoch, b.table_id, b.bucket, b.phase, b.rows, len(b.data))
-            for blobs in self._units.values()
-            for b in blobs
+            (b.epoch, b.table_id, b.bucket, b.phase, b.rows, b.size) for blobs in self._units.values() for b in blobs
         )
 
     def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
@@ -101,6 +105,17 @@ class AutoEngine:
         self._local.stop()
         if self._spark is not None:
             self._spark.stop()
+
+
+def deal(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
+    """Spread pieces over so many tasks, the largest first to the lightest task."""
+    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(most, len(pieces))))]
+    weights = [0] * len(tasks)
+    for piece in sorted(pieces, key=lambda p: (-p.bytes, p.segment.key)):
+        at = weights.index(min(weights))
+        tasks[at].append(piece)
+        weights[at] += piece.bytes
+    return tasks
 
 
 def apply_here(context: ApplyContext, units: Sequence[Sequence[Blob]], *, connections: int) -> int:

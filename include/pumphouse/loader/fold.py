@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -33,35 +33,69 @@ COUNT_FIELD = pa.field(COUNT, pa.int64())
 _INDEX = "pumphouse:index"
 
 
-def fold_keyed(entries: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last entry of each key (byte by byte), with the sum of its `NET`; in the order of those entries."""
-    if entries.num_rows < 2:
-        return entries
-    entries = _in_order(entries)
-    keys = entries.select(list(key)).append_column(_INDEX, pa.array(np.arange(entries.num_rows)))
-    keys = keys.append_column(NET, entries.column(NET))
-    found = keys.group_by(list(key), use_threads=False).aggregate([(_INDEX, "max"), (NET, "sum")])
-    if found.num_rows == entries.num_rows:
-        return entries
-    last = found.column(f"{_INDEX}_max").to_numpy()
-    order = np.argsort(last)
-    net = found.column(f"{NET}_sum").to_numpy()[order].astype(np.int32)
-    folded = entries.take(pa.array(last[order]))
-    return folded.set_column(folded.schema.get_field_index(NET), NET_FIELD, pa.array(net))
+@dataclass(frozen=True, slots=True)
+class LastOfKeys:
+    """The last entry of each key (byte by byte), in no order.
+
+    Args:
+        entries: what was folded.
+        at: where these entries are.
+        net: sum of `NET` over all entries of the key.
+    """
+
+    entries: pa.Table
+    at: np.ndarray
+    net: np.ndarray
+
+    @classmethod
+    def of(cls, entries: pa.Table, key: Sequence[str]) -> Self:
+        """Fold entries of a table with a key; nothing but the key is copied."""
+        ts, start, position = (entries.column(name).to_numpy() for name in (TS, START, POSITION))
+        order = np.lexsort((position, start, ts))
+        keys = entries.select([*key, NET]).take(pa.array(order))
+        keys = keys.append_column(_INDEX, pa.array(np.arange(entries.num_rows)))
+        found = keys.group_by(list(key), use_threads=False).aggregate([(_INDEX, "max"), (NET, "sum")])
+        net = found.column(f"{NET}_sum").to_numpy().astype(np.int32)
+        return cls(entries, order[found.column(f"{_INDEX}_max").to_numpy()], net)
+
+    @property
+    def stands(self) -> np.ndarray:
+        """Mask of the keys that have a row after the changes."""
+        found: np.ndarray = np.asarray(self.entries.column(PUT).take(pa.array(self.at)))
+        return found
+
+    @property
+    def before(self) -> np.ndarray:
+        """Rows that each key had before the changes: what stands after them, less what came and went."""
+        found: np.ndarray = self.stands.astype(np.int32) - self.net
+        return found
+
+    def keys(self, key: Sequence[str]) -> pa.Table:
+        """The keys."""
+        return self.entries.select(list(key)).take(pa.array(self.at))
+
+    def in_order(self, order: np.ndarray) -> LastOfKeys:
+        """These of them, in this order."""
+        return LastOfKeys(self.entries, self.at[order], self.net[order])
+
+    def to_entries(self) -> pa.Table:
+        """As entries, which can be folded with others."""
+        found = self.entries.take(pa.array(self.at))
+        return found.set_column(found.schema.get_field_index(NET), NET_FIELD, pa.array(self.net))
 
 
-def check_keys(folded: pa.Table, key: Sequence[str], name: str) -> None:
+def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
     """DuplicateKey when the changes of a key, all of them, can be no history of one row.
 
     What stands after them, less what came and went, is what stood before: one row or none. An INSERT over a row that
     stands (REPLACE is a delete and an insert) leaves less than none. Sums can be taken in any order, so this holds
     however the changes were dealt out and folded before.
     """
-    before = _before(folded)
+    before = folded.before
     wrong = np.flatnonzero((before < 0) | (before > 1))
     if not len(wrong):
         return
-    rows = folded.select(list(key)).take(pa.array(wrong[:3])).to_pylist()
+    rows = folded.in_order(wrong[:3]).keys(key).to_pylist()
     raise DuplicateKey(
         f"{len(wrong)} keys ({', '.join(key)}) of {name} were given to more than one row at a time, as {rows[0]}",
         hint="at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
@@ -72,14 +106,6 @@ def check_keys(folded: pa.Table, key: Sequence[str], name: str) -> None:
         key=list(key),
         rows=[{column: str(value) for column, value in row.items()} for row in rows],
     )
-
-
-def _in_order(entries: pa.Table) -> pa.Table:
-    ts, start, position = (entries.column(name).to_numpy() for name in (TS, START, POSITION))
-    order = np.lexsort((position, start, ts))
-    if (order[1:] > order[:-1]).all():
-        return entries
-    return entries.take(pa.array(order))
 
 
 def fold_multiset(entries: pa.Table) -> pa.Table:
@@ -93,21 +119,16 @@ def fold_multiset(entries: pa.Table) -> pa.Table:
     return summed.filter(pc.not_equal(summed.column(COUNT), 0))
 
 
-def net_of_keyed(folded: pa.Table, key: Sequence[str], *, everything: bool = False) -> tuple[pa.Table, pa.Table]:
+def net_of_keyed(folded: LastOfKeys, key: Sequence[str], *, everything: bool = False) -> tuple[pa.Table, pa.Table]:
     """(keys to delete, rows to insert), by key, as a clustered table takes them fastest.
 
     Deleted is what stood before the changes; ``everything``: every key that was touched, where the target may be ahead.
     """
-    folded = folded.take(pc.sort_indices(folded, sort_keys=[(name, "ascending") for name in key]))
-    stands = folded.filter(folded.column(PUT))
-    stood = folded if everything else folded.filter(pa.array(_before(folded) == 1))
-    return stood.select(list(key)), stands.drop_columns([field.name for field in ORDER_FIELDS])
-
-
-def _before(folded: pa.Table) -> np.ndarray:
-    """Rows of each key before the changes: what stands after them, less what came and went."""
-    before: np.ndarray = folded.column(PUT).to_numpy().astype(np.int32) - folded.column(NET).to_numpy()
-    return before
+    order = pc.sort_indices(folded.keys(key), sort_keys=[(name, "ascending") for name in key])
+    folded = folded.in_order(order.to_numpy())
+    stood = folded if everything else folded.in_order(np.flatnonzero(folded.before == 1))
+    rows = folded.entries.drop_columns([field.name for field in ORDER_FIELDS])
+    return stood.keys(key), rows.take(pa.array(folded.at[folded.stands]))
 
 
 def net_of_multiset(folded: pa.Table) -> tuple[pa.Table, pa.Table]:

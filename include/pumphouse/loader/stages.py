@@ -12,7 +12,7 @@ from pumphouse.errors import RowRejected
 from pumphouse.loader.blob import Blob, blobs_of
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
-from pumphouse.loader.fold import check_keys, fold_keyed, fold_multiset, net_of_keyed, net_of_multiset
+from pumphouse.loader.fold import LastOfKeys, check_keys, fold_multiset, net_of_keyed, net_of_multiset
 from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.target import TargetConnection
@@ -53,7 +53,7 @@ def fold(mode: Mode, blobs: Iterable[Blob]) -> Iterator[Blob]:
 def _fold_one(mode: Mode, entries: pa.Table, bucket: int) -> Iterator[Blob]:
     head = UnitHead.of(entries.schema)
     if head.key:
-        folded = fold_keyed(entries, head.key)
+        folded = LastOfKeys.of(entries, head.key)
         check_keys(folded, head.key, f"{head.db}.{head.table}")
         gone, come = net_of_keyed(folded, head.key, everything=mode is Mode.REPEAT)
     else:

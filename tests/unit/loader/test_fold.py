@@ -12,8 +12,8 @@ from pumphouse.loader.fold import (
     COUNT_FIELD,
     ORDER_FIELDS,
     Change,
+    LastOfKeys,
     check_keys,
-    fold_keyed,
     fold_multiset,
     fold_reference,
     net_of_keyed,
@@ -68,8 +68,8 @@ def test_the_last_entry_of_each_key_is_the_net_change_of_the_reference(changes: 
     found = entries(changes, list(order))
     half = found.num_rows // 2
     # Workers fold what they have, then all of it is folded.
-    parts = [fold_keyed(found.slice(0, half), ("k",)), fold_keyed(found.slice(half), ("k",))]
-    folded = fold_keyed(pa.concat_tables(parts), ("k",))
+    parts = [LastOfKeys.of(part, ("k",)).to_entries() for part in (found.slice(0, half), found.slice(half))]
+    folded = LastOfKeys.of(pa.concat_tables(parts), ("k",))
     check_keys(folded, ("k",), "d.t")
     gone, come = net_of_keyed(folded, ("k",))
     net = fold_reference(changes, ("k",))
@@ -115,7 +115,7 @@ def test_a_key_moved_away_and_back_keeps_its_row() -> None:
         Change("update", {"k": b"b", "v": 1}, {"k": b"a", "v": 0}),
         Change("update", {"k": b"a", "v": 2}, {"k": b"b", "v": 1}),
     ]
-    gone, come = net_of_keyed(fold_keyed(entries(changes, []), ("k",)), ("k",))
+    gone, come = net_of_keyed(LastOfKeys.of(entries(changes, []), ("k",)), ("k",))
     assert come.select(["k", "v"]).to_pylist() == [{"k": b"a", "v": 2}]
     assert gone.column("k").to_pylist() == [b"a"]
 
@@ -127,7 +127,7 @@ def test_a_key_that_two_rows_have_at_a_time_is_an_error_that_names_it(last: str)
     changes += [Change("insert", {"k": b"a", "v": 2})]
     if last != "insert":
         changes.append(Change(last, {"k": b"a", "v": 3}))
-    folded = fold_keyed(entries(changes, []), ("k",))
+    folded = LastOfKeys.of(entries(changes, []), ("k",))
     with pytest.raises(DuplicateKey, match=r"1 keys \(k\) of d.t .*b'a'"):
         check_keys(folded, ("k",), "d.t")
 
@@ -135,6 +135,6 @@ def test_a_key_that_two_rows_have_at_a_time_is_an_error_that_names_it(last: str)
 def test_a_row_that_was_there_may_be_replaced_but_not_joined() -> None:
     replaced = [Change("delete", {"k": b"a", "v": 0}), Change("insert", {"k": b"a", "v": 1})]
     joined = [Change("insert", {"k": b"a", "v": 1}), *replaced, replaced[1]]
-    check_keys(fold_keyed(entries(replaced, []), ("k",)), ("k",), "d.t")
+    check_keys(LastOfKeys.of(entries(replaced, []), ("k",)), ("k",), "d.t")
     with pytest.raises(DuplicateKey):
-        check_keys(fold_keyed(entries(joined, []), ("k",)), ("k",), "d.t")
+        check_keys(LastOfKeys.of(entries(joined, []), ("k",)), ("k",), "d.t")
