@@ -277,6 +277,29 @@ class TargetSettings(ServerSettings):
     schema_name: str = Field("pumphouse", description="schema of our own tables on the target")
 
 
+class LoadRule(Section):
+    """Something that a load does otherwise than the source says; in `load.rules`, one table each."""
+
+    do: Literal["skip", "replace", "park"] = Field(
+        description="skip a DDL or a table; replace a DDL; park a table: as skip, but loud until it is brought back"
+    )
+    ddl: int = Field(0, ge=0, description="job id of the DDL, or commit ts of its binlog")
+    table: str = Field("", description="`database.table`, or the id of a table that no DDL names")
+    sql: tuple[str, ...] = Field((), description="of replace: what the target executes; it may run twice")
+    why: str = Field(min_length=1, description="reason; it is kept on the target")
+    by: str = Field("", description="who wants it; empty = the user of the process that uses it first")
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> Self:
+        if bool(self.ddl) == bool(self.table):
+            raise ValueError('a rule names a DDL or a table: ddl = JOB, or table = "database.table"')
+        if bool(self.table) and not (self.table.isdigit() or 0 < self.table.find(".") < len(self.table) - 1):
+            raise ValueError(f"{self.table!r} is no database.table")
+        if (self.do == "park" and self.ddl) or (self.do == "replace") != bool(self.sql) or (self.sql and self.table):
+            raise ValueError("park is for a table, replace for a ddl, and sql for replace")
+        return self
+
+
 class LoadSettings(Section):
     """Loading a target."""
 
@@ -299,6 +322,26 @@ class LoadSettings(Section):
     max_plan_bytes: int = Field(
         32 * GIB, ge=1, description="archive bytes in one plan; a longer range is loaded in several"
     )
+    rules: tuple[LoadRule, ...] = Field(
+        (), description='what a load and a restore do otherwise than the source says: operations, "Rules"'
+    )
+
+    @field_validator("rules", mode="before")
+    @classmethod
+    def _read_rules(cls, value: Any) -> Any:
+        """JSON where a table cannot be written: command line and environment."""
+        try:
+            return json.loads(value or "[]") if isinstance(value, str) else value
+        except ValueError:
+            raise ValueError('rules are written as [{"do": "skip", "ddl": 123, "why": "…"}]') from None
+
+    @field_validator("rules", mode="after")
+    @classmethod
+    def _no_two_of_one(cls, rules: tuple[LoadRule, ...]) -> tuple[LoadRule, ...]:
+        names = [str(rule.ddl or rule.table.lower()) for rule in rules]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ValueError(f"two rules for {', '.join(twice)}")
+        return rules
 
 
 class SparkSettings(Section):

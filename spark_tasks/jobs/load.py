@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging()
     report = load.run(Settings.read(), to=None if given.to is None else Tso(given.to), run_id=given.run_id)
     sys.stdout.write(json.dumps(report.to_dict()) + "\n")
-    return 0
+    return 3 if report.parked else 0  # as `pumphouse load`
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tests.support.madearchive import Churn, MadeSource, column
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    """A server after a load with DDL and a forced repeat of it."""
+    """A server after a load with DDL, a forced repeat of it, and a table that was parked and brought back."""
     folder = tmp_path_factory.mktemp("formats")
     with mariadb.running(folder / "db") as settings:
         cluster = open_cluster(f"file://{folder}/cluster", create=True)
@@ -42,6 +42,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]
         }
         load.run(Settings.model_validate(told))
         load.run(Settings.model_validate(told), repeat=begin)
+        parked = told["load"] | {"rules": [{"do": "park", "table": "d.t", "why": "a look at the row"}]}
+        load.run(Settings.model_validate(told | {"load": parked}))
+        load.run(Settings.model_validate(told), resync="d.t")
         yield settings
 
 

@@ -23,7 +23,7 @@ from pump_service.go_options import go_names
 from pumphouse import errors
 from pumphouse.log import configure_logging
 from pumphouse.rpc.status import TABLE, code_and_reason
-from pumphouse.settings import Settings
+from pumphouse.settings import LoadRule, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -77,6 +77,15 @@ printed. Airflow's connections give the same settings to the DAGs, see [operatio
             for field, found in model.model_fields.items()
         ]
         out.append("")
+        if section == "load":
+            out.append(
+                f"A table of `load.rules`. {(LoadRule.__doc__ or '').strip()}\n\n| name | type | meaning |\n|---|---|---|"
+            )
+            out += [
+                f"| `{field}` | {_type(found)} | {_cell(found.description or '')} |"
+                for field, found in LoadRule.model_fields.items()
+            ]
+            out.append("")
     return "\n".join(out)
 
 
@@ -96,6 +105,8 @@ def _type(info: FieldInfo) -> str:
         kind = next(each for each in get_args(kind) if each is not type(None))
     if get_origin(kind) is Literal:
         return " or ".join(f"`{each}`" for each in get_args(kind))
+    if get_origin(kind) is tuple and get_args(kind)[0] is LoadRule:
+        return "list of tables"
     text = {tuple: "list of text", dict: "names and texts"}.get(get_origin(kind)) or _NAMES[kind]
     limits = []
     for each in info.metadata:
@@ -137,7 +148,7 @@ def command_line() -> str:
     out = [
         "# Commands\n",
         NOTE.format(source="the commands' `--help`"),
-        """Exit code 0 done, 1 failed, 2 usage. TIME is a TSO, an ISO time (UTC where no zone is given) or `now`. What lists
+        """Exit code 0 done, 1 failed, 2 usage; what `status` found and parked tables of `load` have codes of their own. TIME is a TSO, an ISO time (UTC where no zone is given) or `now`. What lists
 something has `--json`. `--config`, `--set` and `--log-level` stand before the command:
 `pumphouse --set archive.root=file:///srv/archive archive ls`. Settings are in [configuration](configuration.md).
 """,

@@ -15,6 +15,9 @@ from pumphouse.parts import Parts
 from pumphouse.progress import bar
 from pumphouse.settings import Settings
 
+# Everything was done that was to be done, and the target is not whole: tables are parked.
+NOT_WHOLE = 3
+
 
 @click.command()
 @click.option(
@@ -31,7 +34,14 @@ from pumphouse.settings import Settings
 @click.option(
     "--equal-at", metavar="TIME", help="First load: the target equals the source at this moment; UTC without a zone."
 )
-@click.option("--abandon-plan", metavar="REASON", help="Give an unfinished plan up; only a restore helps then.")
+@click.option(
+    "--abandon-plan",
+    metavar="REASON",
+    help="Give an unfinished plan up; only a restore helps then. The way past a statement or a table is load.rules.",
+)
+@click.option(
+    "--resync", metavar="DB.TABLE", help="Bring a table back that a rule left out, from the dump and the log."
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
 def load(
@@ -43,13 +53,17 @@ def load(
     repeat_from: str | None,
     equal_at: str | None,
     abandon_plan: str | None,
+    resync: str | None,
     as_json: bool,
 ) -> None:
-    """Load the archive into the target, in safe mode, from where the target stands."""
+    """Load the archive into the target, in safe mode, from where the target stands.
+
+    Exit code 3: done, and tables are parked by a rule.
+    """
     from pumphouse.runs import load as job
 
-    if sum(value is not None for value in (to, repeat_from, abandon_plan)) > 1:
-        raise UsageError("--to, --repeat-from and --abandon-plan exclude each other")
+    if sum(value is not None for value in (to, repeat_from, abandon_plan, resync)) > 1:
+        raise UsageError("--to, --repeat-from, --resync and --abandon-plan exclude each other")
     settings = context.settings
     with bar(enabled=not as_json) as progress:
         report = job.run(
@@ -61,15 +75,22 @@ def load(
             repeat=moment(settings, repeat_from),
             equal_at=moment(settings, equal_at),
             abandon=abandon_plan or "",
+            resync=resync or "",
             progress=progress,
         )
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:
         _print(report)
+    if report.parked:
+        raise SystemExit(NOT_WHOLE)
 
 
 def _print(report: LoadReport) -> None:
+    for name, reason in sorted(report.parked.items()):
+        click.echo(
+            f"  ! {name} is {reason}; to bring it back: take its rule away, then `pumphouse load --resync {name}`"
+        )
     if report.from_ts == report.to_ts and not report.plans:
         click.echo(f"{report.target} is at {show(report.to_ts)}: nothing to do")
         return

@@ -129,5 +129,7 @@ def _print_plan(report: RestoreReport, *, latest: bool) -> None:
     click.echo(f"DDLs      {len(plan.ddls)}")
     for ddl in plan.ddls:
         click.echo(f"  {show(ddl.commit_ts)}  {ddl.action}  {ddl.query}")
+    for what, why in plan.left_out.items():
+        click.echo(f"  ! by a rule: {what} ({why})")
     click.echo(f"tables    {plan.tables} then")
     print_losses(plan.losses)

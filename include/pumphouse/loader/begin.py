@@ -55,7 +55,7 @@ def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) ->
                 "keeps them",
                 target=connection.name,
             )
-    work = base_work(view, base, loader.task, loader.settings)
+    work = base_work(view, base, loader.task, loader.settings, loader.rules)
     # An earlier try may have begun from another dump, and made databases that this one lacks.
     made = [] if found is None else databases_of(view.timeline, found.ts)
     checkpoint = build(loader, work, sorted({info.name for info in (*databases, *made)}), BEGINNING)
@@ -113,13 +113,15 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     for info in databases_of(view.timeline, ts):
         connection.execute(create_database(info, dialect))
     objects = in_creation_order(view.timeline, ts, dialect)
+    left_out = base.plan.skipped
+    objects = [version for version in objects if ".".join(version.name) not in left_out]
     for version in objects:
         if not version.table.is_view:
             connection.execute(create_object(version.db, version.table, dialect))
     loader.report.notes += _create_views(connection, [v for v in objects if v.table.is_view], dialect)
     begun = loader.begin(base)
     loader.run(begun)
-    loader.report.notes += _create_foreign_keys(connection, objects)
+    loader.report.notes += create_foreign_keys(connection, objects)
     return replace(checkpoint, plan_number=begun.plan.number)
 
 
@@ -162,7 +164,7 @@ def _create_views(connection: TargetConnection, views: Sequence[TableVersion], d
     return [f"the view {qualified(*name)} is left out: {reason}" for name, reason in refused.items()]
 
 
-def _create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVersion]) -> list[str]:
+def create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVersion]) -> list[str]:
     """After the rows, which the source has checked; returns a note on each that had to be left out."""
     notes = []
     for version in objects:

@@ -3,8 +3,8 @@
 MySQL's DDL commits by itself, so it cannot be made one with a row that says so. Instead each statement has a row in
 the table ``ddl`` of our schema (docs/formats.md):
 
-1. *planned*: all statements of a DDL are written down together, before the first runs. A retry takes them from there,
-   whatever it would render by then.
+1. *planned*: all statements of a DDL are written down together, before the first runs. A retry takes those from there
+   that were begun, whatever it would render by then; the rest by what it renders, or by a rule, where that goes on.
 2. *intent*: with the looks of every object that the statement touches (digest of SHOW CREATE, the engine's table ids),
    under the exclusive fence: no unit of rows is under way, and no earlier owner can follow.
 3. the statement; 4. *done*.
@@ -22,13 +22,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from pumphouse.errors import DdlRefused, DdlUncertain, LoadError
+from pumphouse.errors import DdlRefused, DdlUncertain, LoadError, SchemaError
 from pumphouse.loader.fence import Ownership, check_lock
+from pumphouse.loader.rules import ddl_hint
 from pumphouse.loader.state import lock_fence
 from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
 from pumphouse.model.tso import show
@@ -102,6 +104,12 @@ def forget_ddl(connection: TargetConnection) -> None:
     connection.execute(f"DELETE FROM {connection.table('ddl')}")
 
 
+def forget_ddl_of(connection: TargetConnection, task: str, commit_ts: Sequence[int]) -> None:
+    """Forget DDLs of ranges that are done: a resync runs them again, for its table alone."""
+    for ts in commit_ts:
+        connection.execute(f"DELETE FROM {connection.table('ddl')} WHERE task = %s AND commit_ts = %s", (task, ts))
+
+
 class DdlExecutor:
     """Runs DDLs for one task on the connection that holds the target's GET_LOCK. Used by one thread."""
 
@@ -114,22 +122,19 @@ class DdlExecutor:
         self.dialect = dialect or Dialect.of_version(str(connection.value("SELECT VERSION()")))
         create_ddl_table(connection)
 
-    def execute(self, event: DdlEvent) -> DdlReport:
+    def execute(self, event: DdlEvent, instead: Sequence[str] | None = None) -> DdlReport:
         """Run one DDL, or what is left of it; nothing when it is done already or concerns nothing on the target.
+
+        Args:
+            event: the DDL.
+            instead: what a rule says in its place; () = nothing.
 
         Raises:
             DdlUncertain: an earlier attempt may or may not have run a statement, and looking does not tell.
             UnknownDdl, SchemaError: the DDL cannot be rendered.
             DdlRefused: the target took it for wrong; a retry runs it again.
         """
-        notes: tuple[str, ...] = ()
-        steps = self._steps(event)
-        if not steps:
-            rendered = render(event, self.dialect, keep_schema=self._connection.settings.schema_name)
-            notes = rendered.notes
-            if not rendered.statements:
-                return DdlReport(notes=notes)
-            steps = self._plan(event, rendered.statements)
+        steps, notes = self._settled(event, instead)
         ran = []
         for step in steps:
             try:
@@ -146,6 +151,60 @@ class DdlExecutor:
             action=event.action.name, statements=len(ran), skipped=report.skipped, notes=notes,
         )  # fmt: skip
         return report
+
+    def _settled(self, event: DdlEvent, instead: Sequence[str] | None) -> tuple[list[_Step], tuple[str, ...]]:
+        """What was begun, and what is to follow; with the renderer's notes."""
+        steps = self._steps(event)
+        if instead is not None:
+            ours = tuple(Statement(sql, (), repeatable=True, db=self._database(event), ruled=True) for sql in instead)
+            # What an earlier attempt did stays; what it began and did not do, nobody needs any more.
+            kept = [
+                step for step in steps if step.state == "done" or (step.statement in ours and step.state == "intent")
+            ]
+            done = [step.statement for step in kept if step.statement.ruled]
+            rest = ours[len(done) :] if tuple(done) == ours[: len(done)] else ours
+            return self._follow(event, steps, kept, rest), ()
+        if steps and all(step.state == "done" for step in steps):
+            return steps, ()
+        begun = [step for step in steps if step.state != "planned"]
+        try:
+            rendered = render(event, self.dialect, keep_schema=self._connection.settings.schema_name)
+        except SchemaError as error:
+            error.hint = "; ".join(filter(None, (error.hint, ddl_hint(event.job.id))))
+            raise
+        said = tuple(step.statement for step in begun)
+        if said != rendered.statements[: len(said)]:
+            return steps, rendered.notes  # it began otherwise, and ends so
+        return self._follow(event, steps, begun, rendered.statements[len(said) :]), rendered.notes
+
+    def _database(self, event: DdlEvent) -> str:
+        """Where the statements of a rule run: in the DDL's database, where there is one."""
+        db = event.job.schema_name
+        return db if db and self._show(db, "") is not None else ""
+
+    def _follow(
+        self, event: DdlEvent, steps: list[_Step], kept: list[_Step], rest: tuple[Statement, ...]
+    ) -> list[_Step]:
+        """Write down that ``rest`` comes behind the steps that are kept."""
+        if tuple(step.statement for step in steps) == (*(step.statement for step in kept), *rest):
+            return steps
+        first = max((step.number for step in kept), default=-1) + 1
+        keep = [step.number for step in kept]
+        with self._connection.transaction():
+            lock_fence(self._connection, self._owner)
+            for step in steps:
+                if step.number not in keep:
+                    self._connection.execute(
+                        f"DELETE FROM {self._table} WHERE task = %s AND commit_ts = %s AND job_id = %s AND step = %s",
+                        (*self._key(event), step.number),
+                    )
+            for number, statement in enumerate(rest, first):
+                self._connection.execute(
+                    f"INSERT INTO {self._table} (task, commit_ts, job_id, step, statement, state, fence)"
+                    " VALUES (%s, %s, %s, %s, %s, 'planned', %s)",
+                    (*self._key(event), number, json.dumps(statement.to_dict()), self._owner.number),
+                )
+        return [*kept, *(_Step(number, statement, "planned", None) for number, statement in enumerate(rest, first))]
 
     # -- rows
 
@@ -166,17 +225,6 @@ class DdlExecutor:
             _Step(int(step), Statement.from_dict(json.loads(text)), str(state), json.loads(looks) if looks else None)
             for step, text, state, looks in rows
         ]
-
-    def _plan(self, event: DdlEvent, statements: tuple[Statement, ...]) -> list[_Step]:
-        with self._connection.transaction():
-            lock_fence(self._connection, self._owner)
-            for number, statement in enumerate(statements):
-                self._connection.execute(
-                    f"INSERT INTO {self._table} (task, commit_ts, job_id, step, statement, state, fence)"
-                    " VALUES (%s, %s, %s, %s, %s, 'planned', %s)",
-                    (*self._key(event), number, json.dumps(statement.to_dict()), self._owner.number),
-                )
-        return [_Step(number, statement, "planned", None) for number, statement in enumerate(statements)]
 
     def _mark(self, event: DdlEvent, step: _Step, state: str, looks: list[Any] | None = None) -> None:
         with self._connection.transaction():
@@ -244,7 +292,7 @@ class DdlExecutor:
             raise DdlRefused(
                 f"target {connection.name} refused the DDL of job {event.job.id} at {show(event.commit_ts)}: "
                 f"{error.message}",
-                hint="what the source says is: " + event.job.query[:500],
+                hint=f"what the source says is: {event.job.query[:500]}; {ddl_hint(event.job.id)}",
                 code=error.code,
                 statement=statement.sql,
                 job_id=event.job.id,

@@ -40,6 +40,7 @@ class LoadReport:
         units: units applied by this call.
         ddls: DDL statements done.
         skipped: tables left out, with the reason.
+        parked: tables in quarantine, since when and why: the target is not whole.
         notes: what the target cannot say of the source's DDL.
         declared: what was given up in the ranges that were loaded; see `Losses` for this and the next two.
         unsynced: Pumps that ran without fsync then.
@@ -59,6 +60,7 @@ class LoadReport:
     units: int = 0
     ddls: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
+    parked: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     declared: list[Declaration] = field(default_factory=list)
     unsynced: list[str] = field(default_factory=list)

@@ -13,7 +13,7 @@ import structlog
 
 from pumphouse.archive.view import ArchiveView
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import LoadError, TargetAhead, TargetIncomplete, UsageError
+from pumphouse.errors import BinlogError, LoadError, TargetAhead, TargetIncomplete, UsageError
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext, pack
 from pumphouse.loader.ddl import DdlExecutor, create_ddl_table
@@ -22,6 +22,7 @@ from pumphouse.loader.engine import Engine
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.report import LoadReport, Progress, silent
+from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, record
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
 from pumphouse.loader.target import TargetConnection
@@ -30,7 +31,7 @@ from pumphouse.loader.work import Work, databases_between, open_work, repeat_wor
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.versions import DdlEvent
-from pumphouse.settings import ArchiveSettings, LoadSettings
+from pumphouse.settings import ArchiveSettings, LoadRule, LoadSettings
 
 log = structlog.get_logger()
 
@@ -52,6 +53,7 @@ def own_target(
     """
     connection.create_tables()
     create_ddl_table(connection)
+    create_rule_table(connection)
     owner = fence.acquire(connection, run=run, take_over=take_over, clock=clock)
     for other in state.read_all(connection):
         if other.task != task and not any_task:
@@ -95,8 +97,10 @@ class Loader:
         engine: Engine,
         progress: Progress = silent,
         clock: Clock = SYSTEM_CLOCK,
+        rules: Rules = NO_RULES,
     ) -> None:
         self.view = view
+        self.rules = rules
         self.connection = connection
         self.owner = owner
         self.task = task
@@ -106,7 +110,12 @@ class Loader:
         self._engine = engine
         self._clock = clock
         self._started = clock.monotonic()
-        self.report = LoadReport(target=connection.name, task=task, from_ts=Tso(0), to_ts=Tso(0))
+        self.report = LoadReport(
+            target=connection.name, task=task, from_ts=Tso(0), to_ts=Tso(0), parked=rules.parked,
+            skipped={name: str(each) for name, each in rules.tables.items() if not each.parked},
+        )  # fmt: skip
+        if rules.parked:
+            log.warning("tables_parked", target=connection.name, task=task, tables=rules.parked)
 
     def forward(self, checkpoint: Checkpoint, to: Tso | None) -> LoadReport:
         """Load (checkpoint, to]; None = to the archive's end. Nothing to do when the target is there already."""
@@ -123,7 +132,7 @@ class Loader:
             )
         goal = end if to is None else to
         self._require_before(goal, at, "stands at")
-        opened = self._opened()
+        opened = self.opened()
         if opened is not None:
             # It can only be carried out as a whole: its units are of all its range.
             self._require_before(goal, opened.plan.to_ts, "has an open plan that ends at")
@@ -132,7 +141,7 @@ class Loader:
         if opened is not None:
             self.report.resumed = True
             at = max(at, self.run(opened))
-        for work in works_between(self.view, at, goal, self.task, self.settings):
+        for work in works_between(self.view, at, goal, self.task, self.settings, self.rules):
             at = self.run(self.begin(work))
         return self.finish(at)
 
@@ -140,18 +149,18 @@ class Loader:
         """Apply (since, checkpoint] once more: for tables that have a key and whose shape did not change since."""
         self.require_ready(checkpoint)
         self.report.from_ts = checkpoint.ts
-        opened = self._opened()
+        opened = self.opened()
         if opened is not None and opened.plan.mode is not Mode.REPEAT:
             raise LoadError("a plan is open", hint="finish it first: run the load without --repeat-from")
         if opened is None:
             if since >= checkpoint.ts:
                 raise UsageError(f"the target is at {show(checkpoint.ts)}: nothing after {show(since)} was loaded")
-            opened = self.begin(repeat_work(self.view, since, checkpoint.ts, self.task, self.settings))
-        self.report.skipped = dict(opened.plan.skipped)
+            opened = self.begin(repeat_work(self.view, since, checkpoint.ts, self.task, self.settings, self.rules))
+        self.report.skipped = {k: v for k, v in opened.plan.skipped.items() if k not in self.report.parked}
         self.run(opened)
         return self.finish(checkpoint.ts)
 
-    def _opened(self) -> Work | None:
+    def opened(self) -> Work | None:
         """What an earlier run left unfinished. A plan of which nothing was applied is given up: it is made anew.
 
         So a plan that could not be carried out (a DDL that straddles its end, a schema that was wrong) is nobody's
@@ -160,10 +169,18 @@ class Loader:
         plan = state.open_plan(self.connection, self.task)
         if plan is None:
             return None
+        if plan.only:
+            self.owner = state.discard_resync(self.connection, self.owner, plan)
+            return None
         if state.discard_untouched(self.connection, self.owner, plan):
             log.info("plan_discarded", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
             return None
-        return open_work(self.view, plan, self.connection.name)
+        begun = state.begun(self.connection, plan)
+        work = open_work(self.view, plan, self.connection.name, self.rules, begun)
+        if work.plan != plan:
+            state.amend_plan(self.connection, self.owner, work.plan)
+            log.warning("plan_amended", task=plan.task, number=plan.number, boundaries=len(work.plan.boundaries))
+        return work
 
     def require_own_schema(self, databases: Iterable[str]) -> None:
         """LoadError when a database of the source is called like the schema of our tables: it would replace them.
@@ -216,12 +233,17 @@ class Loader:
         log.info("plan_started", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
         executor = DdlExecutor(self.connection, self.owner, self.task)
         self._tell_losses(work)
-        units = self._prepare(work) if work.pieces else {}
+        try:
+            units = self._prepare(work) if work.pieces else {}
+        except BinlogError as error:
+            self.rules.advise(error)
+            raise
         applied = state.applied_units(self.connection, plan)
         apply = ApplyContext(
             target=self.connection.settings, claim=Claim(task=plan.task, plan=plan.number, fence=self.owner.number)
         )
         total, done = sum(map(len, units.values())) + len(work.events), 0
+        events = {int(event.commit_ts): event for event in work.events}
         try:
             for epoch in range(plan.epochs):
                 fence.check_lock(self.connection)
@@ -231,11 +253,15 @@ class Loader:
                     # The return of `apply` is the barrier: every delete is committed before the first insert.
                     self._apply(apply, [u for u in wanted if u.unit not in applied], phase)
                     self.progress("apply", done, total)
-                if epoch < len(work.events):
-                    self._ddl(executor, work.events[epoch])
+                event = events.get(plan.boundaries[epoch]) if epoch < len(plan.boundaries) else None
+                if event is not None:
+                    self._ddl(executor, event, work.rulings.get(event.commit_ts))
                     done += 1
                     self.progress("apply", done, total)
             self._set_sequences(work, executor.dialect)
+        except BinlogError as error:
+            self.rules.advise(error)
+            raise
         finally:
             self._engine.close()
         self.owner = state.close_plan(self.connection, self.owner, plan, checkpoint=plan.to_ts)
@@ -293,7 +319,13 @@ class Loader:
         for each in work.sequences if dialect is not Dialect.MYSQL else ():
             self.connection.query(each.statement())
 
-    def _ddl(self, executor: DdlExecutor, event: DdlEvent) -> None:
-        done = executor.execute(event)
+    def _ddl(self, executor: DdlExecutor, event: DdlEvent, rule: LoadRule | None) -> None:
+        if rule is not None:
+            record(self.connection, self.owner, self.task, f"ddl {event.commit_ts}", event.commit_ts, rule)
+        done = executor.execute(event, None if rule is None else rule.sql)
+        if rule is not None:
+            what = "skipped" if rule.do == "skip" else "replaced"
+            self.report.notes.append(f"DDL job {event.job.id} at {show(event.commit_ts)} was {what}: {rule.why}")
+            log.warning("ddl_by_rule", task=self.task, job_id=event.job.id, do=rule.do, why=rule.why)
         self.report.ddls += 1
         self.report.notes += done.notes

@@ -36,6 +36,17 @@ class Checkpoint:
     plan_number: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """How far a plan came: the last epoch of which a unit is applied, the last DDL that was begun (commit ts)."""
+
+    epoch: int = -1
+    ddl: int = 0
+
+
+NOTHING_BEGUN = Begun()
+
+
 def read(connection: TargetConnection, task: str) -> Checkpoint | None:
     """A task's checkpoint, or None."""
     return next((found for found in read_all(connection) if found.task == task), None)
@@ -123,6 +134,28 @@ def open_plan(connection: TargetConnection, task: str) -> Plan | None:
     return Plan.from_row(rows[0]) if rows else None
 
 
+def begun(connection: TargetConnection, plan: Plan) -> Begun:
+    """How far an open plan came."""
+    units = applied_units(connection, plan)
+    ddl = connection.value(
+        f"SELECT MAX(commit_ts) FROM {connection.table('ddl')}"
+        " WHERE task = %s AND commit_ts > %s AND commit_ts <= %s AND state <> 'planned'",
+        (plan.task, plan.from_ts, plan.to_ts),
+    )
+    return Begun(epoch=max((unit.epoch for unit in units), default=-1), ddl=int(ddl or 0))
+
+
+def amend_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:
+    """Write an open plan's row anew: other boundaries behind what was begun, other tables left out."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        connection.execute(
+            f"UPDATE {connection.table('plan')} SET spec = %s, digest = %s"
+            " WHERE task = %s AND number = %s AND state = 'open'",
+            (plan.spec(), plan.digest(), plan.task, plan.number),
+        )
+
+
 def begin_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:
     """Commit the plan row before its first unit."""
     with connection.transaction():
@@ -201,6 +234,20 @@ def discard_untouched(connection: TargetConnection, owner: Ownership, plan: Plan
             (plan.task, plan.number),
         )
     return True
+
+
+def discard_resync(connection: TargetConnection, owner: Ownership, plan: Plan) -> Ownership:
+    """Forget a resync that did not end: its table is left out as before, and the next one makes it anew."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        args = (plan.task, plan.number)
+        connection.execute(f"DELETE FROM {connection.table('applied')} WHERE task = %s AND plan = %s", args)
+        connection.execute(
+            f"UPDATE {connection.table('plan')} SET state = 'discarded' WHERE task = %s AND number = %s", args
+        )
+        raised = replace(owner, number=owner.number + 1)
+        connection.execute(f"UPDATE {connection.table('fence')} SET number = %s WHERE id = 1", (raised.number,))
+    return raised
 
 
 def abandon_plan(connection: TargetConnection, owner: Ownership, plan: Plan, reason: str) -> None:

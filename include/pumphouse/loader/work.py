@@ -16,9 +16,11 @@ from typing import Self
 from pumphouse.archive.base import Base
 from pumphouse.archive.manifest import Duplicate, Manifest, SegmentEntry
 from pumphouse.archive.view import ArchiveView
-from pumphouse.errors import LoadError
+from pumphouse.errors import LoadError, UnknownDdl
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import Mode, Plan, bucket_counts
+from pumphouse.loader.rules import NO_RULES, Rules, ddl_hint, park_hint
+from pumphouse.loader.state import NOTHING_BEGUN, Begun
 from pumphouse.loader.tables import key_columns
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
@@ -26,7 +28,7 @@ from pumphouse.schema.render import require_known
 from pumphouse.schema.sequence import SequenceState, sequence_states
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent
-from pumphouse.settings import LoadSettings
+from pumphouse.settings import LoadRule, LoadSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,8 @@ class Work:
     Args:
         plan: its row; number 0 until it is begun.
         pieces: segments with anything of the range, in the archive's order.
-        events: the DDL that ends each epoch but the last.
+        events: DDLs, each at a boundary of the plan; a boundary may have none.
+        rulings: commit ts of DDLs that a rule skips or replaces.
         losses: what the range lacks, by declaration or by chance.
         lows: table id -> nothing of the table at or below this counts: its dump has it.
         sequences: where the sequences stand at the plan's end, of those that moved in the range.
@@ -69,10 +72,12 @@ class Work:
     losses: Losses
     lows: Mapping[int, Tso] = field(default_factory=dict)
     sequences: tuple[SequenceState, ...] = ()
+    rulings: Mapping[Tso, LoadRule] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, view: ArchiveView, plan: Plan) -> Self:
-        """Everything that a plan needs; ConfigError where the view does not hold its range."""
+    def of(cls, view: ArchiveView, plan: Plan, rules: Rules = NO_RULES) -> Self:
+        """Everything that a plan needs, by the rules; ConfigError where the view does not hold its range."""
+        plan = replace(plan, skipped={**plan.skipped, **rules.skipped(view.timeline)}, only=rules.only)
         if plan.mode is Mode.BASE:
             base = view.base_at(plan.to_ts)
             windows = view.between(base.low, base.ts)
@@ -82,15 +87,18 @@ class Work:
                 events=(),
                 losses=losses_of(windows, after=base.low, upto=base.ts),
                 lows=base.lows,
-                sequences=tuple(sequence_states(view.timeline, view.setvals, Tso(0), plan.to_ts)),
+                sequences=_sequences(view, Tso(0), plan.to_ts, rules),
             )
         windows = view.between(plan.from_ts, plan.to_ts)
+        events = tuple(_boundary_events(view.timeline, plan, rules)) if plan.mode is Mode.MERGE else ()
+        ruled = {event.commit_ts: rules.rule_of(event) for event in events}
         return cls(
             plan=plan,
             pieces=tuple(_pieces(windows, plan.from_ts, plan.to_ts)),
-            events=tuple(_boundary_events(view.timeline, plan)) if plan.mode is Mode.MERGE else (),
+            events=events,
+            rulings={ts: rule for ts, rule in ruled.items() if rule is not None},
             losses=losses_of(windows, after=plan.from_ts, upto=plan.to_ts),
-            sequences=tuple(sequence_states(view.timeline, view.setvals, plan.from_ts, plan.to_ts)),
+            sequences=_sequences(view, plan.from_ts, plan.to_ts, rules),
         )
 
     def numbered(self, number: int, ranges: Mapping[int, tuple[int, ...]]) -> Work:
@@ -98,57 +106,81 @@ class Work:
         return replace(self, plan=replace(self.plan, number=number, ranges=ranges))
 
 
-def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings) -> Work:
+def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings, rules: Rules = NO_RULES) -> Work:
     """The rows of a dump and what the log lays over them, into tables that were made empty."""
     plan = Plan(task=task, number=0, from_ts=base.ts, to_ts=base.ts, mode=Mode.BASE, archive=base_digest(view, base))
     segments = [segment for table in base.tables for segment in table.segments]
     segments += [segment for window in view.between(base.low, base.ts) for segment in window.segments]
-    return Work.of(view, replace(plan, buckets=_buckets(segments, settings)))
+    return Work.of(view, replace(plan, buckets=_buckets(segments, settings)), rules)
 
 
-def works_between(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings) -> Iterator[Work]:
+def works_between(
+    view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings, rules: Rules = NO_RULES
+) -> Iterator[Work]:
     """(after, upto] in one plan or several: a plan ends at the window that fills it.
 
     UnknownDdl behind the plan that ends before a DDL which nothing can be loaded past.
     """
     while after < upto:
         end = _reach(view, after, upto, settings.max_plan_bytes)
-        stop = next((event for event in view.timeline.ddls(after, end) if event.problem), None)
+        ruled = (rules.ruled(event) for event in view.timeline.ddls(after, end))
+        stop = next((event for event in ruled if event.problem), None)
         if stop is not None:
             end = Tso(stop.commit_ts - 1)
             if end == after:
-                require_known(stop)
-        yield Work.of(view, _merge_plan(view, after, end, task, settings))
+                try:
+                    require_known(stop)
+                except UnknownDdl as error:
+                    error.hint = f"{error.hint}; {ddl_hint(stop.job.id)}"
+                    raise
+        yield Work.of(view, _merge_plan(view, after, end, task, settings, rules), rules)
         after = end
 
 
-def repeat_work(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings) -> Work:
+def repeat_work(
+    view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings, rules: Rules = NO_RULES
+) -> Work:
     """A finished range once more: tables that have a key and whose shape did not change in it."""
-    plan = _merge_plan(view, after, upto, task, settings)
+    plan = _merge_plan(view, after, upto, task, settings, rules)
     skipped = _unrepeatable(view.timeline, after, upto)
-    return Work.of(view, replace(plan, mode=Mode.REPEAT, boundaries=(), skipped=skipped))
+    return Work.of(view, replace(plan, mode=Mode.REPEAT, boundaries=(), skipped=skipped), rules)
 
 
-def open_work(view: ArchiveView, plan: Plan, target: str) -> Work:
-    """Work of a plan that an earlier run began on a target; LoadError when the archive is not what it was made from."""
+def open_work(
+    view: ArchiveView, plan: Plan, target: str, rules: Rules = NO_RULES, begun: Begun = NOTHING_BEGUN
+) -> Work:
+    """Work of a plan that an earlier run began on a target, by the rules and the schema history of now.
+
+    Epochs are what the plan says, as the units that were applied are counted by them. A DDL that is none any more
+    leaves its boundary; one that has come gets one, where nothing behind it was begun: the work's plan differs then.
+
+    Raises:
+        LoadError: the archive is not what the plan was made from, or a DDL has come too late for some tables.
+    """
     base = plan.mode is Mode.BASE
     if (base_digest(view, view.base_at(plan.to_ts)) if base else archive_digest(view, plan)) != plan.archive:
         raise LoadError(
             f"plan {plan.number} of task {plan.task} was made from other manifests than the archive has now",
-            hint="load from the archive that the plan began with, or give it up with --abandon-plan",
+            hint="load from the archive that the plan began with",
             target=target,
         )
-    work = Work.of(view, plan)
-    found = tuple(int(event.commit_ts) for event in work.events)
-    if plan.mode is Mode.MERGE and found != plan.boundaries:
+    work = Work.of(view, plan, rules)
+    missing = [event for event in work.events if int(event.commit_ts) not in plan.boundaries]
+    if not missing:
+        return work
+    first = missing[0]
+    if begun.epoch >= plan.epoch_of(first.commit_ts) or begun.ddl >= first.commit_ts:
+        tables = sorted({".".join(c.known.name) for event in missing for c in event.changes})
         raise LoadError(
-            f"plan {plan.number} of task {plan.task} ends its epochs at other DDLs ({len(plan.boundaries)}) than "
-            f"the schema history now has ({len(found)}) in its range",
-            hint="load with the history that the plan began with, or give it up with --abandon-plan",
+            f"plan {plan.number} of task {plan.task} went beyond the DDL at {show(first.commit_ts)} without it: the "
+            f"schema history did not have it then: {first.job.query}",
+            hint=f"the others go on when what it changed is left out: {'; '.join(map(park_hint, tables))}",
             target=target,
-            differing=[show(Tso(ts)) for ts in sorted(set(found) ^ set(plan.boundaries))[:5]],
+            tables=tables,
+            differing=[show(event.commit_ts) for event in missing[:5]],
         )
-    return work
+    boundaries = tuple(sorted({*plan.boundaries, *(int(event.commit_ts) for event in missing)}))
+    return replace(work, plan=replace(work.plan, boundaries=boundaries))
 
 
 def archive_digest(view: ArchiveView, plan: Plan) -> str:
@@ -176,20 +208,21 @@ def databases_between(timeline: Timeline, after: Tso, upto: Tso) -> list[str]:
     return sorted(names)
 
 
-def _merge_plan(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings) -> Plan:
+def _merge_plan(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings, rules: Rules) -> Plan:
     plan = Plan(task=task, number=0, from_ts=after, to_ts=upto, mode=Mode.MERGE)
     segments = (segment for window in view.between(after, upto) for segment in window.segments)
     return replace(
         plan,
         archive=archive_digest(view, plan),
         buckets=_buckets(segments, settings),
-        boundaries=tuple(int(event.commit_ts) for event in _boundary_events(view.timeline, plan)),
+        boundaries=tuple(int(event.commit_ts) for event in _boundary_events(view.timeline, plan, rules)),
     )
 
 
-def _boundary_events(timeline: Timeline, plan: Plan) -> list[DdlEvent]:
+def _boundary_events(timeline: Timeline, plan: Plan, rules: Rules) -> list[DdlEvent]:
     """DDLs of the range that a target can see. Two with one commit ts cannot both end an epoch: LoadError."""
-    events = [event for event in timeline.ddls(plan.from_ts, plan.to_ts) if not event.silent]
+    found = (event for event in timeline.ddls(plan.from_ts, plan.to_ts) if not event.silent)
+    events = [event for event in map(rules.ruled, found) if not event.silent or rules.rule_of(event)]
     for before, after in itertools.pairwise(events):
         if before.commit_ts >= after.commit_ts:
             raise LoadError(
@@ -199,6 +232,11 @@ def _boundary_events(timeline: Timeline, plan: Plan) -> list[DdlEvent]:
                 commit_ts=after.commit_ts,
             )
     return events
+
+
+def _sequences(view: ArchiveView, after: Tso, upto: Tso, rules: Rules) -> tuple[SequenceState, ...]:
+    found = sequence_states(view.timeline, view.setvals, after, upto)
+    return tuple(each for each in found if not rules.leaves_out(each.version))
 
 
 def _base_pieces(base: Base) -> Iterator[Piece]:

@@ -20,6 +20,7 @@ from pymysql.constants import ER
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import ConfigError, RestoreError, SchemaError, TargetUnavailable
 from pumphouse.loader.begin import databases_of, in_creation_order
+from pumphouse.loader.rules import ddl_hint
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
 from pumphouse.loader.work import databases_between
 from pumphouse.restore.plan import RestorePlan
@@ -333,11 +334,13 @@ def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, 
     needed: set[str] = set()
     databases = databases_of(view.timeline, plan.base)
     tables = in_creation_order(view.timeline, plan.base, dialect)
-    for event in (event for work in plan.works for event in work.events):
+    for event, rulings in ((event, work.rulings) for work in plan.works for event in work.events):
+        if event.commit_ts in rulings:
+            continue
         try:
             render(event, dialect, keep_schema=own)
         except SchemaError as error:
-            yield f"the DDL of job {event.job.id} ({event.action.name}): {error.message}"
+            yield f"the DDL of job {event.job.id} ({event.action.name}): {error.message}; {ddl_hint(event.job.id)}"
         databases += [event.db_after] if event.db_after is not None else []
         tables += [change.after for change in event.changes if change.after is not None]
     for info in databases:

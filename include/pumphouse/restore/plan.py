@@ -12,6 +12,7 @@ from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import RestoreError, TargetUnreachable
 from pumphouse.loader.losses import Losses, losses_of
+from pumphouse.loader.rules import Rules
 from pumphouse.loader.work import Piece, Work, base_work, total_bytes, works_between
 from pumphouse.model.tso import Tso, parse_time, physical_ms, show
 from pumphouse.schema.actions import is_system
@@ -100,6 +101,16 @@ class RestorePlan:
         )
 
     @property
+    def left_out(self) -> dict[str, str]:
+        """What a rule leaves out or replaces: tables by name, DDLs by job id; with the reason."""
+        found = {name: why for work in self.works for name, why in work.plan.skipped.items()}
+        for work in self.works:
+            for event in work.events:
+                if (rule := work.rulings.get(event.commit_ts)) is not None:
+                    found[f"DDL job {event.job.id}"] = f"{rule.do}: {rule.why}"
+        return found
+
+    @property
     def rows(self) -> int:
         """Row changes in the segments that are read; one that is cut counts in full."""
         return sum(window.rows for window in self.windows)
@@ -114,6 +125,8 @@ class RestorePlan:
         digest = hashlib.sha256(f"{self.to} {self.end} {self.databases}".encode())
         for work in self.works:
             digest.update(work.plan.digest().encode())
+            for ts, rule in work.rulings.items():
+                digest.update(f"{ts} {rule.model_dump_json()}\n".encode())
             for piece in work.pieces:
                 digest.update(f"{piece.segment.key} {piece.segment.sha256} {piece.after} {piece.upto}\n".encode())
         return digest.hexdigest()
@@ -143,6 +156,7 @@ class RestorePlan:
             "windows": [asdict(window) for window in self.windows],
             "ddls": [asdict(ddl) for ddl in self.ddls],
             "databases": self.databases,
+            "left_out": self.left_out,
             "tables": self.tables,
             "rows": self.rows,
             "bytes": self.bytes,
@@ -151,7 +165,12 @@ class RestorePlan:
 
 
 def plan_restore(
-    view: ArchiveView, target_ts: Tso | None, *, task: str, settings: LoadSettings, wall: Tso | None = None
+    view: ArchiveView,
+    target_ts: Tso | None,
+    *,
+    task: str,
+    settings: LoadSettings,
+    wall: Tso | None = None,
 ) -> RestorePlan:
     """Plan a restore.
 
@@ -171,7 +190,9 @@ def plan_restore(
     base = view.base_for(to) if to <= end else None
     if base is None:
         raise _unreachable(to, view, wall)
-    works = (base_work(view, base, task, settings), *works_between(view, base.ts, to, task, settings))
+    # Since nothing: what a rule leaves out is not there at all.
+    rules = Rules.of(settings.rules, Tso(0))
+    works = (base_work(view, base, task, settings, rules), *works_between(view, base.ts, to, task, settings, rules))
     windows = view.between(base.low, to)
     return RestorePlan(
         to=to,

@@ -8,6 +8,7 @@ from typing import Any
 from pumphouse.loader import state
 from pumphouse.loader.begin import build
 from pumphouse.loader.report import LoadReport
+from pumphouse.loader.rules import end_rules, take_up
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import TargetState
 from pumphouse.model.tso import Tso, show
@@ -59,6 +60,9 @@ def restore(loader: Loader, plan: RestorePlan) -> LoadReport:
     It begins from the dump each time: what an earlier attempt left is thrown away like everything else.
     """
     base, *works = plan.works
+    # What was left out until now comes back; the settings' rules are written down anew.
+    end_rules(loader.connection, loader.owner, None)
+    take_up(loader.connection, loader.owner, loader.task, loader.settings.rules, Tso(0))
     at = build(loader, base, plan.databases, f"a restore to {show(plan.to)} has not ended").ts
     for work in works:
         at = loader.run(loader.begin(work))

@@ -9,6 +9,8 @@ from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ConfigError, UsageError
 from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning
 from pumphouse.loader.report import LoadReport, Progress, silent
+from pumphouse.loader.resync import resync as bring_back
+from pumphouse.loader.rules import take_up
 from pumphouse.loader.run import Loader, own_target
 from pumphouse.loader.run import abandon as give_up
 from pumphouse.loader.state import Checkpoint, open_plan
@@ -29,6 +31,7 @@ def run(
     repeat: Tso | None = None,
     equal_at: Tso | None = None,
     abandon: str = "",
+    resync: str = "",
     progress: Progress = silent,
 ) -> LoadReport:
     """Bring a target to ``to`` (the archive's end), in one plan or several.
@@ -43,6 +46,7 @@ def run(
         repeat: apply (repeat, checkpoint] once more, by force.
         equal_at: first load only: the target equals the source at this moment.
         abandon: give the open plan up for this reason; the target is inconsistent then.
+        resync: a table that a rule left out: bring it back, and do nothing else.
         progress: told of each step.
 
     Raises:
@@ -65,10 +69,11 @@ def run(
                 give_up(connection, owner, task, abandon)
                 at = Tso(0) if found is None else found.ts
                 return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
-            view = read_view(archive, since=_since(connection, found, repeat))
+            view = read_view(archive, since=None if resync else _since(connection, found, repeat))
             _require_covered(view, to)
             if equal_at is not None:
                 found = begin_equal(connection, owner, task, view, equal_at)
+            since = Tso(0) if found is None or is_beginning(found) else found.ts
             loader = Loader(
                 view=view,
                 archive_settings=settings.archive,
@@ -78,7 +83,10 @@ def run(
                 task=task,
                 engine=parts.engine,
                 progress=progress,
+                rules=take_up(connection, owner, task, settings.load.rules, since),
             )
+            if resync and found is not None:
+                return bring_back(loader, found, resync)
             if found is None or is_beginning(found):
                 found = begin_from_base(loader, found, to)
             return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)

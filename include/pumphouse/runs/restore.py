@@ -8,6 +8,7 @@ from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
 from pumphouse.loader.report import Progress, silent
+from pumphouse.loader.rules import Rules
 from pumphouse.loader.run import Loader, own_target
 from pumphouse.loader.state import reach
 from pumphouse.loader.target import TargetConnection, address
@@ -102,6 +103,7 @@ def run(
                 task=task,
                 engine=parts.engine,
                 progress=progress,
+                rules=Rules.of(settings.load.rules, Tso(0)),
             )
             done = restore(loader, plan)
     return RestoreReport(plan=plan, target=address(target), dry_run=False, check=check, load=done)

@@ -55,6 +55,7 @@ class Statement:
     ``db``: the database to be in, for statements that are the source's own text. ``needs``: a table that must be there.
     ``strict``: False where the source ran it without a strict sql_mode, and so cut values instead of refusing.
     ``time_zone``: what the session's is to be, '' = UTC as ever: an offset or a name.
+    ``ruled``: of a rule, in place of what the source says.
     ``optional``: no row and no later statement is different without it (a foreign key); refused, it is left out.
     """
 
@@ -68,6 +69,7 @@ class Statement:
     gone: tuple[tuple[str, str], ...] = ()
     time_zone: str = ""
     optional: bool = False
+    ruled: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object, as the target's table ``ddl`` keeps it."""
@@ -87,6 +89,7 @@ class Statement:
             gone=tuple((str(db), str(name)) for db, name in data["gone"]),
             time_zone=str(data.get("time_zone", "")),
             optional=bool(data.get("optional", False)),
+            ruled=bool(data.get("ruled", False)),
         )
 
 

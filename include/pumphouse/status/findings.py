@@ -85,6 +85,8 @@ def _pump(pump: PumpState) -> Iterator[Finding]:
 def _target(target: TargetStatus) -> Iterator[Finding]:
     loads = target.section == "target"
     who = f"[{target.section}] {target.address}"
+    for name, why in target.parked.items():
+        yield _warning(who, f"{name} is {why}", f"pumphouse load --resync {name}, without its rule in load.rules")
     if target.problem:
         yield (_error if loads else _warning)(who, target.problem, "pumphouse status, when it is back")
     elif target.state and target.state != "ready":

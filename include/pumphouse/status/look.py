@@ -18,6 +18,7 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ConfigError, TargetUnavailable
 from pumphouse.loader import state
 from pumphouse.loader.fence import lock_name
+from pumphouse.loader.rules import read_left_out
 from pumphouse.loader.target import TargetConnection, address, has_checkpoints
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso, compose, physical_ms
@@ -206,6 +207,7 @@ def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStat
                 state=str(each.state),
                 reason=each.reason,
                 held_by=held_by,
+                parked={n: str(out) for n, out in read_left_out(connection, each.task).items() if out.parked},
             )
             for each in state.read_all(connection)
         ]

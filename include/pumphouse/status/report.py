@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -72,7 +72,8 @@ class PumpState:
 class TargetStatus:
     """One load of one target, or a target that has none yet (``task`` '').
 
-    ``held_by``: the run that owns the target now. ``lag_s``: how far it is behind now.
+    ``held_by``: the run that owns the target now. ``lag_s``: how far it is behind now. ``parked``: tables that a rule
+    has put in quarantine, and since when and why.
     """
 
     section: str
@@ -84,6 +85,7 @@ class TargetStatus:
     reason: str = ""
     held_by: str = ""
     problem: str = ""
+    parked: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,265 @@
+"""What a load does otherwise than the source says (`load.rules`): a DDL skipped or replaced, a table left out.
+
+One owner of the rules. They are read once a run: those of the settings, and those that the target remembers, because a
+table that was left out for a while cannot go on as if it had not been. They are applied where a `Work` is made; every
+use is in the table ``rule`` of the target, with who, when and why. A rule says what the *target* executes: rows are
+decoded by the source's schema history all the same.
+"""
+
+# Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from pumphouse.errors import BinlogError, UnknownTable
+from pumphouse.loader.fence import Ownership
+from pumphouse.loader.state import lock_fence
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso, show
+from pumphouse.schema.actions import Action
+from pumphouse.schema.timeline import Timeline
+from pumphouse.schema.versions import Change, DdlEvent, TableVersion
+from pumphouse.settings import LoadRule
+
+TABLE = """CREATE TABLE IF NOT EXISTS {s}.`rule` (
+  task VARCHAR(64) NOT NULL,
+  subject VARCHAR(255) NOT NULL COMMENT 'ddl <commit ts>, or table <database>.<name> in lower case',
+  ts BIGINT UNSIGNED NOT NULL COMMENT 'commit ts of the DDL; checkpoint from which on the table is left out',
+  rule LONGTEXT NOT NULL COMMENT 'JSON: as in the setting load.rules',
+  who VARCHAR(255) NOT NULL COMMENT 'user and host of the run that used it first',
+  why TEXT NOT NULL,
+  used_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  ended_at TIMESTAMP(6) NULL COMMENT 'since when it is history: the table was brought back, or the target restored',
+  PRIMARY KEY (task, subject, ts)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A table that a target does not follow. ``since``: it stands as it was then; 0 = it was never there."""
+
+    table: str
+    parked: bool
+    since: Tso
+    who: str
+    why: str
+
+    def __str__(self) -> str:
+        since = f"since {show(self.since)}" if self.since else "from the beginning"
+        return f"{'parked' if self.parked else 'skipped'} {since} by {self.who}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The rules of one run. ``ddls``: by job id and by commit ts; ``tables``: by name in lower case, or by id.
+
+    ``only``: a resync: every table but this one is left out, and no database is touched.
+    """
+
+    ddls: Mapping[int, LoadRule] = field(default_factory=dict)
+    tables: Mapping[str, LeftOut] = field(default_factory=dict)
+    only: str = ""
+
+    @classmethod
+    def of(cls, settings: Sequence[LoadRule], since: Tso) -> Self:
+        """Those of the settings alone: what a restore goes by, which knows nothing of the target."""
+        return cls(
+            ddls={rule.ddl: rule for rule in settings if rule.ddl},
+            tables={
+                rule.table.lower(): LeftOut(
+                    table=rule.table.lower(), parked=rule.do == "park", since=since, who=_who(rule), why=rule.why
+                )
+                for rule in settings
+                if rule.table
+            },
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.ddls or self.tables)
+
+    @property
+    def parked(self) -> dict[str, str]:
+        """Tables in quarantine, and since when and why."""
+        return {name: str(each) for name, each in sorted(self.tables.items()) if each.parked}
+
+    def rule_of(self, event: DdlEvent) -> LoadRule | None:
+        """The rule of a DDL."""
+        return self.ddls.get(event.job.id) or self.ddls.get(int(event.commit_ts))
+
+    def skipped(self, timeline: Timeline) -> dict[str, str]:
+        """Names as the timeline spells them of the tables that are left out, with the reason."""
+        if not self.tables:
+            return {}
+        names = {".".join(version.name) for versions in timeline.versions.values() for version in versions}
+        names |= {each.table for each in self.tables.values()}
+        return {name: str(self.tables[name.lower()]) for name in sorted(names) if name.lower() in self.tables}
+
+    def ruled(self, event: DdlEvent) -> DdlEvent:
+        """The DDL without the tables that are left out; with a rule of its own it is no problem any more."""
+        if self.only:
+            event = self._of_one(event)
+        if self.rule_of(event) is not None:
+            return replace(event, problem="")
+        if not (self.tables or self.only) or not event.changes:
+            return event
+        out = [self._out(change) for change in event.changes]
+        crossing = None in out or (event.action is Action.EXCHANGE_PARTITION and len(set(out)) > 1)
+        if crossing and not event.problem:
+            names = sorted({".".join(s.name) for c in event.changes for s in (c.before, c.after) if s is not None})
+            return replace(
+                event,
+                problem=f"DDL job {event.job.id} moves rows between tables of which a rule leaves out some, not all: "
+                f"{', '.join(names)}",
+            )
+        changes = tuple(change for change, is_out in zip(event.changes, out, strict=True) if not is_out)
+        # What is unknown of a table that is left out is nobody's problem.
+        return replace(event, changes=changes, problem=event.problem if changes or not all(out) else "")
+
+    def _of_one(self, event: DdlEvent) -> DdlEvent:
+        """Without what it does to databases; a table that went with its database cannot be followed by itself."""
+        whole = event.db_before is not None or event.action is Action.RECOVER_SCHEMA
+        if whole and not all(self._out(change) for change in event.changes):
+            why = f"DDL job {event.job.id} drops or brings back {self.only} with its database"
+            return replace(event, db_before=None, db_after=None, problem=why)
+        return replace(event, db_before=None, db_after=None, problem=event.problem if event.changes else "")
+
+    def _out(self, change: Change) -> bool | None:
+        """Whether a change is of a table that is left out; None = it takes one from the one side to the other."""
+        sides = {self.leaves_out(side) for side in (change.before, change.after) if side is not None}
+        return None if len(sides) > 1 else sides == {True}
+
+    def leaves_out(self, version: TableVersion) -> bool:
+        """Whether a table is not for the target."""
+        name = ".".join(version.name).lower()
+        return name != self.only if self.only else name in self.tables
+
+    def advise(self, error: BinlogError) -> None:
+        """Name the rule that goes past an error, where one does."""
+        table, table_id = error.facts.get("table"), error.facts.get("table_id")
+        if isinstance(error, UnknownTable) and table_id is not None:
+            error.hint += (
+                f'; to go on without its rows: load.rules = [{{do = "skip", table = "{table_id}", why = "…"}}] in '
+                "pumphouse.toml"
+            )
+        if isinstance(table, str) and table.count(".") == 1 and "load.rules" not in error.hint:
+            error.hint += f"{'; ' * bool(error.hint)}to go on without this table: {park_hint(table)}"
+
+
+NO_RULES = Rules()
+
+
+def ddl_hint(job_id: int) -> str:
+    """What to type to go past a DDL."""
+    return (
+        f'to go past it: load.rules = [{{do = "skip", ddl = {job_id}, why = "…"}}] in pumphouse.toml, or do = '
+        '"replace" with sql = ["…"]'
+    )
+
+
+def park_hint(table: str) -> str:
+    """What to type to put a table in quarantine."""
+    return f'load.rules = [{{do = "park", table = "{table}", why = "…"}}] in pumphouse.toml'
+
+
+def create_rule_table(connection: TargetConnection) -> None:
+    """Make the table ``rule`` where it is missing; the schema must be there."""
+    have = connection.value(
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'rule'",
+        (connection.settings.schema_name,),
+    )
+    if have is None:
+        connection.execute(TABLE.format(s=connection.schema))
+
+
+def read_left_out(connection: TargetConnection, task: str) -> dict[str, LeftOut]:
+    """Tables that a task leaves out on this target; {} where no release that has rules was there."""
+    have = connection.value(
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'rule'",
+        (connection.settings.schema_name,),
+    )
+    if have is None:
+        return {}
+    rows = connection.query(
+        f"SELECT subject, ts, rule, who, why FROM {connection.table('rule')}"
+        " WHERE task = %s AND ended_at IS NULL AND subject LIKE 'table %%'",
+        (task,),
+    )
+    found = {}
+    for subject, ts, rule, who, why in rows:
+        name = str(subject).removeprefix("table ")
+        parked = json.loads(rule)["do"] == "park"
+        found[name] = LeftOut(table=name, parked=parked, since=Tso(int(ts)), who=str(who), why=str(why))
+    return found
+
+
+def take_up(
+    connection: TargetConnection, owner: Ownership, task: str, settings: Sequence[LoadRule], since: Tso
+) -> Rules:
+    """The rules of a run: the target's and those of the settings, which are written down there from now on.
+
+    ``since``: the checkpoint; 0 where the target has none yet.
+    """
+    known = read_left_out(connection, task)
+    asked = Rules.of(settings, since)
+    for rule in settings:
+        name = rule.table.lower()
+        if not name:
+            continue
+        wanted, have = asked.tables[name], known.get(name)
+        if have is None or have.parked != wanted.parked:
+            # Parked or skipped: since when it was left out stays the same.
+            known[name] = replace(wanted, since=since if have is None else have.since)
+            record(connection, owner, task, f"table {name}", known[name].since, rule)
+    # A DDL that was passed by a rule stays so, also when the rule is gone before its plan has ended.
+    used = {
+        int(ts): LoadRule.model_validate_json(rule)
+        for ts, rule in connection.query(
+            f"SELECT ts, rule FROM {connection.table('rule')}"
+            " WHERE task = %s AND ended_at IS NULL AND subject LIKE 'ddl %%' AND ts > %s",
+            (task, since),
+        )
+    }
+    return Rules(ddls={**used, **asked.ddls}, tables=known)
+
+
+def record(connection: TargetConnection, owner: Ownership, task: str, subject: str, ts: Tso, rule: LoadRule) -> None:
+    """Write a use down, in a transaction of its own; the same use again changes nothing."""
+    text = rule.model_dump_json(exclude_defaults=True)
+    with connection.transaction():
+        lock_fence(connection, owner)
+        connection.execute(
+            f"INSERT INTO {connection.table('rule')} (task, subject, ts, rule, who, why)"
+            " VALUES (%s, %s, %s, %s, %s, %s)"
+            " ON DUPLICATE KEY UPDATE used_at = IF(rule = VALUES(rule) AND ended_at IS NULL, used_at, NOW(6)),"
+            " who = IF(rule = VALUES(rule) AND ended_at IS NULL, who, VALUES(who)), why = VALUES(why),"
+            " rule = VALUES(rule), ended_at = NULL",
+            (task, subject, ts, text, _who(rule), rule.why),
+        )
+
+
+def end_rules(connection: TargetConnection, owner: Ownership, task: str | None, subject: str | None = None) -> None:
+    """They are history: of every task where a restore begins, or of one table that was brought back."""
+    with connection.transaction():
+        lock_fence(connection, owner)
+        connection.execute(
+            f"UPDATE {connection.table('rule')} SET ended_at = NOW(6) WHERE ended_at IS NULL"
+            " AND (%s IS NULL OR task = %s) AND (%s IS NULL OR subject = %s)",
+            (task, task, subject, subject),
+        )
+
+
+def _who(rule: LoadRule) -> str:
+    """Who wrote the rule, where it says so; else the user of this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return rule.by or f"{user}@{socket.gethostname()}"

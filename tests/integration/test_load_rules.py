@@ -1,0 +1,409 @@
+"""`load.rules` on a real MariaDB: a DDL skipped or replaced, a table left out or parked and brought back."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pumphouse.cli import cli
+from pumphouse.errors import BinlogError, ConfigError, DdlRefused, LoadError, UnknownDdl, UnknownTable, UsageError
+from pumphouse.loader import work as works
+from pumphouse.loader.ddl import DdlExecutor
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.table import MysqlType, TableInfo
+from pumphouse.runs import load
+from pumphouse.schema.versions import DdlEvent
+from pumphouse.settings import Settings
+from pumphouse.status.look import look
+from tests.support.loading import restored
+from tests.support.madearchive import MadeSource, column, target_rows
+
+LOAD = {"engine": "local", "buckets": 3}
+ID = column(1, "id", flag=3)
+TEXT = column(2, "a", MysqlType.VARCHAR)
+
+
+def ruled(settings: Settings, *rules: dict[str, Any]) -> Settings:
+    loads = settings.load.model_dump() | {"rules": [{"why": "a test", **rule} for rule in rules]}
+    return Settings.model_validate({**dict(settings), "load": loads})
+
+
+def put(source: MadeSource, table: str, *ids: int, text: bytes = b"x") -> None:
+    with source.txn() as t:
+        for each in ids:
+            t.insert(table, id=each, a=text)
+
+
+def history(target: TargetConnection) -> list[tuple[Any, ...]]:
+    rows = target.query(
+        "SELECT subject, rule, who, why, ended_at IS NULL FROM pumphouse.rule ORDER BY used_at, subject"
+    )
+    return [(subject, json.loads(rule)["do"], bool(who), why, bool(live)) for subject, rule, who, why, live in rows]
+
+
+def without(snapshot: dict[str, Any], *tables: str) -> dict[str, Any]:
+    return {name: rows for name, rows in snapshot.items() if name not in tables}
+
+
+class Killed(BaseException):
+    """Stands for kill -9."""
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, when: Callable[[DdlEvent], bool]) -> None:
+    """Die before a DDL."""
+    run = DdlExecutor.execute
+
+    def execute(self: DdlExecutor, event: DdlEvent, *more: Any) -> Any:
+        if when(event):
+            raise Killed
+        return run(self, event, *more)
+
+    monkeypatch.setattr(DdlExecutor, "execute", execute)
+
+
+# -- a DDL
+
+
+@pytest.mark.row("L6", "L7")
+@pytest.mark.parametrize("by", ["job", "commit ts"])
+@pytest.mark.parametrize("do", ["skip", "replace"])
+def test_a_refused_ddl_names_the_rule_that_goes_past_it_also_in_a_plan_that_was_begun(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, do: str, by: str
+) -> None:
+    for table in ("t", "u"):
+        source.create_table(table, [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    put(source, "t", 1)
+    source.add_column("u", column(3, "b"))
+    put(source, "u", 1)
+    # Somebody was faster on the target: what the DDL does is there already, and so is one of its two statements.
+    source.add_column("t", column(3, "c", default="5", origin_default="7"))
+    refused = source.jobs[-1]
+    put(source, "t", 2)
+    source.drop_column("u", "b")
+    put(source, "u", 2)
+    end = source.cut()
+    kind = "INT NULL" if do == "replace" else "INT NULL DEFAULT 7"
+    target.execute(f"ALTER TABLE d.t ADD COLUMN c {kind}")
+    for _ in range(2):
+        with pytest.raises(DdlRefused) as caught:
+            load.run(settings)
+        assert f'load.rules = [{{do = "skip", ddl = {refused.job.id}, why = "…"}}]' in caught.value.hint
+    assert target.value("SELECT COUNT(*) FROM d.t") == 1
+    rule: dict[str, Any] = {"do": do, "ddl": refused.job.id if by == "job" else int(refused.commit_ts)}
+    if do == "replace":
+        rule["sql"] = ["ALTER TABLE t MODIFY c INT NULL DEFAULT 5", "UPDATE t SET c = 7"]
+    told = ruled(settings, rule)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killing(patch, lambda event: event.job.id > refused.job.id)
+        load.run(told)
+    # What was passed stays passed, also without the rule.
+    report = load.run(settings)
+    assert report.to_ts == end
+    assert target_rows(target) == source.snapshot()
+    assert history(target) == [(f"ddl {refused.commit_ts}", do, True, "a test", True)]
+    assert load.run(settings).plans == 0
+    # A restore knows the rule from the settings alone; where nothing is in the way it needs none.
+    restored(settings, to=end, dry_run=False)
+    assert target_rows(target) == source.snapshot()
+    plan = restored(told, to=end, dry_run=True).plan
+    assert list(plan.left_out) == [f"DDL job {refused.job.id}"]
+
+
+@pytest.mark.row("L7", "S2")
+def test_a_rule_goes_past_a_ddl_that_nobody_knows(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    put(source, "t", 1)
+    source._alter("t", 211, copy.deepcopy(source.tables["t"].info.raw))
+    put(source, "t", 2)
+    end = source.cut()
+    with pytest.raises(UnknownDdl) as caught:
+        load.run(settings)
+    assert f"ddl = {source.jobs[-1].job.id}" in caught.value.hint
+    told = ruled(settings, {"do": "skip", "ddl": source.jobs[-1].job.id})
+    report = load.run(told)
+    assert [note for note in report.notes if "was skipped: a test" in note]
+    assert target_rows(target) == source.snapshot()
+    restored(told, to=end, dry_run=False)
+    assert target_rows(target) == source.snapshot()
+    # Or without its table, by what is left out.
+    done = restored(ruled(settings, {"do": "park", "table": "d.t"}), to=end, dry_run=False)
+    assert done.load is not None
+    assert list(done.load.parked) == ["d.t"]
+
+
+@pytest.mark.row("L7")
+def test_rows_of_a_table_that_no_ddl_names_are_passed_by_its_id(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+        t.builder.insert(4711, b"\x08\x02\x00")
+    source.cut()
+    with pytest.raises(UnknownTable) as caught:
+        load.run(settings)
+    assert 'table = "4711"' in caught.value.hint
+    assert load.run(ruled(settings, {"do": "skip", "table": "4711"})).skipped.keys() == {"4711"}
+    assert target_rows(target) == source.snapshot()
+
+
+# -- a table
+
+
+@pytest.mark.row("L7", "R1")
+def test_a_skipped_table_is_left_out_by_loads_and_restores_until_it_is_brought_back(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for table in ("t", "Audit"):
+        source.create_table(table, [ID, TEXT])
+        put(source, table, 1, 2)
+    source.genesis()
+    told = ruled(settings, {"do": "skip", "table": "d.AUDIT"})
+    put(source, "Audit", 3)
+    source.add_column("Audit", column(3, "b"))
+    put(source, "t", 3)
+    source.cut()
+    report = load.run(told)
+    assert (list(report.skipped), report.parked) == (["d.audit"], {})
+    assert target_rows(target) == without(source.snapshot(), "Audit")
+    # The rule is gone, the table does not go on as if nothing had been.
+    source.drop_column("Audit", "b")
+    put(source, "Audit", 4)
+    end = source.cut()
+    assert list(load.run(settings).skipped) == ["d.audit"]
+    assert target_rows(target) == without(source.snapshot(), "Audit")
+    with pytest.raises(UsageError, match=r"load\.rules still leaves d\.Audit out"):
+        load.run(told, resync="d.Audit")
+    with pytest.raises(UsageError, match="is not left out"):
+        load.run(settings, resync="d.t")
+    assert load.run(settings, resync="d.Audit").skipped == {}
+    assert target_rows(target) == source.snapshot()
+    put(source, "Audit", 5)
+    source.cut()
+    assert load.run(settings).skipped == {}
+    assert target_rows(target) == source.snapshot()
+    restored(told, to=end, dry_run=False)
+    assert "Audit" not in target_rows(target)
+    restored(settings, to=end, dry_run=False)
+    assert "Audit" in target_rows(target)
+
+
+@pytest.mark.row("L7", "O3")
+def test_a_table_whose_rows_are_refused_is_parked_and_loud_and_comes_back(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.create_table("k", [column(1, "id"), TEXT], pk_is_handle=False)
+    put(source, "t", 1, 2)
+    put(source, "k", 1, 1)
+    source.genesis()
+    load.run(settings)
+    target.execute("ALTER TABLE d.t MODIFY a VARCHAR(2)")
+    put(source, "t", 3, text=b"long")
+    put(source, "k", 3)
+    source.add_column("t", column(3, "b", default="4", origin_default="4"))
+    source.add_column("k", column(3, "b"))
+    put(source, "t", 4)
+    put(source, "k", 4)
+    source.cut()
+    with pytest.raises(BinlogError) as caught:
+        load.run(settings)
+    assert 'load.rules = [{do = "park", table = "d.t", why = "…"}]' in caught.value.hint
+    told = ruled(settings, {"do": "park", "table": "d.t", "by": "Ada", "why": "too narrow"})
+    report = load.run(told)
+    assert "by Ada: too narrow" in report.parked["d.t"]
+    assert target_rows(target)["k"] == source.snapshot()["k"]
+    assert history(target) == [("table d.t", "park", True, "too narrow", True)]
+    put(source, "k", 5)
+    source.truncate("t")
+    put(source, "t", 7, text=b"long again")
+    source.cut()
+
+    # Loud, as long as it is so: the report, the exit code, the status.
+    file = tmp_path / "pumphouse.toml"
+    file.write_text(
+        f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
+        f'[load]\nengine = "local"\n[target]\nhost = "{settings.target.host}"\nport = {settings.target.port}\n'
+        f'user = "{settings.target.user}"\npassword = "{settings.target.password.get_secret_value()}"\n'
+        f'unix_socket = "{settings.target.unix_socket}"\n'
+    )
+    for _ in range(2):
+        ran = CliRunner().invoke(cli, ["--config", str(file), "load"])
+        assert (ran.exit_code, "d.t is parked since" in ran.output) == (3, True), ran.output
+    (seen,) = [
+        each for each in look(settings, within_s=20).findings if "parked" in each.what and "[target]" in each.who
+    ]
+    assert "--resync d.t" in seen.next
+    assert target_rows(target)["k"] == source.snapshot()["k"]
+
+    # Killed anywhere, also with a load between, it is parked or it is back.
+    rng = random.Random(5)
+    left = [0]
+    execute = TargetConnection.execute
+
+    def deadly(self: TargetConnection, *args: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            self._connection._force_close()  # type: ignore[attr-defined]
+            raise Killed
+        return execute(self, *args)
+
+    monkeypatch.setattr(TargetConnection, "execute", deadly)
+    for attempt in range(40):
+        left[0] = rng.randrange(15, 60 + 10 * attempt)
+        try:
+            load.run(settings, resync="d.t", run_id="same")
+            break
+        except Killed:
+            left[0] = 0
+            assert load.run(settings, run_id="same").parked.keys() == {"d.t"}
+    else:
+        pytest.fail("it never came back")
+    left[0] = 0
+    assert attempt > 1
+    assert target_rows(target) == source.snapshot()
+    assert history(target) == [("table d.t", "park", True, "too narrow", False)]
+    put(source, "t", 8)
+    source.cut()
+    ran = CliRunner().invoke(cli, ["--config", str(file), "load"])
+    assert ran.exit_code == 0, ran.output
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7")
+def test_a_ddl_between_a_table_that_is_left_out_and_one_that_is_not_stops_the_load_by_name(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for table in ("t", "u"):
+        source.create_table(table, [ID, TEXT])
+    source.genesis()
+    told = ruled(settings, {"do": "park", "table": "d.t"})
+    put(source, "u", 1)
+    then = source.snapshot()
+    source.rename_table("t", "v")
+    put(source, "u", 2)
+    source.cut()
+    with pytest.raises(UnknownDdl, match=r"of which a rule leaves out some, not all: d\.t, d\.v"):
+        load.run(told)
+    assert target_rows(target) == without(then, "t")
+    both = ruled(settings, {"do": "park", "table": "d.t"}, {"do": "park", "table": "d.v"})
+    load.run(both)
+    assert target_rows(target) == without(source.snapshot(), "v")
+    # Its rows came from a table of another name, which the target may have use for: only a dump tells them apart.
+    with pytest.raises(LoadError, match=r"d\.v cannot be brought back by itself") as caught:
+        load.run(settings, resync="d.v")
+    assert "pumphouse archive dump" in caught.value.hint
+
+
+# -- plans that were begun
+
+
+def two_ddls(source: MadeSource) -> tuple[int, int]:
+    """Rows of t and u, a DDL on t, rows, a DDL on u, rows; the DDLs' commit ts."""
+    for table in ("t", "u"):
+        source.create_table(table, [ID, TEXT])
+    source.genesis()
+    put(source, "t", 1)
+    put(source, "u", 1)
+    source.add_column("t", column(3, "b"))
+    put(source, "t", 2)
+    put(source, "u", 2)
+    source.add_column("u", column(3, "b"))
+    put(source, "t", 3)
+    put(source, "u", 3)
+    source.cut()
+    return int(source.jobs[-2].commit_ts), int(source.jobs[-1].commit_ts)
+
+
+def knowing_not(monkeypatch: pytest.MonkeyPatch, commit_ts: int) -> None:
+    """An older release: a DDL is not among the boundaries of its plans."""
+    original = works._boundary_events
+
+    def fewer(*args: Any) -> list[DdlEvent]:
+        return [event for event in original(*args) if event.commit_ts != commit_ts]
+
+    monkeypatch.setattr(works, "_boundary_events", fewer)
+
+
+@pytest.mark.row("L6", "O7")
+def test_a_plan_that_was_begun_goes_on_by_a_boundary_that_it_lacked(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two_ddls(source)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        knowing_not(patch, second)
+        killing(patch, lambda event: event.commit_ts == first)
+        load.run(settings)
+    assert target.value("SELECT COUNT(*) FROM pumphouse.applied WHERE epoch = 0") > 0
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L6", "L7", "O7")
+def test_a_plan_that_went_beyond_a_boundary_goes_on_without_the_table_and_brings_it_back(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = two_ddls(source)
+    held = source.tables["t"].info
+    source.tables["t"].info = TableInfo.from_dict(held.raw)
+    with monkeypatch.context() as patch, pytest.raises((Killed, BinlogError)):
+        knowing_not(patch, first)
+        killing(patch, lambda event: event.commit_ts == second)
+        # Rows of t in the shape that it never got: what was applied is of other tables.
+        load.run(ruled(settings, {"do": "park", "table": "d.t"}))
+    target.execute("UPDATE pumphouse.rule SET ended_at = NOW(6)")
+    target.execute("UPDATE pumphouse.plan SET spec = REPLACE(spec, '\"d.t\"', '\"d.other\"') WHERE state = 'open'")
+    spec = target.query("SELECT task, number, from_ts, to_ts, mode, spec FROM pumphouse.plan WHERE state = 'open'")[0]
+    target.execute("UPDATE pumphouse.plan SET digest = %s WHERE state = 'open'", (works_digest(*spec),))
+    with pytest.raises(LoadError, match="without it: the schema history did not have it then") as caught:
+        load.run(settings)
+    assert "abandon" not in str(caught.value)
+    assert 'do = "park", table = "d.t"' in caught.value.hint
+    report = load.run(ruled(settings, {"do": "park", "table": "d.t"}))
+    assert list(report.parked) == ["d.t"]
+    assert target_rows(target)["u"] == source.snapshot()["u"]
+    load.run(settings, resync="d.t")
+    assert target_rows(target) == source.snapshot()
+
+
+def works_digest(*parts: Any) -> str:
+    from pumphouse.loader.plan import _digest
+
+    return _digest(*parts)
+
+
+# -- settings
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"do": "skip"}, "names a DDL or a table"),
+        ({"do": "skip", "ddl": 1, "table": "a.b"}, "names a DDL or a table"),
+        ({"do": "skip", "table": "ab"}, "is no database.table"),
+        ({"do": "park", "ddl": 1}, "park is for a table"),
+        ({"do": "replace", "ddl": 1}, "sql for replace"),
+        ({"do": "skip", "ddl": 1, "why": ""}, "why"),
+    ],
+)
+def test_a_rule_that_says_nothing_clear_is_refused(rule: dict[str, Any], why: str, tmp_path: Path) -> None:
+    text = json.dumps([{"why": "w", **rule}])
+    (tmp_path / "none.toml").touch()
+    with pytest.raises(ConfigError, match=why):
+        Settings.read(tmp_path / "none.toml", {"load.rules": text})
+    with pytest.raises(ConfigError, match="two rules for 7"):
+        Settings.read(tmp_path / "none.toml", {"load.rules": json.dumps([{"do": "skip", "ddl": 7, "why": "w"}] * 2)})
+    assert Settings.read(tmp_path / "none.toml", {"load.rules": ""}).load.rules == ()
