@@ -6,13 +6,15 @@ The baseline is LOAD DATA LOCAL … REPLACE of the final rows as ready text, on 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,20 +27,27 @@ from pumphouse.archive.archive import Archive
 from pumphouse.model.tso import Tso
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import Settings, TargetSettings
+from pumphouse.stack.ports import free_port
+from spark_tasks.java import java_home
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.sysbench import Workload, table_json
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
+from tests.support.sparkcluster import SPARK_HOME
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is loaded: transactions of ten changes, by which engine, again by force, of how many rows (0 = new ones)."""
+    """What is loaded: transactions of ten changes, by which engine, again by force, of how many rows (0 = new ones).
+
+    ``connect``: through a Spark Connect server that has run a load before.
+    """
 
     txns: int = 30_000
     engine: str = "spark"
     again: bool = False
     hot: int = 0
+    connect: bool = False
 
     @property
     def changes(self) -> int:
@@ -124,8 +133,49 @@ def _floor(target: TargetSettings, rows: int = 50_000) -> float:
         path.unlink()
 
 
+@contextlib.contextmanager
+def _connect_server(log: Path) -> Iterator[str]:
+    """A Spark Connect server of two cores on this machine; its address."""
+    port = free_port()
+    own = {
+        "spark.connect.grpc.binding.port": port, "spark.ui.enabled": "false", "spark.driver.memory": "2g",
+        "spark.python.daemon.module": "spark_tasks.daemon",
+    }  # fmt: skip
+    options = [text for name, value in own.items() for text in ("--conf", f"{name}={value}")]
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join(map(str, (root, root / "include", root / "plugins")))
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [SPARK_HOME / "bin" / "spark-class", "org.apache.spark.deploy.SparkSubmit", "--master", "local[2]", *options,
+             "--class", server, "spark-internal"],
+            stdout=out, stderr=out, cwd=log.parent,
+            env=os.environ | {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path},
+        )  # fmt: skip
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.1)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
 def _bench(work: Path, runs: int, *, name: str, case: Case) -> Result:
     env, _, workload, genesis = _make_archive(work, case)
+    with contextlib.ExitStack() as stack:
+        if case.connect:
+            env["PUMPHOUSE_SPARK__MASTER"] = stack.enter_context(_connect_server(work / "connect.log"))
+            with mariadb.running(work / "before") as target:
+                _load(env, target, _server_pid(target), case.changes)
+        return _runs(work, runs, name, case, env, workload, genesis)
+
+
+def _runs(
+    work: Path, runs: int, name: str, case: Case, env: dict[str, str], workload: Workload, genesis: Tso
+) -> Result:
     samples: list[Sample] = []
     floor = 0.0
     for n in range(runs):
@@ -151,6 +201,7 @@ def _check(target: TargetSettings, workload: Workload) -> None:
 
 CASES = {
     "load_merge_300k_cold": Case(),
+    "load_merge_300k_warm": Case(connect=True),
     "load_merge_300k_local": Case(engine="local"),
     "load_repeat_300k": Case(again=True),
     "load_merge_3m": Case(txns=300_000),

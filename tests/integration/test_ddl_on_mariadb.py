@@ -667,6 +667,25 @@ def test_databases_views_and_sequences(target: Target, source: Source) -> None:
 
 
 @pytest.mark.row("S2")
+def test_a_recovered_database_has_its_rows_its_views_and_its_sequences(target: Target, source: Source) -> None:
+    source.create("d.t", [ID])
+    view = {"view_select": "SELECT `id` AS `id` FROM `d`.`t`", "view_security": 1, "view_cols": [name("x")]}
+    source.create("d.v", [int_col("x")], action=Action.CREATE_VIEW, view=view)
+    source.create("d.g", [ID], temp_table_type=1)
+    sequence = {"sequence_start": 5, "sequence_cache": False, "sequence_cycle": True, "sequence_min_value": 1,
+                "sequence_max_value": 100, "sequence_increment": 2, "sequence_cache_value": 0}  # fmt: skip
+    source.create("d.s", [], action=Action.CREATE_SEQUENCE, sequence=sequence)
+    dropped = source.drop_db("d")
+    source.job(Action.RECOVER_SCHEMA, "d", DBInfo=dropped.job.raw["binlog"]["DBInfo"])
+    for event in source.timeline().ddls(0, source.jobs[-1].commit_ts):
+        if event.commit_ts == dropped.commit_ts:
+            target.connection.execute("INSERT INTO d.t VALUES (7)")
+        target.ddl.execute(event)
+    assert target.sql("SELECT x FROM d.v") == [(7,)]
+    assert target.sql("SELECT start_value, increment FROM d.s") == [(5, 2)]
+
+
+@pytest.mark.row("S2")
 def test_what_cannot_be_replicated_is_refused(source: Source, target: Target) -> None:
     source.job(Action.FLASHBACK_CLUSTER, "")
     with pytest.raises(UnknownDdl, match="no binlog says which rows"):

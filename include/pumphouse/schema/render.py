@@ -292,7 +292,7 @@ def _drop(out: _Rendering) -> None:
 
 
 def _drop_one(out: _Rendering, version: TableVersion) -> None:
-    if version.table.id in out.event.kept:
+    if _waits(out, version):
         _keep(out, version)
     else:
         _drop_now(out, version)
@@ -308,6 +308,11 @@ def _drop_now(out: _Rendering, version: TableVersion) -> None:
         out.run(f"DROP TABLE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
 
 
+def _waits(out: _Rendering, version: TableVersion) -> bool:
+    """Whether it comes back with its rows. A view has none, and MariaDB moves none between databases: it is made again."""
+    return version.table.id in out.event.kept and not version.table.is_view and _there(version, out)
+
+
 def _keep(out: _Rendering, version: TableVersion) -> None:
     """The rows come back later and no binlog will bring them: the table waits aside."""
     kept = kept_name(out.keep_schema, version.table.id)
@@ -321,9 +326,13 @@ def _recover_one(out: _Rendering, version: TableVersion) -> None:
 
 
 def _recover(out: _Rendering) -> None:
-    for change in _changes(out):
-        if change.after is not None:
-            _recover_one(out, change.after)
+    found = [change.after for change in _changes(out) if change.after is not None]
+    # Views last: they are of tables.
+    for version in sorted(found, key=lambda each: each.table.is_view):
+        if version.table.is_view:
+            _create_one(out, version)
+        else:
+            _recover_one(out, version)
 
 
 def _truncate(out: _Rendering) -> None:
@@ -514,7 +523,7 @@ def _drop_schema(out: _Rendering) -> None:
             hint="set target.schema_name to a name that the source does not use",
         )
     for change in out.event.changes:
-        if change.before is not None and change.before.table.id in out.event.kept:
+        if change.before is not None and _waits(out, change.before):
             _keep(out, change.before)
     name = (info.name, "")
     out.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", name, repeatable=True, gone=(name,))
