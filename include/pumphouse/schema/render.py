@@ -309,7 +309,7 @@ def _drop_now(out: _Rendering, version: TableVersion) -> None:
 
 
 def _waits(out: _Rendering, version: TableVersion) -> bool:
-    """Whether it comes back with its rows. A view has none, and MariaDB moves none between databases: it is made again."""
+    """Whether its rows come back. A view has none and is made again: MariaDB moves none between databases."""
     return version.table.id in out.event.kept and not version.table.is_view and _there(version, out)
 
 
