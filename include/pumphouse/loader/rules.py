@@ -15,7 +15,8 @@ import getpass
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -141,8 +142,16 @@ class Rules:
         name = ".".join(version.name).lower()
         return name != self.only if self.only else name in self.tables
 
-    def advise(self, error: BinlogError) -> None:
-        """Name the rule that goes past an error, where one does."""
+    @contextmanager
+    def advising(self) -> Iterator[None]:
+        """An error of the block names the rule that goes past it, where one does."""
+        try:
+            yield
+        except BinlogError as error:
+            self._advise(error)
+            raise
+
+    def _advise(self, error: BinlogError) -> None:
         table, table_id = error.facts.get("table"), error.facts.get("table_id")
         if isinstance(error, UnknownTable) and table_id is not None:
             error.hint += (

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 
 import structlog
 
 from pumphouse.archive.view import ArchiveView
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BinlogError, LoadError, TargetAhead, TargetIncomplete, UsageError
+from pumphouse.errors import LoadError, TargetAhead, TargetIncomplete, UsageError
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext, pack
 from pumphouse.loader.ddl import DdlExecutor, create_ddl_table
@@ -221,7 +222,8 @@ class Loader:
     def begin(self, work: Work) -> Work:
         """Give the plan its number, raise the fence and commit the plan row; nothing of the plan is done before."""
         found = state.read(self.connection, self.task)
-        ranges = Decoder(self._context(work)).ranges(work.pieces) if work.plan.buckets else {}
+        with self.rules.advising():
+            ranges = Decoder(self._context(work)).ranges(work.pieces) if work.plan.buckets else {}
         numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
         self.owner = fence.raise_again(self.connection, self.owner)
         state.begin_plan(self.connection, self.owner, numbered.plan)
@@ -233,18 +235,15 @@ class Loader:
         log.info("plan_started", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
         executor = DdlExecutor(self.connection, self.owner, self.task)
         self._tell_losses(work)
-        try:
+        with self.rules.advising():
             units = self._prepare(work) if work.pieces else {}
-        except BinlogError as error:
-            self.rules.advise(error)
-            raise
         applied = state.applied_units(self.connection, plan)
         apply = ApplyContext(
             target=self.connection.settings, claim=Claim(task=plan.task, plan=plan.number, fence=self.owner.number)
         )
         total, done = sum(map(len, units.values())) + len(work.events), 0
         events = {int(event.commit_ts): event for event in work.events}
-        try:
+        with self.rules.advising(), closing(self._engine):
             for epoch in range(plan.epochs):
                 fence.check_lock(self.connection)
                 for phase in Phase:
@@ -259,11 +258,6 @@ class Loader:
                     done += 1
                     self.progress("apply", done, total)
             self._set_sequences(work, executor.dialect)
-        except BinlogError as error:
-            self.rules.advise(error)
-            raise
-        finally:
-            self._engine.close()
         self.owner = state.close_plan(self.connection, self.owner, plan, checkpoint=plan.to_ts)
         self.report.plans += 1
         log.info("plan_closed", task=plan.task, number=plan.number, to_ts=plan.to_ts, units=total)
