@@ -58,6 +58,7 @@ def play(
     *,
     steps: int = 150,
     without: str = "",
+    conversions: bool = True,
     script: list[str] | None = None,
 ) -> Played:
     """Play a history and hold the target against it; its script is ``directory/history.sql``."""
@@ -67,7 +68,9 @@ def play(
     with Parts(settings) as parts:
         init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
     history: History | Script
-    history = Script(tidb, script) if script else History(tidb, seed, steps=steps, without=without)
+    history = (
+        Script(tidb, script) if script else History(tidb, seed, steps=steps, without=without, conversions=conversions)
+    )
     played = Played(seed)
     try:
         history.run()
@@ -102,6 +105,7 @@ def compare(tidb: TidbCluster, settings: Settings, moments: list[Tso], rng: rand
         played.tables += len(expected[ts])
         played.rows += sum(sum(table.rows.values()) for table in expected[ts].values())
 
+    stopped = ""
     for what, ts in (*(("load", ts) for ts in (*some, end)), ("restore", back), ("load after restore", end)):
         try:
             if what == "restore":
@@ -109,7 +113,9 @@ def compare(tidb: TidbCluster, settings: Settings, moments: list[Tso], rng: rand
             else:
                 load.run(settings, to=ts)
         except BinlogError as error:
-            played.found.append(f"{what} to {ts} stopped: {type(error).__name__}: {error.message} {error.hint or ''}")
+            why = f"stopped: {type(error).__name__}: {error.message} {error.hint or ''}"
+            played.found.append(f"{what} to {ts} {'stopped too' if why == stopped else why}")
+            stopped = why
             continue
         hold(what, ts)
 
@@ -135,6 +141,7 @@ def main() -> None:
     parser.add_argument("seeds", nargs="*", help="numbers, or FIRST-LAST")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--without", default="", help="a regular expression of DDL to leave out")
+    parser.add_argument("--no-conversions", action="store_true", help="leave changes of a column's type out")
     parser.add_argument("--keep", type=Path, default=None, help="directory of scripts and archives")
     options = parser.parse_args()
     scripts = dict(enumerate(options.script, 1))
@@ -161,6 +168,7 @@ def main() -> None:
                         kept / str(seed),
                         steps=options.steps,
                         without=options.without,
+                        conversions=not options.no_conversions,
                         script=scripts[seed].read_text().splitlines() if scripts else None,
                     )
                 except Exception:
@@ -173,7 +181,7 @@ def main() -> None:
                     f"{played.rows} rows, {time.monotonic() - began:.1f} s: {'DIFFERENT' if played.found else 'equal'}",
                     flush=True,
                 )
-                for line in (*played.found, *played.unreadable):
+                for line in (*played.found, *(f"TiDB: {each}" for each in played.unreadable)):
                     print(f"   {line[:1500]}", flush=True)
                 bad += bool(played.found)
                 if any("stopped" in line for line in played.found):
