@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,11 +31,11 @@ from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.dsn import Dsn
 from tests.support import mariadb
 from tests.support.loading import restored
-from tests.support.tidb import TidbCluster
+from tests.support.tidb import TidbCluster, UnistoreServer
 from tests.tidb.contents import Contents, differences, source_at, target_like
 from tests.tidb.history import History, Script
 
-_KEPT = {"mysql", "information_schema", "performance_schema", "sys"}
+_KEPT = {"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"}
 
 
 @dataclass
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--without", default="", help="a regular expression of DDL to leave out")
     parser.add_argument("--no-conversions", action="store_true", help="leave changes of a column's type out")
+    parser.add_argument("--into-tidb", action="store_true", help="the target is another TiDB")
     parser.add_argument("--keep", type=Path, default=None, help="directory of scripts and archives")
     options = parser.parse_args()
     scripts = dict(enumerate(options.script, 1))
@@ -152,7 +154,7 @@ def main() -> None:
         home = Path(temporary)
         kept = options.keep or home
         (home / "db").mkdir()
-        with ExitStack() as opened, mariadb.running(home / "db") as target:
+        with ExitStack() as opened, _target(home / "db", tidb=options.into_tidb) as target:
             tidb = None
             for seed in seeds:
                 if tidb is None:
@@ -187,6 +189,16 @@ def main() -> None:
                 if any("stopped" in line for line in played.found):
                     tidb = None  # what stopped a load stays in TiDB's history of jobs
     sys.exit(bool(bad))
+
+
+@contextmanager
+def _target(directory: Path, *, tidb: bool) -> Iterator[TargetSettings]:
+    if tidb:
+        with UnistoreServer(directory) as server:
+            yield server.settings
+    else:
+        with mariadb.running(directory) as settings:
+            yield settings
 
 
 def _numbers(text: str) -> range:

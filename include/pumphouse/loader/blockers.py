@@ -14,13 +14,14 @@ import structlog
 
 from pumphouse.errors import LoadError, TargetBusy
 from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
+from pumphouse.schema.dialect import Dialect
 
 log = structlog.get_logger()
 
 # A unit that is under way lets go by itself in that time, as a rule.
 _GRACE_S = 1.0
 _UNKNOWN_THREAD = 1094
-# MariaDB, and MySQL before 8.0; MySQL from 8.0. Both need the privilege PROCESS.
+# MariaDB, and MySQL before 8.0; MySQL from 8.0; TiDB. All need the privilege PROCESS.
 _QUERIES = (
     """SELECT p.id, p.user, p.host, UNIX_TIMESTAMP() - UNIX_TIMESTAMP(b.trx_started)
   FROM information_schema.innodb_lock_waits w
@@ -34,6 +35,12 @@ _QUERIES = (
   JOIN information_schema.innodb_trx b ON b.trx_id = w.blocking_engine_transaction_id
   JOIN information_schema.processlist p ON p.id = b.trx_mysql_thread_id
  WHERE r.trx_mysql_thread_id = %s""",
+    """SELECT p.id, p.user, p.host, UNIX_TIMESTAMP() - UNIX_TIMESTAMP(b.start_time)
+  FROM information_schema.data_lock_waits w
+  JOIN information_schema.tidb_trx r ON r.id = w.trx_id
+  JOIN information_schema.tidb_trx b ON b.id = w.current_holding_trx_id
+  JOIN information_schema.processlist p ON p.id = b.session_id
+ WHERE r.session_id = %s""",
 )
 
 
@@ -118,7 +125,7 @@ class _Watch:
     def _kill(self, asking: TargetConnection, blocker: Blocker) -> None:
         log.warning("session_ended", target=asking.name, session=str(blocker), why="it holds the fence")
         try:
-            asking.execute(f"KILL {blocker.connection_id}")
+            asking.execute(f"KILL {'TIDB ' if asking.dialect is Dialect.TIDB else ''}{blocker.connection_id}")
         except StatementFailed as error:
             if error.code != _UNKNOWN_THREAD:
                 raise

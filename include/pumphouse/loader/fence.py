@@ -2,6 +2,9 @@
 
 The lock keeps a second run out. The number keeps out what is left of an earlier run: each unit takes a shared lock on
 the fence row and compares, so a unit of an old owner either committed before the number rose or commits never.
+
+A TiDB has no shared row locks, and before 7.1 does not say who holds a GET_LOCK. There the number lies in several rows:
+a unit locks one of them, whoever raises it all; and the owner is the connection that raised it last.
 """
 
 # Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
@@ -19,8 +22,11 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import FenceLost, LoadError, TargetBusy
 from pumphouse.loader.blockers import watching
 from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.schema.dialect import Dialect
 
 _TAKE_OVER_S = 60.0
+# Rows 2 and up, on a TiDB; more units than these at once would take turns.
+_ROWS_OF_UNITS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +62,7 @@ def acquire(
     name = lock_name(connection.settings.schema_name)
     end = clock.monotonic() + _TAKE_OVER_S
     while connection.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
-        holder_id = connection.value("SELECT IS_USED_LOCK(%s)", (name,))
+        holder_id = _lock_holder(connection)
         if holder_id is None:
             continue
         known = connection.query(
@@ -83,9 +89,18 @@ def acquire(
     return _raise_fence(connection, run, end_blockers=take_over or last == run)
 
 
+def _lock_holder(connection: TargetConnection) -> int | None:
+    """Connection that owns the target; None = nobody now."""
+    if connection.dialect is Dialect.TIDB:
+        found = connection.value(f"SELECT connection_id FROM {connection.table('fence')} WHERE id = 1")
+    else:
+        found = connection.value("SELECT IS_USED_LOCK(%s)", (lock_name(connection.settings.schema_name),))
+    return None if found is None else int(found)
+
+
 def _kill(connection: TargetConnection, holder_id: int) -> None:
     try:
-        connection.execute(f"KILL {holder_id}")
+        connection.execute(f"KILL {'TIDB ' if connection.dialect is Dialect.TIDB else ''}{holder_id}")
     except StatementFailed as error:
         if error.code != 1094:  # unknown thread id: it has gone by itself
             raise
@@ -96,12 +111,14 @@ def _raise_fence(connection: TargetConnection, run: str, *, end_blockers: bool =
     with connection.transaction():
         with watching(connection, end=end_blockers):
             # Waits for every unit that holds the row shared: after this nothing of an earlier owner is under way.
-            row = connection.query(f"SELECT number FROM {fence} WHERE id = 1 FOR UPDATE")
-        number = int(row[0][0]) + 1 if row else 1
-        connection.execute(
-            f"REPLACE INTO {fence} (id, number, run, holder, connection_id) VALUES (1, %s, %s, %s, %s)",
-            (number, run[:255], holder[:255], connection.connection_id),
-        )
+            rows = connection.query(f"SELECT number FROM {fence} ORDER BY id FOR UPDATE")
+        number = int(rows[0][0]) + 1 if rows else 1
+        more = _ROWS_OF_UNITS if connection.dialect is Dialect.TIDB else 0
+        for id_ in range(1, 2 + more):
+            connection.execute(
+                f"REPLACE INTO {fence} (id, number, run, holder, connection_id) VALUES (%s, %s, %s, %s, %s)",
+                (id_, number, run[:255], holder[:255], connection.connection_id),
+            )
     return Ownership(run=run, holder=holder, number=number)
 
 
@@ -113,8 +130,8 @@ def raise_again(connection: TargetConnection, owner: Ownership) -> Ownership:
 
 def check_lock(connection: TargetConnection) -> None:
     """Raise FenceLost unless this connection still holds the GET_LOCK."""
-    holder = connection.value("SELECT IS_USED_LOCK(%s)", (lock_name(connection.settings.schema_name),))
-    if holder is None or int(holder) != connection.connection_id:
+    holder = _lock_holder(connection)
+    if holder != connection.connection_id:
         raise FenceLost(
             f"target {connection.name} is owned by connection {holder} now", target=connection.name, found=holder
         )
@@ -125,7 +142,10 @@ def hold_shared(connection: TargetConnection, number: int) -> None:
 
     Shared, because an exclusive lock would make the units of one run take turns.
     """
-    found = connection.value(f"SELECT number FROM {connection.table('fence')} WHERE id = 1 LOCK IN SHARE MODE")
+    id_, lock = 1, "LOCK IN SHARE MODE"
+    if connection.dialect is Dialect.TIDB:
+        id_, lock = 2 + connection.connection_id % _ROWS_OF_UNITS, "FOR UPDATE"
+    found = connection.value(f"SELECT number FROM {connection.table('fence')} WHERE id = {id_} {lock}")
     if found is None or int(found) != number:
         raise FenceLost(
             f"target {connection.name} has a new owner (fence {found}, ours is {number}): this run ends",

@@ -22,6 +22,7 @@ from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
 
 from pumphouse.errors import ConfigError, LoadError, TargetUnavailable
 from pumphouse.model.tso import Tso
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.settings import TargetSettings
 
@@ -37,6 +38,8 @@ SESSION = (
 )
 # A row that may become larger than a page of InnoDB takes: the source has it, and one that does is refused by itself.
 LOOSE_ROWS = "SET innodb_strict_mode = OFF"
+# Locks are taken when a statement asks for them.
+TIDB_SESSION = "SET tidb_txn_mode = 'pessimistic'"
 # What a unit holds is let go of when its host loses power: the server hears nothing of it.
 IDLE = "SET wait_timeout = 300, net_read_timeout = 300, net_write_timeout = 300"
 # The owner's connection waits for hours while units work, and holds no lock of a table meanwhile.
@@ -115,7 +118,9 @@ class TargetConnection:
         self.settings = settings
         self._connection = connection
         self._closed = False
-        self.connection_id = int(connection.thread_id())  # type: ignore[no-untyped-call]
+        # Asked for: the greeting has no room for the 64 bits of a TiDB's.
+        self.connection_id, version = self.query("SELECT CONNECTION_ID(), VERSION()")[0]
+        self.dialect = Dialect.of_version(str(version))
 
     @classmethod
     def open(cls, settings: TargetSettings, *, owner: bool = False, timeout_s: float | None = None) -> Self:
@@ -157,7 +162,8 @@ class TargetConnection:
                 refused=_lets_nobody_in(error),
             ) from error
         target = cls(settings, connection)
-        for statement in (*SESSION, OWNER_IDLE if owner else IDLE):
+        tidb = (TIDB_SESSION,) if target.dialect is Dialect.TIDB else ()
+        for statement in (*SESSION, *tidb, OWNER_IDLE if owner else IDLE):
             target.execute(statement)
         if owner:
             # MySQL lets not everybody; what is too large there is refused by name.

@@ -45,6 +45,9 @@ _CHARSETS = {
         "gb18030": "gb18030",
         "binary": "binary",
     },
+    Dialect.TIDB: {
+        name: name for name in ("utf8mb4", "utf8", "utf8mb3", "latin1", "ascii", "gbk", "gb18030", "binary")
+    },
 }
 
 # MariaDB 10.11 has none of MySQL 8's collations. UCA 9.0.0 has no twin in it: 14.0.0 orders newer characters otherwise,
@@ -57,6 +60,7 @@ _COLLATIONS = {
         "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
     },
     Dialect.MYSQL: {},
+    Dialect.TIDB: {},
 }
 
 _KINDS = ("_bin", "_general_ci", "_unicode_ci")
