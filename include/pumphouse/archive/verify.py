@@ -66,6 +66,7 @@ class VerifyReport:
     objects: int = 0
     rows: int = 0
     changes: int = 0
+    dumped: int = 0  # rows of dumps
     payload_bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
     declared: list[dict[str, Any]] = field(default_factory=list)
@@ -89,6 +90,7 @@ class VerifyReport:
             "objects": self.objects,
             "rows": self.rows,
             "changes": self.changes,
+            "dumped": self.dumped,
             "payload_bytes": self.payload_bytes,
             "problems": [{"key": each.key, "what": each.what} for each in self.problems],
             "declared": self.declared,
@@ -313,7 +315,7 @@ def _check_base(archive: Archive, genesis: Genesis, key: str, report: VerifyRepo
             except BinlogError as error:
                 problems.append(Problem(key=segment.key, what=str(error)))
                 continue
-            report.rows += rows
+            report.dumped += rows
             report.payload_bytes += segment.payload_bytes
         if sum(segment.rows for segment in table.segments) != table.rows:
             problems.append(Problem(key=key, what=f"says {table.rows} rows of {table.db}.{table.table}, not as many"))
