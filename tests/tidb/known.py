@@ -1,0 +1,15 @@
+"""What the generated histories leave out for now: each is a difference that is known and not mended yet.
+
+Taken out of here with the mend; `python -m tests.tidb.chain` plays everything unless it is told otherwise.
+"""
+
+DDL = "|".join(
+    (
+        r"RENAME TABLE .*,.*,",  # a table that is named twice in one job
+        r"PARTITION BY KEY",  # MariaDB's KEY() has another hash: TRUNCATE PARTITION takes other rows
+        r"ENUM\([^)]*é[^)]*\) CHARACTER SET ascii",  # the element becomes '?' on the target
+        r"DROP DEFAULT",  # TiDB: a later MODIFY COLUMN turns NULLs of that column into 0, with no binlog
+    )
+)
+# Changes of a column's type: rows that nothing touched get the target's conversion, not TiDB's.
+CONVERSIONS = False
