@@ -1,6 +1,7 @@
 """One history through the whole chain, compared at several timestamps: `python -m tests.tidb.chain SEED [SEED …]`.
 
-TiDB -> two Pumps -> archive (several windows) -> load into MariaDB; then a restore, and the load that goes on from there.
+TiDB -> two Pumps -> archive (several windows) -> load into MariaDB; then a restore, the load that goes on from there, a dump and a
+restore from it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import structlog
 
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.dump.run import take_dump
 from pumphouse.errors import BinlogError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
@@ -77,6 +79,7 @@ def play(
         history.run()
         played.statements = history.done
         compare(tidb, settings, history.moments, random.Random(seed), played)
+        dumped(tidb, settings, played)
     finally:
         history.drop()
         (directory / "history.sql").write_text("\n".join([*history.script, f"-- moments {history.moments}"]) + "\n")
@@ -119,6 +122,22 @@ def compare(tidb: TidbCluster, settings: Settings, moments: list[Tso], rng: rand
             stopped = why
             continue
         hold(what, ts)
+
+
+def dumped(tidb: TidbCluster, settings: Settings, played: Played) -> None:
+    """A dump of what is there now, and a restore that begins from it."""
+    try:
+        with Parts(settings) as parts:
+            report = take_dump(parts.archive, parts.cluster, parts.history, settings)
+        done = restored(settings, to=report.ts, dry_run=False)
+    except BinlogError as error:
+        played.found.append(f"dump stopped: {type(error).__name__}: {error.message} {error.hint or ''}")
+        return
+    assert done.plan.base is not None
+    expected = source_at(tidb.dsn(), report.ts)
+    found = differences(expected, target_contents(settings.target, expected))
+    played.found += [f"restore from the dump at {report.ts}: {line}" for line in found]
+    played.compared += 1
 
 
 def target_contents(target: TargetSettings, wanted: Contents) -> Contents:
