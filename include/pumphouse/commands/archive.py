@@ -386,7 +386,9 @@ def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
         for key in report.skipped:
             click.echo(f"{key}: TiDB said that it skipped binlogs")
         verdict = "sound" if report.sound else f"{len(report.problems)} problems"
-        read = f", {report.rows:,} transactions, {report.changes:,} row changes" if report.deep else ", contents not read"
+        read = (
+            f", {report.rows:,} transactions, {report.changes:,} row changes" if report.deep else ", contents not read"
+        )
         read += f", {report.dumped:,} rows of dumps" if report.dumped else ""
         click.echo(
             f"{verdict}: {report.windows} windows from {show(report.start)} to {show(report.end)}, "

@@ -310,6 +310,13 @@ def address(settings: TargetSettings) -> str:
     return f"{settings.user}@{settings.unix_socket or f'{settings.host}:{settings.port}'}"
 
 
+def not_loadable(dialect: Dialect) -> str:
+    """Why such a server takes no load and no restore in this release; '' = it does."""
+    if dialect is Dialect.TIDB:
+        return "it is a TiDB, where LOAD DATA is no part of a transaction: a unit that is killed would be half there"
+    return ""
+
+
 def has_checkpoints(connection: TargetConnection) -> bool:
     """Whether there is a table of checkpoints: the first load makes it."""
     found = connection.query(

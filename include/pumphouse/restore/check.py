@@ -21,7 +21,7 @@ from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import ConfigError, RestoreError, SchemaError, TargetUnavailable
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.rules import ddl_hint
-from pumphouse.loader.target import StatementFailed, TargetConnection, address
+from pumphouse.loader.target import StatementFailed, TargetConnection, address, not_loadable
 from pumphouse.loader.work import databases_between
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
@@ -271,6 +271,8 @@ def _is_cluster(connection: TargetConnection, url: str) -> bool:
 
 
 def _version(version: str, dialect: Dialect) -> Iterator[str]:
+    if why := not_loadable(dialect):
+        yield why
     oldest = _OLDEST.get(dialect)
     numbers = re.findall(r"(\d+)\.(\d+)\.(\d+)", version)
     if oldest and numbers and tuple(map(int, numbers[0])) < oldest:
