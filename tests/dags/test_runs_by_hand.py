@@ -20,10 +20,10 @@ from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import show
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
-from pumphouse.schema.history import TidbStatusSource
 from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings
 from tests.support import mariadb
 from tests.support.connections import connection_variables
+from tests.support.nojobs import NoJobHistory
 from tests.support.pumpserver import PumpServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,7 +99,6 @@ class World:
             cluster=ClusterSettings(url=self.cluster.url), archive=ArchiveSettings(root=root, poll_interval_s=0.05)
         )
         self.archive = Archive(open_store(self.settings.archive), self.cluster.cluster_id())
-        self._history = history
         self._in_airflow = in_airflow
         self._connections = connection_variables(
             {
@@ -118,7 +117,7 @@ class World:
         )
 
     def init(self) -> None:
-        init_archive(self.archive, self.cluster, TidbStatusSource(self._history), settings=self.settings)
+        init_archive(self.archive, self.cluster, NoJobHistory(), settings=self.settings)
 
     def run(
         self, dag: str, conf: dict[str, str] | None = None, **settings: str

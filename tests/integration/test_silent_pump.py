@@ -16,7 +16,11 @@ from typing import Any
 
 import pytest
 
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.init import init_archive
 from pumphouse.registry.file import FileCluster
+from pumphouse.settings import ArchiveSettings, Settings
+from tests.support.nojobs import NoJobHistory
 from tests.support.pumpserver import PumpServer
 
 
@@ -53,7 +57,8 @@ def test_a_snapshot_names_a_stopped_pump_within_thirty_seconds(tmp_path: Path, h
     call = [sys.executable, "-c", "from pumphouse.cli import main; main()"]
     (tmp_path / "p").mkdir()
     with PumpServer(tmp_path / "p", cluster) as pump:
-        subprocess.run([*call, "archive", "init"], cwd=tmp_path, check=True, timeout=60, capture_output=True)
+        kept = ArchiveSettings(root=f"file://{tmp_path}/archive")
+        init_archive(Archive.open(kept, cluster.cluster_id()), cluster, NoJobHistory(), settings=Settings(archive=kept))
         # The window waits for a moment that the Pump has not reached yet.
         until = str(int(cluster.tso()) + (8_000 << 18)) if when == "meanwhile" else "now"
         if when == "before":
