@@ -1,4 +1,4 @@
-"""The stages of a load on Spark: decode -> shuffle into lanes -> fold (kept on disk) -> apply, epoch by epoch.
+"""The stages of a load on Spark: decode -> shuffle into lanes -> fold (kept on disk) -> apply, step by step.
 
 Only blobs move. The functions are those of `pumphouse.loader.stages`; contexts travel in closures, because they hold
 secrets and an option would be shown.
@@ -17,6 +17,7 @@ from pumphouse.loader import stages
 from pumphouse.loader.blob import SPARK_SCHEMA, Blob, from_batch, to_batch
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.engine import apply_here, deal
+from pumphouse.loader.epochs import Epochs, Step
 from pumphouse.loader.plan import UnitId
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.work import Piece
@@ -24,13 +25,13 @@ from spark_tasks import faults
 from spark_tasks.session import build_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from pumphouse.settings import SparkSettings
 
-# An epoch of fewer bytes is applied by the driver, which collects all such epochs at once: a Spark job for each of
-# their phases would cost more than what it does. Together they must fit into the driver.
-_SMALL_EPOCH_BYTES = 8 << 20
+# A step of fewer bytes is applied by the driver, which collects all such steps at once: a Spark job for each of their
+# phases would cost more than what it does. Together they must fit into the driver.
+_SMALL_STEP_BYTES = 8 << 20
 _SMALL_TOTAL_BYTES = 256 << 20
 
 # Phase of a row that carries an error instead of a blob.
@@ -99,40 +100,37 @@ class SparkEngine:
         if any(row.phase == FAULT for row in rows):
             raise faults.load(bytes(units.filter(f.col("phase") == FAULT).select("data").first().data))
         found = stages.summarize((row.epoch, row.table_id, row.bucket, row.phase, row.r, row.b) for row in rows)
-        self._collect_small(units, found)
+        self._collect_small(units, Epochs(context.plan).steps([each.unit for each in found]), found)
         return found
 
-    def _collect_small(self, units: DataFrame, found: Sequence[UnitSummary]) -> None:
-        """Bring the units of small epochs into the driver."""
-        sizes: dict[int, int] = defaultdict(int)
-        for unit in found:
-            sizes[unit.unit.epoch] += unit.bytes
-        small, total = [], 0
-        for epoch, size in sorted(sizes.items(), key=lambda item: item[1]):
+    def _collect_small(self, units: DataFrame, steps: Sequence[Step], found: Sequence[UnitSummary]) -> None:
+        """Bring the units of small steps into the driver."""
+        bytes_of = {unit.unit: unit.bytes for unit in found}
+        sizes = sorted(((sum(bytes_of[unit] for unit in step.units), step) for step in steps), key=lambda each: each[0])
+        small: list[UnitId] = []
+        total = 0
+        for size, step in sizes:
             total += size
-            if size >= _SMALL_EPOCH_BYTES or total > _SMALL_TOTAL_BYTES:
+            if size >= _SMALL_STEP_BYTES or total > _SMALL_TOTAL_BYTES:
                 break
-            small.append(epoch)
+            small += step.units
         self._small = defaultdict(list)
         if small:
-            rows = units.filter(units.epoch.isin(small)).collect()
-            for row in sorted(rows, key=lambda r: r.number):
+            for row in sorted(units.filter(_of_epochs(small)).collect(), key=lambda r: r.number):
                 blob = Blob(row.epoch, row.table_id, row.bucket, row.phase, row.number, row.row_count, bytes(row.data))
-                self._small[UnitId(blob.epoch, blob.phase, blob.table_id, blob.bucket)].append(blob)
+                self._small[blob.unit].append(blob)
 
     def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
-        """Apply these units, all of one epoch and phase, in the executors; returns the rows applied now."""
+        """Apply these units, all of one phase, in the executors; returns the rows applied now."""
         from pyspark.sql import functions as f
 
         if self._units is None:
             raise LoadError("nothing was prepared")
-        epoch, phase = units[0].epoch, units[0].phase
         if all(unit in self._small for unit in units):
             return apply_here(context, [self._small[unit] for unit in units], connections=self._connections)
-        wanted = frozenset((unit.table_id, unit.bucket) for unit in units)
         rows = (
-            self._units.filter((f.col("epoch") == epoch) & (f.col("phase") == phase))
-            .mapInArrow(_applier(context, wanted), _APPLIED_SCHEMA)
+            self._units.filter(_of_epochs(units) & (f.col("phase") == units[0].phase))
+            .mapInArrow(_applier(context, frozenset(units)), _APPLIED_SCHEMA)
             .collect()
         )
         for row in rows:
@@ -175,11 +173,17 @@ def _folder(context: LoadContext) -> Callable[[_Batches], Iterator[pa.RecordBatc
     return fold
 
 
-def _applier(
-    context: ApplyContext, wanted: frozenset[tuple[int, int]]
-) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
+def _of_epochs(units: Sequence[UnitId]) -> Column:
+    """Whether a blob is of the epochs of these units."""
+    from pyspark.sql import functions as f
+
+    names = sorted({f"{unit.table_id}/{unit.epoch}" for unit in units})
+    return f.concat_ws("/", f.col("table_id"), f.col("epoch")).isin(names)
+
+
+def _applier(context: ApplyContext, wanted: frozenset[UnitId]) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
     def apply(batches: _Batches) -> Iterator[pa.RecordBatch]:
-        blobs = (b for batch in batches for b in from_batch(batch) if (b.table_id, b.bucket) in wanted)
+        blobs = (b for batch in batches for b in from_batch(batch) if b.unit in wanted)
         first = next(blobs, None)
         if first is None:
             return

@@ -6,19 +6,21 @@ import copy
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.cli import cli
 from pumphouse.errors import BinlogError, ConfigError, DdlRefused, LoadError, UnknownDdl, UnknownTable, UsageError
-from pumphouse.loader import work as works
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.runs import load
+from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import Settings
 from pumphouse.status.look import look
@@ -329,25 +331,32 @@ def two_ddls(source: MadeSource) -> tuple[int, int]:
 
 
 def knowing_not(monkeypatch: pytest.MonkeyPatch, commit_ts: int) -> None:
-    """An older release: a DDL is not among the boundaries of its plans."""
-    original = works._boundary_events
+    """A schema history that lacks a DDL as yet."""
 
-    def fewer(*args: Any) -> list[DdlEvent]:
-        return [event for event in original(*args) if event.commit_ts != commit_ts]
+    def read(*args: Any, **kwargs: Any) -> ArchiveView:
+        view = read_view(*args, **kwargs)
+        known = (job for job in view.timeline.jobs if job.commit_ts != commit_ts)
+        return replace(view, timeline=Timeline.empty().fold(known))
 
-    monkeypatch.setattr(works, "_boundary_events", fewer)
+    monkeypatch.setattr(load, "read_view", read)
 
 
 @pytest.mark.row("L6", "O7")
 def test_a_plan_that_was_begun_goes_on_by_a_boundary_that_it_lacked(
     source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = two_ddls(source)
+    source.create_table("w", [ID, TEXT])
+    first, _ = two_ddls(source)
+    source.add_column("w", column(3, "b"))
+    source.cut()
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        knowing_not(patch, second)
+        knowing_not(patch, int(source.jobs[-1].commit_ts))
         killing(patch, lambda event: event.commit_ts == first)
         load.run(settings)
     assert target.value("SELECT COUNT(*) FROM pumphouse.applied WHERE epoch = 0") > 0
+    load.run(settings)
+    put(source, "w", 1)
+    source.cut()
     load.run(settings)
     assert target_rows(target) == source.snapshot()
 
@@ -357,11 +366,13 @@ def test_a_plan_that_went_beyond_a_boundary_goes_on_without_the_table_and_brings
     source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = two_ddls(source)
+    source.create_table("w", [ID, TEXT])
+    source.cut()
     held = source.tables["t"].info
     source.tables["t"].info = TableInfo.from_dict(held.raw)
     with monkeypatch.context() as patch, pytest.raises((Killed, BinlogError)):
         knowing_not(patch, first)
-        killing(patch, lambda event: event.commit_ts == second)
+        killing(patch, lambda event: event.commit_ts > second)
         # Rows of t in the shape that it never got: what was applied is of other tables.
         load.run(ruled(settings, {"do": "park", "table": "d.t"}))
     target.execute("UPDATE pumphouse.rule SET ended_at = NOW(6)")

@@ -496,7 +496,9 @@ def test_an_open_plan_of_other_ddls_is_made_anew_or_goes_on_by_those_that_there_
     plan = state.open_plan(target, "main")
     assert plan is not None
     one, two = plan.boundaries
-    other = dataclasses.replace(plan, boundaries=(one,) if change == "fewer" else (one, two, two + 1))
+    ends = (one,) if change == "fewer" else (one, two, two + 1)
+    assert plan.touched is not None
+    other = dataclasses.replace(plan, boundaries=ends, touched=tuple(plan.touched[0] for _ in ends))
     target.execute(
         "UPDATE pumphouse.plan SET spec = %s, digest = %s WHERE state = 'open'", (other.spec(), other.digest())
     )
@@ -545,6 +547,29 @@ def test_a_row_of_an_unknown_table_stops_the_load_and_names_the_table_id(
 def test_a_missing_archive_is_a_clear_error(settings: Settings) -> None:
     with pytest.raises(ConfigError, match="there is no archive"):
         load.run(settings)
+
+
+@pytest.mark.row("L5", "L6")
+def test_ddls_of_another_table_cut_no_epoch(source: MadeSource, settings: Settings, target: TargetConnection) -> None:
+    for table in ("t", "u"):
+        source.create_table(table, [column(1, "id", flag=3), column(2, "a")])
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("t", id=1, a=0)
+        t.insert("u", id=1, a=0)
+    for at in range(30):
+        with source.txn() as t:
+            t.update("t", 1, a=at)
+        source.add_column("u", column(3 + at, f"c{at}"))
+        with source.txn() as t:
+            t.update("t", 1, a=1000 + at)
+    with source.txn() as t:
+        t.update("u", 1, a=7)
+    source.cut()
+    report = load.run(settings)
+    assert equal(source, target)
+    assert (report.ddls, report.epochs, report.units) == (30, 3, 4)
 
 
 @pytest.mark.row("L5")

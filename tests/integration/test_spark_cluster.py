@@ -35,7 +35,7 @@ from pathlib import Path
 from pumphouse.runs import load, schema
 from pumphouse.settings import Settings
 from spark_tasks import engine
-engine._SMALL_EPOCH_BYTES = 0
+engine._SMALL_STEP_BYTES = 0
 settings = Settings.model_validate(json.loads(Path(sys.argv[1]).read_text()))
 schema.run(settings)
 print(json.dumps(load.run(settings, run_id="one").to_dict()))

@@ -48,17 +48,17 @@ def fill(source: MadeSource) -> None:
 
 
 @pytest.mark.row("S1", "S3", "L4", "O4")
-@pytest.mark.parametrize("small_epoch_bytes", [0, 8 << 20], ids=["applied by executors", "small epochs by the driver"])
+@pytest.mark.parametrize("small_step_bytes", [0, 8 << 20], ids=["applied by executors", "small steps by the driver"])
 def test_spark_rebuilds_the_schema_and_loads_what_the_source_has(
     source: MadeSource,
     settings: Settings,
     target: TargetConnection,
     session: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
-    small_epoch_bytes: int,
+    small_step_bytes: int,
 ) -> None:
     del session
-    monkeypatch.setattr("spark_tasks.engine._SMALL_EPOCH_BYTES", small_epoch_bytes)
+    monkeypatch.setattr("spark_tasks.engine._SMALL_STEP_BYTES", small_step_bytes)
     fill(source)
     rebuilt = schema.run(settings)
     assert rebuilt.spark is True
@@ -78,7 +78,7 @@ def test_rows_are_shuffled_once(
     session: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark_tasks.engine._SMALL_EPOCH_BYTES", 0)
+    monkeypatch.setattr("spark_tasks.engine._SMALL_STEP_BYTES", 0)
     source.create_table("t", [column(1, "id", flag=3), column(2, "name", MysqlType.VARCHAR, flen=4000)])
     source.genesis()
     rng, size = random.Random(5), 0
@@ -109,7 +109,7 @@ def test_rows_rejected_in_an_executor_arrive_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     del session
-    monkeypatch.setattr("spark_tasks.engine._SMALL_EPOCH_BYTES", 0)
+    monkeypatch.setattr("spark_tasks.engine._SMALL_STEP_BYTES", 0)
     fill(source)
     load.run(settings)
     target.execute("ALTER TABLE d.t MODIFY name VARCHAR(20)")

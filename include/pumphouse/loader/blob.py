@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from pumphouse.loader.plan import UnitId
 from pumphouse.loader.unit import UnitHead
 
 BLOB_BYTES = 16 << 20
@@ -46,6 +47,11 @@ class Blob:
     number: int
     rows: int
     content: pa.Table | bytes
+
+    @property
+    def unit(self) -> UnitId:
+        """The unit that it is part of."""
+        return UnitId(self.epoch, self.phase, self.table_id, self.bucket)
 
     @property
     def data(self) -> bytes:

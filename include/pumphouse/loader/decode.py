@@ -23,6 +23,7 @@ from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS, LastOfKeys, fold_mu
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.loader.work import Piece
 from pumphouse.model.tso import Tso
+from pumphouse.schema.versions import TableVersion
 
 # Entries of one table that a worker holds before it folds, cuts and hands them on.
 _FLUSH_BYTES = 32 << 20
@@ -101,20 +102,27 @@ class Decoder:
             raise CodecError(
                 f"transaction (start {txns.start_ts[at]}, commit {txns.commit_ts[at]}): {error}", **error.facts
             ) from error
-        epochs = np.searchsorted(np.asarray(self._plan.boundaries, np.int64), txns.commit_ts)[found.txn]
+        places = np.searchsorted(np.asarray(self._plan.boundaries, np.int64), txns.commit_ts)[found.txn]
         if self._context.lows:
             keep = _above(found.table_id, txns.commit_ts[found.txn], self._context.lows)
-            epochs, found = epochs[keep], found.take(keep)
+            places, found = places[keep], found.take(keep)
         if most and len(found) > most:
             some = np.arange(0, len(found), -(-len(found) // most))
-            epochs, found = epochs[some], found.take(some)
-        for rows in _groups(epochs, found.table_id, found.schema_version, found.op):
+            places, found = places[some], found.take(some)
+        # Alike is what one epoch of a table wants and one version of it wrote, whatever other tables' DDLs did.
+        alike: dict[tuple[int, int, int], list[np.ndarray]] = defaultdict(list)
+        shapes: dict[tuple[int, int], tuple[Wanted, TableVersion]] = {}
+        for rows in _groups(places, found.table_id, found.schema_version, found.op):
             first = rows[0]
             wanted = self._wanted.of(int(found.table_id[first]), int(txns.commit_ts[found.txn[first]]))
-            if wanted is None:
-                continue
+            if wanted is not None:
+                written = self._context.timeline.at_version(wanted.table_id, int(found.schema_version[first]))
+                shapes[id(wanted), id(written)] = wanted, written
+                alike[id(wanted), id(written), int(found.op[first])].append(rows)
+        for (a, b, _), parts in alike.items():
+            rows = np.sort(np.concatenate(parts))
             for block in blocks(found.row_len[rows]):
-                self._decode(found.take(rows[block]), txns, wanted)
+                self._decode(found.take(rows[block]), txns, *shapes[a, b])
 
     def _add_rows(self, table_id: int, low: Tso, batch: pa.RecordBatch) -> None:
         """Rows of a dump: they stand where no change above ``low`` says otherwise, so they count as no change."""
@@ -129,9 +137,9 @@ class Decoder:
         order = [lows, lows, pa.array(np.zeros(rows.num_rows, np.int64))]
         self._keep_keyed(wanted.epoch, wanted, rows, order, np.zeros(rows.num_rows), put=True)
 
-    def _decode(self, part: Mutations, txns: _Txns, wanted: Wanted) -> None:
+    def _decode(self, part: Mutations, txns: _Txns, wanted: Wanted, written: TableVersion) -> None:
         op, epoch = int(part.op[0]), wanted.epoch
-        layout = self._layout(wanted, int(part.schema_version[0]))
+        layout = self._layout(wanted, written)
         commit_ts, start_ts = txns.commit_ts[part.txn], txns.start_ts[part.txn]
         position = txns.part[part.txn].astype(np.int64) << 40 | part.seq << 1
         try:
@@ -170,8 +178,7 @@ class Decoder:
         else:
             self._keep_keyed(epoch, wanted, new, order, np.ones(len(part)), put=True)
 
-    def _layout(self, wanted: Wanted, schema_version: int) -> RowLayout:
-        written = self._context.timeline.at_version(wanted.table_id, schema_version)
+    def _layout(self, wanted: Wanted, written: TableVersion) -> RowLayout:
         at = (wanted.table_id, written.schema_version, wanted.schema_version)
         if at not in self._layouts:
             self._layouts[at] = RowLayout.of(written.table, wanted.table, wanted.key)

@@ -23,7 +23,7 @@ class Engine(Protocol):
         ...
 
     def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
-        """Apply these units, several at once, all of one epoch and phase; returns the rows applied now."""
+        """Apply these units, several at once, all of one phase, of a table one epoch; returns the rows applied now."""
         ...
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class LocalEngine:
                     groups[blob.group].append(blob)
             for folded in pool.map(fold, sorted(groups)):
                 for blob in folded:
-                    self._units[UnitId(blob.epoch, blob.phase, blob.table_id, blob.bucket)].append(blob)
+                    self._units[blob.unit].append(blob)
         return stages.summarize(
             (b.epoch, b.table_id, b.bucket, b.phase, b.rows, b.size) for blobs in self._units.values() for b in blobs
         )

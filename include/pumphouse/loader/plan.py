@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
@@ -17,7 +16,7 @@ from typing import Any, Self
 from pumphouse.errors import CorruptionError
 from pumphouse.model.tso import Tso
 
-SPEC_VERSION = 1
+SPEC_VERSION = 2
 MAX_BUCKETS = 256
 # Below this a table's changes are one unit: a second connection would cost more than it brings.
 _SMALL_BYTES = 2 << 20
@@ -58,8 +57,9 @@ class Plan:
         from_ts: commit ts > this.
         to_ts: commit ts <= this.
         mode: see `Mode`.
-        boundaries: commit ts of the DDLs that end an epoch, ascending. Epoch e holds what is above boundary e-1 and
-            at or below boundary e; the last one ends at ``to_ts``.
+        boundaries: commit ts of the DDLs that end epochs, ascending.
+        touched: ids of the tables whose epochs end at each boundary (`pumphouse.loader.epochs`); None: every table's at
+            each, in a plan of an older release.
         buckets: table id -> number of buckets; 1 where it is not named.
         ranges: table id -> where its buckets but the first begin, ascending, as ranks of the key's first column
             (`pumphouse.codec.columnar.key_rank`). Tables that are not named are cut by a hash of the key.
@@ -74,20 +74,12 @@ class Plan:
     to_ts: Tso
     mode: Mode
     boundaries: tuple[int, ...] = ()
+    touched: tuple[tuple[int, ...], ...] | None = ()
     buckets: Mapping[int, int] = field(default_factory=dict)
     ranges: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     archive: str = ""
     skipped: Mapping[str, str] = field(default_factory=dict)
     only: str = ""
-
-    def epoch_of(self, commit_ts: int) -> int:
-        """Epoch of a transaction. A DDL's own commit ts belongs to the epoch that it ends; no row carries it."""
-        return bisect_left(self.boundaries, commit_ts)
-
-    @property
-    def epochs(self) -> int:
-        """Number of epochs."""
-        return len(self.boundaries) + 1
 
     def bucket_count(self, table_id: int) -> int:
         """Buckets of a table."""
@@ -97,8 +89,9 @@ class Plan:
         """Canonical JSON of what is not a column of its own."""
         return json.dumps(
             {
-                "version": SPEC_VERSION,
+                "version": 1 if self.touched is None else SPEC_VERSION,
                 "boundaries": list(self.boundaries),
+                **({} if self.touched is None else {"touched": [list(tables) for tables in self.touched]}),
                 "buckets": {str(k): v for k, v in sorted(self.buckets.items())},
                 "archive": self.archive,
                 "skipped": dict(self.skipped),
@@ -126,6 +119,7 @@ class Plan:
                 to_ts=Tso(int(to_ts)),
                 mode=Mode(mode),
                 boundaries=tuple(data["boundaries"]),
+                touched=tuple(map(tuple, data["touched"])) if "touched" in data else None,
                 buckets={int(k): int(v) for k, v in data["buckets"].items()},
                 ranges={int(k): tuple(v) for k, v in data.get("ranges", {}).items()},
                 archive=data["archive"],

@@ -34,7 +34,7 @@ class LoadReport:
         to_ts: checkpoint after.
         plans: plans finished.
         resumed: whether the first of them was begun by an earlier run.
-        epochs: epochs with something to apply.
+        epochs: epochs of tables with something to apply.
         deleted: rows or keys in delete units.
         inserted: rows in insert units.
         units: units applied by this call.

@@ -6,7 +6,7 @@ May be killed anywhere: the next run finds the plan, the units and the DDLs that
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 
@@ -20,6 +20,7 @@ from pumphouse.loader.context import LoadContext, pack
 from pumphouse.loader.ddl import DdlExecutor, create_ddl_table
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import Engine
+from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.report import LoadReport, Progress, silent
@@ -241,22 +242,29 @@ class Loader:
         apply = ApplyContext(
             target=self.connection.settings, claim=Claim(task=plan.task, plan=plan.number, fence=self.owner.number)
         )
-        total, done = sum(map(len, units.values())) + len(work.events), 0
-        events = {int(event.commit_ts): event for event in work.events}
+        total, done = len(units) + len(work.events), 0
         with self.rules.advising(), closing(self._engine):
-            for epoch in range(plan.epochs):
+            epochs, ddls = Epochs(plan), deque(work.events)
+
+            def run_ddls(place: int) -> None:
+                """Those before a place."""
+                nonlocal done
+                while ddls and epochs.place(ddls[0].commit_ts) < place:
+                    event = ddls.popleft()
+                    self._ddl(executor, event, work.rulings.get(event.commit_ts))
+                    done += 1
+                    self.progress("apply", done, total)
+
+            for step in epochs.steps(list(units)):
+                run_ddls(step.place)
                 fence.check_lock(self.connection)
                 for phase in Phase:
-                    wanted = units.get((epoch, int(phase)), [])
+                    wanted = [units[unit] for unit in step.units if unit.phase == phase]
                     done += len(wanted)
                     # The return of `apply` is the barrier: every delete is committed before the first insert.
                     self._apply(apply, [u for u in wanted if u.unit not in applied], phase)
                     self.progress("apply", done, total)
-                event = events.get(plan.boundaries[epoch]) if epoch < len(plan.boundaries) else None
-                if event is not None:
-                    self._ddl(executor, event, work.rulings.get(event.commit_ts))
-                    done += 1
-                    self.progress("apply", done, total)
+            run_ddls(len(plan.boundaries) + 1)
             self._set_sequences(work, executor.dialect)
         self.owner = state.close_plan(self.connection, self.owner, plan, checkpoint=plan.to_ts)
         self.report.plans += 1
@@ -277,13 +285,11 @@ class Loader:
             log.warning("range_has_losses", task=work.plan.task, number=work.plan.number, losses=work.losses.lines())
         self.report.add_losses(work.losses)
 
-    def _prepare(self, work: Work) -> dict[tuple[int, int], list[UnitSummary]]:
+    def _prepare(self, work: Work) -> dict[UnitId, UnitSummary]:
         self.progress("decode", 0, len(work.pieces))
-        found: dict[tuple[int, int], list[UnitSummary]] = defaultdict(list)
-        for summary in self._engine.prepare(self._context(work), work.pieces):
-            found[summary.unit.epoch, summary.unit.phase].append(summary)
+        found = {summary.unit: summary for summary in self._engine.prepare(self._context(work), work.pieces)}
         self.progress("decode", len(work.pieces), len(work.pieces))
-        self.report.epochs += len({epoch for epoch, _ in found})
+        self.report.epochs += len({(unit.table_id, unit.epoch) for unit in found})
         return found
 
     def _context(self, work: Work) -> LoadContext:

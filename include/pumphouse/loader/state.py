@@ -38,9 +38,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """How far a plan came: the last epoch of which a unit is applied, the last DDL that was begun (commit ts)."""
+    """How far a plan came: the units that are applied, the last DDL that was begun (commit ts)."""
 
-    epoch: int = -1
+    units: frozenset[UnitId] = frozenset()
     ddl: int = 0
 
 
@@ -136,13 +136,12 @@ def open_plan(connection: TargetConnection, task: str) -> Plan | None:
 
 def begun(connection: TargetConnection, plan: Plan) -> Begun:
     """How far an open plan came."""
-    units = applied_units(connection, plan)
     ddl = connection.value(
         f"SELECT MAX(commit_ts) FROM {connection.table('ddl')}"
         " WHERE task = %s AND commit_ts > %s AND commit_ts <= %s AND state <> 'planned'",
         (plan.task, plan.from_ts, plan.to_ts),
     )
-    return Begun(epoch=max((unit.epoch for unit in units), default=-1), ddl=int(ddl or 0))
+    return Begun(units=frozenset(applied_units(connection, plan)), ddl=int(ddl or 0))
 
 
 def amend_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.plan import Mode, Plan, UnitId
 from pumphouse.loader.unit import UnitHead
 from pumphouse.model.table import ColumnInfo, TableInfo
@@ -18,7 +19,7 @@ from pumphouse.schema.versions import TableVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The table version that readers of the target see when the rows arrive; ``epoch``: when they do."""
+    """The table version that readers of the target see when the rows arrive; ``epoch``: the table's, when they do."""
 
     table_id: int
     db: str
@@ -62,18 +63,24 @@ class WantedTables:
     def __init__(self, plan: Plan, timeline: Timeline) -> None:
         self._plan = plan
         self._timeline = timeline
+        self._epochs = Epochs(plan)
         self._found: dict[tuple[int, int], Wanted | None] = {}
+        self._same: dict[tuple[int, int, int], Wanted] = {}
 
     def of(self, table_id: int, commit_ts: int) -> Wanted | None:
-        """The table for rows of a transaction; None when they have no place to go (dropped, truncated, left out)."""
-        plan = self._plan
-        epoch = plan.epoch_of(commit_ts)
-        if (table_id, epoch) not in self._found:
-            moment = commit_ts if plan.mode is Mode.MERGE else plan.to_ts
-            self._found[table_id, epoch] = self._look(table_id, moment, epoch)
-        return self._found[table_id, epoch]
+        """The table for rows of a transaction; None when they have no place to go (dropped, truncated, left out).
 
-    def _look(self, table_id: int, moment: int, epoch: int) -> Wanted | None:
+        One value for all rows of an epoch of the table.
+        """
+        at = (table_id, self._epochs.place(commit_ts))
+        if at not in self._found:
+            wanted = self._look(table_id, commit_ts if self._plan.mode is Mode.MERGE else self._plan.to_ts)
+            if wanted is not None:
+                wanted = self._same.setdefault((wanted.table_id, wanted.epoch, wanted.schema_version), wanted)
+            self._found[at] = wanted
+        return self._found[at]
+
+    def _look(self, table_id: int, moment: int) -> Wanted | None:
         timeline, plan = self._timeline, self._plan
         if str(table_id) in plan.skipped:
             return None
@@ -85,6 +92,7 @@ class WantedTables:
         if plan.mode is Mode.BASE and version.table.id != table_id:
             # The id is a partition's by now: its table was exchanged into another, whose dump has its rows.
             return None
+        epoch = self._epochs.of(version.table.id, moment)
         if plan.mode is Mode.MERGE:
             # A key or a column that a DDL takes away is out of force before that DDL is done: rows of the time between
             # may share the key, and images lack the column. Nothing is lost by loading them after the DDL.
@@ -92,7 +100,7 @@ class WantedTables:
             for after in versions[bisect_right(versions, version.commit_ts, key=lambda v: v.commit_ts) :]:
                 if after.commit_ts > plan.to_ts or not _only_takes_away(version, after):
                     break
-                version, epoch = after, plan.epoch_of(after.commit_ts) + 1
+                version, epoch = after, self._epochs.after(version.table.id, after.commit_ts)
         return Wanted(
             table_id=version.table.id,
             db=version.db,

@@ -17,8 +17,9 @@ from pumphouse.archive.base import Base
 from pumphouse.archive.manifest import Duplicate, Manifest, SegmentEntry
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError, UnknownDdl
+from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.losses import Losses, losses_of
-from pumphouse.loader.plan import Mode, Plan, bucket_counts
+from pumphouse.loader.plan import Mode, Plan, UnitId, bucket_counts
 from pumphouse.loader.rules import NO_RULES, Rules, ddl_hint, park_hint
 from pumphouse.loader.state import NOTHING_BEGUN, Begun
 from pumphouse.loader.tables import key_columns
@@ -143,7 +144,7 @@ def repeat_work(
     """A finished range once more: tables that have a key and whose shape did not change in it."""
     plan = _merge_plan(view, after, upto, task, settings, rules)
     skipped = _unrepeatable(view.timeline, after, upto)
-    return Work.of(view, replace(plan, mode=Mode.REPEAT, boundaries=(), skipped=skipped), rules)
+    return Work.of(view, replace(plan, mode=Mode.REPEAT, boundaries=(), touched=(), skipped=skipped), rules)
 
 
 def open_work(
@@ -169,7 +170,7 @@ def open_work(
     if not missing:
         return work
     first = missing[0]
-    if begun.epoch >= plan.epoch_of(first.commit_ts) or begun.ddl >= first.commit_ts:
+    if begun.ddl >= first.commit_ts or any(_went_beyond(plan, event, begun.units) for event in missing):
         tables = sorted({".".join(c.known.name) for event in missing for c in event.changes})
         raise LoadError(
             f"plan {plan.number} of task {plan.task} went beyond the DDL at {show(first.commit_ts)} without it: the "
@@ -179,8 +180,31 @@ def open_work(
             tables=tables,
             differing=[show(event.commit_ts) for event in missing[:5]],
         )
-    boundaries = tuple(sorted({*plan.boundaries, *(int(event.commit_ts) for event in missing)}))
-    return replace(work, plan=replace(work.plan, boundaries=boundaries))
+    if plan.touched is None:
+        ends = dict.fromkeys(plan.boundaries, ()) | _ends(missing)
+        return replace(work, plan=replace(work.plan, boundaries=tuple(sorted(ends)), touched=None))
+    return replace(
+        work, plan=_ending(work.plan, dict(zip(plan.boundaries, plan.touched, strict=True)) | _ends(missing))
+    )
+
+
+def _went_beyond(plan: Plan, event: DdlEvent, applied: Iterable[UnitId]) -> bool:
+    """Whether a unit is applied that holds a change from behind a DDL of its table."""
+    epochs, everything = Epochs(plan), plan.touched is None
+    return any(
+        unit.epoch >= epochs.of(unit.table_id, event.commit_ts)
+        for unit in applied
+        if everything or unit.table_id in event.table_ids
+    )
+
+
+def _ends(events: Iterable[DdlEvent]) -> dict[int, tuple[int, ...]]:
+    """Boundary -> the tables whose epochs end there."""
+    return {int(event.commit_ts): tuple(sorted(event.table_ids)) for event in events}
+
+
+def _ending(plan: Plan, ends: Mapping[int, tuple[int, ...]]) -> Plan:
+    return replace(plan, boundaries=tuple(sorted(ends)), touched=tuple(ends[ts] for ts in sorted(ends)))
 
 
 def archive_digest(view: ArchiveView, plan: Plan) -> str:
@@ -211,12 +235,8 @@ def databases_between(timeline: Timeline, after: Tso, upto: Tso) -> list[str]:
 def _merge_plan(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings, rules: Rules) -> Plan:
     plan = Plan(task=task, number=0, from_ts=after, to_ts=upto, mode=Mode.MERGE)
     segments = (segment for window in view.between(after, upto) for segment in window.segments)
-    return replace(
-        plan,
-        archive=archive_digest(view, plan),
-        buckets=_buckets(segments, settings),
-        boundaries=tuple(int(event.commit_ts) for event in _boundary_events(view.timeline, plan, rules)),
-    )
+    plan = replace(plan, archive=archive_digest(view, plan), buckets=_buckets(segments, settings))
+    return _ending(plan, _ends(_boundary_events(view.timeline, plan, rules)))
 
 
 def _boundary_events(timeline: Timeline, plan: Plan, rules: Rules) -> list[DdlEvent]:
