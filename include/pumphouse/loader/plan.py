@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Self
@@ -17,7 +17,7 @@ from pumphouse.errors import CorruptionError
 from pumphouse.model.tso import Tso
 
 SPEC_VERSION = 2
-MAX_BUCKETS = 256
+MAX_BUCKETS = 4096
 # Below this a table's changes are one unit: a second connection would cost more than it brings.
 _SMALL_BYTES = 2 << 20
 
@@ -150,9 +150,17 @@ def _digest(*parts: object) -> str:
 
 
 def bucket_counts(
-    table_bytes: Mapping[int, int], *, unit_bytes: int, connections: int, fixed: int = 0
+    table_bytes: Mapping[int, int],
+    *,
+    unit_bytes: int,
+    connections: int,
+    fixed: int = 0,
+    scanned: Container[int] = (),
 ) -> dict[int, int]:
-    """Buckets for each table from the bytes that the manifests count for it; 1 is left out."""
+    """Buckets for each table from the bytes that the manifests count for it; 1 is left out.
+
+    ``scanned``: tables without a key, of which each unit that deletes reads every row; they get as few as they can.
+    """
     counts = {}
     for table_id, size in table_bytes.items():
         if fixed:
@@ -160,7 +168,7 @@ def bucket_counts(
         elif size < _SMALL_BYTES:
             count = 1
         else:
-            count = max(math.ceil(size / unit_bytes), connections)
+            count = max(math.ceil(size / unit_bytes), 1 if table_id in scanned else connections)
         if count > 1:
             counts[table_id] = min(count, MAX_BUCKETS)
     return counts

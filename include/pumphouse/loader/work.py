@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -112,7 +112,7 @@ def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings, 
     plan = Plan(task=task, number=0, from_ts=base.ts, to_ts=base.ts, mode=Mode.BASE, archive=base_digest(view, base))
     segments = [segment for table in base.tables for segment in table.segments]
     segments += [segment for window in view.between(base.low, base.ts) for segment in window.segments]
-    return Work.of(view, replace(plan, buckets=_buckets(segments, settings)), rules)
+    return Work.of(view, replace(plan, buckets=_buckets(view, segments, settings)), rules)
 
 
 def works_between(
@@ -235,7 +235,7 @@ def databases_between(timeline: Timeline, after: Tso, upto: Tso) -> list[str]:
 def _merge_plan(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings, rules: Rules) -> Plan:
     plan = Plan(task=task, number=0, from_ts=after, to_ts=upto, mode=Mode.MERGE)
     segments = (segment for window in view.between(after, upto) for segment in window.segments)
-    plan = replace(plan, archive=archive_digest(view, plan), buckets=_buckets(segments, settings))
+    plan = replace(plan, archive=archive_digest(view, plan), buckets=_buckets(view, segments, settings, _keyless(view, upto)))
     return _ending(plan, _ends(_boundary_events(view.timeline, plan, rules)))
 
 
@@ -285,13 +285,24 @@ def _pieces(windows: Iterable[Manifest], after: Tso, upto: Tso) -> Iterator[Piec
                 )
 
 
-def _buckets(segments: Iterable[SegmentEntry], settings: LoadSettings) -> dict[int, int]:
+def _keyless(view: ArchiveView, ts: Tso) -> set[int]:
+    """Ids of the tables without a key."""
+    return {version.table.id for version in view.timeline.tables_at(ts) if not key_columns(version.table)}
+
+
+def _buckets(
+    view: ArchiveView, segments: Iterable[SegmentEntry], settings: LoadSettings, scanned: Container[int] = ()
+) -> dict[int, int]:
     sizes: dict[int, int] = defaultdict(int)
     for segment in segments:
         for table_id, stat in segment.tables.items():
-            sizes[table_id] += stat.bytes
+            sizes[view.timeline.partitions.get(table_id, table_id)] += stat.bytes
     return bucket_counts(
-        sizes, unit_bytes=settings.unit_bytes, connections=settings.connections, fixed=settings.buckets
+        sizes,
+        unit_bytes=settings.unit_bytes,
+        connections=settings.connections,
+        fixed=settings.buckets,
+        scanned=scanned,
     )
 
 

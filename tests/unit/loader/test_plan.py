@@ -40,4 +40,6 @@ def test_a_plan_row_that_was_edited_is_refused(at: int, value: object) -> None:
 def test_buckets_follow_the_bytes_of_a_table_and_never_split_a_small_one() -> None:
     sizes = {1: 100, 2: 3 << 20, 3: 1 << 30, 4: 1 << 50}
     assert bucket_counts(sizes, unit_bytes=64 << 20, connections=2) == {2: 2, 3: 16, 4: MAX_BUCKETS}
+    scanned = bucket_counts(sizes, unit_bytes=64 << 20, connections=2, scanned={2, 3})
+    assert scanned == {3: 16, 4: MAX_BUCKETS}, "each unit of a table without a key reads it whole"
     assert bucket_counts(sizes, unit_bytes=64 << 20, connections=2, fixed=3) == dict.fromkeys(sizes, 3)
