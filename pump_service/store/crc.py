@@ -18,8 +18,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from pump_service.store.raw import load_u64
 from pumphouse.codec.jit import Bytes, kernel, primitive
+from pumphouse.codec.raw import load_u64
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
 _INVERT = np.uint64(0xFFFFFFFF)

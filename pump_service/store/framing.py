@@ -14,9 +14,9 @@ from pump_service.intake.parse import TAILS
 from pump_service.store import frame
 from pump_service.store.block import I64, U8, Block
 from pump_service.store.crc import crc32c_of, crc_more
-from pump_service.store.raw import copy_bytes
 from pump_service.store.records import Records
 from pumphouse.codec.jit import Bytes, Ints, frozen, kernel, primitive
+from pumphouse.codec.raw import copy_bytes
 
 _MAGIC = np.uint64(frame.RECORD_MAGIC)
 _SMALLEST = 64 << 10

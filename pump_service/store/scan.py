@@ -19,8 +19,8 @@ from pump_service.store import frame
 from pump_service.store.block import Block, Entry
 from pump_service.store.crc import crc_more
 from pump_service.store.fs import LogHandle
-from pump_service.store.raw import load_u32, load_u64
 from pumphouse.codec.jit import Bytes, Ints, kernel
+from pumphouse.codec.raw import load_u32, load_u64
 from pumphouse.codec.wire import read_field, read_uvarint
 from pumphouse.errors import BadRecord
 

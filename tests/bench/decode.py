@@ -15,6 +15,7 @@ from tests.bench.harness import Result, Watch
 from tests.bench.sysbench import Workload
 
 _TXNS, _REPEATS = 10_000, 10
+_KEY = ("id",)
 
 
 def _reference_rate(workload: Workload, values: list[bytes]) -> float:
@@ -32,11 +33,12 @@ def _reference_rate(workload: Workload, values: list[bytes]) -> float:
 
 
 def _decode(payloads: pa.Array, layout: RowLayout) -> int:
+    """As a load does: of a row that goes or changes, its key says which one it is."""
     found = columnar.walk(payloads)
     for op in (columnar.INSERT, columnar.UPDATE, columnar.DELETE):
         some = found.take(found.op == op)
         for block in columnar.blocks(some.row_len):
-            columnar.decode_images(found.data, some.row_start[block], some.row_len[block], op, layout)
+            columnar.decode_images(found.data, some.row_start[block], some.row_len[block], op, layout, _KEY)
     return len(found)
 
 
@@ -50,7 +52,7 @@ def bench(work: Path, runs: int) -> Result:
         for n, v in enumerate(values)
     ]
     payloads = pa.array(merged, pa.large_binary())
-    layout = RowLayout.of(workload.table, workload.table)
+    layout = RowLayout.of(workload.table, workload.table, _KEY)
     _decode(payloads.slice(0, 10), layout)  # kernels compile, or load from their cache
     samples = []
     for _ in range(runs):

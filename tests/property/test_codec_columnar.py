@@ -261,3 +261,20 @@ def test_a_transaction_of_several_tables_is_in_order_of_sequence() -> None:
         (2, DELETE, b"b"),
         (2, INSERT, b"d"),
     ]
+
+
+@pytest.mark.row("W2")
+def test_many_small_changes_of_several_transactions_are_found_whole() -> None:
+    payloads, wanted = [], []
+    for txn in range(5):
+        builder = PrewriteValueBuilder(9 + txn)
+        for seq in range(200):
+            table_id = 1 + seq % 3
+            builder.insert(table_id, bytes([txn, seq]))
+            wanted.append((txn, table_id, 9 + txn, bytes([txn, seq])))
+        payloads.append(merge(make_prewrite(1, b"k", builder.build()), make_commit(1, 2, b"k")))
+    found = walk(pa.array(payloads, pa.binary()))
+    images = [found.data[s : s + n].tobytes() for s, n in zip(found.row_start, found.row_len, strict=True)]
+    columns = (found.txn, found.table_id, found.schema_version)
+    assert sorted(zip(*(c.tolist() for c in columns), images, strict=True)) == sorted(wanted)
+    assert found.seq.tolist() == [*range(200)] * 5

@@ -25,6 +25,8 @@ from pumphouse.errors import CodecError, MissingColumn
 INSERT, UPDATE, DELETE = 0, 1, 2
 _KINDS = ("inserted", "updated", "deleted")
 _BLOCK_BYTES, _MIN_BLOCK, _MAX_BLOCK = 1 << 20, 512, 16384
+# Bytes of a payload for each of its row changes, more or less.
+_USUAL_CHANGE = 256
 _NO_HANDLE: Ints = frozen(np.zeros(0, np.int64))
 
 
@@ -55,10 +57,19 @@ class Mutations:
     def __len__(self) -> int:
         return len(self.txn)
 
-    def take(self, rows: NDArray[Any]) -> Mutations:
+    def take(self, rows: NDArray[Any] | slice) -> Mutations:
         """The entries with these indices, or those where a mask is true; the buffer is shared."""
-        names = [f.name for f in fields(self)][1:]
-        return Mutations(self.data, *(getattr(self, name)[rows] for name in names))
+        return Mutations(self.data, *(column[rows] for column in self._columns()))
+
+    def with_room(self, used: int, room: int) -> Mutations:
+        """The first ``used`` entries and, behind them, what is to be filled, up to ``room``."""
+        columns = self._columns()
+        return Mutations(
+            self.data, *(np.concatenate([each[:used], np.empty(room - used, each.dtype)]) for each in columns)
+        )
+
+    def _columns(self) -> list[NDArray[Any]]:
+        return [getattr(self, field.name) for field in fields(self)[1:]]
 
     def table_stats(self) -> dict[int, tuple[int, int]]:
         """Row changes and their bytes by table id."""
@@ -105,19 +116,9 @@ def walk(payloads: pa.Array | pa.ChunkedArray) -> Mutations:
         CodecError: a payload does not parse, uses obsolete fields or has an unknown mutation type. Facts: txn.
     """
     data, offsets = binary_buffers(payloads)
-    failed = np.zeros(2, np.int64)
-    count = walk_kernels.count_rows(data, offsets, failed)
-    found = Mutations(
-        data,
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-        np.empty(count, np.uint8),
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-    )
-    if not failed[0]:
+    failed, state, cursors = np.zeros(2, np.int64), np.zeros(3, np.int64), np.zeros(4, np.int64)
+    found = _none(data).with_room(0, int(offsets[-1] - offsets[0]) // _USUAL_CHANGE + 16)
+    while True:
         walk_kernels.fill_rows(
             data,
             offsets,
@@ -128,13 +129,22 @@ def walk(payloads: pa.Array | pa.ChunkedArray) -> Mutations:
             found.seq,
             found.row_start,
             found.row_len,
-            np.zeros(3, np.int64),
+            cursors,
+            state,
             failed,
         )
-    if failed[0]:
-        reason = walk_kernels.REASONS[int(failed[0])]
-        raise CodecError(f"payload {failed[1]} cannot be read: {reason}", txn=int(failed[1]))
-    return found
+        if failed[0]:
+            reason = walk_kernels.REASONS[int(failed[0])]
+            raise CodecError(f"payload {failed[1]} cannot be read: {reason}", txn=int(failed[1]))
+        used = int(state[1])
+        if not state[2]:
+            return found.take(slice(used))
+        found = found.with_room(used, 2 * (used + int(state[2])))
+
+
+def _none(data: Bytes) -> Mutations:
+    empty = np.zeros(0, np.int64)
+    return Mutations(data, empty, empty, empty, np.zeros(0, np.uint8), empty, empty, empty)
 
 
 def blocks(lengths: Ints) -> Iterator[slice]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pumphouse.codec.jit import Bytes, Int32s, Ints, kernel, primitive
 from pumphouse.codec.locate import BAD_VALUE, DAMAGED, DIGIT_BYTES
+from pumphouse.codec.raw import copy_bytes, store_u16
 from pumphouse.codec.wire import read_u64, read_uvarint, read_varint
 
 DATE, DATETIME, TIME, DECIMAL = 0, 1, 2, 3
@@ -16,15 +17,21 @@ DATE, DATETIME, TIME, DECIMAL = 0, 1, 2, 3
 WIDTHS = (10, 26, 22, 68)
 POWERS = np.array([10**n for n in range(10)], np.int64)
 MINUS, DOT, ZERO = 45, 46, 48
+# The two digits of 0..99, as `store_u16` writes them.
+PAIRS = np.array([(ZERO + n // 10) | (ZERO + n % 10) << 8 for n in range(100)], np.uint16)
 
 
 @primitive
 def put_fixed(out: Bytes, at: int, value: int, width: int) -> int:
     """Write ``width`` digits; position behind them."""
     rest = np.uint32(value)
-    for k in range(at + width - 1, at - 1, -1):
-        out[k] = ZERO + rest % np.uint32(10)
-        rest //= np.uint32(10)
+    left = at + width
+    while left >= at + 2:
+        left -= 2
+        store_u16(out, left, PAIRS[rest % np.uint32(100)])
+        rest //= np.uint32(100)
+    if left > at:
+        out[at] = ZERO + rest % np.uint32(10)
     return at + width
 
 
@@ -278,9 +285,7 @@ def copy_strings(
             continue
         place = places[row, column]
         if place < 0:
-            for k in range(length):
-                out[at + k] = fill[k]
+            copy_bytes(out, at, fill, 0, length)
             continue
         _, pos = read_varint(data, starts[row] + place + 1, starts[row] + lengths[row])
-        for k in range(length):
-            out[at + k] = data[pos + k]
+        copy_bytes(out, at, data, pos, length)

@@ -45,57 +45,47 @@ def next_row(data: Bytes, pos: int, end: int, wanted: int) -> tuple[int, int, in
 
 
 @kernel
-def count_sequence(data: Bytes, pos: int, end: int) -> tuple[int, int, int]:
-    """Of one TableMutation: reason (0 = fine), table id, entries of its sequence."""
+def survey(data: Bytes, pos: int, end: int, firsts: Ints) -> tuple[int, int, int]:
+    """Of one TableMutation: reason (0 = fine), table id, entries of its sequence.
+
+    ``firsts`` gets where the first row of each kind (inserted, updated, deleted) and the sequence begin, or ``end``.
+    """
     table_id = 0
     count = 0
+    firsts[:] = end
     while pos < end:
+        field = pos
         number, wire, at, length, pos = read_field(data, pos, end)
         if pos < 0:
             return BAD_BYTES, 0, 0
-        if number == 1 and wire == 0:
+        if number in (2, 3):
+            firsts[number - 2] = min(firsts[number - 2], field)
+        elif number == 6:
+            firsts[2] = min(firsts[2], field)
+        elif number == 1 and wire == 0:
             raw, _ = read_uvarint(data, at, at + length)
             table_id = np.int64(raw)
         elif number in (4, 5):
             return OBSOLETE, 0, 0
-        elif number == 7 and wire == 0:
-            count += 1
-        elif number == 7 and wire == 2:
-            for each in range(at, at + length):
-                if data[each] < 0x80:
-                    count += 1
+        elif number == 7:
+            firsts[3] = min(firsts[3], field)
+            if wire == 0:
+                count += 1
+            elif wire == 2:
+                for each in range(at, at + length):
+                    if data[each] < 0x80:
+                        count += 1
     return 0, table_id, count
 
 
 @kernel
-def count_rows(data: Bytes, offsets: Ints, failed: Ints) -> int:
-    """Row changes of all payloads; on damage ``failed`` gets reason and payload index."""
-    total = 0
-    for txn in range(len(offsets) - 1):
-        pos, end = prewrite_value(data, offsets[txn], offsets[txn + 1])
-        if pos < 0:
-            failed[0], failed[1] = BAD_BYTES, txn
-            return 0
-        while pos < end:
-            number, wire, at, length, pos = read_field(data, pos, end)
-            if pos < 0:
-                failed[0], failed[1] = BAD_BYTES, txn
-                return 0
-            if number == 2 and wire == 2:
-                reason, _, count = count_sequence(data, at, at + length)
-                if reason:
-                    failed[0], failed[1] = reason, txn
-                    return 0
-                total += count
-    return total
-
-
-@kernel
 def version_of(data: Bytes, pos: int, end: int) -> int:
-    """Schema version of a prewrite value that :func:`count_rows` has checked."""
+    """Schema version of a prewrite value; -1 when it is damaged."""
     version = 0
     while pos < end:
         number, wire, at, length, pos = read_field(data, pos, end)
+        if pos < 0:
+            return -1
         if number == 1 and wire == 0:
             raw, _ = read_uvarint(data, at, at + length)
             version = np.int64(raw)
@@ -103,7 +93,7 @@ def version_of(data: Bytes, pos: int, end: int) -> int:
 
 
 @kernel
-def fill_rows(
+def fill_rows(  # noqa: C901, PLR0912 - one pass over a payload, kept in one piece for speed
     data: Bytes,
     offsets: Ints,
     txns: Ints,
@@ -114,22 +104,37 @@ def fill_rows(
     starts: Ints,
     lengths: Ints,
     cursors: Ints,
+    state: Ints,
     failed: Ints,
-) -> int:
-    """Fill one entry a row change, in the order of ``sequence``; on damage ``failed`` gets reason and payload index."""
-    row = 0
-    for txn in range(len(offsets) - 1):
+) -> None:
+    """Fill one entry a row change, in the order of ``sequence``, as long as there is room.
+
+    ``state``: the payload to go on with, entries so far, and in the end the room that the next payload needs at least;
+    0 when there is none. On damage ``failed`` gets reason and payload index.
+    """
+    row = state[1]
+    for txn in range(state[0], len(offsets) - 1):
         first = row
+        state[0], state[1], state[2] = txn, first, 0
+        failed[1] = txn
         pos, end = prewrite_value(data, offsets[txn], offsets[txn + 1])
         version = version_of(data, pos, end)
+        if pos < 0 or version < 0:
+            failed[0] = BAD_BYTES
+            return
         while pos < end:
             number, wire, start, length, pos = read_field(data, pos, end)
             if number != 2 or wire != 2:
                 continue
             stop = start + length
-            _, table_id, _ = count_sequence(data, start, stop)
-            cursors[:] = start
-            at = start
+            # What it finds is read again at once, while it is in the processor's cache.
+            failed[0], table_id, count = survey(data, start, stop, cursors)
+            if failed[0]:
+                return
+            if row + count > len(txns):
+                state[2] = row + count - first
+                return
+            at = cursors[3]
             while at < stop:
                 number, wire, entry, length, at = read_field(data, at, stop)
                 if number != 7 or (wire not in (0, 2)):
@@ -144,12 +149,12 @@ def fill_rows(
                     elif raw == 4:
                         op, field = 2, 6
                     if entry < 0 or (op == 0 and raw != 0):
-                        failed[0], failed[1] = BAD_TYPE, txn
-                        return 0
+                        failed[0] = BAD_TYPE
+                        return
                     row_start, row_len, cursors[op] = next_row(data, cursors[op], stop, field)
                     if cursors[op] < 0:
-                        failed[0], failed[1] = NO_ROW, txn
-                        return 0
+                        failed[0] = NO_ROW
+                        return
                     txns[row] = txn
                     table_ids[row] = table_id
                     versions[row] = version
@@ -158,4 +163,4 @@ def fill_rows(
                     starts[row] = row_start
                     lengths[row] = row_len
                     row += 1
-    return row
+    state[1], state[2] = row, 0

@@ -16,6 +16,8 @@ from pumphouse.codec.jit import Bytes, kernel, primitive
 @primitive
 def read_uvarint(data: Bytes, pos: int, end: int) -> tuple[np.uint64, int]:
     """Unsigned varint of at most 64 bits and the position behind it."""
+    if pos < end and data[pos] < 0x80:  # most of them
+        return np.uint64(data[pos]), pos + 1
     value = np.uint64(0)
     shift = np.uint64(0)
     while pos < end:

@@ -235,7 +235,9 @@ def databases_between(timeline: Timeline, after: Tso, upto: Tso) -> list[str]:
 def _merge_plan(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings, rules: Rules) -> Plan:
     plan = Plan(task=task, number=0, from_ts=after, to_ts=upto, mode=Mode.MERGE)
     segments = (segment for window in view.between(after, upto) for segment in window.segments)
-    plan = replace(plan, archive=archive_digest(view, plan), buckets=_buckets(view, segments, settings, _keyless(view, upto)))
+    plan = replace(
+        plan, archive=archive_digest(view, plan), buckets=_buckets(view, segments, settings, _keyless(view, upto))
+    )
     return _ending(plan, _ends(_boundary_events(view.timeline, plan, rules)))
 
 

@@ -10,7 +10,7 @@ from pumphouse.codec.warm import warm
 # Called only from other kernels, which have them inside.
 MODULES = ("walk", "locate", "scalars", "texts", "jsontext", "hashing")
 DOORS = {
-    "count_rows", "fill_rows", "locate", "integers", "floats", "texts", "string_offsets", "copy_strings", "json_texts",
+    "fill_rows", "locate", "integers", "floats", "texts", "string_offsets", "copy_strings", "json_texts",
     "hash_words", "hash_bytes",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Loads and copies of bytes inside kernels, as the machine does them. Bounds are the caller's business."""
+"""Loads, stores and copies of bytes inside kernels, as the machine does them. Bounds are the caller's business."""
 
 # mypy: disable-error-code="misc"
 # (numba's extension interface has no types)
@@ -29,6 +29,19 @@ def _load(bits: int, result: Any) -> Any:
         return result(array, types.intp), codegen
 
     return load
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_u16(_typing: Any, array: Any, index: Any, value: Any) -> Any:
+    """Two bytes of an uint8 array from a 16-bit integer, the lower one first."""
+    del index, value
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _place(context, builder, signature.args[0], args[0], args[1])
+        builder.store(args[2], builder.bitcast(place, ir.IntType(16).as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.uint16), codegen
 
 
 # (array, index): little-endian integer of an uint8 array, at any alignment.
