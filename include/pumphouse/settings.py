@@ -281,18 +281,30 @@ class LoadRule(Section):
     """Something that a load does otherwise than the source says; in `load.rules`, one table each."""
 
     do: Literal["skip", "replace", "park"] = Field(
-        description="skip a DDL or a table; replace a DDL; park a table: as skip, but loud until it is brought back"
+        description="skip a DDL, a transaction or a table; replace a DDL; park a table: as skip, but loud until it is "
+        "brought back"
     )
     ddl: int = Field(0, ge=0, description="job id of the DDL, or commit ts of its binlog")
-    table: str = Field("", description="`database.table`, or the id of a table that no DDL names")
+    txn: int = Field(0, ge=0, description="commit ts of a transaction whose rows are left out")
+    table: str = Field(
+        "",
+        description="`database.table`, by a pattern too (`audit.*`, `*.tmp_*`), or the id of a table that no DDL names",
+    )
+    but: tuple[str, ...] = Field((), description="of a pattern: what it leaves in, by name or pattern")
     sql: tuple[str, ...] = Field((), description="of replace: what the target executes; it may run twice")
     why: str = Field(min_length=1, description="reason; it is kept on the target")
     by: str = Field("", description="who wants it; empty = the user of the process that uses it first")
 
     @model_validator(mode="after")
     def _one_thing(self) -> Self:
-        if bool(self.ddl) == bool(self.table):
-            raise ValueError('a rule names a DDL or a table: ddl = JOB, or table = "database.table"')
+        if bool(self.ddl) + bool(self.table) + bool(self.txn) != 1:
+            raise ValueError(
+                'a rule names a DDL, a table or a transaction: ddl = JOB, table = "database.table" or txn = COMMIT_TS'
+            )
+        if self.txn and self.do != "skip":
+            raise ValueError("a transaction can only be skipped")
+        if self.but and not self.table:
+            raise ValueError("but is for a table's pattern")
         if bool(self.table) and not (self.table.isdigit() or 0 < self.table.find(".") < len(self.table) - 1):
             raise ValueError(f"{self.table!r} is no database.table")
         if (self.do == "park" and self.ddl) or (self.do == "replace") != bool(self.sql) or (self.sql and self.table):

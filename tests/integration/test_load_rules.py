@@ -203,6 +203,70 @@ def test_a_skipped_table_is_left_out_by_loads_and_restores_until_it_is_brought_b
     assert "Audit" in target_rows(target)
 
 
+@pytest.mark.row("L7")
+def test_a_pattern_leaves_tables_out_but_for_some_and_a_resync_takes_one_out_of_it(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for table in ("t", "tmp_a", "Tmp_keep"):
+        source.create_table(table, [ID, TEXT])
+        put(source, table, 1)
+    source.genesis()
+    told = ruled(settings, {"do": "skip", "table": "*.TMP_*", "but": ["d.tmp_keep"]})
+    source.create_table("tmp_b", [ID, TEXT])
+    for table in ("t", "tmp_a", "tmp_b", "Tmp_keep"):
+        put(source, table, 2)
+    source.cut()
+    report = load.run(told)
+    assert list(report.skipped) == ["*.tmp_*"]
+    assert target_rows(target) == without(source.snapshot(), "tmp_a", "tmp_b")
+    # Another exception is none until its table is brought back.
+    wider = ruled(settings, {"do": "skip", "table": "*.tmp_*", "but": ["d.tmp_keep", "d.tmp_a"]})
+    put(source, "tmp_a", 3)
+    source.cut()
+    load.run(wider)
+    assert "tmp_a" not in target_rows(target)
+    with pytest.raises(UsageError, match="or name it in the rule's `but`"):
+        load.run(told, resync="d.tmp_a")
+    load.run(wider, resync="d.tmp_a")
+    put(source, "tmp_a", 4)
+    put(source, "tmp_b", 4)
+    end = source.cut()
+    load.run(settings)
+    assert target_rows(target) == without(source.snapshot(), "tmp_b")
+    # One exception less: from then on it is left out, too.
+    before = target_rows(target)["Tmp_keep"]
+    put(source, "Tmp_keep", 5)
+    source.cut()
+    load.run(ruled(settings, {"do": "skip", "table": "*.tmp_*", "but": ["d.tmp_a"]}))
+    assert target_rows(target)["Tmp_keep"] == before
+    restored(told, to=end, dry_run=False)
+    assert {"tmp_a", "tmp_b"}.isdisjoint(target_rows(target))
+
+
+@pytest.mark.row("L7")
+def test_the_rows_of_a_skipped_transaction_are_left_out_of_loads_and_restores(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    put(source, "t", 1)
+    kept = source.snapshot()
+    with source.txn() as t:
+        t.insert("t", id=2, a=b"by mistake")
+    bad = source._events[-1].commit_ts
+    end = source.cut()
+    told = ruled(settings, {"do": "skip", "txn": bad})
+    report = load.run(told)
+    assert any("are left out: a test" in note for note in report.notes)
+    assert target_rows(target) == kept
+    assert history(target) == [(f"txn {bad}", "skip", True, "a test", True)]
+    restored(told, to=end, dry_run=False)
+    assert target_rows(target) == kept
+    restored(settings, to=end, dry_run=False)
+    assert target_rows(target) == source.snapshot()
+
+
 @pytest.mark.row("L7", "O3")
 def test_a_table_whose_rows_are_refused_is_parked_and_loud_and_comes_back(
     source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -402,8 +466,8 @@ def works_digest(*parts: Any) -> str:
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        ({"do": "skip"}, "names a DDL or a table"),
-        ({"do": "skip", "ddl": 1, "table": "a.b"}, "names a DDL or a table"),
+        ({"do": "skip"}, "names a DDL, a table or a transaction"),
+        ({"do": "skip", "ddl": 1, "table": "a.b"}, "names a DDL, a table or a transaction"),
         ({"do": "skip", "table": "ab"}, "is no database.table"),
         ({"do": "park", "ddl": 1}, "park is for a table"),
         ({"do": "replace", "ddl": 1}, "sql for replace"),

@@ -103,6 +103,9 @@ class Decoder:
                 f"transaction (start {txns.start_ts[at]}, commit {txns.commit_ts[at]}): {error}", **error.facts
             ) from error
         places = np.searchsorted(np.asarray(self._plan.boundaries, np.int64), txns.commit_ts)[found.txn]
+        if self._plan.without:
+            keep = ~np.isin(txns.commit_ts, self._plan.without)[found.txn]
+            places, found = places[keep], found.take(keep)
         if self._context.lows:
             keep = _above(found.table_id, txns.commit_ts[found.txn], self._context.lows)
             places, found = places[keep], found.take(keep)

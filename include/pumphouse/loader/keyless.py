@@ -90,7 +90,7 @@ def _check(found: np.ndarray, counts: np.ndarray, rows: pa.Table, db: str, table
     shown = {name: str(value)[:80] for name, value in list(first.items())[:8]}
     raise RowRejected(
         f"{db}.{table} lacks {len(short)} of the rows to delete, as {shown}",
-        hint="the target was changed by somebody else; only a restore helps",
+        hint="somebody else changed the table there; once it is left out, `pumphouse load --resync` brings it back",
         table=f"{db}.{table}",
         rows=[shown],
     )

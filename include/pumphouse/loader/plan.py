@@ -65,6 +65,7 @@ class Plan:
             (`pumphouse.codec.columnar.key_rank`). Tables that are not named are cut by a hash of the key.
         archive: digest of the manifests that the range lies in.
         skipped: tables left out by name, with the reason.
+        without: commit ts of transactions whose rows are left out by a rule.
         only: a resync: the one table that is brought back, ``database.table`` in lower case; '' = all.
     """
 
@@ -79,6 +80,7 @@ class Plan:
     ranges: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     archive: str = ""
     skipped: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[int, ...] = ()
     only: str = ""
 
     def bucket_count(self, table_id: int) -> int:
@@ -96,6 +98,7 @@ class Plan:
                 "archive": self.archive,
                 "skipped": dict(self.skipped),
                 **({"ranges": {str(k): list(v) for k, v in sorted(self.ranges.items())}} if self.ranges else {}),
+                **({"without": list(self.without)} if self.without else {}),
                 **({"only": self.only} if self.only else {}),
             },
             sort_keys=True,
@@ -124,6 +127,7 @@ class Plan:
                 ranges={int(k): tuple(v) for k, v in data.get("ranges", {}).items()},
                 archive=data["archive"],
                 skipped=data["skipped"],
+                without=tuple(data.get("without", ())),
                 only=data.get("only", ""),
             )
             int(data["version"])

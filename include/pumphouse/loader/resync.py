@@ -6,7 +6,7 @@ from pumphouse.errors import LoadError, UnknownDdl, UsageError
 from pumphouse.loader.begin import create_foreign_keys, in_creation_order
 from pumphouse.loader.ddl import forget_ddl_of
 from pumphouse.loader.report import LoadReport
-from pumphouse.loader.rules import Rules, end_rules
+from pumphouse.loader.rules import Rules, bring_back
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import Checkpoint
 from pumphouse.loader.work import base_work, works_between
@@ -28,9 +28,12 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
     connection, view, task = loader.connection, loader.view, loader.task
     loader.require_ready(checkpoint)
     name = table.lower()
-    if any(rule.table.lower() == name for rule in loader.settings.rules):
-        raise UsageError(f"load.rules still leaves {table} out", hint="take its rule away, then try again")
-    if name not in loader.rules.tables:
+    if Rules.of(loader.settings.rules, checkpoint.ts).left_out(name) is not None:
+        raise UsageError(
+            f"load.rules still leaves {table} out",
+            hint="take its rule away, or name it in the rule's `but`, then try again",
+        )
+    if loader.rules.left_out(name) is None:
         known = ", ".join(sorted(loader.rules.tables)) or "none"
         raise UsageError(f"{table} is not left out on {connection.name}", hint=f"tables that are: {known}")
     if loader.opened() is not None:
@@ -39,7 +42,7 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
     base = view.base_for(at)
     if base is None:
         raise LoadError(f"no dump leads to {show(at)}, where the target stands", hint=_DUMP)
-    rules = Rules(only=name, ddls=loader.rules.ddls)
+    rules = Rules(only=name, ddls=loader.rules.ddls, txns=loader.rules.txns)
     try:
         first, *later = [
             base_work(view, base, task, loader.settings, rules),
@@ -59,7 +62,7 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
     loader.report.notes += create_foreign_keys(connection, versions)
     for work in later:
         loader.run(loader.begin(work))
-    end_rules(connection, loader.owner, task, f"table {name}")
+    bring_back(connection, loader.owner, task, name)
     loader.report.parked.pop(name, None)
     loader.report.skipped.pop(name, None)
     return loader.finish(at)

@@ -12,12 +12,12 @@ decoded by the source's schema history all the same.
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Self
 
 from pumphouse.errors import BinlogError, UnknownTable
@@ -32,7 +32,7 @@ from pumphouse.settings import LoadRule
 
 TABLE = """CREATE TABLE IF NOT EXISTS {s}.`rule` (
   task VARCHAR(64) NOT NULL,
-  subject VARCHAR(255) NOT NULL COMMENT 'ddl <commit ts>, or table <database>.<name> in lower case',
+  subject VARCHAR(255) NOT NULL COMMENT 'ddl or txn <commit ts>, or table <database>.<name or pattern> in lower case',
   ts BIGINT UNSIGNED NOT NULL COMMENT 'commit ts of the DDL; checkpoint from which on the table is left out',
   rule LONGTEXT NOT NULL COMMENT 'JSON: as in the setting load.rules',
   who VARCHAR(255) NOT NULL COMMENT 'user and host of the run that used it first',
@@ -45,13 +45,21 @@ TABLE = """CREATE TABLE IF NOT EXISTS {s}.`rule` (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A table that a target does not follow. ``since``: it stands as it was then; 0 = it was never there."""
+    """A table, or tables by a pattern, that a target does not follow.
+
+    ``since``: they stand as they were then; 0 = they were never there. ``but``: names and patterns that it follows.
+    """
 
     table: str
     parked: bool
     since: Tso
     who: str
     why: str
+    but: tuple[str, ...] = ()
+
+    def covers(self, name: str) -> bool:
+        """Whether a table, ``database.table`` in lower case, is one of them."""
+        return fnmatchcase(name, self.table) and not any(fnmatchcase(name, each) for each in self.but)
 
     def __str__(self) -> str:
         since = f"since {show(self.since)}" if self.since else "from the beginning"
@@ -60,13 +68,15 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of one run. ``ddls``: by job id and by commit ts; ``tables``: by name in lower case, or by id.
+    """The rules of one run.
 
-    ``only``: a resync: every table but this one is left out, and no database is touched.
+    ``ddls``: by job id and by commit ts. ``tables``: by name or pattern in lower case, or by id. ``txns``: by commit
+    ts. ``only``: a resync: every table but this one is left out, and no database is touched.
     """
 
     ddls: Mapping[int, LoadRule] = field(default_factory=dict)
     tables: Mapping[str, LeftOut] = field(default_factory=dict)
+    txns: Mapping[int, LoadRule] = field(default_factory=dict)
     only: str = ""
 
     @classmethod
@@ -76,15 +86,21 @@ class Rules:
             ddls={rule.ddl: rule for rule in settings if rule.ddl},
             tables={
                 rule.table.lower(): LeftOut(
-                    table=rule.table.lower(), parked=rule.do == "park", since=since, who=_who(rule), why=rule.why
+                    table=rule.table.lower(),
+                    parked=rule.do == "park",
+                    since=since,
+                    who=_who(rule),
+                    why=rule.why,
+                    but=tuple(each.lower() for each in rule.but),
                 )
                 for rule in settings
                 if rule.table
             },
+            txns={rule.txn: rule for rule in settings if rule.txn},
         )
 
     def __bool__(self) -> bool:
-        return bool(self.ddls or self.tables)
+        return bool(self.ddls or self.tables or self.txns)
 
     @property
     def parked(self) -> dict[str, str]:
@@ -101,7 +117,12 @@ class Rules:
             return {}
         names = {".".join(version.name) for versions in timeline.versions.values() for version in versions}
         names |= {each.table for each in self.tables.values()}
-        return {name: str(self.tables[name.lower()]) for name in sorted(names) if name.lower() in self.tables}
+        found = {name: self.left_out(name.lower()) for name in sorted(names)}
+        return {name: str(each) for name, each in found.items() if each is not None}
+
+    def left_out(self, name: str) -> LeftOut | None:
+        """Why a table, ``database.table`` in lower case, is left out; None = it is not."""
+        return self.tables.get(name) or next((each for each in self.tables.values() if each.covers(name)), None)
 
     def ruled(self, event: DdlEvent) -> DdlEvent:
         """The DDL without the tables that are left out; with a rule of its own it is no problem any more."""
@@ -140,7 +161,7 @@ class Rules:
     def leaves_out(self, version: TableVersion) -> bool:
         """Whether a table is not for the target."""
         name = ".".join(version.name).lower()
-        return name != self.only if self.only else name in self.tables
+        return name != self.only if self.only else self.left_out(name) is not None
 
     @contextmanager
     def advising(self) -> Iterator[None]:
@@ -204,8 +225,15 @@ def read_left_out(connection: TargetConnection, task: str) -> dict[str, LeftOut]
     found = {}
     for subject, ts, rule, who, why in rows:
         name = str(subject).removeprefix("table ")
-        parked = json.loads(rule)["do"] == "park"
-        found[name] = LeftOut(table=name, parked=parked, since=Tso(int(ts)), who=str(who), why=str(why))
+        said = LoadRule.model_validate_json(rule)
+        found[name] = LeftOut(
+            table=name,
+            parked=said.do == "park",
+            since=Tso(int(ts)),
+            who=str(who),
+            why=str(why),
+            but=tuple(each.lower() for each in said.but),
+        )
     return found
 
 
@@ -223,10 +251,12 @@ def take_up(
         if not name:
             continue
         wanted, have = asked.tables[name], known.get(name)
-        if have is None or have.parked != wanted.parked:
+        # What was left out for a while cannot just go on: only a resync takes a table out of a pattern.
+        but = wanted.but if have is None else tuple(each for each in wanted.but if each in have.but)
+        if have is None or (have.parked, have.but) != (wanted.parked, but):
             # Parked or skipped: since when it was left out stays the same.
-            known[name] = replace(wanted, since=since if have is None else have.since)
-            record(connection, owner, task, f"table {name}", known[name].since, rule)
+            known[name] = replace(wanted, since=since if have is None else have.since, but=but)
+            record(connection, owner, task, f"table {name}", known[name].since, rule.model_copy(update={"but": but}))
     # A DDL that was passed by a rule stays so, also when the rule is gone before its plan has ended.
     used = {
         int(ts): LoadRule.model_validate_json(rule)
@@ -236,7 +266,7 @@ def take_up(
             (task, since),
         )
     }
-    return Rules(ddls={**used, **asked.ddls}, tables=known)
+    return Rules(ddls={**used, **asked.ddls}, tables=known, txns=asked.txns)
 
 
 def record(connection: TargetConnection, owner: Ownership, task: str, subject: str, ts: Tso, rule: LoadRule) -> None:
@@ -263,6 +293,21 @@ def end_rules(connection: TargetConnection, owner: Ownership, task: str | None, 
             " AND (%s IS NULL OR task = %s) AND (%s IS NULL OR subject = %s)",
             (task, task, subject, subject),
         )
+
+
+def bring_back(connection: TargetConnection, owner: Ownership, task: str, name: str) -> None:
+    """One table is followed again: its own rule is history, and patterns leave it in from now on."""
+    end_rules(connection, owner, task, f"table {name}")
+    rows = connection.query(
+        f"SELECT subject, ts, rule FROM {connection.table('rule')}"
+        " WHERE task = %s AND ended_at IS NULL AND subject LIKE 'table %%'",
+        (task,),
+    )
+    for subject, ts, text in rows:
+        rule = LoadRule.model_validate_json(text)
+        if read_left_out(connection, task)[str(subject).removeprefix("table ")].covers(name):
+            but = rule.model_copy(update={"but": (*rule.but, name)})
+            record(connection, owner, task, str(subject), Tso(int(ts)), but)
 
 
 def _who(rule: LoadRule) -> str:

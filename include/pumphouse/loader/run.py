@@ -228,6 +228,11 @@ class Loader:
         numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
         self.owner = fence.raise_again(self.connection, self.owner)
         state.begin_plan(self.connection, self.owner, numbered.plan)
+        for ts in numbered.plan.without:
+            rule = self.rules.txns[ts]
+            record(self.connection, self.owner, self.task, f"txn {ts}", Tso(ts), rule)
+            self.report.notes.append(f"the rows of the transaction at {show(Tso(ts))} are left out: {rule.why}")
+            log.warning("txn_by_rule", task=self.task, commit_ts=ts, why=rule.why)
         return numbered
 
     def run(self, work: Work) -> Tso:

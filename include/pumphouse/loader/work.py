@@ -78,7 +78,10 @@ class Work:
     @classmethod
     def of(cls, view: ArchiveView, plan: Plan, rules: Rules = NO_RULES) -> Self:
         """Everything that a plan needs, by the rules; ConfigError where the view does not hold its range."""
-        plan = replace(plan, skipped={**plan.skipped, **rules.skipped(view.timeline)}, only=rules.only)
+        # What is left out of an open plan is what it says: some of its units are applied.
+        without = plan.without if plan.number else tuple(ts for ts in sorted(rules.txns) if _reads(plan, view, ts))
+        skipped = {**plan.skipped, **rules.skipped(view.timeline)}
+        plan = replace(plan, skipped=skipped, without=without, only=rules.only)
         if plan.mode is Mode.BASE:
             base = view.base_at(plan.to_ts)
             windows = view.between(base.low, base.ts)
@@ -105,6 +108,12 @@ class Work:
     def numbered(self, number: int, ranges: Mapping[int, tuple[int, ...]]) -> Work:
         """The same, as the plan of that number, with its buckets cut at these keys."""
         return replace(self, plan=replace(self.plan, number=number, ranges=ranges))
+
+
+def _reads(plan: Plan, view: ArchiveView, ts: int) -> bool:
+    """Whether a plan reads transactions of a commit ts."""
+    low = view.base_at(plan.to_ts).low if plan.mode is Mode.BASE else plan.from_ts
+    return low < ts <= plan.to_ts
 
 
 def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings, rules: Rules = NO_RULES) -> Work:
