@@ -197,6 +197,8 @@ def decode_images(
             column=name,
         )
     check(failed, f"of {len(starts)} {_KINDS[kind]} rows")
+    if kind == UPDATE:
+        second[:, layout.kept] = first[:, layout.kept]
     batches = []
     for places in (first, second) if kind == UPDATE else (first,):
         images = Images(data, starts, lengths, places)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pumphouse.codec.datum import Kind, Value, kind_of
 from pumphouse.codec.defaults import missing_value
 from pumphouse.codec.jit import Ints, frozen
-from pumphouse.codec.row import is_prefix, key_parts
+from pumphouse.codec.row import is_prefix, kept_on_update, key_parts
 from pumphouse.codec.time import fsp_of
 from pumphouse.errors import ColumnMismatch
 from pumphouse.model.table import ColumnInfo, TableInfo
@@ -73,6 +73,7 @@ class RowLayout:
         handle_columns: For each datum of an inserted row's handle its index in ``ids``, or -1.
         keys: Indices of the columns that every image has.
         whole: Indices of the columns that updates and deletes have.
+        kept: Indices of the columns that an update leaves as they were, whatever its new image says.
     """
 
     columns: tuple[OutputColumn, ...]
@@ -81,6 +82,7 @@ class RowLayout:
     handle_columns: Ints
     keys: Ints
     whole: Ints
+    kept: Ints
 
     @classmethod
     def of(cls, written: TableInfo, wanted: TableInfo, key: Sequence[str] | None = None) -> RowLayout:
@@ -135,4 +137,5 @@ class RowLayout:
             frozen(np.array(handle or [-1], np.int64)),
             frozen(np.array(sorted(keys), np.int64)),
             frozen(np.array(sorted(keys | whole), np.int64)),
+            frozen(np.array([ids.index(id_) for id_ in kept_on_update(written) if id_ in ids], np.int64)),
         )

@@ -27,7 +27,7 @@ from pumphouse.codec.key import cut_prefix, encode_key_value, needs_restoring, s
 from pumphouse.codec.number import SIGN, append_u64, append_varint, read_varint, to_signed
 from pumphouse.errors import CodecError
 from pumphouse.model.binlog import SchemaState
-from pumphouse.model.table import ColumnInfo, TableInfo
+from pumphouse.model.table import ColumnFlag, ColumnInfo, TableInfo
 
 HANDLE_ID = -1
 EMPTY = bytes((NULL,))
@@ -42,6 +42,15 @@ def key_parts(table: TableInfo) -> tuple[tuple[ColumnInfo, int], ...]:
     if table.pk_is_handle or table.is_common_handle:
         return tuple((table.columns[part.offset], part.length) for part in table.primary_key())
     return ()
+
+
+def kept_on_update(table: TableInfo) -> tuple[int, ...]:
+    """Ids of clustered key columns with ON UPDATE CURRENT_TIMESTAMP: an updated row keeps its old values there.
+
+    A statement that sets a clustered key is a delete and an insert in the binlog. One that leaves the key alone leaves
+    the row where it was, and TiDB writes the new time into the new image all the same.
+    """
+    return tuple(column.id for column, _ in key_parts(table) if column.type.flag & ColumnFlag.ON_UPDATE_NOW)
 
 
 def is_prefix(column: ColumnInfo, length: int) -> bool:
@@ -242,7 +251,8 @@ def decode_update(table: TableInfo, data: bytes) -> tuple[Row, Row]:
         (new if column_id in old else old)[column_id] = _value(table, column, datum)
     if len(old) != len(new):
         raise CodecError(f"row data is corrupted: {len(old)} old and {len(new)} new columns of table {table.name}")
-    return _with_key(table, old), new
+    old = _with_key(table, old)
+    return old, new | {column_id: old[column_id] for column_id in kept_on_update(table)}
 
 
 def project(written: TableInfo, wanted: TableInfo, row: Mapping[int, Value]) -> Row:
