@@ -161,5 +161,8 @@ def _text(tp: MysqlType, field: FieldType, dialect: Dialect) -> str:
     else:
         name = f"{tp.name.lower()}({','.join(map(literal, field.elems))})"
         binary = False
-    charset = "" if binary else charset_sql(dialect, field.charset, field.collate)
+    source = field.charset
+    if source == "ascii" and dialect is not Dialect.TIDB and not all(each.isascii() for each in field.elems):
+        source = "latin1"  # TiDB checks no elements: as with latin1, only a set that takes every text keeps them
+    charset = "" if binary else charset_sql(dialect, source, field.collate)
     return f"{name} {charset}".rstrip()
