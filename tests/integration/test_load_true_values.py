@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from pumphouse.client.schema import named_row
 from pumphouse.codec import row
+from pumphouse.errors import CodecError
 from pumphouse.loader.target import TargetConnection
-from pumphouse.model.table import ColumnFlag, MysqlType
+from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.runs import load
 from pumphouse.settings import Settings
 from tests.support.loading import restored
-from tests.support.madearchive import MadeSource, column, index, target_rows, written_as
+from tests.support.madearchive import MadeSource, column, index, table_info, target_rows, written_as
 
 ID = column(1, "id", flag=3)
 KEY = ColumnFlag.NOT_NULL | ColumnFlag.PRI_KEY
@@ -97,3 +99,91 @@ def test_elements_that_their_character_set_does_not_have_arrive(
     assert (
         target.value("SELECT collation_name FROM information_schema.columns WHERE column_name = 'plain'") == "ascii_bin"
     )
+
+
+GENERATED = [
+    ID,
+    column(2, "c", MysqlType.STRING, flen=20),
+    column(3, "b", MysqlType.VARCHAR, binary=True),
+    column(4, "f", MysqlType.DOUBLE, flen=22, decimal=-1),
+    # Refused by MariaDB as STORED: its value depends on PAD_CHAR_TO_FULL_LENGTH.
+    column(5, "gc", MysqlType.VARCHAR, generated_expr_string="concat(_utf8mb4'g', `c`)", generated_stored=True),
+    column(6, "vc", MysqlType.VARCHAR, generated_expr_string="concat(_utf8mb4'v', `c`)"),
+    # Bytes that are no text: TiDB cuts them off, MariaDB makes '?' of them, or refuses the row.
+    column(7, "gb", MysqlType.VARCHAR, generated_expr_string="concat(_utf8mb4'g', `b`)", generated_stored=True),
+    column(8, "vb", MysqlType.VARCHAR, generated_expr_string="concat(_utf8mb4'v', `b`)"),
+    column(9, "hb", MysqlType.VARCHAR, generated_expr_string="lower(hex(`b`))"),
+    column(10, "gf", MysqlType.VARCHAR, generated_expr_string="concat(`f`)", generated_stored=True),
+    column(11, "again", MysqlType.VARCHAR, generated_expr_string="concat(_utf8mb4'2', `gb`)", generated_stored=True),
+    column(12, "sum", MysqlType.LONGLONG, generated_expr_string="`id` + 1", generated_stored=True),
+]
+
+
+@pytest.mark.row("S2", "S3", "L6")
+@pytest.mark.parametrize("keyed", [True, False])
+def test_generated_columns_have_the_sources_values_where_the_target_would_compute_others(
+    source: MadeSource, settings: Settings, target: TargetConnection, keyed: bool
+) -> None:
+    columns = GENERATED if keyed else [column(1, "id"), *GENERATED[1:]]
+    keys = [index(1, "on_vc", ("vc", 5)), index(2, "on_gc", ("gc", 4)), index(3, "on_vb", ("vb", 7))]
+    source.create_table("old", columns, pk_is_handle=keyed, index_info=keys)
+    rows = {
+        1: {
+            "c": b"c",
+            "b": b"\x80",
+            "f": 1e20,
+            "gc": b"gc",
+            "gb": b"g",
+            "gf": b"100000000000000000000",
+            "again": b"2g",
+        },
+        2: {"c": b"d", "b": b"z\xff\xfe", "f": 0.5, "gc": b"gd", "gb": b"gz", "gf": b"0.5", "again": b"2gz"},
+        3: {"c": None, "b": None, "f": None, "gc": None, "gb": None, "gf": None, "again": None},
+    }
+    handles = {}
+    with source.txn() as t:
+        for number, values in rows.items():
+            handles[number] = t.insert("old", id=number, sum=number + 1, **values)
+    source.genesis()
+    source.create_table("new", columns, pk_is_handle=keyed, index_info=keys)
+    with source.txn() as t:
+        for number, values in rows.items():
+            t.insert("new", id=number, sum=number + 1, **values)
+        t.update("old", handles[1], **{**rows[2], "id": 1})
+        t.delete("old", handles[2])
+    end = source.cut()
+
+    def check(notes: list[str]) -> None:
+        for table in ("old", "new"):
+            names = ["id", "c", "b", "f", "gc", "vc", "gb", "hb", "gf", "again", "sum"]
+            assert [name for (name, *_) in target.query(f"SHOW COLUMNS FROM d.{table}")] == names
+            found = {
+                int(row[0]): row for row in target.query(f"SELECT id, gc, vc, gb, hb, gf, again, sum FROM d.{table}")
+            }
+            shown = rows if table == "new" else {1: rows[2], 3: rows[3]}
+            assert found == {number: _generated(number, values) for number, values in shown.items()}
+        assert any("old.gc is plain" in note for note in notes) or any("new.gc is plain" in note for note in notes)
+        assert any(".vb is left out" in note for note in notes)
+
+    check(load.run(settings).notes)
+    check(restored(settings, to=end, dry_run=False).load.notes)
+    extra = dict(target.query("SELECT column_name, extra FROM information_schema.columns WHERE table_name = 'new'"))
+    assert [name for name, words in extra.items() if "GENERATED" in words] == ["vc", "hb", "sum"]
+    made = {row[2] for row in target.query("SHOW INDEX FROM d.new")}
+    assert made == ({"PRIMARY"} if keyed else set()) | {"on_gc"}
+
+
+def _generated(number: int, values: dict[str, Any]) -> tuple[Any, ...]:
+    texts = {name: None if values[name] is None else values[name].decode() for name in ("gc", "gb", "gf", "again")}
+    vc = None if values["c"] is None else f"v{values['c'].decode()}"
+    hb = None if values["b"] is None else values["b"].hex()
+    return number, texts["gc"], vc, texts["gb"], hb, texts["gf"], texts["again"], number + 1
+
+
+@pytest.mark.row("S2")
+def test_a_program_gives_the_values_that_targets_do_not_compute() -> None:
+    table = TableInfo.from_dict(table_info(5, "t", GENERATED))
+    given = {"id": 1, "c": b"c", "b": b"b", "f": 1.0}
+    with pytest.raises(CodecError, match=r"lacks gc, gb, gf, again$"):
+        named_row(table, given)
+    named_row(table, {**given, "gc": b"gc", "gb": b"gb", "gf": b"1", "again": b"2gb"})

@@ -9,6 +9,7 @@ from pumphouse.codec.defaults import ordinal
 from pumphouse.errors import CodecError, ConfigError, UnknownTable
 from pumphouse.model.table import ColumnInfo, TableInfo
 from pumphouse.model.tso import MAX_TSO, Tso
+from pumphouse.schema.generated import carried
 from pumphouse.schema.history import JobSource, open_history
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import genesis_jobs
@@ -74,8 +75,8 @@ def tables(history: str | JobSource, password: str = "") -> Tables:
 def named_row(table: TableInfo, row: Mapping[str, Value]) -> dict[int, Value]:
     """A row by column name as the encoders take it: by column id. Members of ENUM and SET may be given as text.
 
-    Every column has to be there but the generated ones, which targets compute: a server's defaults are the server's,
-    and what a row image lacks is NULL.
+    Every column has to be there but the generated ones that targets compute: a server's defaults are the server's, and
+    what a row image lacks is NULL.
 
     Raises:
         CodecError: a column is missing, is not in the table, or is no member of its ENUM or SET.
@@ -84,7 +85,8 @@ def named_row(table: TableInfo, row: Mapping[str, Value]) -> dict[int, Value]:
     given = {name.lower(): value for name, value in row.items()}
     if unknown := [name for name in row if name.lower() not in columns]:
         raise CodecError(f"table {table.name} has no column {', '.join(unknown)}")
-    if missing := [c.name for c in columns.values() if not c.generated and c.name.lower() not in given]:
+    needed = [c for c in columns.values() if not c.generated or c.id in carried(table)]
+    if missing := [c.name for c in needed if c.name.lower() not in given]:
         raise CodecError(f"the row of table {table.name} lacks {', '.join(missing)}")
     return {columns[name].id: _loader_value(columns[name], value) for name, value in given.items()}
 

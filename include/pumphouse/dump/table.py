@@ -28,7 +28,7 @@ class TableReader:
 
     Attributes:
         version: the table as the history knows it.
-        columns: its public columns that are not generated.
+        columns: its public columns; not the virtual ones, which no binlog has either.
         key: indices in ``columns`` of what identifies a row; () = nothing does.
         schema: of `convert`'s batches.
     """
@@ -41,7 +41,7 @@ class TableReader:
     @classmethod
     def of(cls, version: TableVersion) -> Self:
         """Work it out."""
-        columns = tuple(c for c in version.table.public_columns if not c.generated)
+        columns = tuple(c for c in version.table.public_columns if c.generated_stored or not c.generated)
         names = [c.name for c in columns]
         return cls(
             version=version,

@@ -21,6 +21,7 @@ from pumphouse.model.table import DbInfo
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.generated import notes_of
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.table_sql import add_foreign_keys, create_database, create_object
 from pumphouse.schema.timeline import Timeline
@@ -118,6 +119,7 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     for version in objects:
         if not version.table.is_view:
             connection.execute(create_object(version.db, version.table, dialect))
+            loader.report.notes += notes_of(version.table, dialect)
     loader.report.notes += _create_views(connection, [v for v in objects if v.table.is_view], dialect)
     begun = loader.begin(base)
     loader.run(begun)

@@ -17,6 +17,7 @@ from pumphouse.archive.base import read_columns_of
 from pumphouse.archive.segment import read_segment
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.work import Piece
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.timeline import Timeline
 from pumphouse.settings import ArchiveSettings
 
@@ -30,6 +31,7 @@ class LoadContext:
     plan: Plan
     packed_timeline: bytes
     lows: Mapping[int, int] = field(default_factory=dict)
+    dialect: Dialect = Dialect.MARIADB
 
     @property
     def timeline(self) -> Timeline:

@@ -48,7 +48,7 @@ class Decoder:
     def __init__(self, context: LoadContext) -> None:
         self._context = context
         self._plan = context.plan
-        self._wanted = WantedTables(context.plan, context.timeline)
+        self._wanted = WantedTables(context.plan, context.timeline, context.dialect)
         self._pending: dict[tuple[int, int], list[pa.RecordBatch]] = {}
         self._bytes: dict[tuple[int, int], int] = {}
         self._layouts: dict[tuple[int, int, int], RowLayout] = {}

@@ -304,6 +304,7 @@ class Loader:
             plan=work.plan,
             packed_timeline=pack(self.view.timeline),
             lows=work.lows,
+            dialect=self.connection.dialect,
         )
 
     def _apply(self, context: ApplyContext, units: Sequence[UnitSummary], phase: Phase) -> None:

@@ -12,6 +12,8 @@ from pumphouse.loader.plan import Mode, Plan, UnitId
 from pumphouse.loader.unit import UnitHead
 from pumphouse.model.table import ColumnInfo, TableInfo
 from pumphouse.schema.actions import is_system
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.generated import on_target
 from pumphouse.schema.table_sql import checks
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
@@ -19,7 +21,10 @@ from pumphouse.schema.versions import TableVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The table version that readers of the target see when the rows arrive; ``epoch``: the table's, when they do."""
+    """The table version that readers of the target see when the rows arrive; ``epoch``: the table's, when they do.
+
+    ``table``: as the target has it (`pumphouse.schema.generated`).
+    """
 
     table_id: int
     db: str
@@ -60,8 +65,9 @@ def key_columns(table: TableInfo) -> tuple[str, ...]:
 class WantedTables:
     """Answers for one plan, remembered."""
 
-    def __init__(self, plan: Plan, timeline: Timeline) -> None:
+    def __init__(self, plan: Plan, timeline: Timeline, dialect: Dialect) -> None:
         self._plan = plan
+        self._dialect = dialect
         self._timeline = timeline
         self._epochs = Epochs(plan)
         self._found: dict[tuple[int, int], Wanted | None] = {}
@@ -104,7 +110,7 @@ class WantedTables:
         return Wanted(
             table_id=version.table.id,
             db=version.db,
-            table=version.table,
+            table=on_target(version.table, self._dialect),
             schema_version=version.schema_version,
             key=key_columns(version.table),
             epoch=epoch,

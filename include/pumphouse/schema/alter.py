@@ -11,6 +11,7 @@ from pumphouse.model.table import ColumnInfo, IndexColumn, IndexInfo, Job, Mysql
 from pumphouse.schema.actions import Action
 from pumphouse.schema.column_sql import column_sql, default_sql, definition, fill_sql
 from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.generated import on_target
 from pumphouse.schema.ident import literal, quote
 from pumphouse.schema.table_sql import (
     auto_increment_column,
@@ -47,6 +48,7 @@ def alter_clauses(job: Job, db: str, before: TableInfo, after: TableInfo, dialec
 
     ``db``: the table's database.
     """
+    before, after = on_target(before, dialect), on_target(after, dialect)
     pairs = match_columns(job, before, after)
     renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
     old_keys, new_keys = foreign_keys(db, before), foreign_keys(db, after)

@@ -278,7 +278,7 @@ def _create(out: _Rendering) -> None:
 
 def _create_one(out: _Rendering, version: TableVersion) -> None:
     sql = create_object(version.db, version.table, out.dialect)
-    out.notes += left_out(version.table)
+    out.notes += left_out(version.table, out.dialect)
     # CREATE OR REPLACE VIEW may run twice; a table that exists already tells that its CREATE ran.
     out.run(sql, version.name, repeatable=version.table.is_view)
     for key in add_foreign_keys(version.db, version.table):
@@ -398,8 +398,8 @@ def _alter(out: _Rendering) -> None:
                 out.run(f"ALTER TABLE {qualified(*after.name)} {', '.join(part)}", after.name)
         for key in clauses.bound:
             out.run(f"ALTER TABLE {qualified(*after.name)} {key}", after.name, optional=True)
-        before_out = left_out(before.table)
-        out.notes += [note for note in left_out(after.table) if note not in before_out]
+        before_out = left_out(before.table, out.dialect)
+        out.notes += [note for note in left_out(after.table, out.dialect) if note not in before_out]
         _rebase(out, before.table, after)
 
 

@@ -11,6 +11,7 @@ from pumphouse.errors import SchemaError
 from pumphouse.model.table import ColumnFlag, ColumnInfo, DbInfo, IndexColumn, IndexInfo, TableInfo, cistr
 from pumphouse.schema.column_sql import column_sql
 from pumphouse.schema.dialect import Dialect, charset_sql
+from pumphouse.schema.generated import notes_of, on_target
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import literal, qualified, quote
 
@@ -41,6 +42,7 @@ def create_table(db: str, info: TableInfo, dialect: Dialect) -> str:
     Left out, because the target cannot say it or must not act on it: expression and multi-valued indexes, placement,
     TTL, sharding, TiFlash replicas. Foreign keys are made apart (`add_foreign_keys`).
     """
+    info = on_target(info, dialect)
     automatic = auto_increment_column(info)
     lines = [
         column_sql(column, dialect, auto_increment=automatic is not None and column.id == automatic.id)
@@ -101,10 +103,10 @@ def plain_indexes(info: TableInfo) -> list[IndexInfo]:
     ]
 
 
-def left_out(info: TableInfo) -> list[str]:
-    """What the target's table lacks, in words."""
-    kept = {index.id for index in plain_indexes(info)}
-    notes = [
+def left_out(info: TableInfo, dialect: Dialect) -> list[str]:
+    """What the target's table lacks, or has otherwise, in words."""
+    kept = {index.id for index in plain_indexes(on_target(info, dialect))}
+    notes = notes_of(info, dialect) + [
         f"index {index.name} is over an expression and is left out"
         for index in info.indexes
         if index.public and not index.primary and index.id not in kept
