@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -10,8 +12,8 @@ from typing import Any
 import pytest
 
 from pumphouse.client.schema import named_row
-from pumphouse.codec import row
-from pumphouse.errors import CodecError
+from pumphouse.codec import payload, row
+from pumphouse.errors import CodecError, ColumnMismatch
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.runs import load
@@ -187,3 +189,89 @@ def test_a_program_gives_the_values_that_targets_do_not_compute() -> None:
     with pytest.raises(CodecError, match=r"lacks gc, gb, gf, again$"):
         named_row(table, given)
     named_row(table, {**given, "gc": b"gc", "gb": b"gb", "gf": b"1", "again": b"2gb"})
+
+
+def modified(source: MadeSource, table: str, name: str, new: dict[str, Any], values: Callable[[Any], Any]) -> None:
+    """A MODIFY COLUMN that rewrites the rows: the column has another id from then on."""
+    held = source.tables[table]
+    raw = copy.deepcopy(held.info.raw)
+    at = next(n for n, c in enumerate(raw["cols"]) if c["name"]["O"] == name)
+    old = raw["cols"][at]
+    raw["cols"][at] = {**new, "offset": at}
+    source._alter(table, 12, raw)
+    for row_ in held.rows.values():
+        row_[new["id"]] = values(row_.pop(old["id"]))
+
+
+class Straddler:
+    """A transaction of a writer that has not heard yet that a MODIFY COLUMN is done: it writes both columns."""
+
+    def __init__(self, source: MadeSource, table: str, name: str, new: dict[str, Any]) -> None:
+        held = source.tables[table].info
+        raw = copy.deepcopy(held.raw)
+        changing = {**new, "offset": len(raw["cols"]), "state": 3, "name": {"O": "_Col$_x_0", "L": "_col$_x_0"}}
+        raw["cols"].append(changing)
+        self.info = TableInfo.from_dict(raw)
+        self.old = next(c.id for c in held.columns if c.name == name)
+        self.new = int(new["id"])
+        self.builder = payload.PrewriteValueBuilder(source.schema_version)
+        self.start_ts = source.tick()
+
+    def both(self, values: dict[int, Any], cast: Callable[[Any], Any]) -> dict[int, Any]:
+        return values | {self.new: cast(values[self.old])}
+
+
+@pytest.mark.row("S3", "L6")
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_writer_that_does_not_know_yet_that_a_type_was_changed_loses_nothing(
+    source: MadeSource, settings: Settings, target: TargetConnection, keyed: bool
+) -> None:
+    first = ID if keyed else column(1, "id")
+    short, longer = column(2, "v", MysqlType.VARCHAR, flen=10), column(7, "v", MysqlType.VARCHAR, flen=11, flag=1)
+    source.create_table("t", [first, short, column(3, "n")], pk_is_handle=keyed)
+    source.genesis()
+    with source.txn() as t:
+        handles = [t.insert("t", id=n, v=b"v%d" % n, n=0) for n in (1, 2, 3)]
+    held = source.tables["t"]
+    writer = Straddler(source, "t", "v", longer)
+    old = {handle: dict(held.rows[handle]) for handle in handles}
+    modified(source, "t", "v", longer, lambda value: value)
+    table = written_as(held.info)
+    # TiDB writes both columns of new rows, and of a row that goes only the old one.
+    come = {1: 9, 2: b"came", 3: 1}
+    handle = None if keyed else 9
+    writer.builder.insert(table, row.encode_insert(writer.info, writer.both(come, bytes), handle=handle))
+    new = old[handles[0]] | {2: b"changed"}
+    image = row.encode_update(
+        writer.info, old[handles[0]] | {7: None}, writer.both(new, bytes), handle=None if keyed else handles[0]
+    )
+    writer.builder.update(table, image)
+    writer.builder.delete(table, row.encode_delete(writer.info, old[handles[1]], handle=None if keyed else handles[1]))
+    source.commit(writer.start_ts, writer.builder.build())
+    held.rows = {
+        9: {1: 9, 7: b"came", 3: 1},
+        handles[0]: {1: 1, 7: b"changed", 3: 0},
+        handles[2]: {1: 3, 7: b"v3", 3: 0},
+    }
+    check(source, settings, target)
+
+
+@pytest.mark.row("S3", "L6")
+def test_an_old_value_that_has_no_known_twin_in_the_new_type_stops_the_load_by_name(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    number, text = column(2, "v"), column(7, "v", MysqlType.VARCHAR, flen=20)
+    source.create_table("t", [column(1, "id"), number], pk_is_handle=False)
+    source.genesis()
+    with source.txn() as t:
+        handle = t.insert("t", id=1, v=5)
+    held = source.tables["t"]
+    writer = Straddler(source, "t", "v", text)
+    old = dict(held.rows[handle])
+    modified(source, "t", "v", text, lambda value: str(value).encode())
+    writer.builder.delete(written_as(held.info), row.encode_delete(writer.info, old, handle=handle))
+    source.commit(writer.start_ts, writer.builder.build())
+    source.cut()
+    with pytest.raises(ColumnMismatch, match=r"d\.t: the type of column v was changed") as caught:
+        load.run(settings)
+    assert 'do = "park", table = "d.t"' in caught.value.hint

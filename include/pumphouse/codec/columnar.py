@@ -20,7 +20,8 @@ from pumphouse.codec import walk as walk_kernels
 from pumphouse.codec.columns import Images, build, check
 from pumphouse.codec.jit import Bytes, Ints, UInts, frozen
 from pumphouse.codec.layout import RowLayout
-from pumphouse.errors import CodecError, MissingColumn
+from pumphouse.codec.retype import keeps_values, retyped
+from pumphouse.errors import CodecError, ColumnMismatch, MissingColumn
 
 INSERT, UPDATE, DELETE = 0, 1, 2
 _KINDS = ("inserted", "updated", "deleted")
@@ -177,20 +178,20 @@ def decode_images(
     Raises:
         CodecError: an image is damaged or does not fit the table. Facts: row (index into ``starts``).
         MissingColumn: an image lacks a column that tells which row it is.
+        ColumnMismatch: old images have a column in a type that it had before.
     """
     starts = frozen(np.ascontiguousarray(starts, np.int64))
     lengths = frozen(np.ascontiguousarray(lengths, np.int64))
     data = frozen(np.ascontiguousarray(data, np.uint8))
     _check_ranges(data, starts, lengths)
-    shape = (len(starts), len(layout.columns))
+    shape = (len(starts), len(layout.ids))
     first = np.empty(shape, np.int32)
     second = np.empty(shape if kind == UPDATE else (0, 0), np.int32)
     handle = layout.handle_columns if kind == INSERT else _NO_HANDLE
     failed = np.zeros(3, np.int64)
-    needed = layout.keys if kind == INSERT else layout.whole
-    locate.locate(data, starts, lengths, layout.ids, handle, needed, first, second, failed)
+    locate.locate(data, starts, lengths, layout.ids, handle, layout.needed[kind], first, second, failed)
     if failed[0] == locate.NO_KEY:
-        name = layout.columns[failed[2]].info.name
+        name = layout.name_of(int(failed[2]))
         raise MissingColumn(
             f"row image {failed[1]}, of {len(starts)} {_KINDS[kind]} rows: the column {name} is missing",
             row=int(failed[1]),
@@ -202,15 +203,34 @@ def decode_images(
     batches = []
     for places in (first, second) if kind == UPDATE else (first,):
         images = Images(data, starts, lengths, places)
-        only = old_names if kind != INSERT and places is first else None
+        old = kind != INSERT and places is first
+        only = old_names if old else None
         arrays = [
-            build(images, index, column)
-            if only is None or column.info.name in only
-            else pa.nulls(len(starts), layout.schema.field(index).type)
+            pa.nulls(len(starts), layout.schema.field(index).type)
+            if only is not None and column.info.name not in only
+            else _former(images, layout, index)
+            if old and index in layout.former
+            else build(images, index, column)
             for index, column in enumerate(layout.columns)
         ]
         batches.append(_batch(arrays, layout.schema, len(starts)))
     return (batches[0], batches[1]) if kind == UPDATE else batches[0]
+
+
+def _former(images: Images, layout: RowLayout, index: int) -> pa.Array:
+    """Values of a column that had another type when the rows were written."""
+    at, before = layout.former[index]
+    column = layout.columns[index].info
+    if keeps_values(before.info.type, column.type):
+        try:
+            return retyped(build(images, at, before), layout.schema.field(index).type)
+        except pa.ArrowInvalid as error:
+            raise CodecError(f"column {column.name}: {error}") from error
+    raise ColumnMismatch(
+        f"the type of column {column.name} was changed while these rows were written, and what its old values are "
+        "in the new type is not known here",
+        column=column.name,
+    )
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:

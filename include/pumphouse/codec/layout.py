@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,13 @@ class OutputColumn:
     handle: bool
     fill: Value
 
+    @classmethod
+    def of(cls, column: ColumnInfo, source: ColumnInfo, written: TableInfo) -> OutputColumn:
+        """``column`` as it is in rows of ``written``, where it is ``source``."""
+        handle = written.pk_is_handle and any(c.id == source.id for c, _ in key_parts(written))
+        kind, fsp = kind_of(source.type), fsp_of(source.type.decimal)
+        return cls(column, kind, fsp, len(source.type.elems), handle, missing_value(source))
+
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
@@ -71,21 +78,33 @@ class RowLayout:
         schema: Their Arrow schema.
         ids: Their ids in the rows.
         handle_columns: For each datum of an inserted row's handle its index in ``ids``, or -1.
-        keys: Indices of the columns that every image has.
-        whole: Indices of the columns that updates and deletes have.
+        needed: Indices in ``ids`` of the columns that no image lacks: of inserts, updates and deletes.
         kept: Indices of the columns that an update leaves as they were, whatever its new image says.
+        former: Index of a column that was rewritten in between (a MODIFY COLUMN) -> index in ``ids`` and shape of what
+            it was before: old images have that of it.
     """
 
     columns: tuple[OutputColumn, ...]
     schema: pa.Schema
     ids: Ints
     handle_columns: Ints
-    keys: Ints
-    whole: Ints
+    needed: tuple[Ints, Ints, Ints]
     kept: Ints
+    former: Mapping[int, tuple[int, OutputColumn]]
+
+    def name_of(self, index: int) -> str:
+        """Name of the column at an index in ``ids``."""
+        before = [column for _, column in self.former.values()]
+        return (*self.columns, *before)[index].info.name
 
     @classmethod
-    def of(cls, written: TableInfo, wanted: TableInfo, key: Sequence[str] | None = None) -> RowLayout:
+    def of(
+        cls,
+        written: TableInfo,
+        wanted: TableInfo,
+        key: Sequence[str] | None = None,
+        rewritten: Mapping[int, int] | None = None,
+    ) -> RowLayout:
         """Plan the decoding.
 
         Args:
@@ -93,12 +112,15 @@ class RowLayout:
             wanted: Table at the commit timestamp: its public, not generated columns are the batch's, in order.
             key: Names of the columns that tell rows apart, and so are never filled where a row lacks them; () = all
                 columns do: then old images lack none that their version has. None = whatever is absent is filled.
+            rewritten: Id of a wanted column -> its id at the rows' own version, of columns that were given another
+                type in between. Who writes while that is under way writes both into new images.
 
         Raises:
             ColumnMismatch: a column has the same id in both but values of another kind.
         """
         parts = key_parts(written)
         columns, ids = [], []
+        rewritten = rewritten or {}
         for column in wanted.public_columns:
             if column.generated:
                 continue
@@ -113,21 +135,20 @@ class RowLayout:
                     f"and {arrow_type(column)} at the commit",
                     table_id=wanted.id,
                 )
-            columns.append(
-                OutputColumn(
-                    column,
-                    kind_of(source.type),
-                    fsp_of(source.type.decimal),
-                    len(source.type.elems),
-                    written.pk_is_handle and any(c.id == column.id for c, _ in parts),
-                    missing_value(source),
-                )
-            )
-            ids.append(column.id if own is not None else UNKNOWN_ID)
+            columns.append(OutputColumn.of(column, source, written))
+            ids.append(column.id if own is not None or column.id in rewritten else UNKNOWN_ID)
+        new = {at for at, id_ in enumerate(ids) if id_ in rewritten}
+        former = {}
+        for at in sorted(new):
+            before = written.column_by_id(rewritten[ids[at]])
+            if before is not None:
+                former[at] = (len(ids), OutputColumn.of(before, before, written))
+                ids.append(before.id)
         known = {c.id for c in written.public_columns} & set(ids)
         names = [each.info.name for each in columns]
         keys = {ids.index(c.id) for c, _ in parts if c.id in known} | {names.index(name) for name in key or ()}
-        whole = {ids.index(id_) for id_ in known} if key == () else set()
+        old = {former[at][0] if at in former else at for at in keys}
+        old |= {ids.index(id_) for id_ in known} if key == () else set()
         # A prefix part of a clustered key is no value; the row list has the whole column.
         handle = [-1 if is_prefix(c, length) or c.id not in ids else ids.index(c.id) for c, length in parts]
         return cls(
@@ -135,7 +156,11 @@ class RowLayout:
             pa.schema([arrow_field(each.info) for each in columns]),
             frozen(np.array(ids, np.int64)),
             frozen(np.array(handle or [-1], np.int64)),
-            frozen(np.array(sorted(keys), np.int64)),
-            frozen(np.array(sorted(keys | whole), np.int64)),
-            frozen(np.array([ids.index(id_) for id_ in kept_on_update(written) if id_ in ids], np.int64)),
+            (_indices(keys | new), _indices(old | new), _indices(old)),
+            _indices({ids.index(id_) for id_ in kept_on_update(written) if id_ in ids}),
+            former,
         )
+
+
+def _indices(found: set[int]) -> Ints:
+    return frozen(np.array(sorted(found), np.int64))

@@ -160,6 +160,9 @@ class Decoder:
             ) from error
         except CodecError as error:
             raise CodecError(f"{wanted.db}.{wanted.table.name}: {error}", **error.facts) from error
+        except ColumnMismatch as error:
+            name = f"{wanted.db}.{wanted.table.name}"
+            raise ColumnMismatch(f"{name}: {error}", **(error.facts | {"table": name})) from error
         old, new = images if op == UPDATE else (images, images)
         if not wanted.key:
             signed = [(new, 1)] if op == INSERT else [(old, -1)] if op == DELETE else [(old, -1), (new, 1)]
@@ -184,7 +187,11 @@ class Decoder:
     def _layout(self, wanted: Wanted, written: TableVersion) -> RowLayout:
         at = (wanted.table_id, written.schema_version, wanted.schema_version)
         if at not in self._layouts:
-            self._layouts[at] = RowLayout.of(written.table, wanted.table, wanted.key)
+            known = {column.id for column in written.table.columns}
+            rewritten = {}
+            if any(column.id not in known for column in wanted.table.public_columns):
+                rewritten = self._context.timeline.rewritten(written, wanted.schema_version)
+            self._layouts[at] = RowLayout.of(written.table, wanted.table, wanted.key, rewritten)
         return self._layouts[at]
 
     def _keep_keyed(

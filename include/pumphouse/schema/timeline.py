@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pumphouse.errors import SchemaError, UnknownTable
 from pumphouse.model.table import DbInfo
 from pumphouse.model.tso import show
+from pumphouse.schema.alter import match_columns
 from pumphouse.schema.fold import fold_jobs
 from pumphouse.schema.versions import DdlEvent, TableVersion, TimedJob, Versions
 
@@ -76,6 +77,24 @@ class Timeline(Versions):
             table_id=table_id,
             commit_ts=commit_ts,
         )
+
+    def rewritten(self, written: TableVersion, upto: int) -> dict[int, int]:
+        """Columns that were given another type from a version of a table on: new id -> id in ``written``.
+
+        ``upto``: the last schema version that counts.
+        """
+        low = bisect_right(self.events, written.schema_version, key=lambda e: e.job.schema_version)
+        high = bisect_right(self.events, upto, key=lambda e: e.job.schema_version)
+        found: dict[int, int] = {}
+        for event in self.events[low:high]:
+            for change in event.changes:
+                before, after = change.before, change.after
+                if before is None or after is None or {before.table.id, after.table.id} != {written.table.id}:
+                    continue
+                for old, new in match_columns(event.job, before.table, after.table):
+                    if old is not None and old.id != new.id:
+                        found[new.id] = found.get(old.id, old.id)
+        return {new: old for new, old in found.items() if written.table.column_by_id(old) is not None}
 
     def tables_at(self, ts: int) -> list[TableVersion]:
         """Every table, view and sequence that existed at `ts`, by database and name."""
