@@ -1,4 +1,4 @@
-"""Values of a column in another type: the few casts that change no value, for images of rows from before a MODIFY COLUMN.
+"""Values of a column in another type: the few casts that change none, for rows from before a MODIFY COLUMN.
 
 What any other cast of TiDB gives says pumphouse.schema.conversion, for rows that are in a target.
 """
@@ -22,11 +22,8 @@ def keeps_values(old: FieldType, new: FieldType) -> bool:
         return new.decimal < 0
     if before is after is Kind.BYTES:
         # CHAR loses spaces, BINARY gains zeros.
-        return (
-            MysqlType.STRING != new.tp
-            and (old.charset == "binary") == (new.charset == "binary")
-            and old.flen <= new.flen
-        )
+        binary = old.charset == "binary", new.charset == "binary"
+        return new.tp != MysqlType.STRING and binary[0] == binary[1] and old.flen <= new.flen
     return False
 
 
