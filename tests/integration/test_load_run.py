@@ -29,7 +29,6 @@ from pumphouse.loader.work import works_between
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
-from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.render import Statement
 from pumphouse.settings import LoadSettings, Settings
 from tests.support.loading import restored
@@ -88,22 +87,6 @@ def test_a_row_that_somebody_put_where_the_source_inserts_one_gives_way(
     source.cut()
     load.run(settings)
     assert target.query("SELECT * FROM d.t ORDER BY id") == [*((id_, id_) for id_ in range(1, 8)), (8, 99)]
-
-
-def test_a_tidb_is_refused_as_a_target_before_anything_is_changed(
-    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source.create_table("t", [column(1, "id", flag=3)])
-    source.genesis()
-    source.cut()
-    before = target.query("SHOW DATABASES")
-    monkeypatch.setattr(Dialect, "of_version", lambda _: Dialect.TIDB)
-    monkeypatch.setattr("pumphouse.loader.target.TIDB_SESSION", "DO 0")
-    with pytest.raises(LoadError, match="takes no load: it is a TiDB"):
-        load.run(settings)
-    with pytest.raises(RestoreError, match="it is a TiDB"):
-        restored(settings, to=source.archive.end(), dry_run=False)
-    assert target.query("SHOW DATABASES") == before
 
 
 @pytest.mark.row("L6", "R1")

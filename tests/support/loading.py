@@ -20,7 +20,7 @@ from pumphouse.settings import Settings, TargetSettings
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
 
-_OF_THE_SERVER = {"mysql", "information_schema", "performance_schema", "sys"}
+_OF_THE_SERVER = {"mysql", "information_schema", "performance_schema", "metrics_schema", "sys"}
 
 
 def restored(settings: Settings, **how: Any) -> RestoreReport:
@@ -40,7 +40,7 @@ def target(server: TargetSettings) -> Iterator[TargetConnection]:
     """A connection to it, with every database of earlier tests dropped."""
     with TargetConnection.open(server) as connection:
         for (name,) in connection.query("SHOW DATABASES"):
-            if name not in _OF_THE_SERVER:
+            if name.lower() not in _OF_THE_SERVER:
                 connection.execute(f"DROP DATABASE `{name}`")
         yield connection
 

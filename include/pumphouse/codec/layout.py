@@ -36,8 +36,10 @@ def arrow_type(column: ColumnInfo) -> pa.DataType:
 
 
 def arrow_field(column: ColumnInfo) -> pa.Field:
-    """Nullable field named as the column, with metadata ``tp`` (MySQL type code) and ``id`` (column id)."""
+    """Nullable field named as the column; metadata ``tp`` (type code), ``id`` (column id), ``binary`` (no text)."""
     metadata = {b"tp": str(column.type.tp).encode(), b"id": str(column.id).encode()}
+    if kind_of(column.type) is Kind.BYTES and column.type.charset == "binary":
+        metadata[b"binary"] = b"1"
     return pa.field(column.name, arrow_type(column), nullable=True, metadata=metadata)
 
 

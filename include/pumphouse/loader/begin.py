@@ -170,7 +170,7 @@ def create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVer
     """After the rows, which the source has checked; returns a note on each that had to be left out."""
     notes = []
     for version in objects:
-        for statement in add_foreign_keys(version.db, version.table):
+        for statement in add_foreign_keys(version.db, version.table, connection.dialect):
             try:
                 connection.execute(statement)
             except StatementFailed as error:

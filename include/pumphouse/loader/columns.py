@@ -20,8 +20,11 @@ _BYTES = frozenset({
     MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING, MysqlType.TINY_BLOB, MysqlType.MEDIUM_BLOB,
     MysqlType.LONG_BLOB, MysqlType.BLOB, MysqlType.JSON,
 })  # fmt: skip
+_INTEGERS = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG})
 _FLOATS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
 TP = b"tp"
+# Set where the values are bytes, not text.
+BINARY = b"binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,12 @@ class Column:
 
     name: str
     tp: int
+    binary: bool = False
 
     @classmethod
     def of(cls, field: pa.Field) -> Column:
         """Read a field of a unit's batch."""
-        return cls(field.name, int(field.metadata[TP]))
+        return cls(field.name, int(field.metadata[TP]), binary=BINARY in field.metadata)
 
     @property
     def through_variable(self) -> bool:
@@ -45,6 +49,11 @@ class Column:
     def is_enum(self) -> bool:
         """Whether it is an ENUM, whose value 0 a strict session refuses."""
         return self.tp == MysqlType.ENUM
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is an integer that nothing else stands for."""
+        return self.tp in _INTEGERS
 
     def same(self, left: str, right: str) -> str:
         """Condition: both hold the same value, byte by byte, NULL equal to NULL.

@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,8 +56,8 @@ TABLE = """CREATE TABLE IF NOT EXISTS {s}.`ddl` (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
 
 _LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
-_AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+")
-_NO_DATABASE, _NO_TABLE = 1049, 1146
+_AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+| /\*T!\[auto_rand_base\].*?\*/")
+_NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 _MISSING_ENGINE_VIEW = {1109, 1227, 1142, 1044}
 
 
@@ -260,6 +261,7 @@ class DdlExecutor:
 
     def _ran(self, event: DdlEvent, step: _Step) -> bool:
         """Whether the statement of an intent took effect before the crash."""
+        self._let_end(step.statement)
         before, now = step.looks or [], self._looks(step.statement)
         for name, look in zip(step.statement.objects, now, strict=True):
             if (look["show"] is None) != (name in step.statement.gone):
@@ -338,6 +340,15 @@ class DdlExecutor:
 
     # -- looking
 
+    def _let_end(self, statement: Statement) -> None:
+        """A TiDB goes on with a DDL whose session has gone: wait until it is there, or not."""
+        while self.dialect is Dialect.TIDB and self._connection.value(
+            "SELECT 1 FROM information_schema.ddl_jobs WHERE query = %s AND state NOT IN"
+            " ('done', 'synced', 'cancelled', 'rollback done') LIMIT 1",
+            (statement.sql,),
+        ):
+            time.sleep(0.2)
+
     def _looks(self, statement: Statement) -> list[dict[str, Any]]:
         return [{"show": self._show(db, name), "engine": self._engine(db, name)} for db, name in statement.objects]
 
@@ -354,11 +365,13 @@ class DdlExecutor:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _engine(self, db: str, name: str) -> list[list[Any]] | None:
-        """(name, table id) of InnoDB's tables behind it, partitions too; None when that cannot be known."""
+        """(name, table id) of the engine's tables behind it, partitions too; None when that cannot be known."""
         if not name:
             return []
+        if self.dialect is Dialect.TIDB:
+            return self._tidb_ids(db, name)
         path = _file_name(db, name)
-        if path is None or self.dialect is Dialect.TIDB:
+        if path is None:
             return None
         view = "INNODB_SYS_TABLES" if self.dialect is Dialect.MARIADB else "INNODB_TABLES"
         try:
@@ -372,6 +385,22 @@ class DdlExecutor:
                 return None
             raise
         return [[str(found), int(table_id)] for found, table_id in rows]
+
+    def _tidb_ids(self, db: str, name: str) -> list[list[Any]] | None:
+        found: list[list[Any]] = []
+        for what, view in (("table", "tables"), ("partition", "partitions")):
+            try:
+                rows = self._connection.query(
+                    f"SELECT {what}_name, tidb_{what}_id FROM information_schema.{view}"
+                    f" WHERE table_schema = %s AND table_name = %s AND tidb_{what}_id IS NOT NULL ORDER BY 1",
+                    (db, name),
+                )
+            except StatementFailed as error:
+                if error.code == _NO_COLUMN:
+                    return None
+                raise
+            found += [[str(each), int(id_)] for each, id_ in rows]
+        return found
 
 
 def _file_name(db: str, name: str) -> str | None:

@@ -1,22 +1,28 @@
-"""Insert Arrow batches by LOAD DATA, and find out whether the server took each row exactly as it was."""
+"""Insert Arrow batches, and find out whether the server took each row exactly as it was.
+
+By LOAD DATA, the fastest that MySQL and MariaDB have. On a TiDB that is no part of a transaction: there by INSERT
+statements of many rows.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pumphouse.loader import textrows
+from pumphouse.loader import literals, textrows
 from pumphouse.loader.columns import Column
-from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.loader.target import SQL_MODE, Loaded, StatementFailed, TargetConnection
+from pumphouse.schema.dialect import Dialect
 
 SAVEPOINT = "before_rows"
 _SAMPLE = 5
 _AT_ROW = re.compile(r"at row (\d+)")
 _COLUMN = re.compile(r"for column '(.*)' at row \d+$")
-_TRUNCATED = 1265
+_TRUNCATED, _DUPLICATE = 1265, 1062
+Warnings = list[tuple[str, int, str]]
 
 
 class Rejected(Exception):
@@ -30,19 +36,34 @@ class Rejected(Exception):
 
 
 class Collided(Rejected):
-    """Rows removed others; `SAVEPOINT` stands before them."""
+    """Rows removed others, or are not there because of others."""
 
 
 def insert_rows(connection: TargetConnection, table: str, batch: pa.RecordBatch) -> None:
-    """Insert a batch; Rejected when a row is bent or refused, Collided when it removes another one."""
-    connection.execute(f"SAVEPOINT {SAVEPOINT}")
+    """Insert a batch; Rejected when a row is bent or refused, Collided when another one has its key."""
+    if not _by_statements(connection):
+        connection.execute(f"SAVEPOINT {SAVEPOINT}")
     columns = textrows.columns_in(batch)
+    load = _insert if _by_statements(connection) else _load
     zero = _enum_zero_rows(batch, columns)
     if zero is None:
-        _load(connection, table, batch, columns)
+        load(connection, table, batch, columns)
         return
-    _load(connection, table, batch.filter(pc.invert(zero)), columns)
-    _load_enum_zero(connection, table, batch.filter(zero), columns)
+    load(connection, table, batch.filter(pc.invert(zero)), columns)
+    _put_enum_zero(connection, table, batch.filter(zero), columns)
+
+
+def take_back(connection: TargetConnection) -> None:
+    """After a `Collided`, before the rows of the batch are deleted by their keys: undo what came of its insert.
+
+    Where rows are inserted by statements those that came are the batch's own, and go by their keys with the others.
+    """
+    if not _by_statements(connection):
+        connection.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+
+
+def _by_statements(connection: TargetConnection) -> bool:
+    return connection.dialect is Dialect.TIDB
 
 
 def _enum_zero_rows(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.Array | None:
@@ -83,6 +104,42 @@ def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, colum
         raise Collided(f"{batch.num_rows} rows were sent, {done.affected} were affected: some collide", batch)
 
 
+def _insert(connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]) -> None:
+    at = 0
+    for statement, rows in _statements(connection, table, batch):
+        part = batch.slice(at, rows)
+        done, shown = _run(connection, statement, part)
+        if any(not _of_generated(each, columns) for each in shown) or len(shown) < done.warnings:
+            texts = "; ".join(f"{text} [{code}]" for _, code, text in shown[:_SAMPLE])
+            found = _AT_ROW.search(texts)
+            raise Rejected(f"the server warned: {texts}", part, int(found[1]) - 1 if found else None)
+        at += rows
+
+
+def _statements(connection: TargetConnection, table: str, batch: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:
+    return literals.inserts(table, batch, most=min(literals.STATEMENT_BYTES, connection.max_packet - 1))
+
+
+def _run(connection: TargetConnection, statement: bytes, part: pa.RecordBatch) -> tuple[Loaded, Warnings]:
+    """One INSERT of these rows; Collided, Rejected where it is refused or does not insert them all."""
+    if len(statement) >= connection.max_packet:
+        raise Rejected(
+            f"as a statement it has {len(statement)} bytes, and the server takes {connection.max_packet} "
+            "(max_allowed_packet)",
+            part,
+            0 if part.num_rows == 1 else None,
+        )
+    try:
+        done = connection.insert(statement)
+    except StatementFailed as error:
+        found = _AT_ROW.search(error.message)
+        kind = Collided if error.code == _DUPLICATE else Rejected
+        raise kind(error.message, part, int(found[1]) - 1 if found else None) from error
+    if done.affected != part.num_rows:
+        raise Rejected(f"{part.num_rows} rows were sent, {done.affected} were inserted", part)
+    return done, connection.warnings() if done.warnings else []
+
+
 def _of_generated(warning: tuple[str, int, str], columns: Sequence[Column]) -> bool:
     """Whether it is a note that the server rounded a column that it computes itself: the value is its own."""
     level, code, text = warning
@@ -90,10 +147,10 @@ def _of_generated(warning: tuple[str, int, str], columns: Sequence[Column]) -> b
     return level == "Note" and code == _TRUNCATED and named is not None and named[1] not in {c.name for c in columns}
 
 
-def _load_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]) -> None:
+def _put_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]) -> None:
     """ENUM 0 (written without strict mode at the source) exists in no strict session.
 
-    So these rows are loaded without strict mode, and the warnings must be exactly theirs: one for each zero.
+    So these rows are put without strict mode, and the warnings must be exactly theirs: one for each zero.
     """
     zeros = sum(
         int(pc.sum(pc.fill_null(pc.equal(values, 0), False)).as_py() or 0)
@@ -103,11 +160,10 @@ def _load_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBa
     expected = tuple(f"'{column.name}'" for column in columns if column.is_enum)
     connection.execute(f"SET sql_mode = '{SQL_MODE.replace('STRICT_TRANS_TABLES,', '')}'")
     try:
-        done = connection.load_local(textrows.statement(table, columns), [textrows.render(batch)])
-        shown = connection.warnings() if done.warnings else []
+        done, shown = _put_loosely(connection, table, batch, columns)
     finally:
         connection.execute(f"SET sql_mode = '{SQL_MODE}'")
-    other = [text for _, code, text in shown if code != 1265 or not any(name in text for name in expected)]
+    other = [text for _, code, text in shown if code != _TRUNCATED or not any(name in text for name in expected)]
     if other or done.warnings > zeros or done.affected != batch.num_rows:
         found = _AT_ROW.search("; ".join(other))
         raise Rejected(
@@ -115,3 +171,17 @@ def _load_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBa
             batch,
             int(found[1]) - 1 if found else None,
         )
+
+
+def _put_loosely(
+    connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]
+) -> tuple[Loaded, Warnings]:
+    if not _by_statements(connection):
+        done = connection.load_local(textrows.statement(table, columns), [textrows.render(batch)])
+        return done, connection.warnings() if done.warnings else []
+    affected, warnings, shown, at = 0, 0, [], 0
+    for statement, rows in _statements(connection, table, batch):
+        done, said = _run(connection, statement, batch.slice(at, rows))
+        affected, warnings, at = affected + done.affected, warnings + done.warnings, at + rows
+        shown += said
+    return Loaded(affected, warnings), shown

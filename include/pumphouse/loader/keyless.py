@@ -9,16 +9,15 @@ server computes in the same way on both sides; equal digests are compared column
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.errors import LoadError, RowRejected
-from pumphouse.loader import textrows
+from pumphouse.errors import RowRejected
 from pumphouse.loader.columns import Column
 from pumphouse.loader.insert import insert_rows
+from pumphouse.loader.scratch import scratch
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.schema.ident import qualified, quote
@@ -26,6 +25,7 @@ from pumphouse.schema.ident import qualified, quote
 # Last column of a batch: how many copies of the row go.
 COUNT = "pumphouse:count"
 _ROW, _DIGEST = "pumphouse:row", "pumphouse:digest"
+_OURS = (f"{quote(_DIGEST)} BIGINT UNSIGNED", f"{quote(_ROW)} BIGINT", f"INDEX ({quote(_DIGEST)})")
 # What can have ON UPDATE CURRENT_TIMESTAMP, which a temporary table takes over from the target's columns.
 _STAMPS = frozenset({MysqlType.TIMESTAMP, MysqlType.DATETIME})
 
@@ -37,10 +37,8 @@ def delete_rows(connection: TargetConnection, db: str, table: str, batches: Sequ
     rows = wanted.drop_columns([COUNT])
     columns = [Column.of(field) for field in rows.schema]
     target = qualified(db, table)
-    gone = qualified(connection.settings.schema_name, "unit_rows")
-    connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
-    try:
-        _fill(connection, gone, target, rows, columns)
+    with scratch(connection, "unit_rows", (db, table), [c.name for c in columns], _OURS) as gone:
+        _fill(connection, gone, rows, columns)
         # Without aliases: an alias in DELETE would need a default database.
         match = f"{gone}.{quote(_DIGEST)} = {_digest(target, columns)} AND "
         match += " AND ".join(c.same(target, gone) for c in columns)
@@ -57,20 +55,13 @@ def delete_rows(connection: TargetConnection, db: str, table: str, batches: Sequ
                 table=f"{db}.{table}",
                 rows=[],
             )
-    finally:
-        with contextlib.suppress(LoadError):
-            connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
     _put_back(connection, target, rows, found - counts)
 
 
-def _fill(connection: TargetConnection, gone: str, target: str, rows: pa.Table, columns: list[Column]) -> None:
+def _fill(connection: TargetConnection, gone: str, rows: pa.Table, columns: list[Column]) -> None:
     numbered = rows.append_column(
         pa.field(_ROW, pa.int64(), metadata={b"tp": b"8"}), pa.array(np.arange(rows.num_rows), pa.int64())
     ).combine_chunks()
-    connection.execute(
-        f"CREATE TEMPORARY TABLE {gone} ({quote(_DIGEST)} BIGINT UNSIGNED, {quote(_ROW)} BIGINT,"
-        f" INDEX ({quote(_DIGEST)})) ENGINE=InnoDB AS SELECT {textrows.names(columns)} FROM {target} LIMIT 0"
-    )
     for batch in numbered.to_batches():
         insert_rows(connection, gone, batch)
     # A column that is assigned, also to itself, is left alone by its ON UPDATE.

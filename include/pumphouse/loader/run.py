@@ -223,6 +223,7 @@ class Loader:
     def begin(self, work: Work) -> Work:
         """Give the plan its number, raise the fence and commit the plan row; nothing of the plan is done before."""
         found = state.read(self.connection, self.task)
+        work = work.fitted(self.settings, self.connection.dialect)
         with self.rules.advising():
             ranges = Decoder(self._context(work)).ranges(work.pieces) if work.plan.buckets else {}
         numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
@@ -323,7 +324,7 @@ class Loader:
     def _set_sequences(self, work: Work, dialect: Dialect) -> None:
         """A sequence gives no value that the source gave out in the range; MySQL has none."""
         for each in work.sequences if dialect is not Dialect.MYSQL else ():
-            self.connection.query(each.statement())
+            self.connection.query(each.statement(dialect))
 
     def _ddl(self, executor: DdlExecutor, event: DdlEvent, rule: LoadRule | None) -> None:
         if rule is not None:

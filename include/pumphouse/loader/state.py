@@ -112,7 +112,8 @@ def _put(connection: TargetConnection, checkpoint: Checkpoint) -> None:
 
 def lock_fence(connection: TargetConnection, owner: Ownership) -> None:
     """Inside a transaction: take the fence exclusively (waits for running units) and compare its number."""
-    found = connection.value(f"SELECT number FROM {connection.table('fence')} WHERE id = 1 FOR UPDATE")
+    # Every row: on a TiDB units hold others than the first.
+    found = connection.value(f"SELECT number FROM {connection.table('fence')} ORDER BY id FOR UPDATE")
     if found is None or int(found) != owner.number:
         raise FenceLost(
             f"target {connection.name} has a new owner (fence {found}, ours is {owner.number}): this run ends",
@@ -194,7 +195,7 @@ def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, *, ch
             (plan.task, plan.number),
         )
         raised = replace(owner, number=owner.number + 1)
-        connection.execute(f"UPDATE {connection.table('fence')} SET number = %s WHERE id = 1", (raised.number,))
+        connection.execute(f"UPDATE {connection.table('fence')} SET number = %s", (raised.number,))
     return raised
 
 
@@ -245,7 +246,7 @@ def discard_resync(connection: TargetConnection, owner: Ownership, plan: Plan) -
             f"UPDATE {connection.table('plan')} SET state = 'discarded' WHERE task = %s AND number = %s", args
         )
         raised = replace(owner, number=owner.number + 1)
-        connection.execute(f"UPDATE {connection.table('fence')} SET number = %s WHERE id = 1", (raised.number,))
+        connection.execute(f"UPDATE {connection.table('fence')} SET number = %s", (raised.number,))
     return raised
 
 

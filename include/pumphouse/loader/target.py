@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import pymysql
@@ -38,14 +39,29 @@ SESSION = (
 )
 # A row that may become larger than a page of InnoDB takes: the source has it, and one that does is refused by itself.
 LOOSE_ROWS = "SET innodb_strict_mode = OFF"
-# Locks are taken when a statement asks for them.
-TIDB_SESSION = "SET tidb_txn_mode = 'pessimistic'"
+# Locks are taken, and keys compared, when a statement asks for it.
+TIDB_SESSION = ("SET tidb_txn_mode = 'pessimistic'",)
+# What not every TiDB knows, nor needs then.
+TIDB_OPTIONS = (
+    "SET tidb_constraint_check_in_place_pessimistic = ON",
+    "SET allow_auto_random_explicit_insert = ON",
+    "SET tidb_allow_remove_auto_inc = ON",
+    "SET tidb_enable_list_partition = ON",
+    # Of what a unit deletes.
+    f"SET tidb_tmp_table_max_size = {1 << 30}",
+)
 # What a unit holds is let go of when its host loses power: the server hears nothing of it.
 IDLE = "SET wait_timeout = 300, net_read_timeout = 300, net_write_timeout = 300"
 # The owner's connection waits for hours while units work, and holds no lock of a table meanwhile.
 OWNER_IDLE = "SET wait_timeout = 2147483, net_read_timeout = 3600, net_write_timeout = 3600"
 # Of these the server says that the transaction is gone and may be tried again.
-_RETRYABLE = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT}
+_RETRYABLE = {
+    ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT,
+    # TiDB: another transaction was first, the schema changed meanwhile, PD or TiKV did not answer in time.
+    8002, 8022, 8027, 8028, 9001, 9002, 9003, 9004, 9005, 9007,
+}  # fmt: skip
+# TiDB: the transaction, or what it needs in memory, is above a limit.
+_TOO_LARGE = {8004, 8175}
 _LOST = {2006, 2013, 2014, 2055, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, 1927, 1317}
 _LOCAL_NAME = b"pumphouse"
 _PACKET_BYTES = 1 << 20
@@ -101,7 +117,7 @@ class RetryUnit(LoadError):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Answer to a LOAD DATA: rows inserted plus rows removed for them, and warnings."""
+    """Answer to a LOAD DATA or an INSERT: rows inserted plus rows removed for them, and warnings."""
 
     affected: int
     warnings: int
@@ -162,13 +178,13 @@ class TargetConnection:
                 refused=_lets_nobody_in(error),
             ) from error
         target = cls(settings, connection)
-        tidb = (TIDB_SESSION,) if target.dialect is Dialect.TIDB else ()
-        for statement in (*SESSION, *tidb, OWNER_IDLE if owner else IDLE):
+        tidb = target.dialect is Dialect.TIDB
+        for statement in (*SESSION, *(TIDB_SESSION if tidb else ()), OWNER_IDLE if owner else IDLE):
             target.execute(statement)
-        if owner:
-            # MySQL lets not everybody; what is too large there is refused by name.
+        # MySQL lets not everybody make rows loose; what is too large there is refused by name.
+        for statement in (*(TIDB_OPTIONS if tidb else ()), *([LOOSE_ROWS] if owner else [])):
             with contextlib.suppress(StatementFailed):
-                target.execute(LOOSE_ROWS)
+                target.execute(statement)
         return target
 
     @property
@@ -249,6 +265,18 @@ class TargetConnection:
             answer = OKPacketWrapper(connection._read_packet())  # noqa: SLF001
             return Loaded(affected=int(answer.affected_rows), warnings=int(answer.warning_count))
 
+    @cached_property
+    def max_packet(self) -> int:
+        """Bytes of a statement that the server takes."""
+        return int(self.value("SELECT @@max_allowed_packet"))
+
+    def insert(self, statement: bytes) -> Loaded:
+        """An INSERT with its values in it."""
+        with self._translate(statement[:200].decode(errors="backslashreplace")):
+            affected = self._connection.query(statement)
+            result: Any = self._connection._result  # type: ignore[attr-defined]  # noqa: SLF001
+            return Loaded(affected=int(affected), warnings=int(result.warning_count))
+
     def warnings(self) -> list[tuple[str, int, str]]:
         """Warnings of the last statement: level, code, text."""
         return [(str(level), int(code), str(text)) for level, code, text in self.query("SHOW WARNINGS")]
@@ -274,6 +302,13 @@ class TargetConnection:
             code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
             if code in _RETRYABLE:
                 raise RetryUnit(f"target {self.name}: {error}", target=self.name) from error
+            if code in _TOO_LARGE:
+                raise LoadError(
+                    f"target {self.name}: one unit is too large for a transaction there: {error}",
+                    hint="raise performance.txn-total-size-limit (and tidb_mem_quota_query) of that TiDB, or lower "
+                    "load.unit_bytes or load.max_plan_bytes",
+                    target=self.name,
+                ) from error
             if code in _LOST or not self._connection.open:
                 raise TargetUnavailable(
                     f"target {self.name} dropped the connection: {error}", hint=_AGAIN, target=self.name
@@ -308,13 +343,6 @@ def _lets_nobody_in(error: BaseException) -> bool:
 def address(settings: TargetSettings) -> str:
     """``user@host:port`` or ``user@socket``."""
     return f"{settings.user}@{settings.unix_socket or f'{settings.host}:{settings.port}'}"
-
-
-def not_loadable(dialect: Dialect) -> str:
-    """Why such a server takes no load and no restore in this release; '' = it does."""
-    if dialect is Dialect.TIDB:
-        return "it is a TiDB, where LOAD DATA is no part of a transaction: a unit that is killed would be half there"
-    return ""
 
 
 def has_checkpoints(connection: TargetConnection) -> bool:

@@ -13,9 +13,8 @@ from pumphouse.loader.columns import Column, columns_of
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import quote
 
-_ESCAPES = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"))
-_SPECIAL = np.zeros(256, np.bool_)
-_SPECIAL[[ord(b"\\"), ord(b"\t"), ord(b"\n")]] = True
+Escapes = tuple[tuple[bytes, bytes], ...]
+_ESCAPES: Escapes = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"))
 
 
 def statement(table: str, columns: list[Column]) -> str:
@@ -43,11 +42,15 @@ def render(batch: pa.RecordBatch) -> memoryview:
         else pc.fill_null(fields[0], b"\\N")
     )  # fmt: skip
     lines = pc.binary_join_element_wise(rows, pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary()))
-    # The values of one array lie one after another: that buffer is the file.
-    chunk = lines.combine_chunks() if isinstance(lines, pa.ChunkedArray) else lines
+    data, offsets = buffer_of(lines)
+    return data[int(offsets[0]) : int(offsets[-1])]
+
+
+def buffer_of(texts: pa.Array | pa.ChunkedArray) -> tuple[memoryview, np.ndarray]:
+    """The values of a large_binary array without NULL, which lie one after another, and where each begins and ends."""
+    chunk = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     offsets = np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
-    data: memoryview = memoryview(chunk.buffers()[2])[int(offsets[0]) : int(offsets[-1])]
-    return data
+    return memoryview(chunk.buffers()[2]), offsets
 
 
 def _field(column: pa.Array) -> pa.Array:
@@ -60,18 +63,21 @@ def _field(column: pa.Array) -> pa.Array:
         column = column.cast(pa.uint8())
     if not (pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)):
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            return _escape(column.cast(pa.large_binary()))
+            return escaped(column.cast(pa.large_binary()), _ESCAPES)
         # Digits, sign, point and exponent: nothing to escape.
         return column.cast(pa.large_string()).cast(pa.large_binary())
-    return _escape(column.cast(pa.large_binary()))
+    return escaped(column.cast(pa.large_binary()), _ESCAPES)
 
 
-def _escape(column: pa.Array) -> pa.Array:
+def escaped(column: pa.Array, escapes: Escapes) -> pa.Array:
+    """Each of these bytes replaced, in their order; the same array where there is none of them."""
     data = column.buffers()[2]
-    if data is None or not _SPECIAL[np.frombuffer(data, np.uint8)].any():
+    special = np.zeros(256, np.bool_)
+    special[[plain[0] for plain, _ in escapes]] = True
+    if data is None or not special[np.frombuffer(data, np.uint8)].any():
         return column
-    for plain, escaped in _ESCAPES:
-        column = pc.replace_substring(column, pattern=plain, replacement=escaped)
+    for plain, replacement in escapes:
+        column = pc.replace_substring(column, pattern=plain, replacement=replacement)
     return column
 
 

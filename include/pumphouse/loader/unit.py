@@ -9,7 +9,6 @@ commit, then skips. Then the fence: a unit of an earlier owner finds another num
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 from collections.abc import Sequence
@@ -19,17 +18,21 @@ from typing import Any
 import pyarrow as pa
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import LoadError, RowRejected
+from pumphouse.errors import RowRejected
+from pumphouse.loader import literals
 from pumphouse.loader.columns import columns_of
 from pumphouse.loader.fence import hold_shared
-from pumphouse.loader.insert import SAVEPOINT, Collided, Rejected, insert_rows
+from pumphouse.loader.insert import Collided, Rejected, insert_rows, take_back
 from pumphouse.loader.keyless import delete_rows
 from pumphouse.loader.plan import Phase, UnitId
+from pumphouse.loader.scratch import scratch
 from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 
 _ATTEMPTS = 20
 _DUPLICATE = 1062
+_KEYS_BYTES = 32 << 10
 HEAD = b"pumphouse.unit"
 
 
@@ -135,7 +138,7 @@ def _insert(connection: TargetConnection, head: UnitHead, batch: pa.RecordBatch)
     except Collided:
         if not head.key:
             raise
-        connection.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        take_back(connection)
         _delete_keys(connection, head, [batch.select(list(head.key))])
         insert_rows(connection, head.target, batch)
 
@@ -146,23 +149,25 @@ def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence
     Byte by byte: a row whose key is equal only to the target's collation is another row of the source. It stays, and
     the insert that collides with it is named.
     """
-    keys = qualified(connection.settings.schema_name, "unit_keys")
-    columns = ",".join(f"{quote(name)}" for name in head.key)
-    connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {keys}")
-    # Of the target's own columns, so that types and collations are equal and the join can use the index.
-    connection.execute(f"CREATE TEMPORARY TABLE {keys} ENGINE=InnoDB AS SELECT {columns} FROM {head.target} LIMIT 0")
-    try:
+    columns = columns_of(batches[0].schema)
+    tidb = connection.dialect is Dialect.TIDB
+    if tidb and len(columns) == 1 and columns[0].is_integer:
+        # Three times as fast there as the join.
+        for batch in batches:
+            for some, _ in literals.lists(batch.column(0), most=_KEYS_BYTES):
+                connection.execute(f"DELETE FROM {head.target} WHERE {quote(columns[0].name)} IN ({some.decode()})")
+        return
+    with scratch(connection, "unit_keys", (head.db, head.table), head.key) as keys:
         for batch in batches:
             insert_rows(connection, keys, batch)
         # Without aliases: an alias in DELETE would need a default database. `=` beside `same`: for the index.
         condition = " AND ".join(
             f"{head.target}.{quote(column.name)} = {keys}.{quote(column.name)} AND {column.same(head.target, keys)}"
-            for column in columns_of(batches[0].schema)
+            for column in columns
         )
-        connection.execute(f"DELETE {head.target} FROM {keys} STRAIGHT_JOIN {head.target} ON {condition}")
-    finally:
-        with contextlib.suppress(LoadError):
-            connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {keys}")
+        # A TiDB, which counts no rows of temporary tables, would read the whole table.
+        hint = f"/*+ INL_JOIN({head.target}) */ " if tidb else ""
+        connection.execute(f"DELETE {hint}{head.target} FROM {keys} STRAIGHT_JOIN {head.target} ON {condition}")
 
 
 def _explain(

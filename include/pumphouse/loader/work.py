@@ -19,12 +19,13 @@ from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError, UnknownDdl
 from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.losses import Losses, losses_of
-from pumphouse.loader.plan import Mode, Plan, UnitId, bucket_counts
+from pumphouse.loader.plan import TIDB_UNIT_BYTES, Mode, Plan, UnitId, bucket_counts
 from pumphouse.loader.rules import NO_RULES, Rules, ddl_hint, park_hint
 from pumphouse.loader.state import NOTHING_BEGUN, Begun
 from pumphouse.loader.tables import key_columns
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.render import require_known
 from pumphouse.schema.sequence import SequenceState, sequence_states
 from pumphouse.schema.timeline import Timeline
@@ -65,6 +66,7 @@ class Work:
         losses: what the range lacks, by declaration or by chance.
         lows: table id -> nothing of the table at or below this counts: its dump has it.
         sequences: where the sequences stand at the plan's end, of those that moved in the range.
+        sizes: bytes by table, of a plan that is not begun; ``scanned``: tables of which a unit that deletes reads all.
     """
 
     plan: Plan
@@ -74,6 +76,8 @@ class Work:
     lows: Mapping[int, Tso] = field(default_factory=dict)
     sequences: tuple[SequenceState, ...] = ()
     rulings: Mapping[Tso, LoadRule] = field(default_factory=dict)
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    scanned: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, view: ArchiveView, plan: Plan, rules: Rules = NO_RULES) -> Self:
@@ -105,6 +109,13 @@ class Work:
             sequences=_sequences(view, plan.from_ts, plan.to_ts, rules),
         )
 
+    def fitted(self, settings: LoadSettings, dialect: Dialect) -> Work:
+        """The same, where the target needs smaller units than the settings say in more of them."""
+        if dialect is not Dialect.TIDB or settings.unit_bytes <= TIDB_UNIT_BYTES:
+            return self
+        small = settings.model_copy(update={"unit_bytes": TIDB_UNIT_BYTES})
+        return replace(self, plan=replace(self.plan, buckets=_buckets(self.sizes, small, self.scanned)))
+
     def numbered(self, number: int, ranges: Mapping[int, tuple[int, ...]]) -> Work:
         """The same, as the plan of that number, with its buckets cut at these keys."""
         return replace(self, plan=replace(self.plan, number=number, ranges=ranges))
@@ -121,7 +132,9 @@ def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings, 
     plan = Plan(task=task, number=0, from_ts=base.ts, to_ts=base.ts, mode=Mode.BASE, archive=base_digest(view, base))
     segments = [segment for table in base.tables for segment in table.segments]
     segments += [segment for window in view.between(base.low, base.ts) for segment in window.segments]
-    return Work.of(view, replace(plan, buckets=_buckets(view, segments, settings)), rules)
+    sizes = _sizes(view, segments)
+    work = Work.of(view, replace(plan, buckets=_buckets(sizes, settings)), rules)
+    return replace(work, sizes=sizes)
 
 
 def works_between(
@@ -143,7 +156,7 @@ def works_between(
                 except UnknownDdl as error:
                     error.hint = f"{error.hint}; {ddl_hint(stop.job.id)}"
                     raise
-        yield Work.of(view, _merge_plan(view, after, end, task, settings, rules), rules)
+        yield _merge_work(view, after, end, task, settings, rules)
         after = end
 
 
@@ -151,9 +164,7 @@ def repeat_work(
     view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings, rules: Rules = NO_RULES
 ) -> Work:
     """A finished range once more: tables that have a key and whose shape did not change in it."""
-    plan = _merge_plan(view, after, upto, task, settings, rules)
-    skipped = _unrepeatable(view.timeline, after, upto)
-    return Work.of(view, replace(plan, mode=Mode.REPEAT, boundaries=(), touched=(), skipped=skipped), rules)
+    return _merge_work(view, after, upto, task, settings, rules, repeat=True)
 
 
 def open_work(
@@ -241,13 +252,25 @@ def databases_between(timeline: Timeline, after: Tso, upto: Tso) -> list[str]:
     return sorted(names)
 
 
-def _merge_plan(view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings, rules: Rules) -> Plan:
+def _merge_work(
+    view: ArchiveView,
+    after: Tso,
+    upto: Tso,
+    task: str,
+    settings: LoadSettings,
+    rules: Rules,
+    *,
+    repeat: bool = False,
+) -> Work:
     plan = Plan(task=task, number=0, from_ts=after, to_ts=upto, mode=Mode.MERGE)
-    segments = (segment for window in view.between(after, upto) for segment in window.segments)
-    plan = replace(
-        plan, archive=archive_digest(view, plan), buckets=_buckets(view, segments, settings, _keyless(view, upto))
-    )
-    return _ending(plan, _ends(_boundary_events(view.timeline, plan, rules)))
+    sizes = _sizes(view, (segment for window in view.between(after, upto) for segment in window.segments))
+    scanned = _keyless(view, upto)
+    plan = replace(plan, archive=archive_digest(view, plan), buckets=_buckets(sizes, settings, scanned))
+    plan = _ending(plan, _ends(_boundary_events(view.timeline, plan, rules)))
+    if repeat:
+        skipped = _unrepeatable(view.timeline, after, upto)
+        plan = replace(plan, mode=Mode.REPEAT, boundaries=(), touched=(), skipped=skipped)
+    return replace(Work.of(view, plan, rules), sizes=sizes, scanned=scanned)
 
 
 def _boundary_events(timeline: Timeline, plan: Plan, rules: Rules) -> list[DdlEvent]:
@@ -296,18 +319,21 @@ def _pieces(windows: Iterable[Manifest], after: Tso, upto: Tso) -> Iterator[Piec
                 )
 
 
-def _keyless(view: ArchiveView, ts: Tso) -> set[int]:
+def _keyless(view: ArchiveView, ts: Tso) -> frozenset[int]:
     """Ids of the tables without a key."""
-    return {version.table.id for version in view.timeline.tables_at(ts) if not key_columns(version.table)}
+    return frozenset(version.table.id for version in view.timeline.tables_at(ts) if not key_columns(version.table))
 
 
-def _buckets(
-    view: ArchiveView, segments: Iterable[SegmentEntry], settings: LoadSettings, scanned: Container[int] = ()
-) -> dict[int, int]:
+def _sizes(view: ArchiveView, segments: Iterable[SegmentEntry]) -> dict[int, int]:
+    """Bytes of each table; those of partitions count for their table."""
     sizes: dict[int, int] = defaultdict(int)
     for segment in segments:
         for table_id, stat in segment.tables.items():
             sizes[view.timeline.partitions.get(table_id, table_id)] += stat.bytes
+    return dict(sizes)
+
+
+def _buckets(sizes: Mapping[int, int], settings: LoadSettings, scanned: Container[int] = ()) -> dict[int, int]:
     return bucket_counts(
         sizes,
         unit_bytes=settings.unit_bytes,

@@ -179,11 +179,15 @@ class ColumnInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexColumn:
-    """Column of an index; ``length`` -1 = whole column, else a prefix in characters."""
+    """Column of an index; ``length`` -1 = whole column, else a prefix in characters.
+
+    ``expression``: in place of a column, where that is a hidden one and the statement is for a TiDB.
+    """
 
     name: str
     offset: int
     length: int
+    expression: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import ConfigError, RestoreError, SchemaError, TargetUnavailable
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.rules import ddl_hint
-from pumphouse.loader.target import StatementFailed, TargetConnection, address, not_loadable
+from pumphouse.loader.target import StatementFailed, TargetConnection, address
 from pumphouse.loader.work import databases_between
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
@@ -135,7 +135,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
         dialect = Dialect.of_version(version)
         problems = [
             *_version(version, dialect),
-            *_session(connection),
+            *_session(connection, dialect),
             *_privileges(connection, plan.databases),
             *_schema(connection, plan, view, dialect),
         ]
@@ -271,17 +271,15 @@ def _is_cluster(connection: TargetConnection, url: str) -> bool:
 
 
 def _version(version: str, dialect: Dialect) -> Iterator[str]:
-    if why := not_loadable(dialect):
-        yield why
     oldest = _OLDEST.get(dialect)
     numbers = re.findall(r"(\d+)\.(\d+)\.(\d+)", version)
     if oldest and numbers and tuple(map(int, numbers[0])) < oldest:
         yield f"it is {version}; {dialect} from {'.'.join(map(str, oldest))} on is supported"
 
 
-def _session(connection: TargetConnection) -> Iterator[str]:
+def _session(connection: TargetConnection, dialect: Dialect) -> Iterator[str]:
     local, read_only = connection.query("SELECT @@global.local_infile, @@global.read_only")[0]
-    if not int(local):
+    if not int(local) and dialect is not Dialect.TIDB:
         yield "local_infile is off there: SET GLOBAL local_infile = ON, and in its configuration file"
     # MariaDB 12 has words here; OFF and 0 both mean no.
     if str(read_only).upper() not in ("0", "OFF"):
@@ -331,8 +329,6 @@ def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, 
             f"the source has a database {clash!r}, and the schema {own!r} keeps the state of the load there: set "
             "schema_name in the same section to a name of its own"
         )
-    if dialect is Dialect.TIDB:
-        return  # takes statements as they were written
     needed: set[str] = set()
     databases = databases_of(view.timeline, plan.base)
     tables = in_creation_order(view.timeline, plan.base, dialect)

@@ -6,7 +6,7 @@ import secrets
 import socket
 
 from pumphouse.archive.view import ArchiveView, read_view
-from pumphouse.errors import ConfigError, LoadError, UsageError
+from pumphouse.errors import ConfigError, UsageError
 from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.resync import resync as bring_back
@@ -14,7 +14,7 @@ from pumphouse.loader.rules import take_up
 from pumphouse.loader.run import Loader, own_target
 from pumphouse.loader.run import abandon as give_up
 from pumphouse.loader.state import Checkpoint, open_plan
-from pumphouse.loader.target import TargetConnection, not_loadable
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
 from pumphouse.settings import Settings, TargetSettings
@@ -58,12 +58,6 @@ def run(
         archive = parts.archive
         archive.genesis()
         with TargetConnection.open(target, owner=True) as connection:
-            if why := not_loadable(connection.dialect):
-                raise LoadError(
-                    f"target {connection.name} takes no load: {why}",
-                    hint="set [target] to a MariaDB or MySQL",
-                    target=connection.name,
-                )
             owner, found = own_target(
                 connection,
                 task=task,

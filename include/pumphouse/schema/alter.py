@@ -22,8 +22,12 @@ from pumphouse.schema.table_sql import (
     plain_indexes,
     primary_sql,
     table_charset,
+    tidb_options,
     visibility_sql,
 )
+
+# How a TiDB is told that an option is gone.
+_OPTIONS_OFF = {"ttl": "REMOVE TTL", "shard": "SHARD_ROW_ID_BITS=0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ def alter_clauses(job: Job, db: str, before: TableInfo, after: TableInfo, dialec
     before, after = on_target(before, dialect), on_target(after, dialect)
     pairs = match_columns(job, before, after)
     renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
-    old_keys, new_keys = foreign_keys(db, before), foreign_keys(db, after)
+    old_keys, new_keys = foreign_keys(db, before, dialect), foreign_keys(db, after, dialect)
     # A target changes no type under a foreign key: it goes and comes again.
     retyped = {new.name.lower() for old, new in pairs if old is not None and old.type != new.type}
     stay = {id_ for id_, key in new_keys.items() if id_ in old_keys and not retyped & key.columns}
@@ -132,7 +136,7 @@ def _columns(before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect
     previous = ""
     for at, (old, new) in enumerate(pairs):
         where = f" AFTER {quote(previous)}" if previous else " FIRST"
-        text = column_sql(new, dialect, auto_increment=automatic is not None and automatic.id == new.id)
+        text = column_sql(new, dialect, auto_increment=automatic is not None and automatic.id == new.id, table=after)
         if old is None:
             last = at == len(pairs) - 1
             fill = fill_sql(new, dialect)
@@ -142,7 +146,8 @@ def _columns(before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect
             else:
                 clauses.append(f"ADD COLUMN {text}" + ("" if last else where))
         else:
-            was = column_sql(old, dialect, auto_increment=was_automatic is not None and was_automatic.id == old.id)
+            counts = was_automatic is not None and was_automatic.id == old.id
+            was = column_sql(old, dialect, auto_increment=counts, table=before)
             moved = "" if at in still else where
             if old.name != new.name:
                 clauses.append(f"CHANGE COLUMN {quote(old.name)} {text}{moved}")
@@ -189,14 +194,14 @@ def _unmoved(places: list[int]) -> set[int]:
 
 
 def _key_texts(info: TableInfo, dialect: Dialect) -> dict[str, tuple[IndexInfo, str]]:
-    return {i.name.lower(): (i, index_sql(i, dialect, visibility=False)) for i in plain_indexes(info)}
+    return {i.name.lower(): (i, index_sql(i, dialect, visibility=False)) for i in plain_indexes(info, dialect)}
 
 
 def _renamed(before: TableInfo, after: TableInfo, dialect: Dialect) -> dict[str, str]:
     """Indexes with a new name and nothing else new: old name -> new name."""
-    new = {index.id: index for index in plain_indexes(after)}
+    new = {index.id: index for index in plain_indexes(after, dialect)}
     out = {}
-    for index in plain_indexes(before):
+    for index in plain_indexes(before, dialect):
         other = new.get(index.id)
         if other is None or other.name == index.name:
             continue
@@ -238,10 +243,10 @@ def _visibility(
 
     MariaDB makes a new one visible when the same statement drops an index of that name.
     """
-    old = {index.name.lower(): index for index in plain_indexes(before)}
+    old = {index.name.lower(): index for index in plain_indexes(before, dialect)}
     replaced = {name.lower() for name in _key_changes(before, after, names, dialect)[0]}
     first, then = [], []
-    for index in plain_indexes(after):
+    for index in plain_indexes(after, dialect):
         clause = f"ALTER INDEX {quote(index.name)} {visibility_sql(index, dialect)}"
         was = old.get(index.name.lower())
         if was is None or index.name.lower() in replaced:
@@ -283,6 +288,10 @@ def _options(before: TableInfo, after: TableInfo, dialect: Dialect) -> list[str]
         out.append(table_charset(after, dialect))
     if before.comment != after.comment:
         out.append(f"COMMENT={literal(after.comment)}")
+    if dialect is Dialect.TIDB:
+        was, now = tidb_options(before), tidb_options(after)
+        out += [text for what, text in now.items() if was.get(what) != text]
+        out += [_OPTIONS_OFF[what] for what in was.keys() - now.keys() if what in _OPTIONS_OFF]
     return out
 
 

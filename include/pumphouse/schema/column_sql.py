@@ -1,4 +1,4 @@
-"""A column's definition, from its ColumnInfo. What only TiDB knows (AUTO_RANDOM, …) is left out."""
+"""A column's definition, from its ColumnInfo. What only TiDB knows (AUTO_RANDOM) is for targets that are one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 from pumphouse.errors import SchemaError
-from pumphouse.model.table import ColumnFlag, ColumnInfo, FieldType, MysqlType
+from pumphouse.model.table import ColumnFlag, ColumnInfo, FieldType, MysqlType, TableInfo
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import literal, quote
 
@@ -67,9 +67,16 @@ def _moment(tp: MysqlType, field: FieldType) -> str:
     return "year" if tp is MysqlType.YEAR else ""
 
 
-def column_sql(column: ColumnInfo, dialect: Dialect, *, auto_increment: bool = True) -> str:
-    """Definition as CREATE TABLE and ALTER TABLE take it, name included."""
-    return definition(column, dialect, default_sql(column, dialect), auto_increment=auto_increment)
+def column_sql(
+    column: ColumnInfo, dialect: Dialect, *, auto_increment: bool = True, table: TableInfo | None = None
+) -> str:
+    """Definition as CREATE TABLE and ALTER TABLE take it, name included; ``table``: whose column it is."""
+    text = definition(column, dialect, default_sql(column, dialect), auto_increment=auto_increment)
+    bits = int(table.raw.get("auto_random_bits") or 0) if table is not None and dialect is Dialect.TIDB else 0
+    if table is None or not bits or not column.type.flag & ColumnFlag.PRI_KEY:
+        return text
+    spread = int(table.raw.get("auto_random_range_bits") or 0)
+    return f"{text} AUTO_RANDOM({bits}{f',{spread}' if spread not in (0, 64) else ''})"
 
 
 def definition(column: ColumnInfo, dialect: Dialect, default: str, *, auto_increment: bool = True) -> str:
@@ -80,7 +87,7 @@ def definition(column: ColumnInfo, dialect: Dialect, default: str, *, auto_incre
         kind = "STORED" if column.generated_stored else "VIRTUAL"
         words.append(f"GENERATED ALWAYS AS ({column.generated_expr}) {kind}")
         # MariaDB's grammar has no NOT NULL here.
-        if dialect is Dialect.MYSQL and not_null:
+        if dialect is not Dialect.MARIADB and not_null:
             words.append("NOT NULL")
     else:
         words.append("NOT NULL" if not_null else "NULL")
@@ -101,6 +108,8 @@ def default_sql(column: ColumnInfo, dialect: Dialect) -> str:
         return ""
     if column.default_is_expr:
         text = str(column.default)
+        if dialect is Dialect.TIDB and "nextval" in text.lower():
+            return f"DEFAULT {text}"
         # Values come with the rows; only sequences of MySQL cannot be named at all.
         return "" if dialect is Dialect.MYSQL and "nextval" in text.lower() else f"DEFAULT ({text})"
     return _default(column, dialect, column.default, column.default_bit)
@@ -129,9 +138,10 @@ def _default(column: ColumnInfo, dialect: Dialect, value: Any, bit: str | None) 
         return f"DEFAULT {_now(column)}"
     if tp == MysqlType.BIT:
         return f"DEFAULT b'{int.from_bytes(text.encode('latin-1'), 'big'):b}'"
-    if dialect is Dialect.MYSQL and (tp in _BLOBS or tp == MysqlType.JSON):
-        return f"DEFAULT ({literal(text)})"
-    return f"DEFAULT {literal(text)}"
+    if tp not in _BLOBS and tp != MysqlType.JSON:
+        return f"DEFAULT {literal(text)}"
+    # A TiDB takes none, and gives such a column of an old row the same value as the source did.
+    return {Dialect.TIDB: "", Dialect.MYSQL: f"DEFAULT ({literal(text)})"}.get(dialect, f"DEFAULT {literal(text)}")
 
 
 def _now(column: ColumnInfo) -> str:

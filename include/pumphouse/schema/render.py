@@ -1,8 +1,9 @@
 """From what a DDL did, in structure, to the statements that do it on a target.
 
 Rendered from the table infos before and after, never by editing the source's text: parsers of MySQL's SQL fail on much
-of TiDB's, and the text depends on a sql_mode that the binlog does not carry. For TiDB targets the text is kept. The
-types that are known here are a closed list; everything else is UnknownDdl.
+of TiDB's, and the text depends on a sql_mode that the binlog does not carry. On a TiDB it would not do the same either:
+DEFAULT CURRENT_TIMESTAMP fills old rows by the target's clock, RECOVER TABLE BY JOB names another job, a TTL deletes
+rows. The types that are known here are a closed list; everything else is UnknownDdl.
 """
 
 from __future__ import annotations
@@ -39,9 +40,6 @@ from pumphouse.schema.versions import Change, DdlEvent, TableVersion
 KEEP_SCHEMA = "pumphouse"
 # STRICT_TRANS_TABLES and STRICT_ALL_TABLES in the bits of TiDB's sql_mode.
 _STRICT_MODES = 1 << 21 | 1 << 22
-# What a source's own text must be for a look at the target not to tell whether it ran.
-_ENGINE_ONLY = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION})
-_DROPS = frozenset({Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,23 +172,7 @@ def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA)
     require_known(event)
     if event.silent or event.action in SILENT or _is_system(event):
         return Rendered()
-    if dialect is Dialect.TIDB and event.action in _DROPS:
-        # The text may name several tables, and comes with a job for each.
-        for change in event.changes:
-            if change.before is not None:
-                _drop_now(out, change.before)
-        return Rendered(tuple(out.statements))
-    if dialect is Dialect.TIDB:
-        repeatable = event.action in {Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION}
-        engine_only = event.action in _ENGINE_ONLY
-        db = event.job.schema_name
-        objects, gone = _objects(event)
-        zone = _time_zone(event) if event.action in {Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE} else ""
-        text = Statement(
-            event.job.query, objects, repeatable, engine_only, db, strict=_strict(event), gone=gone, time_zone=zone
-        )
-        return Rendered((text,))
-    rule = _RULES.get(event.action)
+    rule = (_TIDB_RULES if dialect is Dialect.TIDB else _RULES).get(event.action)
     if rule is None:
         raise UnknownDdl(
             f"DDL job {event.job.id} has the type {event.action.name}, which cannot be rendered",
@@ -228,15 +210,6 @@ def _is_system(event: DdlEvent) -> bool:
         return all(is_system(change.known.db) for change in event.changes)
     info = event.db_after or event.db_before
     return info is not None and is_system(info.name)
-
-
-def _objects(event: DdlEvent) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """What an event touches; and what of that is gone after it."""
-    before = [c.before.name for c in event.changes if c.before is not None]
-    after = [c.after.name for c in event.changes if c.after is not None]
-    before += [(event.db_before.name, "")] if event.db_before is not None else []
-    after += [(event.db_after.name, "")] if event.db_after is not None else []
-    return tuple(dict.fromkeys(before + after)), tuple(dict.fromkeys(n for n in before if n not in after))
 
 
 def _there(version: TableVersion | None, out: _Rendering) -> bool:
@@ -281,7 +254,7 @@ def _create_one(out: _Rendering, version: TableVersion) -> None:
     out.notes += left_out(version.table, out.dialect)
     # CREATE OR REPLACE VIEW may run twice; a table that exists already tells that its CREATE ran.
     out.run(sql, version.name, repeatable=version.table.is_view)
-    for key in add_foreign_keys(version.db, version.table):
+    for key in add_foreign_keys(version.db, version.table, out.dialect):
         out.run(key, version.name, optional=True)
 
 
@@ -391,16 +364,21 @@ def _alter(out: _Rendering) -> None:
             out.run(f"ALTER TABLE {qualified(*before.name)} {key}", before.name, optional=True)
         zone = _time_zone(out.event) if clauses.zoned else ""
         if zone:
-            sql = f"ALTER TABLE {qualified(*before.name)} {', '.join(clauses.zoned)}"
-            out.run(sql, before.name, time_zone=zone)
+            _alter_one(out, before.name, clauses.zoned, zone)
         for part in (clauses.first, clauses.then):
-            if part:
-                out.run(f"ALTER TABLE {qualified(*after.name)} {', '.join(part)}", after.name)
+            _alter_one(out, after.name, part)
         for key in clauses.bound:
             out.run(f"ALTER TABLE {qualified(*after.name)} {key}", after.name, optional=True)
         before_out = left_out(before.table, out.dialect)
         out.notes += [note for note in left_out(after.table, out.dialect) if note not in before_out]
         _rebase(out, before.table, after)
+
+
+def _alter_one(out: _Rendering, name: tuple[str, str], clauses: tuple[str, ...], time_zone: str = "") -> None:
+    """One ALTER TABLE. On a TiDB one for each clause: there no two of a statement may be about one column."""
+    parts = [(clause,) for clause in clauses] if out.dialect is Dialect.TIDB else [clauses]
+    for part in filter(None, parts):
+        out.run(f"ALTER TABLE {qualified(*name)} {', '.join(part)}", name, time_zone=time_zone)
 
 
 def _rebase(out: _Rendering, before: TableInfo, after: TableVersion) -> None:
@@ -424,7 +402,7 @@ def _alter_sequence(out: _Rendering) -> None:
 def _add_partition(out: _Rendering) -> None:
     for change in _changes(out):
         before, after = _both(change, out)
-        if is_hashed(after.table):
+        if is_hashed(after.table) and out.dialect is not Dialect.TIDB:
             _repartition_one(out, after)
             continue
         _, fresh = partition_names(before.table, after.table)
@@ -451,6 +429,9 @@ def _truncate_partition(out: _Rendering) -> None:
 def _reorganize_partition(out: _Rendering) -> None:
     for change in _changes(out):
         before, after = _both(change, out)
+        if is_hashed(after.table) and out.dialect is Dialect.TIDB:
+            _resize(out, before, after)
+            continue
         if is_hashed(after.table):
             # ADD and COALESCE PARTITION of such a table move rows between all of its partitions.
             _repartition_one(out, after)
@@ -475,8 +456,19 @@ def _repartition_one(out: _Rendering, after: TableVersion) -> None:
     out.run(f"ALTER TABLE {qualified(*after.name)} {partition_sql(after.table)}", after.name)
 
 
+def _resize(out: _Rendering, before: TableVersion, after: TableVersion) -> None:
+    """ADD or COALESCE PARTITION of HASH and KEY, as a TiDB has them."""
+    more = len(partition_definitions(after.table)) - len(partition_definitions(before.table))
+    added = ",".join(partition_definition(d) for d in partition_definitions(after.table)[-more:])
+    clause = f"ADD PARTITION ({added})" if more > 0 else f"COALESCE PARTITION {-more}"
+    if more:
+        out.run(f"ALTER TABLE {qualified(*after.name)} {clause}", after.name)
+
+
 def _require_same_rows(out: _Rendering, before: TableVersion, partitions: list[str]) -> None:
-    """SchemaError for a partition BY KEY: no other server spreads rows over them as TiDB does."""
+    """SchemaError for a partition BY KEY: no server but a TiDB spreads rows over them as TiDB does."""
+    if out.dialect is Dialect.TIDB:
+        return
     if partition_kind(before.table) == "KEY" and len(partitions) < len(partition_definitions(before.table)):
         job = out.event.job
         raise SchemaError(
@@ -496,6 +488,8 @@ def _exchange_partition(out: _Rendering) -> None:
     sql = (
         f"ALTER TABLE {qualified(*after.name)} EXCHANGE PARTITION {quote(gone[0])} WITH TABLE {qualified(*table.name)}"
     )
+    if out.dialect is Dialect.TIDB:
+        sql += " WITHOUT VALIDATION"  # the source has looked, or did without
     out.run(sql, after.name, table.name, engine_only=True)
 
 
@@ -593,6 +587,18 @@ _RULES = _OTHERS | dict.fromkeys(
         Action.ADD_FOREIGN_KEY,
         Action.DROP_FOREIGN_KEY,
         Action.MULTI_SCHEMA_CHANGE,
+    ),
+    _alter,
+)
+
+# Of what only a TiDB has, a TiDB is told.
+_TIDB_RULES = _RULES | dict.fromkeys(
+    (
+        Action.SHARD_ROW_ID,
+        Action.MODIFY_AUTO_ID_CACHE,
+        Action.REBASE_AUTO_RANDOM,
+        Action.ALTER_TTL_INFO,
+        Action.ALTER_TTL_REMOVE,
     ),
     _alter,
 )

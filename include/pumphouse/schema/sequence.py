@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Action
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified
 from pumphouse.schema.table_sql import sequence_raw
 from pumphouse.schema.timeline import Timeline
@@ -39,14 +40,17 @@ class SequenceState:
     version: TableVersion
     next: int
 
-    def statement(self) -> str:
-        """Bring a sequence of MariaDB there. More than once is no error; never back, unless it cycles."""
+    def statement(self, dialect: Dialect) -> str:
+        """Bring a sequence there. More than once is no error; never back, unless it cycles."""
         name, options = qualified(*self.version.name), sequence_raw(self.version.table)
         low, high, step = (int(options[key]) for key in ("min_value", "max_value", "increment"))
         end = high if step > 0 else low
         beyond = self.next > high or self.next < low
         if options["cycle"]:
             return f"ALTER SEQUENCE {name} RESTART WITH {(low if step > 0 else high) if beyond else self.next}"
+        if dialect is Dialect.TIDB:
+            # What it is told there counts as given out.
+            return f"SELECT SETVAL({name}, {end if beyond else self.next - step})"
         return f"SELECT SETVAL({name}, {end}, 1)" if beyond else f"SELECT SETVAL({name}, {self.next}, 0)"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pumphouse.errors import SchemaError
@@ -17,6 +17,10 @@ from pumphouse.schema.ident import literal, qualified, quote
 
 _PARTITION_KINDS = {1: "RANGE", 2: "HASH", 3: "LIST", 4: "KEY"}
 _REFERENCE_OPTIONS = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION"}
+# As TiDB's parser numbers them.
+_TIME_UNITS = (
+    "", "MICROSECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR",
+)  # fmt: skip
 _VIEW_ALGORITHMS = ("UNDEFINED", "MERGE", "TEMPTABLE")
 _VIEW_SECURITY = ("DEFINER", "INVOKER")
 
@@ -39,19 +43,22 @@ def create_object(db: str, info: TableInfo, dialect: Dialect) -> str:
 def create_table(db: str, info: TableInfo, dialect: Dialect) -> str:
     """CREATE TABLE: public columns, keys, checks, options, partitions.
 
-    Left out, because the target cannot say it or must not act on it: expression and multi-valued indexes, placement,
-    TTL, sharding, TiFlash replicas. Foreign keys are made apart (`add_foreign_keys`).
+    Left out, because the target cannot say it or must not act on it: placement and TiFlash replicas; on others than a
+    TiDB expression and multi-valued indexes, TTL and sharding. A TiDB's TTL is off: rows that expire come as deletes.
+    Foreign keys are made apart (`add_foreign_keys`).
     """
     info = on_target(info, dialect)
     automatic = auto_increment_column(info)
     lines = [
-        column_sql(column, dialect, auto_increment=automatic is not None and column.id == automatic.id)
+        column_sql(column, dialect, auto_increment=automatic is not None and column.id == automatic.id, table=info)
         for column in info.public_columns
     ]
     primary = primary_sql(info.primary_key())
+    if primary and dialect is Dialect.TIDB:
+        primary += " CLUSTERED" if info.pk_is_handle or info.is_common_handle else " NONCLUSTERED"
     if primary:
         lines.append(primary)
-    lines += [index_sql(index, dialect) for index in plain_indexes(info)]
+    lines += [index_sql(index, dialect) for index in plain_indexes(info, dialect)]
     lines += [f"CONSTRAINT {quote(name)} CHECK ({text})" for name, text in checks(info).items()]
     words = [f"CREATE TABLE {qualified(db, info.name)} (\n  " + ",\n  ".join(lines) + "\n)", "ENGINE=InnoDB"]
     start = int(info.raw.get("auto_inc_id") or 0)
@@ -60,10 +67,31 @@ def create_table(db: str, info: TableInfo, dialect: Dialect) -> str:
     words.append(table_charset(info, dialect))
     if info.comment:
         words.append(f"COMMENT={literal(info.comment)}")
+    if dialect is Dialect.TIDB:
+        words += tidb_options(info).values()
     partition = partition_sql(info)
     if partition:
         words.append(partition)
     return " ".join(word for word in words if word)
+
+
+def tidb_options(info: TableInfo) -> dict[str, str]:
+    """Options that only a TiDB has, by what they are about."""
+    raw, found = info.raw, {}
+    if int(raw.get("max_shard_row_id_bits") or raw.get("shard_row_id_bits") or 0):
+        found["shard"] = f"SHARD_ROW_ID_BITS={int(raw.get('shard_row_id_bits') or 0)}"
+    if int(raw.get("auto_id_cache") or 0):
+        found["cache"] = f"AUTO_ID_CACHE={int(raw['auto_id_cache'])}"
+    if int(raw.get("auto_random_bits") or 0) and int(raw.get("auto_rand_id") or 0) > 1:
+        found["random"] = f"AUTO_RANDOM_BASE={int(raw['auto_rand_id'])}"
+    ttl = raw.get("ttl_info")
+    if ttl:
+        unit = ttl.get("interval_time_unit")
+        unit = unit if isinstance(unit, str) else _TIME_UNITS[int(unit or 0)]
+        found["ttl"] = (
+            f"TTL={quote(cistr(ttl.get('column')))} + INTERVAL {ttl.get('interval_expr_str')} {unit} TTL_ENABLE='OFF'"
+        )
+    return found
 
 
 def table_charset(info: TableInfo, dialect: Dialect) -> str:
@@ -90,22 +118,27 @@ def primary_sql(key: tuple[IndexColumn, ...]) -> str:
     return f"PRIMARY KEY ({_parts(key)})" if key else ""
 
 
-def plain_indexes(info: TableInfo) -> list[IndexInfo]:
-    """Public secondary indexes over columns that the target has."""
+def plain_indexes(info: TableInfo, dialect: Dialect | None = None) -> list[IndexInfo]:
+    """Public secondary indexes over columns that the target has; on a TiDB those over expressions too."""
+    found = [index for index in info.indexes if index.public and not index.primary]
+    if dialect is Dialect.TIDB:
+        hidden = {c.name.lower(): c.generated_expr for c in info.columns if c.hidden}
+        return [replace(index, columns=_with_expressions(index.columns, hidden)) for index in found]
     visible = {column.name.lower() for column in info.public_columns}
     return [
         index
-        for index in info.indexes
-        if index.public
-        and not index.primary
-        and not index.raw.get("mv_index")
-        and all(part.name.lower() in visible for part in index.columns)
+        for index in found
+        if not index.raw.get("mv_index") and all(part.name.lower() in visible for part in index.columns)
     ]
+
+
+def _with_expressions(parts: tuple[IndexColumn, ...], hidden: dict[str, str]) -> tuple[IndexColumn, ...]:
+    return tuple(replace(part, expression=hidden.get(part.name.lower(), "")) for part in parts)
 
 
 def left_out(info: TableInfo, dialect: Dialect) -> list[str]:
     """What the target's table lacks, or has otherwise, in words."""
-    kept = {index.id for index in plain_indexes(on_target(info, dialect))}
+    kept = {index.id for index in plain_indexes(on_target(info, dialect), dialect)}
     notes = notes_of(info, dialect) + [
         f"index {index.name} is over an expression and is left out"
         for index in info.indexes
@@ -131,18 +164,19 @@ class ForeignKey:
     columns: frozenset[str]
 
 
-def foreign_keys(db: str, info: TableInfo) -> dict[int, ForeignKey]:
+def foreign_keys(db: str, info: TableInfo, dialect: Dialect | None = None) -> dict[int, ForeignKey]:
     """Foreign keys that the source enforces, by their id, which a table never gives twice.
 
     Others (TiDB before 6.6 only wrote them down) are left out. TiDB calls those without a name fk_1, fk_2 in each
-    table, a target wants one name in a database: they get those that MySQL gives, which InnoDB renames with the table.
+    table, another target wants one name in a database: they get those that MySQL gives, which InnoDB renames with the
+    table.
     """
     found = {}
     for raw in info.raw.get("fk_info") or ():
         if raw.get("state", 5) != 5 or not int(raw.get("version") or 0):
             continue
         said = cistr(raw.get("fk_name"))
-        number = re.fullmatch(r"fk_(\d+)", said, re.IGNORECASE)
+        number = None if dialect is Dialect.TIDB else re.fullmatch(r"fk_(\d+)", said, re.IGNORECASE)
         name = _fitting(info.name, f"_ibfk_{number[1]}") if number else said
         names = [cistr(each) for each in raw.get("cols") or ()]
         to = qualified(cistr(raw.get("ref_schema")) or db, cistr(raw.get("ref_table")))
@@ -155,9 +189,10 @@ def foreign_keys(db: str, info: TableInfo) -> dict[int, ForeignKey]:
     return found
 
 
-def add_foreign_keys(db: str, info: TableInfo) -> list[str]:
+def add_foreign_keys(db: str, info: TableInfo, dialect: Dialect | None = None) -> list[str]:
     """Statements that add a table's foreign keys, one each."""
-    return [f"ALTER TABLE {qualified(db, info.name)} ADD {key.sql}" for key in foreign_keys(db, info).values()]
+    keys = foreign_keys(db, info, dialect).values()
+    return [f"ALTER TABLE {qualified(db, info.name)} ADD {key.sql}" for key in keys]
 
 
 def _fitting(table: str, suffix: str) -> str:
@@ -185,7 +220,13 @@ def visibility_sql(index: IndexInfo, dialect: Dialect) -> str:
 
 
 def _parts(parts: tuple[IndexColumn, ...]) -> str:
-    return ",".join(quote(p.name) + (f"({p.length})" if p.length > 0 else "") for p in parts)
+    return ",".join(map(_part, parts))
+
+
+def _part(part: IndexColumn) -> str:
+    if part.expression:
+        return f"({part.expression})"
+    return quote(part.name) + (f"({part.length})" if part.length > 0 else "")
 
 
 def checks(info: TableInfo) -> dict[str, str]:

@@ -3,8 +3,12 @@
 import pytest
 
 from pumphouse.errors import CorruptionError
+from pumphouse.loader.losses import Losses
 from pumphouse.loader.plan import MAX_BUCKETS, Mode, Plan, bucket_counts
+from pumphouse.loader.work import Work
 from pumphouse.model.tso import Tso
+from pumphouse.schema.dialect import Dialect
+from pumphouse.settings import LoadSettings
 
 
 def plan(**changes: object) -> Plan:
@@ -43,3 +47,20 @@ def test_buckets_follow_the_bytes_of_a_table_and_never_split_a_small_one() -> No
     scanned = bucket_counts(sizes, unit_bytes=64 << 20, connections=2, scanned={2, 3})
     assert scanned == {3: 16, 4: MAX_BUCKETS}, "each unit of a table without a key reads it whole"
     assert bucket_counts(sizes, unit_bytes=64 << 20, connections=2, fixed=3) == dict.fromkeys(sizes, 3)
+
+
+def test_a_plan_for_a_tidb_has_units_that_fit_into_its_transactions() -> None:
+    sizes = {1: 1 << 20, 2: 40 << 20, 3: 40 << 20, 4: 1 << 30}
+    buckets = bucket_counts(sizes, unit_bytes=64 << 20, connections=2, scanned={3})
+    work = Work(
+        plan=plan(buckets=buckets),
+        pieces=(),
+        events=(),
+        losses=Losses(),
+        sizes=sizes,
+        scanned=frozenset({3}),
+    )
+    assert dict(work.fitted(LoadSettings(), Dialect.MARIADB).plan.buckets) == {2: 2, 4: 16}
+    assert dict(work.fitted(LoadSettings(), Dialect.TIDB).plan.buckets) == {2: 3, 3: 3, 4: 64}
+    small = LoadSettings(unit_bytes=1 << 20)
+    assert work.fitted(small, Dialect.TIDB) is work
