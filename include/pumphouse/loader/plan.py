@@ -18,8 +18,7 @@ from pumphouse.model.tso import Tso
 
 SPEC_VERSION = 2
 MAX_BUCKETS = 4096
-# What a unit aims at on a TiDB: it holds a transaction in memory, with its indexes, and lets it have 100 MiB unless it is
-# told otherwise.
+# What a unit aims at on a TiDB, which holds a transaction in memory, with its indexes: 100 MiB if not told otherwise.
 TIDB_UNIT_BYTES = 16 << 20
 # Below this a table's changes are one unit: a second connection would cost more than it brings.
 _SMALL_BYTES = 2 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,7 @@ from pumphouse.schema.table_sql import (
     visibility_sql,
 )
 
+_LITERAL = re.compile(r"DEFAULT (?:'|b'|NULL$)")
 # How a TiDB is told that an option is gone.
 _OPTIONS_OFF = {"ttl": "REMOVE TTL", "shard": "SHARD_ROW_ID_BITS=0"}
 
@@ -132,29 +134,46 @@ def _columns(before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect
     was_automatic, automatic = auto_increment_column(before), auto_increment_column(after)
     place = {c.id: at for at, c in enumerate(before.public_columns)}
     still = _unmoved([place[old.id] if old else -1 for old, _ in pairs])
+
+    def said(column: ColumnInfo, table: TableInfo, counting: ColumnInfo | None, default: str | None = None) -> str:
+        counts = counting is not None and counting.id == column.id
+        return column_sql(column, dialect, auto_increment=counts, table=table, default=default)
+
     clauses, then = [], []
     previous = ""
     for at, (old, new) in enumerate(pairs):
         where = f" AFTER {quote(previous)}" if previous else " FIRST"
-        text = column_sql(new, dialect, auto_increment=automatic is not None and automatic.id == new.id, table=after)
+        text = said(new, after, automatic)
         if old is None:
             last = at == len(pairs) - 1
             fill = fill_sql(new, dialect)
             if fill != default_sql(new, dialect) and not new.generated:
-                then.append(f"MODIFY COLUMN {text}")
+                then.append(_redefault(new, text, dialect))
                 clauses.append(f"ADD COLUMN {definition(new, dialect, fill)}" + ("" if last else where))
             else:
                 clauses.append(f"ADD COLUMN {text}" + ("" if last else where))
         else:
-            counts = was_automatic is not None and was_automatic.id == old.id
-            was = column_sql(old, dialect, auto_increment=counts, table=before)
+            was = said(old, before, was_automatic)
             moved = "" if at in still else where
             if old.name != new.name:
                 clauses.append(f"CHANGE COLUMN {quote(old.name)} {text}{moved}")
-            elif was != text or moved:
+            elif moved or said(old, before, was_automatic, "") != said(new, after, automatic, ""):
                 clauses.append(f"MODIFY COLUMN {text}{moved}")
+            elif was != text:
+                clauses.append(_redefault(new, text, dialect))
         previous = new.name
     return clauses, then
+
+
+def _redefault(column: ColumnInfo, text: str, dialect: Dialect) -> str:
+    """Clause that changes a column's default alone; ``text``: its definition.
+
+    A TiDB takes no MODIFY of a column by which its table is partitioned.
+    """
+    default = default_sql(column, dialect)
+    if dialect is not Dialect.TIDB or not (default == "" or _LITERAL.match(default)):
+        return f"MODIFY COLUMN {text}"
+    return f"ALTER COLUMN {quote(column.name)} {f'SET {default}' if default else 'DROP DEFAULT'}"
 
 
 def _zoned(pairs: Pairs, dialect: Dialect) -> tuple[str, ...]:

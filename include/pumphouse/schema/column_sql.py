@@ -68,10 +68,19 @@ def _moment(tp: MysqlType, field: FieldType) -> str:
 
 
 def column_sql(
-    column: ColumnInfo, dialect: Dialect, *, auto_increment: bool = True, table: TableInfo | None = None
+    column: ColumnInfo,
+    dialect: Dialect,
+    *,
+    auto_increment: bool = True,
+    table: TableInfo | None = None,
+    default: str | None = None,
 ) -> str:
-    """Definition as CREATE TABLE and ALTER TABLE take it, name included; ``table``: whose column it is."""
-    text = definition(column, dialect, default_sql(column, dialect), auto_increment=auto_increment)
+    """Definition as CREATE TABLE and ALTER TABLE take it, name included.
+
+    ``table``: whose column it is; ``default``: another DEFAULT clause than its own ('' = none).
+    """
+    clause = default_sql(column, dialect) if default is None else default
+    text = definition(column, dialect, clause, auto_increment=auto_increment)
     bits = int(table.raw.get("auto_random_bits") or 0) if table is not None and dialect is Dialect.TIDB else 0
     if table is None or not bits or not column.type.flag & ColumnFlag.PRI_KEY:
         return text
