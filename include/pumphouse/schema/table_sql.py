@@ -78,8 +78,8 @@ def create_table(db: str, info: TableInfo, dialect: Dialect) -> str:
 def tidb_options(info: TableInfo) -> dict[str, str]:
     """Options that only a TiDB has, by what they are about."""
     raw, found = info.raw, {}
-    if int(raw.get("max_shard_row_id_bits") or raw.get("shard_row_id_bits") or 0):
-        found["shard"] = f"SHARD_ROW_ID_BITS={int(raw.get('shard_row_id_bits') or 0)}"
+    if int(raw.get("ShardRowIDBits") or 0):
+        found["shard"] = f"SHARD_ROW_ID_BITS={int(raw['ShardRowIDBits'])}"
     if int(raw.get("auto_id_cache") or 0):
         found["cache"] = f"AUTO_ID_CACHE={int(raw['auto_id_cache'])}"
     if int(raw.get("auto_random_bits") or 0) and int(raw.get("auto_rand_id") or 0) > 1:
@@ -89,7 +89,7 @@ def tidb_options(info: TableInfo) -> dict[str, str]:
         unit = ttl.get("interval_time_unit")
         unit = unit if isinstance(unit, str) else _TIME_UNITS[int(unit or 0)]
         found["ttl"] = (
-            f"TTL={quote(cistr(ttl.get('column')))} + INTERVAL {ttl.get('interval_expr_str')} {unit} TTL_ENABLE='OFF'"
+            f"TTL={quote(cistr(ttl.get('column')))} + INTERVAL {ttl.get('interval_expr')} {unit} TTL_ENABLE='OFF'"
         )
     return found
 
