@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.bench.harness import Result, keep, table
 
-# name prefix -> module; each module has BENCHES: {name: function(work dir, runs) -> Result}
+# name prefix -> module; each module has BENCHES: {name: function(work dir, runs) -> Result}, and may have SKIPPED: {name: why}
 MODULES = (
     "door",
     "store_write",
@@ -27,6 +27,14 @@ MODULES = (
 )
 
 
+def _skipped() -> dict[str, str]:
+    """Name -> why it cannot run here."""
+    found: dict[str, str] = {}
+    for module in MODULES:
+        found |= getattr(importlib.import_module(f"tests.bench.{module}"), "SKIPPED", {})
+    return found
+
+
 def _benches() -> dict[str, Callable[[Path, int], Result]]:
     found: dict[str, Callable[[Path, int], Result]] = {}
     for module in MODULES:
@@ -40,7 +48,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="name prefix")
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
+    skipped = {n: why for n, why in _skipped().items() if n.startswith(args.only)}
+    for name, why in skipped.items():
+        print(f"- {name} is left out: {why}", file=sys.stderr)
     chosen = {n: b for n, b in _benches().items() if n.startswith(args.only)}
+    if not chosen and skipped:
+        return 2
     if not chosen:
         print(f"no benchmark starts with {args.only!r}; there are: {', '.join(_benches())}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Loading row changes of the sysbench workload into MariaDB: cold, by each engine, few rows changed often, the same again by force.
+"""Loading row changes of the sysbench workload into MariaDB, and into a TiDB where there is one: cold, by each engine, few rows changed often, the same again by force.
 
 CPU and memory are those of the loader's process tree (Python, JVM, workers); the server's CPU is printed beside them.
 The baseline is LOAD DATA LOCAL … REPLACE of the final rows as ready text, on one connection of the same server.
@@ -34,13 +34,14 @@ from tests.bench.sysbench import Workload, table_json
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
 from tests.support.sparkcluster import SPARK_HOME
+from tests.support.tidb import MISSING, UnistoreServer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """What is loaded: transactions of ten changes, by which engine, again by force, of how many rows (0 = new ones).
 
-    ``connect``: through a Spark Connect server that has run a load before.
+    ``connect``: through a Spark Connect server that has run a load before. ``tidb``: into a TiDB, on its embedded store.
     """
 
     txns: int = 30_000
@@ -48,6 +49,7 @@ class Case:
     again: bool = False
     hot: int = 0
     connect: bool = False
+    tidb: bool = False
 
     @property
     def changes(self) -> int:
@@ -102,6 +104,21 @@ def _load(env: dict[str, str], target: TargetSettings, server_pid: int, changes:
         server_cpu_s_per_100k=server_cpu / changes * 1e5,
         load_units=said["units"],
     )
+
+
+@contextlib.contextmanager
+def _target(directory: Path, *, tidb: bool) -> Iterator[tuple[TargetSettings, int]]:
+    """A server that is empty, and its process."""
+    if tidb:
+        directory.mkdir()
+        with UnistoreServer(directory) as server:
+            pid = server.supervisor.pid("tidb")
+            if pid is None:
+                raise RuntimeError("the TiDB has ended")
+            yield server.settings, pid
+    else:
+        with mariadb.running(directory) as target:
+            yield target, _server_pid(target)
 
 
 def _server_pid(target: TargetSettings) -> int:
@@ -179,8 +196,7 @@ def _runs(
     samples: list[Sample] = []
     floor = 0.0
     for n in range(runs):
-        with mariadb.running(work / f"mariadb{n}") as target:
-            pid = _server_pid(target)
+        with _target(work / f"target{n}", tidb=case.tidb) as (target, pid):
             first = _load(env, target, pid, case.changes)
             samples.append(_load(env, target, pid, case.changes, repeat=int(genesis)) if case.again else first)
             _check(target, workload)
@@ -207,9 +223,12 @@ CASES = {
     "load_merge_3m": Case(txns=300_000),
     "load_merge_3m_local": Case(txns=300_000, engine="local"),
     "load_merge_hot": Case(txns=300_000, hot=60_000),
+    "load_tidb_300k": Case(engine="local", tidb=True),
 }
+# Name -> why it cannot run here.
+SKIPPED = {name: MISSING for name, case in CASES.items() if case.tidb and MISSING}
 BENCHES: dict[str, Callable[[Path, int], Result]] = {
-    name: partial(_bench, name=name, case=case) for name, case in CASES.items()
+    name: partial(_bench, name=name, case=case) for name, case in CASES.items() if name not in SKIPPED
 }
 
 

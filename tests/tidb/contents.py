@@ -101,7 +101,8 @@ def _quote(name: str) -> str:
 
 def _table(connection: Connection[Any], name: str, like: Table | None = None) -> Table:
     schema, _, table = name.partition(".")
-    columns = [(column.decode(), kind.decode().lower()) for column, kind in _run(connection, _COLUMNS, schema, table)]
+    found = [(column.decode(), kind.decode().lower()) for column, kind in _run(connection, _COLUMNS, schema, table)]
+    columns = list(dict.fromkeys(found))  # a TiDB lists a table twice that was renamed with others
     types = dict(columns) | (dict(like.columns) if like else {})
     expressions = [_expression(_quote(column), types[column]) for column, _ in columns]
     kinds = [types[column] for column, _ in columns]

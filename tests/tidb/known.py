@@ -13,3 +13,5 @@ DDL = "|".join(
 )
 # Changes of a column's type: rows that nothing touched get the target's conversion, not TiDB's.
 CONVERSIONS = False
+# Into another TiDB: all conversions are played, and of the above only what TiDB itself gets wrong is left out.
+DDL_INTO_TIDB = r"DROP DEFAULT"
