@@ -1,0 +1,18 @@
+CREATE DATABASE s3
+CREATE TABLE s3.t (id INT PRIMARY KEY, c CHAR(20), g VARCHAR(60) AS (CONCAT('g', c)) STORED, v VARCHAR(60) AS (CONCAT('v', c)), KEY (v), KEY (g))
+CREATE TABLE s3.k (c CHAR(20), f DOUBLE, ts TIMESTAMP NULL, g VARCHAR(60) AS (CONCAT('g', c)) STORED, h VARCHAR(400) AS (CONCAT(f)) STORED, d DATE AS (DATE(ts)) STORED)
+CREATE TABLE s3.b (id INT PRIMARY KEY, b VARBINARY(20), g VARCHAR(60) AS (CONCAT('g', b)) STORED, x VARCHAR(60) AS (HEX(b)), n INT AS (LENGTH(b)) STORED, y VARCHAR(80) AS (CONCAT(g, '!')) STORED)
+SET sql_mode = ''
+INSERT INTO s3.t (id, c) VALUES (1, 'a'), (2, ''), (3, NULL), (4, 'é')
+INSERT INTO s3.k (c, f, ts) VALUES ('a', 1e20, '2024-01-01 23:00:00'), ('b', 1e-7, NULL), (NULL, NULL, NULL)
+INSERT INTO s3.b (id, b) VALUES (1, 'plain'), (2, X'80'), (3, X'61fffe'), (4, NULL)
+SET sql_mode = 'STRICT_TRANS_TABLES'
+-- moment
+UPDATE s3.t SET c = CONCAT(c, 'x')
+UPDATE s3.k SET f = f * 10
+UPDATE s3.b SET id = id + 10
+DELETE FROM s3.k WHERE c = 'b'
+-- moment
+ALTER TABLE s3.t ADD COLUMN w VARCHAR(60) AS (CONCAT('w', c))
+ALTER TABLE s3.b DROP COLUMN y
+-- moment
