@@ -15,7 +15,7 @@ BinlogError
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
 ├─ SourceFailed* (the database that a dump is taken of)
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
-│            ├─ DuplicateKey ├─ TargetUnavailable* └─ FenceLost
+│            ├─ DuplicateKey ├─ TargetUnavailable* ├─ FenceLost └─ ConversionUnknown
 └─ RestoreError └─ TargetUnreachable
                                                                   * = retryable
 
@@ -263,6 +263,10 @@ class FenceLost(LoadError):
 
 class DdlRefused(LoadError):
     """The target took a DDL for wrong and ran nothing of it. Facts: code, statement, job_id."""
+
+
+class ConversionUnknown(LoadError):
+    """A DDL changes a type, and what becomes of the rows' values at TiDB is not known. Facts: table, job_id."""
 
 
 class DdlUncertain(LoadError):

@@ -29,9 +29,9 @@ from typing import Any
 
 import structlog
 
-from pumphouse.errors import DdlRefused, DdlUncertain, LoadError, SchemaError
+from pumphouse.errors import ConversionUnknown, DdlRefused, DdlUncertain, LoadError, SchemaError
 from pumphouse.loader.fence import Ownership, check_lock
-from pumphouse.loader.rules import ddl_hint
+from pumphouse.loader.rules import ddl_hint, park_hint
 from pumphouse.loader.state import lock_fence
 from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
 from pumphouse.model.tso import show
@@ -56,6 +56,8 @@ TABLE = """CREATE TABLE IF NOT EXISTS {s}.`ddl` (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
 
 _LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+# MariaDB cuts fractions of seconds where TiDB and MySQL round them.
+_ROUNDING = "TIME_ROUND_FRACTIONAL"
 _AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+| /\*T!\[auto_rand_base\].*?\*/")
 _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 _MISSING_ENGINE_VIEW = {1109, 1227, 1142, 1044}
@@ -250,6 +252,7 @@ class DdlExecutor:
         if step.state != "intent":
             self._check_needs(event, step.statement)
             self._check_zone(event, step.statement)
+            self._check_values(event, step.statement)
             self._mark(event, step, "intent", self._looks(step.statement))
         try:
             self._run(event, step.statement)
@@ -284,8 +287,10 @@ class DdlExecutor:
         connection = self._connection
         if statement.db:
             connection.execute(f"USE {quote(statement.db)}")
-        if not statement.strict:
-            connection.execute("SET sql_mode = %s", (_LOOSE_MODE,))
+        mode = SQL_MODE if statement.strict else _LOOSE_MODE
+        if self.dialect is Dialect.MARIADB:
+            mode = f"{mode},{_ROUNDING}"
+        connection.execute("SET sql_mode = %s", (mode,))
         try:
             if statement.time_zone:
                 connection.execute("SET time_zone = %s", (statement.time_zone,))
@@ -300,8 +305,7 @@ class DdlExecutor:
                 job_id=event.job.id,
             ) from error
         finally:
-            if not statement.strict:
-                connection.execute("SET sql_mode = %s", (SQL_MODE,))
+            connection.execute("SET sql_mode = %s", (SQL_MODE,))
             if statement.time_zone:
                 connection.execute("SET time_zone = '+00:00'")
 
@@ -337,6 +341,26 @@ class DdlExecutor:
                 job_id=event.job.id,
                 time_zone=zone,
             )
+
+    def _check_values(self, event: DdlEvent, statement: Statement) -> None:
+        found = []
+        for what, where in statement.doubts:
+            db, name = statement.objects[0]
+            rows = f"SELECT 1 FROM {qualified(db, name)} WHERE {where or 'TRUE'} LIMIT 1"
+            if self._connection.query(rows):
+                found.append(f"{what}{f' where {where}' if where else ''}")
+        if not found:
+            return
+        raise ConversionUnknown(
+            f"DDL job {event.job.id} at {show(event.commit_ts)} changes the type of {db}.{name}: "
+            f"{'; '.join(found)}. What TiDB makes of the values there is not known here, and target "
+            f"{self._connection.name} might make others",
+            hint=f"{ddl_hint(event.job.id)}; or {park_hint(f'{db}.{name}')}, then `pumphouse archive dump` and "
+            f"`pumphouse load --resync {db}.{name}`, which begins from the rows as TiDB has them now",
+            job_id=event.job.id,
+            table=f"{db}.{name}",
+            statement=statement.sql,
+        )
 
     # -- looking
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pumphouse.errors import SchemaError
-from pumphouse.model.table import ColumnInfo, IndexColumn, IndexInfo, Job, MysqlType, TableInfo, cistr
+from pumphouse.model.table import ColumnFlag, ColumnInfo, IndexColumn, IndexInfo, Job, MysqlType, TableInfo, cistr
 from pumphouse.schema.actions import Action
-from pumphouse.schema.column_sql import column_sql, default_sql, definition, fill_sql
+from pumphouse.schema.column_sql import column_sql, default_sql, definition, fill_sql, type_sql
+from pumphouse.schema.conversion import Conversion, conversion
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.generated import on_target
 from pumphouse.schema.ident import literal, quote
@@ -30,6 +32,20 @@ from pumphouse.schema.table_sql import (
 _LITERAL = re.compile(r"DEFAULT (?:'|b'|NULL$)")
 # How a TiDB is told that an option is gone.
 _OPTIONS_OFF = {"ttl": "REMOVE TTL", "shard": "SHARD_ROW_ID_BITS=0"}
+Pairs = list[tuple[ColumnInfo | None, ColumnInfo]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A column of a new type whose values the target is told, beside the old one, until it takes that one's place.
+
+    ``column``: its definition for ADD COLUMN. ``steps``: assignments for UPDATE, one after the other.
+    ``zoned``: they depend on the time zone of the source's session.
+    """
+
+    column: str
+    steps: tuple[str, ...]
+    zoned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +55,9 @@ class AlterClauses:
     The second sets defaults that differ from the value which the first gave to the rows that were there. The one before
     turns TIMESTAMP into other types and back, which depends on the session's time zone; it sets no defaults, because
     those of the table infos are in UTC. ``unbound`` and ``bound``: foreign keys that go before all of these and come
-    after, each a statement of its own.
+    after, each a statement of its own. ``fills``: columns that are there before ``first``, which puts them into places
+    of old ones. ``stamps``: assignments that keep an UPDATE from setting times. ``doubts``: changes of types that
+    are not known to be TiDB's here, in words, and a condition on rows: where there are no such rows, they are right.
     """
 
     first: tuple[str, ...]
@@ -47,12 +65,17 @@ class AlterClauses:
     zoned: tuple[str, ...] = ()
     unbound: tuple[str, ...] = ()
     bound: tuple[str, ...] = ()
+    fills: tuple[Fill, ...] = ()
+    stamps: tuple[str, ...] = ()
+    doubts: tuple[tuple[str, str], ...] = ()
 
 
-def alter_clauses(job: Job, db: str, before: TableInfo, after: TableInfo, dialect: Dialect) -> AlterClauses:
+def alter_clauses(
+    job: Job, db: str, before: TableInfo, after: TableInfo, dialect: Dialect, *, strict: bool = True
+) -> AlterClauses:
     """Compare columns, keys, checks, foreign keys and options; not names of tables, and not partitions.
 
-    ``db``: the table's database.
+    ``db``: the table's database. ``strict``: False where the source ran it without a strict sql_mode.
     """
     before, after = on_target(before, dialect), on_target(after, dialect)
     pairs = match_columns(job, before, after)
@@ -61,32 +84,89 @@ def alter_clauses(job: Job, db: str, before: TableInfo, after: TableInfo, dialec
     # A target changes no type under a foreign key: it goes and comes again.
     retyped = {new.name.lower() for old, new in pairs if old is not None and old.type != new.type}
     stay = {id_ for id_, key in new_keys.items() if id_ in old_keys and not retyped & key.columns}
+    # A TiDB converts as the source did.
+    rewritten = [] if dialect is Dialect.TIDB else _retyped(pairs)
+    cast = [(old, new, conversion(old.type, new.type, strict=strict)) for old, new in rewritten]
+    filled = {old.id: new for old, new, how in cast if how is not None and how.steps}
+    keyed = _without_keys_over(before, {old.name.lower() for old, _, _ in cast if old.id in filled})
     first: list[str] = []
-    first += _dropped_keys(before, after, renamed, dialect)
-    first += [f"DROP CONSTRAINT {quote(name)}" for name in _dropped_checks(before, after)]
-    kept = {old.id for old, _ in pairs if old is not None}
+    first += _dropped_keys(keyed, after, renamed, dialect)
+    old_checks = {} if filled else checks(before)
+    first += [
+        f"DROP CONSTRAINT {quote(name)}" for name in checks(before) if checks(after).get(name) != old_checks.get(name)
+    ]
+    kept = {old.id for old, _ in pairs if old is not None} - filled.keys()
     first += [f"DROP COLUMN {quote(c.name)}" for c in before.public_columns if c.id not in kept]
-    columns, then = _columns(before, after, pairs, dialect)
+    columns, then = _columns(before, after, pairs, dialect, filled)
     first += columns
-    first += _added_keys(before, after, renamed, dialect)
-    old_checks = checks(before)
+    first += _added_keys(keyed, after, renamed, dialect)
     first += [
         f"ADD CONSTRAINT {quote(name)} CHECK ({text})"
         for name, text in checks(after).items()
         if old_checks.get(name) != text
     ]
     first += _options(before, after, dialect)
-    shown, shown_then = _visibility(before, after, renamed, dialect)
+    shown, shown_then = _visibility(keyed, after, renamed, dialect)
     return AlterClauses(
         (*first, *shown),
         (*then, *shown_then),
-        _zoned(pairs, dialect),
+        _zoned([pair for pair in pairs if pair[0] is None or pair[0].id not in filled], dialect),
         unbound=tuple(f"DROP FOREIGN KEY {quote(key.name)}" for id_, key in old_keys.items() if id_ not in stay),
         bound=tuple(f"ADD {key.sql}" for id_, key in new_keys.items() if id_ not in stay),
+        fills=tuple(_fill(old, new, how, dialect) for old, new, how in cast if how is not None and how.steps),
+        stamps=tuple(
+            f"{quote(c.name)} = {quote(c.name)}"
+            for c in before.public_columns
+            if c.type.flag & ColumnFlag.ON_UPDATE_NOW
+        ),
+        doubts=tuple(
+            (
+                f"{new.name} from {type_sql(old.type, dialect)} to {type_sql(new.type, dialect)}",
+                "" if how is None else how.unless.replace("{old}", quote(old.name)),
+            )
+            for old, new, how in cast
+            if how is None or how.unless
+        ),
     )
 
 
-Pairs = list[tuple[ColumnInfo | None, ColumnInfo]]
+def _retyped(pairs: Pairs) -> list[tuple[ColumnInfo, ColumnInfo]]:
+    """Columns that TiDB rewrote, which gave them new ids. Where the id is the same, no value was cast.
+
+    Applications whose binlogs are not of a TiDB keep ids, and cast as MySQL and MariaDB do.
+    """
+    return [
+        (old, new)
+        for old, new in pairs
+        if old is not None and not old.generated and not new.generated and old.id != new.id
+    ]
+
+
+def _waiting(new: ColumnInfo) -> str:
+    """What a column is called until it takes the place of the old one."""
+    return f"pumphouse_new_{new.id}"
+
+
+def _fill(old: ColumnInfo, new: ColumnInfo, how: Conversion, dialect: Dialect) -> Fill:
+    name = quote(_waiting(new))
+    return Fill(
+        column=f"{name} {type_sql(new.type, dialect)} NULL",
+        steps=tuple(f"{name} = {step.replace('{old}', quote(old.name)).replace('{new}', name)}" for step in how.steps),
+        zoned=MysqlType.TIMESTAMP in (old.type.tp, new.type.tp),
+    )
+
+
+def _without_keys_over(table: TableInfo, names: set[str]) -> TableInfo:
+    """The table with other keys in place of those over some columns: they are dropped and made again."""
+    return replace(
+        table,
+        indexes=tuple(
+            replace(index, id=-index.id, unique=not index.unique)
+            if any(part.name.lower() in names for part in index.columns)
+            else index
+            for index in table.indexes
+        ),
+    )
 
 
 def match_columns(job: Job, before: TableInfo, after: TableInfo) -> Pairs:
@@ -129,8 +209,10 @@ def _said(job: Job) -> tuple[bool, set[str], set[str]]:
     return not parts or any(part.get("type") == Action.MODIFY_COLUMN for part in parts), added, dropped
 
 
-def _columns(before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect) -> tuple[list[str], list[str]]:
-    """ADD, CHANGE and MODIFY clauses, and the second MODIFYs."""
+def _columns(
+    before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect, filled: Mapping[int, ColumnInfo]
+) -> tuple[list[str], list[str]]:
+    """ADD, CHANGE and MODIFY clauses, and the second MODIFYs. ``filled``: ids of columns that another one replaces."""
     was_automatic, automatic = auto_increment_column(before), auto_increment_column(after)
     place = {c.id: at for at, c in enumerate(before.public_columns)}
     still = _unmoved([place[old.id] if old else -1 for old, _ in pairs])
@@ -155,7 +237,9 @@ def _columns(before: TableInfo, after: TableInfo, pairs: Pairs, dialect: Dialect
         else:
             was = said(old, before, was_automatic)
             moved = "" if at in still else where
-            if old.name != new.name:
+            if old.id in filled:
+                clauses.append(f"CHANGE COLUMN {quote(_waiting(new))} {text}{where}")
+            elif old.name != new.name:
                 clauses.append(f"CHANGE COLUMN {quote(old.name)} {text}{moved}")
             elif moved or said(old, before, was_automatic, "") != said(new, after, automatic, ""):
                 clauses.append(f"MODIFY COLUMN {text}{moved}")
@@ -294,11 +378,6 @@ def _added_keys(before: TableInfo, after: TableInfo, names: dict[str, str], dial
     if after.primary_key() and _primary_changes(before, after, names):
         out.insert(0, f"ADD {primary_sql(after.primary_key())}")
     return out
-
-
-def _dropped_checks(before: TableInfo, after: TableInfo) -> list[str]:
-    new = checks(after)
-    return [name for name, text in checks(before).items() if new.get(name) != text]
 
 
 def _options(before: TableInfo, after: TableInfo, dialect: Dialect) -> list[str]:

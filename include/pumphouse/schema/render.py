@@ -9,14 +9,14 @@ rows. The types that are known here are a closed list; everything else is Unknow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from pumphouse.errors import SchemaError, UnknownDdl
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import show
 from pumphouse.schema.actions import SILENT, Action, is_system
-from pumphouse.schema.alter import alter_clauses, partition_names
+from pumphouse.schema.alter import AlterClauses, alter_clauses, partition_names
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import qualified, quote
@@ -55,6 +55,8 @@ class Statement:
     ``time_zone``: what the session's is to be, '' = UTC as ever: an offset or a name.
     ``ruled``: of a rule, in place of what the source says.
     ``optional``: no row and no later statement is different without it (a foreign key); refused, it is left out.
+    ``doubts``: changes of types whose values are not known to be TiDB's on the target, each with a condition on rows,
+    '' = any: the first object is the table, and must have no such rows.
     """
 
     sql: str
@@ -68,6 +70,7 @@ class Statement:
     time_zone: str = ""
     optional: bool = False
     ruled: bool = False
+    doubts: tuple[tuple[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object, as the target's table ``ddl`` keeps it."""
@@ -88,6 +91,7 @@ class Statement:
             time_zone=str(data.get("time_zone", "")),
             optional=bool(data.get("optional", False)),
             ruled=bool(data.get("ruled", False)),
+            doubts=tuple((str(what), str(where)) for what, where in data.get("doubts", ())),
         )
 
 
@@ -359,14 +363,20 @@ def _alter(out: _Rendering) -> None:
         if after.table.is_view:
             _create_one(out, after)
             continue
-        clauses = alter_clauses(out.event.job, after.db, before.table, after.table, out.dialect)
+        clauses = alter_clauses(
+            out.event.job, after.db, before.table, after.table, out.dialect, strict=_strict(out.event)
+        )
+        begin = len(out.statements)
         for key in clauses.unbound:
             out.run(f"ALTER TABLE {qualified(*before.name)} {key}", before.name, optional=True)
+        _fill(out, before, clauses)
         zone = _time_zone(out.event) if clauses.zoned else ""
         if zone:
             _alter_one(out, before.name, clauses.zoned, zone)
         for part in (clauses.first, clauses.then):
             _alter_one(out, after.name, part)
+        if clauses.doubts and len(out.statements) > begin:
+            out.statements[begin] = replace(out.statements[begin], doubts=clauses.doubts)
         for key in clauses.bound:
             out.run(f"ALTER TABLE {qualified(*after.name)} {key}", after.name, optional=True)
         before_out = left_out(before.table, out.dialect)
@@ -379,6 +389,19 @@ def _alter_one(out: _Rendering, name: tuple[str, str], clauses: tuple[str, ...],
     parts = [(clause,) for clause in clauses] if out.dialect is Dialect.TIDB else [clauses]
     for part in filter(None, parts):
         out.run(f"ALTER TABLE {qualified(*name)} {', '.join(part)}", name, time_zone=time_zone)
+
+
+def _fill(out: _Rendering, before: TableVersion, clauses: AlterClauses) -> None:
+    """Columns of a new type beside the old ones, with TiDB's values; each statement may be run again."""
+    if not clauses.fills:
+        return
+    table = qualified(*before.name)
+    out.run(f"ALTER TABLE {table} {', '.join(f'ADD COLUMN {fill.column}' for fill in clauses.fills)}", before.name)
+    for fill in clauses.fills:
+        zone = _time_zone(out.event) if fill.zoned else ""
+        for step in fill.steps:
+            sql = f"UPDATE {table} SET {', '.join((step, *clauses.stamps))}"  # noqa: S608 - names are quoted
+            out.run(sql, before.name, repeatable=True, time_zone=zone)
 
 
 def _rebase(out: _Rendering, before: TableInfo, after: TableVersion) -> None:
