@@ -14,7 +14,7 @@ import pytest
 
 import pumphouse
 
-_PACKAGES = ("client", "loader")
+_PACKAGES = ("client", "loader", "replay")
 
 
 def _type_checked(package: str) -> set[str]:

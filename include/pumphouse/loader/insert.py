@@ -87,7 +87,7 @@ def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, colum
         raise Rejected(error.message, batch, int(found[1]) - 1 if found else None) from error
     if done.warnings:
         shown = connection.warnings()
-        ours = [each for each in shown if not _of_generated(each, columns)]
+        ours = [each for each in shown if not of_generated(each, columns)]
         if not ours and len(shown) < done.warnings and batch.num_rows > 1:
             # The server keeps so many and no more: all of them are seen of fewer rows.
             connection.execute("ROLLBACK TO SAVEPOINT part")
@@ -109,7 +109,7 @@ def _insert(connection: TargetConnection, table: str, batch: pa.RecordBatch, col
     for statement, rows in _statements(connection, table, batch):
         part = batch.slice(at, rows)
         done, shown = _run(connection, statement, part)
-        if any(not _of_generated(each, columns) for each in shown) or len(shown) < done.warnings:
+        if any(not of_generated(each, columns) for each in shown) or len(shown) < done.warnings:
             texts = "; ".join(f"{text} [{code}]" for _, code, text in shown[:_SAMPLE])
             found = _AT_ROW.search(texts)
             raise Rejected(f"the server warned: {texts}", part, int(found[1]) - 1 if found else None)
@@ -140,7 +140,7 @@ def _run(connection: TargetConnection, statement: bytes, part: pa.RecordBatch) -
     return done, connection.warnings() if done.warnings else []
 
 
-def _of_generated(warning: tuple[str, int, str], columns: Sequence[Column]) -> bool:
+def of_generated(warning: tuple[str, int, str], columns: Sequence[Column]) -> bool:
     """Whether it is a note that the server rounded a column that it computes itself: the value is its own."""
     level, code, text = warning
     named = _COLUMN.search(text)

@@ -1,0 +1,28 @@
+"""The loader on a stream of transactions, as a library: ``from pumphouse.replay import Replay, …``.
+
+docs/replay.md. Importing one module of this package costs no other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pumphouse.lazy import offering
+
+if TYPE_CHECKING:
+    from pumphouse.loader.sql import Dml
+    from pumphouse.replay.change import Ddl, Txn
+    from pumphouse.replay.replay import Replay
+    from pumphouse.settings import TargetSettings
+else:
+    __getattr__ = offering(
+        __name__,
+        {
+            "pumphouse.loader.sql": ("Dml",),
+            "pumphouse.replay.change": ("Ddl", "Txn"),
+            "pumphouse.replay.replay": ("Replay",),
+            "pumphouse.settings": ("TargetSettings",),
+        },
+    )
+
+__all__ = ["Ddl", "Dml", "Replay", "TargetSettings", "Txn"]

@@ -1,0 +1,165 @@
+"""Rows of one step on a connection: LOAD DATA … REPLACE for those that come, one DELETE for those that go.
+
+In safe mode a row that is there already is replaced, and one that is not there is not missed. Without it each row that
+comes must be new and each that goes must be there, else RowRejected.
+"""
+
+# Names in statements are quoted by pumphouse.schema.ident; lines of an integer key hold digits alone.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import pyarrow as pa
+
+from pumphouse.errors import LoadError, RowRejected
+from pumphouse.loader import textrows
+from pumphouse.loader.insert import of_generated
+from pumphouse.loader.keyless import COUNT, delete_rows
+from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.model.table import MysqlType
+from pumphouse.replay.change import Shape
+from pumphouse.replay.steps import Step
+from pumphouse.schema.ident import qualified, quote
+
+_INTEGERS = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG})
+_AT_ROW = re.compile(r"at row (\d+)")
+_LOOSE_MODE = SQL_MODE.replace("STRICT_TRANS_TABLES,", "")
+_TRUNCATED = 1265
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+_PLAIN = {b"t": b"\t", b"n": b"\n"}
+
+
+def run_step(connection: TargetConnection, step: Step, *, safe: bool) -> None:
+    """Run one step inside a transaction. Rows without a key come once (`pumphouse.replay.executor`): never safe."""
+    safe = safe and bool(step.shape.key)
+    if not step.put:
+        _delete(connection, step, safe=safe)
+        return
+    for loose, part in groupby(step.changes, key=lambda change: change.loose):
+        lines = [change.new for change in part if change.new is not None]
+        with _session(connection, loose=loose):
+            affected = _load(connection, step.shape, lines, loose=loose)
+        if not safe and affected != len(lines):
+            raise _rejected(step.shape, lines[0], "some of its rows are there already", lines)
+
+
+@contextlib.contextmanager
+def _session(connection: TargetConnection, *, loose: bool) -> Iterator[None]:
+    if not loose:
+        yield
+        return
+    connection.execute(f"SET sql_mode = '{_LOOSE_MODE}'")
+    try:
+        yield
+    finally:
+        connection.execute(f"SET sql_mode = '{SQL_MODE}'")
+
+
+def _load(connection: TargetConnection, shape: Shape, lines: Sequence[bytes], *, loose: bool) -> int:
+    """Put rows; the affected rows. RowRejected when the server bent or refused one."""
+    columns = list(shape.columns)
+    connection.execute("SAVEPOINT part")
+    try:
+        done = connection.load_local(textrows.statement(shape.target, columns), [b"".join(lines)])
+    except StatementFailed as error:
+        found = _AT_ROW.search(error.message)
+        at = int(found[1]) - 1 if found else -1
+        raise _rejected(shape, lines[at] if 0 <= at < len(lines) else b"", error.message, lines) from error
+    if done.warnings:
+        shown = connection.warnings()
+        zeros = {c.name for c in columns if c.is_enum} if loose else set()
+        ours = [w for w in shown if not of_generated(w, columns) and not _of_zero(w, zeros)]
+        if ours or (len(shown) < done.warnings and len(lines) == 1):
+            text = "; ".join(f"{text} [{code}]" for _, code, text in (ours or shown)[:5])
+            found = _AT_ROW.search(text)
+            at = int(found[1]) - 1 if found else 0
+            raise _rejected(shape, lines[min(at, len(lines) - 1)], f"the server warned: {text}", lines)
+        if len(shown) < done.warnings:
+            # The server keeps so many and no more: all of them are seen of fewer rows. In order: later rows win.
+            connection.execute("ROLLBACK TO SAVEPOINT part")
+            half = len(lines) // 2
+            return sum(_load(connection, shape, part, loose=loose) for part in (lines[:half], lines[half:]))
+    return done.affected
+
+
+def _of_zero(warning: tuple[str, int, str], enums: set[str]) -> bool:
+    """Whether it is the one for an ENUM of value 0."""
+    _, code, text = warning
+    return code == _TRUNCATED and any(f"'{name}'" in text for name in enums)
+
+
+def _delete(connection: TargetConnection, step: Step, *, safe: bool) -> None:
+    shape = step.shape
+    lines = [change.old for change in step.changes if change.old is not None]
+    if not shape.key:
+        delete_rows(connection, shape.db, shape.table, [_counted(shape, lines)])
+        return
+    keys = [shape.columns[at] for at in shape.key]
+    if len(keys) == 1 and keys[0].tp in _INTEGERS:
+        numbers = b",".join(line[:-1] for line in lines).decode()
+        found = connection.execute(f"DELETE FROM {shape.target} WHERE {quote(keys[0].name)} IN ({numbers})")
+    else:
+        found = _delete_by_join(connection, shape, lines)
+    if not safe and found != len(lines):
+        raise _rejected(shape, lines[0], f"{len(lines)} rows should go, {found} were there", lines)
+
+
+def _delete_by_join(connection: TargetConnection, shape: Shape, lines: Sequence[bytes]) -> int:
+    """Delete rows by keys of any type, byte by byte: one that only a collation takes for equal is another row."""
+    columns = shape.old_columns
+    gone = qualified(connection.settings.schema_name, "unit_keys")
+    connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
+    # Of the target's own columns, so that types and collations are equal and the join can use the index.
+    connection.execute(
+        f"CREATE TEMPORARY TABLE {gone} ENGINE=InnoDB AS SELECT {textrows.names(columns)} FROM {shape.target} LIMIT 0"
+    )
+    try:
+        keys = Shape(connection.settings.schema_name, "unit_keys", tuple(columns), ())
+        _load(connection, keys, lines, loose=False)
+        condition = " AND ".join(
+            f"{shape.target}.{quote(c.name)} = {gone}.{quote(c.name)} AND {c.same(shape.target, gone)}" for c in columns
+        )
+        return connection.execute(f"DELETE {shape.target} FROM {gone} STRAIGHT_JOIN {shape.target} ON {condition}")
+    finally:
+        with contextlib.suppress(LoadError):
+            connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
+
+
+def _counted(shape: Shape, lines: Sequence[bytes]) -> pa.RecordBatch:
+    """Rows without a key, each once, and how many of it go."""
+    copies = Counter(lines)
+    rows = [_values(line) for line in copies]
+    fields = [pa.field(c.name, pa.large_binary(), metadata={b"tp": str(c.tp).encode()}) for c in shape.columns]
+    arrays = [pa.array([row[at] for row in rows], pa.large_binary()) for at in range(len(fields))]
+    for at, column in enumerate(shape.columns):
+        if column.is_enum:
+            fields[at], arrays[at] = fields[at].with_type(pa.uint64()), _numbers(arrays[at])
+    counts = pa.array(list(copies.values()), pa.int64())
+    return pa.RecordBatch.from_arrays([*arrays, counts], schema=pa.schema([*fields, pa.field(COUNT, pa.int64())]))
+
+
+def _numbers(texts: pa.Array) -> pa.Array:
+    return pa.array([None if text is None else int(text) for text in texts.to_pylist()], pa.uint64())
+
+
+def _values(line: bytes) -> list[bytes | None]:
+    """The values of a line."""
+    fields = line[:-1].split(b"\t")
+    return [None if f == b"\\N" else _ESCAPED.sub(lambda m: _PLAIN.get(m[1], m[1]), f) for f in fields]
+
+
+def _rejected(shape: Shape, line: bytes, reason: str, lines: Sequence[bytes]) -> RowRejected:
+    shown = line[:-1].decode(errors="backslashreplace")[:200]
+    return RowRejected(
+        f"{shape.name} did not take its rows: {reason}" + (f"; among {len(lines)} rows, {shown}" if shown else ""),
+        hint=f"`pumphouse diff --schema {shape.db}` compares its columns, keys and collations with the source's",
+        table=shape.name,
+        rows=[shown],
+        reason=reason,
+    )

@@ -1,0 +1,51 @@
+"""The order of statements for some groups: few statements of many rows, each group's changes in their order.
+
+A change is a delete of its old row and a put of its new one. Levels alternate: even ones delete, odd ones put. Each
+half of a change takes the first level of its kind that is not before the one of its group's change before; so rows of
+independent groups share statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pumphouse.replay.change import Change, Shape
+
+
+@dataclass(slots=True)
+class Step:
+    """One kind of statement for rows of one table, in their order."""
+
+    put: bool
+    shape: Shape
+    changes: list[Change] = field(default_factory=list)
+
+
+def steps_of(groups: Iterable[Sequence[Change]], *, safe: bool) -> list[Step]:
+    """The steps.
+
+    Args:
+        groups: each a group's changes, in their order.
+        safe: an update whose row stays the same one is its REPLACE alone, which removes the old row itself.
+    """
+    levels: list[dict[Shape, Step]] = []
+    for group in groups:
+        level = 0
+        for change in group:
+            if change.old is not None and (not safe or change.new is None or change.moved):
+                level += level & 1
+                _at(levels, level, change).changes.append(change)
+            if change.new is not None:
+                level |= 1
+                _at(levels, level, change).changes.append(change)
+    return [step for level in levels for step in level.values()]
+
+
+def _at(levels: list[dict[Shape, Step]], level: int, change: Change) -> Step:
+    while len(levels) <= level:
+        levels.append({})
+    found = levels[level].get(change.shape)
+    if found is None:
+        found = levels[level][change.shape] = Step(bool(level & 1), change.shape)
+    return found
