@@ -201,10 +201,13 @@ def _unless(old: FieldType, new: FieldType, before: Family, after: Family) -> st
     return next((where for holds, where in cases if holds), "")
 
 
+_BITS = {MysqlType.TINY: 8, MysqlType.SHORT: 16, MysqlType.INT24: 24, MysqlType.LONG: 32, MysqlType.LONGLONG: 64}
+
+
 def _largest(field: FieldType) -> int:
-    """Of an unsigned integer, or a BIT."""
-    bits = {MysqlType.TINY: 8, MysqlType.SHORT: 16, MysqlType.INT24: 24, MysqlType.LONG: 32, MysqlType.LONGLONG: 64}
-    return int(2 ** bits.get(MysqlType(field.tp), max(field.flen, 1)) - 1)
+    """Of an unsigned integer or a BIT; 0 of any other type."""
+    bits = field.flen if field.tp == MysqlType.BIT else _BITS.get(MysqlType(field.tp), 0)
+    return int(2**bits - 1)
 
 
 def _positional(text: str) -> str:
