@@ -139,7 +139,8 @@ def conversion(old: FieldType, new: FieldType, *, strict: bool) -> Conversion | 
     if not strict:
         # What does not fit is cut, there and here; no expression of ours is held against that.
         return ALIKE if after in _LOOSE[before] and not _padded(old, after) else None
-    steps = _into_text(old, before, after) if after in _STRINGS else _into_numbers(old, new, before, after)
+    printed = after in _STRINGS or _padded(old, after)
+    steps = _into_text(old, before, after) if printed else _into_numbers(old, new, before, after)
     if not steps and after not in _ALIKE[before]:
         return None
     return Conversion(steps, _unless(old, new, before, after))
@@ -147,7 +148,8 @@ def conversion(old: FieldType, new: FieldType, *, strict: bool) -> Conversion | 
 
 def _padded(old: FieldType, after: Family) -> bool:
     """Whether a server prints zeros in front of the number, as TiDB does not."""
-    return bool(old.flag & ColumnFlag.ZEROFILL) and after in _STRINGS
+    text = after in _STRINGS or (after is Family.JSON and family(old) in {Family.INTEGER, Family.YEAR})
+    return text and bool(old.flag & ColumnFlag.ZEROFILL)
 
 
 def _into_text(old: FieldType, before: Family, after: Family) -> tuple[str, ...]:
@@ -155,7 +157,7 @@ def _into_text(old: FieldType, before: Family, after: Family) -> tuple[str, ...]
     if before in _REALS:
         printed = "{old} + 0e0" if before is Family.DOUBLE else _shortest()
         # Not into BINARY(n), whose zeros would be in the way.
-        return () if after is Family.BINARY else (f"CAST({printed} AS CHAR)", _positional("{new}"))
+        return (f"CAST({printed} AS CHAR)", _positional("{new}")) if after in _READ else ()
     if before in {Family.YEAR, Family.BIT} or _padded(old, after):
         return ("CAST({old} + 0 AS CHAR)",)  # YEAR 0 is no '0000', BIT no byte
     return ()
