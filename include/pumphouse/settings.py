@@ -319,7 +319,7 @@ class LoadSettings(Section):
         "main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="name of the load; key of its checkpoint on the target"
     )
     mode: Literal["merge", "replay"] = Field(
-        "merge", description="merge folds to the net change per key; replay keeps transactions"
+        "merge", description="merge folds to the net change per key; replay applies change by change, in commit order"
     )
     engine: Literal["auto", "spark", "local"] = Field(
         "auto", description="where a load's stages run; local = in this process, auto = there up to `local_bytes`"

@@ -42,6 +42,7 @@ class Case:
     """What is loaded: transactions of ten changes, by which engine, again by force, of how many rows (0 = new ones).
 
     ``connect``: through a Spark Connect server that has run a load before. ``tidb``: into a TiDB, on its embedded store.
+    ``mode``: of the load.
     """
 
     txns: int = 30_000
@@ -50,6 +51,7 @@ class Case:
     hot: int = 0
     connect: bool = False
     tidb: bool = False
+    mode: str = "merge"
 
     @property
     def changes(self) -> int:
@@ -71,6 +73,7 @@ def _make_archive(work: Path, case: Case) -> tuple[dict[str, str], Archive, Work
         "PUMPHOUSE_CLUSTER__URL": url,
         "PUMPHOUSE_ARCHIVE__ROOT": source.settings.root,
         "PUMPHOUSE_LOAD__ENGINE": case.engine,
+        "PUMPHOUSE_LOAD__MODE": case.mode,
     }
     return env, source.archive, workload, genesis
 
@@ -222,6 +225,7 @@ CASES = {
     "load_repeat_300k": Case(again=True),
     "load_merge_3m": Case(txns=300_000),
     "load_merge_3m_local": Case(txns=300_000, engine="local"),
+    "load_replay_300k": Case(engine="local", mode="replay"),
     "load_merge_hot": Case(txns=300_000, hot=60_000),
     "load_tidb_300k": Case(engine="local", tidb=True),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS, LastOfKeys, fold_mu
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.loader.work import Piece
 from pumphouse.model.tso import Tso
+from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
 
 # Entries of one table that a worker holds before it folds, cuts and hands them on.
@@ -51,7 +53,7 @@ class Decoder:
         self._wanted = WantedTables(context.plan, context.timeline, context.dialect)
         self._pending: dict[tuple[int, int], list[pa.RecordBatch]] = {}
         self._bytes: dict[tuple[int, int], int] = {}
-        self._layouts: dict[tuple[int, int, int], RowLayout] = {}
+        self._layouts = Layouts(context.timeline)
 
     def run(self, pieces: Iterable[Piece]) -> Iterator[Blob]:
         """Blobs of entries, each of one epoch, table and bucket."""
@@ -115,7 +117,7 @@ class Decoder:
         # Alike is what one epoch of a table wants and one version of it wrote, whatever other tables' DDLs did.
         alike: dict[tuple[int, int, int], list[np.ndarray]] = defaultdict(list)
         shapes: dict[tuple[int, int], tuple[Wanted, TableVersion]] = {}
-        for rows in _groups(places, found.table_id, found.schema_version, found.op):
+        for rows in groups_of(places, found.table_id, found.schema_version, found.op):
             first = rows[0]
             wanted = self._wanted.of(int(found.table_id[first]), int(txns.commit_ts[found.txn[first]]))
             if wanted is not None:
@@ -142,27 +144,11 @@ class Decoder:
 
     def _decode(self, part: Mutations, txns: _Txns, wanted: Wanted, written: TableVersion) -> None:
         op, epoch = int(part.op[0]), wanted.epoch
-        layout = self._layout(wanted, written)
+        layout = self._layouts.of(wanted, written)
         commit_ts, start_ts = txns.commit_ts[part.txn], txns.start_ts[part.txn]
         position = txns.part[part.txn].astype(np.int64) << 40 | part.seq << 1
-        try:
-            # Of a row that goes, or changes, its key says which one it is.
-            old_names = wanted.key or None
-            images = decode_images(part.data, part.row_start, part.row_len, op, layout, old_names)
-        except MissingColumn as error:
-            name = f"{wanted.db}.{wanted.table.name}"
-            raise MissingColumn(
-                f"{name}: {error}",
-                hint=f"a DROP COLUMN of {name} was under way when these rows were written, and its end lies beyond "
-                "what was asked for: nothing of this plan was done; load again when the archive has it "
-                "(`pumphouse snapshot`), or restore to a moment after it",
-                **(error.facts | {"table": name}),
-            ) from error
-        except CodecError as error:
-            raise CodecError(f"{wanted.db}.{wanted.table.name}: {error}", **error.facts) from error
-        except ColumnMismatch as error:
-            name = f"{wanted.db}.{wanted.table.name}"
-            raise ColumnMismatch(f"{name}: {error}", **(error.facts | {"table": name})) from error
+        # Of a row that goes, or changes, its key says which one it is.
+        images = images_of(part, wanted, layout, wanted.key or None)
         old, new = images if op == UPDATE else (images, images)
         if not wanted.key:
             signed = [(new, 1)] if op == INSERT else [(old, -1)] if op == DELETE else [(old, -1), (new, 1)]
@@ -173,7 +159,7 @@ class Decoder:
         if op == DELETE:
             self._keep_keyed(epoch, wanted, _nullable(old), order, np.full(len(part), -1), put=False)
         elif op == UPDATE:
-            moved = _moved(old, new, wanted.key)
+            moved = moved_of(old, new, wanted.key)
             if moved is not None:
                 before = [column.filter(moved) for column in order]
                 gone = _nullable(old.filter(moved))
@@ -183,16 +169,6 @@ class Decoder:
             self._keep_keyed(epoch, wanted, new, order, came, put=True)
         else:
             self._keep_keyed(epoch, wanted, new, order, np.ones(len(part)), put=True)
-
-    def _layout(self, wanted: Wanted, written: TableVersion) -> RowLayout:
-        at = (wanted.table_id, written.schema_version, wanted.schema_version)
-        if at not in self._layouts:
-            known = {column.id for column in written.table.columns}
-            rewritten = {}
-            if any(column.id not in known for column in wanted.table.public_columns):
-                rewritten = self._context.timeline.rewritten(written, wanted.schema_version)
-            self._layouts[at] = RowLayout.of(written.table, wanted.table, wanted.key, rewritten)
-        return self._layouts[at]
 
     def _keep_keyed(
         self,
@@ -245,6 +221,44 @@ class Decoder:
         return np.searchsorted(np.array(ranges, np.uint64), key_rank(whole.column(0)), "right")
 
 
+class Layouts:
+    """How rows of one version of a table become rows of another, remembered."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._found: dict[tuple[int, int, int], RowLayout] = {}
+
+    def of(self, wanted: Wanted, written: TableVersion) -> RowLayout:
+        """From the version that a row was written at to the wanted one."""
+        at = (wanted.table_id, written.schema_version, wanted.schema_version)
+        if at not in self._found:
+            known = {column.id for column in written.table.columns}
+            rewritten = {}
+            if any(column.id not in known for column in wanted.table.public_columns):
+                rewritten = self._timeline.rewritten(written, wanted.schema_version)
+            self._found[at] = RowLayout.of(written.table, wanted.table, wanted.key, rewritten)
+        return self._found[at]
+
+
+def images_of(part: Mutations, wanted: Wanted, layout: RowLayout, old_names: Sequence[str] | None) -> Any:
+    """Images of row changes of one kind and table version: a batch, of updates a pair (`decode_images`)."""
+    name = f"{wanted.db}.{wanted.table.name}"
+    try:
+        return decode_images(part.data, part.row_start, part.row_len, int(part.op[0]), layout, old_names)
+    except MissingColumn as error:
+        raise MissingColumn(
+            f"{name}: {error}",
+            hint=f"a DROP COLUMN of {name} was under way when these rows were written, and its end lies beyond "
+            "what was asked for: nothing of this plan was done; load again when the archive has it "
+            "(`pumphouse snapshot`), or restore to a moment after it",
+            **(error.facts | {"table": name}),
+        ) from error
+    except CodecError as error:
+        raise CodecError(f"{name}: {error}", **error.facts) from error
+    except ColumnMismatch as error:
+        raise ColumnMismatch(f"{name}: {error}", **(error.facts | {"table": name})) from error
+
+
 def _some(pieces: Sequence[Piece], tables: Mapping[int, int]) -> Iterator[Piece]:
     """Pieces to sample, some of each table's dump and some of the log."""
     by_table: dict[int | None, list[Piece]] = defaultdict(list)
@@ -288,7 +302,7 @@ def _projected(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-def _groups(*keys: np.ndarray) -> Iterator[np.ndarray]:
+def groups_of(*keys: np.ndarray) -> Iterator[np.ndarray]:
     """Row indices of each distinct combination, ascending within it."""
     if not len(keys[0]):
         return
@@ -299,7 +313,7 @@ def _groups(*keys: np.ndarray) -> Iterator[np.ndarray]:
     yield from np.split(order, np.flatnonzero(changed) + 1)
 
 
-def _moved(old: pa.RecordBatch, new: pa.RecordBatch, key: tuple[str, ...]) -> pa.Array | None:
+def moved_of(old: pa.RecordBatch, new: pa.RecordBatch, key: tuple[str, ...]) -> pa.Array | None:
     """Mask of the updates that change their key, or None."""
     moved = None
     for name in key:

@@ -29,7 +29,12 @@ class Mode(StrEnum):
 
     BASE = "base"  # rows of a dump and the log over them, into tables that were made empty
     MERGE = "merge"  # net change per key
+    REPLAY = "replay"  # change by change, in commit order (`pumphouse.replay.load`)
     REPEAT = "repeat"  # a finished range once more, by force: tables with a key only, nothing else moves
+
+
+# DDL is part of these.
+ORDERED = frozenset({Mode.MERGE, Mode.REPLAY})
 
 
 class Phase(IntEnum):

@@ -7,7 +7,7 @@ May be killed anywhere: the next run finds the plan, the units and the DDLs that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 
 import structlog
@@ -100,7 +100,10 @@ class Loader:
         progress: Progress = silent,
         clock: Clock = SYSTEM_CLOCK,
         rules: Rules = NO_RULES,
+        stream: Callable[[Loader, Work], None] | None = None,
     ) -> None:
+        """``stream``: carries out plans of the mode replay; without it there are none."""
+        self._stream = stream
         self.view = view
         self.rules = rules
         self.connection = connection
@@ -143,7 +146,8 @@ class Loader:
         if opened is not None:
             self.report.resumed = True
             at = max(at, self.run(opened))
-        for work in works_between(self.view, at, goal, self.task, self.settings, self.rules):
+        mode = Mode.REPLAY if self._stream is not None and self.settings.mode == "replay" else Mode.MERGE
+        for work in works_between(self.view, at, goal, self.task, self.settings, self.rules, mode):
             at = self.run(self.begin(work))
         return self.finish(at)
 
@@ -174,7 +178,7 @@ class Loader:
         if plan.only:
             self.owner = state.discard_resync(self.connection, self.owner, plan)
             return None
-        if state.discard_untouched(self.connection, self.owner, plan):
+        if plan.mode is not Mode.REPLAY and state.discard_untouched(self.connection, self.owner, plan):
             log.info("plan_discarded", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
             return None
         begun = state.begun(self.connection, plan)
@@ -225,7 +229,7 @@ class Loader:
         found = state.read(self.connection, self.task)
         work = work.fitted(self.settings, self.connection.dialect)
         with self.rules.advising():
-            ranges = Decoder(self._context(work)).ranges(work.pieces) if work.plan.buckets else {}
+            ranges = Decoder(self.context(work)).ranges(work.pieces) if work.plan.buckets else {}
         numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
         self.owner = fence.raise_again(self.connection, self.owner)
         state.begin_plan(self.connection, self.owner, numbered.plan)
@@ -242,6 +246,8 @@ class Loader:
         log.info("plan_started", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
         executor = DdlExecutor(self.connection, self.owner, self.task)
         self._tell_losses(work)
+        if plan.mode is Mode.REPLAY:
+            return self._run_stream(work, executor.dialect)
         with self.rules.advising():
             units = self._prepare(work) if work.pieces else {}
         applied = state.applied_units(self.connection, plan)
@@ -257,7 +263,7 @@ class Loader:
                 nonlocal done
                 while ddls and epochs.place(ddls[0].commit_ts) < place:
                     event = ddls.popleft()
-                    self._ddl(executor, event, work.rulings.get(event.commit_ts))
+                    self.run_ddl(executor, event, work.rulings.get(event.commit_ts))
                     done += 1
                     self.progress("apply", done, total)
 
@@ -277,6 +283,19 @@ class Loader:
         log.info("plan_closed", task=plan.task, number=plan.number, to_ts=plan.to_ts, units=total)
         return plan.to_ts
 
+    def _run_stream(self, work: Work, dialect: Dialect) -> Tso:
+        if self._stream is None:
+            raise LoadError(
+                f"task {self.task} has an open plan that was replayed", hint="finish it first: pumphouse load"
+            )
+        with self.rules.advising():
+            self._stream(self, work)
+            self._set_sequences(work, dialect)
+        self.owner = state.close_plan(self.connection, self.owner, work.plan, checkpoint=work.plan.to_ts)
+        self.report.plans += 1
+        log.info("plan_closed", task=self.task, number=work.plan.number, to_ts=work.plan.to_ts)
+        return work.plan.to_ts
+
     def finish(self, at: Tso) -> LoadReport:
         """The report."""
         self.report.to_ts = at
@@ -293,12 +312,13 @@ class Loader:
 
     def _prepare(self, work: Work) -> dict[UnitId, UnitSummary]:
         self.progress("decode", 0, len(work.pieces))
-        found = {summary.unit: summary for summary in self._engine.prepare(self._context(work), work.pieces)}
+        found = {summary.unit: summary for summary in self._engine.prepare(self.context(work), work.pieces)}
         self.progress("decode", len(work.pieces), len(work.pieces))
         self.report.epochs += len({(unit.table_id, unit.epoch) for unit in found})
         return found
 
-    def _context(self, work: Work) -> LoadContext:
+    def context(self, work: Work) -> LoadContext:
+        """What decoding a plan needs."""
         return LoadContext(
             archive_settings=self._archive_settings,
             cluster_id=self.view.genesis.cluster_id,
@@ -326,7 +346,8 @@ class Loader:
         for each in work.sequences if dialect is not Dialect.MYSQL else ():
             self.connection.query(each.statement(dialect))
 
-    def _ddl(self, executor: DdlExecutor, event: DdlEvent, rule: LoadRule | None) -> None:
+    def run_ddl(self, executor: DdlExecutor, event: DdlEvent, rule: LoadRule | None) -> None:
+        """Execute one DDL, or what a rule says in its place."""
         if rule is not None:
             record(self.connection, self.owner, self.task, f"ddl {event.commit_ts}", event.commit_ts, rule)
         done = executor.execute(event, None if rule is None else rule.sql)

@@ -142,7 +142,10 @@ def begun(connection: TargetConnection, plan: Plan) -> Begun:
         " WHERE task = %s AND commit_ts > %s AND commit_ts <= %s AND state <> 'planned'",
         (plan.task, plan.from_ts, plan.to_ts),
     )
-    return Begun(units=frozenset(applied_units(connection, plan)), ddl=int(ddl or 0))
+    # A replay moves the checkpoint as it goes.
+    at = connection.value(f"SELECT ts FROM {connection.table('checkpoint')} WHERE task = %s", (plan.task,))
+    reached = int(at or 0) if plan.mode is Mode.REPLAY and int(at or 0) > plan.from_ts else 0
+    return Begun(units=frozenset(applied_units(connection, plan)), ddl=max(int(ddl or 0), reached))
 
 
 def amend_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:
@@ -154,6 +157,13 @@ def amend_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> No
             " WHERE task = %s AND number = %s AND state = 'open'",
             (plan.spec(), plan.digest(), plan.task, plan.number),
         )
+
+
+def move_checkpoint(connection: TargetConnection, task: str, ts: Tso) -> None:
+    """Inside the transaction of a replay's last changes up to ``ts``."""
+    connection.execute(
+        f"UPDATE {connection.table('checkpoint')} SET ts = %s WHERE task = %s AND ts < %s", (ts, task, ts)
+    )
 
 
 def begin_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:

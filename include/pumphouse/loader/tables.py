@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pumphouse.loader.epochs import Epochs
-from pumphouse.loader.plan import Mode, Plan, UnitId
+from pumphouse.loader.plan import ORDERED, Mode, Plan, UnitId
 from pumphouse.loader.unit import UnitHead
 from pumphouse.model.table import ColumnInfo, TableInfo
 from pumphouse.schema.actions import is_system
@@ -80,7 +80,7 @@ class WantedTables:
         """
         at = (table_id, self._epochs.place(commit_ts))
         if at not in self._found:
-            wanted = self._look(table_id, commit_ts if self._plan.mode is Mode.MERGE else self._plan.to_ts)
+            wanted = self._look(table_id, commit_ts if self._plan.mode in ORDERED else self._plan.to_ts)
             if wanted is not None:
                 wanted = self._same.setdefault((wanted.table_id, wanted.epoch, wanted.schema_version), wanted)
             self._found[at] = wanted
@@ -99,12 +99,12 @@ class WantedTables:
             # The id is a partition's by now: its table was exchanged into another, whose dump has its rows.
             return None
         epoch = self._epochs.of(version.table.id, moment)
-        if plan.mode is Mode.MERGE:
+        if plan.mode in ORDERED:
             # A key or a column that a DDL takes away is out of force before that DDL is done: rows of the time between
             # may share the key, and images lack the column. Nothing is lost by loading them after the DDL.
             versions = timeline.versions[version.table.id]
             for after in versions[bisect_right(versions, version.commit_ts, key=lambda v: v.commit_ts) :]:
-                if after.commit_ts > plan.to_ts or not _only_takes_away(version, after):
+                if after.commit_ts > plan.to_ts or not only_takes_away(version, after):
                     break
                 version, epoch = after, self._epochs.after(version.table.id, after.commit_ts)
         return Wanted(
@@ -122,7 +122,7 @@ class WantedTables:
         return UnitHead.of(schema).key
 
 
-def _only_takes_away(before: TableVersion, after: TableVersion) -> bool:
+def only_takes_away(before: TableVersion, after: TableVersion) -> bool:
     """Whether a DDL dropped columns or unique keys of a table, and did nothing else that rows could tell."""
     old, new = before.table, after.table
     if after.dropped or before.name != after.name or old.partition_ids != new.partition_ids:

@@ -90,7 +90,7 @@ TABLES = (
   number BIGINT UNSIGNED NOT NULL,
   from_ts BIGINT UNSIGNED NOT NULL,
   to_ts BIGINT UNSIGNED NOT NULL,
-  mode VARCHAR(16) NOT NULL COMMENT 'base, merge or repeat',
+  mode VARCHAR(16) NOT NULL COMMENT 'base, merge, replay or repeat',
   spec LONGTEXT NOT NULL COMMENT 'JSON: how units are made, see include/pumphouse/loader/plan.py',
   digest CHAR(64) NOT NULL COMMENT 'SHA-256 of from_ts, to_ts, mode and spec',
   state VARCHAR(16) NOT NULL COMMENT 'open or closed',

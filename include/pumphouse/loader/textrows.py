@@ -34,6 +34,12 @@ def render(batch: pa.RecordBatch) -> memoryview:
     """The rows as text. Column order is the batch's."""
     if batch.num_rows == 0:
         return memoryview(b"")
+    data, offsets = buffer_of(lines(batch))
+    return data[int(offsets[0]) : int(offsets[-1])]
+
+
+def lines(batch: pa.RecordBatch) -> pa.Array | pa.ChunkedArray:
+    """The rows as text, one large_binary each, with the newline."""
     fields = [_field(column) for column in batch.columns]
     rows = (
         pc.binary_join_element_wise(*fields, pa.scalar(b"\t", pa.large_binary()), null_handling="replace",
@@ -41,9 +47,7 @@ def render(batch: pa.RecordBatch) -> memoryview:
         if len(fields) > 1
         else pc.fill_null(fields[0], b"\\N")
     )  # fmt: skip
-    lines = pc.binary_join_element_wise(rows, pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary()))
-    data, offsets = buffer_of(lines)
-    return data[int(offsets[0]) : int(offsets[-1])]
+    return pc.binary_join_element_wise(rows, pa.scalar(b"", pa.large_binary()), pa.scalar(b"\n", pa.large_binary()))
 
 
 def buffer_of(texts: pa.Array | pa.ChunkedArray) -> tuple[memoryview, np.ndarray]:

@@ -19,7 +19,7 @@ from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError, UnknownDdl
 from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.losses import Losses, losses_of
-from pumphouse.loader.plan import TIDB_UNIT_BYTES, Mode, Plan, UnitId, bucket_counts
+from pumphouse.loader.plan import ORDERED, TIDB_UNIT_BYTES, Mode, Plan, UnitId, bucket_counts
 from pumphouse.loader.rules import NO_RULES, Rules, ddl_hint, park_hint
 from pumphouse.loader.state import NOTHING_BEGUN, Begun
 from pumphouse.loader.tables import key_columns
@@ -98,7 +98,7 @@ class Work:
                 sequences=_sequences(view, Tso(0), plan.to_ts, rules),
             )
         windows = view.between(plan.from_ts, plan.to_ts)
-        events = tuple(_boundary_events(view.timeline, plan, rules)) if plan.mode is Mode.MERGE else ()
+        events = tuple(_boundary_events(view.timeline, plan, rules)) if plan.mode in ORDERED else ()
         ruled = {event.commit_ts: rules.rule_of(event) for event in events}
         return cls(
             plan=plan,
@@ -138,7 +138,13 @@ def base_work(view: ArchiveView, base: Base, task: str, settings: LoadSettings, 
 
 
 def works_between(
-    view: ArchiveView, after: Tso, upto: Tso, task: str, settings: LoadSettings, rules: Rules = NO_RULES
+    view: ArchiveView,
+    after: Tso,
+    upto: Tso,
+    task: str,
+    settings: LoadSettings,
+    rules: Rules = NO_RULES,
+    mode: Mode = Mode.MERGE,
 ) -> Iterator[Work]:
     """(after, upto] in one plan or several: a plan ends at the window that fills it.
 
@@ -156,7 +162,8 @@ def works_between(
                 except UnknownDdl as error:
                     error.hint = f"{error.hint}; {ddl_hint(stop.job.id)}"
                     raise
-        yield _merge_work(view, after, end, task, settings, rules)
+        work = _merge_work(view, after, end, task, settings, rules)
+        yield work if mode is Mode.MERGE else replace(work, plan=replace(work.plan, mode=mode, buckets={}))
         after = end
 
 

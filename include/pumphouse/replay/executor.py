@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import LoadError
 from pumphouse.loader.fence import hold_shared
 from pumphouse.loader.target import RetryUnit, TargetConnection
 from pumphouse.replay.change import Change, Round
 from pumphouse.replay.statements import run_step
 from pumphouse.replay.steps import steps_of
+from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import TargetSettings
 
 _ATTEMPTS = 20
@@ -56,6 +58,7 @@ class Executor:
         failed: Callable[[BaseException], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        require_loadable(owner)
         self._settings, self._owner, self._fence = settings, owner, fence
         self._job_rows, self._clock = job_rows, clock
         self._safe, self._close_round, self._committed, self._failed = safe, close_round, committed, failed
@@ -153,6 +156,16 @@ class Executor:
                 self._clock.sleep(random.uniform(0, 0.05 * 2 ** min(attempt, 6)))  # noqa: S311
             else:
                 return
+
+
+def require_loadable(connection: TargetConnection) -> None:
+    """LoadError for a server whose LOAD DATA is no part of a transaction."""
+    if connection.dialect is Dialect.TIDB:
+        raise LoadError(
+            f"target {connection.name} takes no replay: it is a TiDB, where LOAD DATA is no part of a transaction",
+            hint='load it with load.mode = "merge"',
+            target=connection.name,
+        )
 
 
 def _jobs(groups: Sequence[list[Change]], rows: int) -> Iterator[Job]:

@@ -16,21 +16,20 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import LoadError, UsageError
+from pumphouse.errors import UsageError
 from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
 from pumphouse.replay.batches import Batches
 from pumphouse.replay.catalog import Catalog
 from pumphouse.replay.change import Change, Round, Txn
 from pumphouse.replay.ddl import run_ddl
-from pumphouse.replay.executor import Executor
+from pumphouse.replay.executor import Executor, require_loadable
 from pumphouse.replay.intake import Closed, Intake
 from pumphouse.replay.metrics import InputMetrics
 from pumphouse.replay.outcome import Successes
 from pumphouse.replay.position import Positions
 from pumphouse.replay.safemode import SafeMode
 from pumphouse.replay.translate import Translator
-from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import TargetSettings
 
 log = structlog.get_logger()
@@ -80,7 +79,7 @@ class Replay:
         self._batches = Batches(rows=batch_rows, seconds=batch_s, atomic=atomic)
         self._owner = TargetConnection.open(target, owner=True)
         try:
-            _require_loadable(self._owner)
+            require_loadable(self._owner)
             self._owner.create_tables()
             owned = fence.acquire(self._owner, run=f"replay-{secrets.token_hex(4)}", take_over=take_over, clock=clock)
             self._positions = Positions(self._owner, task)
@@ -194,14 +193,6 @@ class Replay:
         self.successes.end()
         self._executor.stop()
         self._owner.close()
-
-
-def _require_loadable(connection: TargetConnection) -> None:
-    if connection.dialect is Dialect.TIDB:
-        raise LoadError(
-            f"target {connection.name} is a TiDB, for which replay is not made", hint="load it by merge",
-            target=connection.name,
-        )  # fmt: skip
 
 
 def _require_place(txn: Txn, changes: list[Change]) -> None:

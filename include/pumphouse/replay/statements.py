@@ -22,12 +22,10 @@ from pumphouse.loader import textrows
 from pumphouse.loader.insert import of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
 from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
-from pumphouse.model.table import MysqlType
 from pumphouse.replay.change import Shape
 from pumphouse.replay.steps import Step
 from pumphouse.schema.ident import qualified, quote
 
-_INTEGERS = frozenset({MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG})
 _AT_ROW = re.compile(r"at row (\d+)")
 _LOOSE_MODE = SQL_MODE.replace("STRICT_TRANS_TABLES,", "")
 _TRUNCATED = 1265
@@ -101,7 +99,7 @@ def _delete(connection: TargetConnection, step: Step, *, safe: bool) -> None:
         delete_rows(connection, shape.db, shape.table, [_counted(shape, lines)])
         return
     keys = [shape.columns[at] for at in shape.key]
-    if len(keys) == 1 and keys[0].tp in _INTEGERS:
+    if len(keys) == 1 and keys[0].is_integer:
         numbers = b",".join(line[:-1] for line in lines).decode()
         found = connection.execute(f"DELETE FROM {shape.target} WHERE {quote(keys[0].name)} IN ({numbers})")
     else:

@@ -17,6 +17,7 @@ from pumphouse.loader.state import Checkpoint, open_plan
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
+from pumphouse.replay.load import stream
 from pumphouse.settings import Settings, TargetSettings
 
 
@@ -84,6 +85,7 @@ def run(
                 engine=parts.engine,
                 progress=progress,
                 rules=take_up(connection, owner, task, settings.load.rules, since),
+                stream=stream,
             )
             if resync and found is not None:
                 return bring_back(loader, found, resync)
@@ -114,9 +116,7 @@ def _require_covered(view: ArchiveView, to: Tso | None) -> None:
 
 def check_mode(settings: Settings) -> None:
     """ConfigError for what this release does not do."""
-    if settings.load.mode != "merge":
-        raise ConfigError(f"load.mode = {settings.load.mode!r} comes with a later release", hint="leave it at 'merge'")
-    if not settings.load.safe_mode:
+    if not settings.load.safe_mode and settings.load.mode == "merge":
         raise ConfigError(
             "load.safe_mode = false has no meaning for load.mode = 'merge': its delete phase is what makes it safe",
             hint="leave it on",

@@ -1,0 +1,182 @@
+"""Loads with load.mode = "replay" on a real MariaDB: change by change from the archive, with DDL, kills and retries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pumphouse.loader import state
+from pumphouse.loader.target import TargetConnection, read_checkpoint
+from pumphouse.model.table import MysqlType
+from pumphouse.replay import load as replay_load
+from pumphouse.runs import load
+from pumphouse.settings import Settings
+from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
+
+LOAD = {"engine": "local", "mode": "replay"}
+
+
+def equal(source: MadeSource, target: TargetConnection) -> bool:
+    return target_rows(target) == source.snapshot()
+
+
+@pytest.fixture(autouse=True)
+def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_load, "_ROUND_ROWS", 60)
+
+
+@pytest.mark.row("L3", "L5", "L6", "S3")
+def test_a_target_follows_change_by_change_through_windows_and_ddl(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(20)
+    source.cut()
+    churn.work(20)
+    source.add_column("t", column(4, "extra", default="7", origin_default="7"))
+    churn.work(20)
+    source.truncate("k")
+    churn.work(20)
+    source.drop_column("t", "name")
+    source.create_table("new", [column(1, "id", flag=3)])
+    source.drop_table("new")
+    source.rename_table("u", "v")
+    end = source.cut()
+    report = load.run(settings)
+    assert equal(source, target)
+    assert (report.to_ts, report.ddls) == (end, 6)
+    assert report.units > 5, "rounds"
+    assert target.query("SELECT mode FROM pumphouse.plan ORDER BY number DESC LIMIT 1") == [("replay",)]
+    assert load.run(settings).plans == 0
+    merge = settings.model_copy(update={"load": settings.load.model_copy(update={"mode": "merge"})})
+    source.tables["u"] = source.tables.pop("v")
+    source.tables["v"] = source.tables.pop("u")
+    with source.txn() as t:
+        t.insert("t", id=5000, n=1)
+    source.cut()
+    assert load.run(merge).plans == 1
+    assert equal(source, target)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing catches it, and its connection goes."""
+
+
+@pytest.mark.row("L2", "L3", "L6")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_replay_killed_at_random_statements_and_run_again_ends_equal(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    churn = Churn(source, seed)
+    churn.fill()
+    source.genesis()
+    for _ in range(2):
+        churn.work(15)
+        source.add_column("t", column(10 + source.schema_version, f"c{source.schema_version}"))
+        churn.work(15)
+        source.cut()
+    load.run(settings, to=source.archive.genesis().ts)
+    rng, kills, left = random.Random(seed), 0, [0]
+
+    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: TargetConnection, *args: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                self._connection._force_close()
+                raise Killed
+            return original(self, *args)
+
+        return call
+
+    for name in ("execute", "load_local"):
+        monkeypatch.setattr(TargetConnection, name, deadly(getattr(TargetConnection, name)))
+    reached = []
+    for _ in range(12):
+        left[0] = rng.randrange(20, 200)
+        try:
+            load.run(settings, run_id="one", take_over=True)
+        except Killed:
+            kills += 1
+            left[0] = 0
+            reached.append(read_checkpoint(settings.target, "main"))
+        else:
+            break
+    left[0] = 0
+    load.run(settings, run_id="one", take_over=True)
+    assert kills >= 3
+    assert reached == sorted(reached)
+    assert len(set(reached)) > 1, "the checkpoint moves within a plan"
+    assert equal(source, target)
+
+
+@pytest.mark.row("L2", "L6")
+def test_an_open_replay_is_finished_as_one_before_the_mode_changes(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3), column(2, "n")])
+    source.genesis()
+    for id_ in range(200):
+        with source.txn() as t:
+            t.insert("t", id=id_, n=0)
+    source.cut()
+    moved = state.move_checkpoint
+    calls = iter(range(100))
+
+    def move(*args: Any) -> None:
+        if next(calls) == 1:
+            raise Killed
+        moved(*args)
+
+    monkeypatch.setattr(state, "move_checkpoint", move)
+    with pytest.raises(Killed):
+        load.run(settings)
+    monkeypatch.setattr(state, "move_checkpoint", moved)
+    ahead, at = target.value("SELECT COUNT(*) FROM d.t"), read_checkpoint(settings.target, "main")
+    with source.txn() as t:
+        for id_ in range(150, 200):
+            t.delete("t", id_)
+    source.cut()
+    assert at is not None
+    assert ahead > 60, "rows of the round that has not ended are there"
+    assert at < source.archive.end()
+    merge = settings.model_copy(update={"load": settings.load.model_copy(update={"mode": "merge"})})
+    report = load.run(merge)
+    assert (report.resumed, report.plans) == (True, 2)
+    assert target.query("SELECT mode, state FROM pumphouse.plan WHERE number > 1 ORDER BY number") == [
+        ("replay", "closed"), ("merge", "closed"),
+    ]  # fmt: skip
+    assert equal(source, target)
+
+
+@pytest.mark.row("L3")
+def test_unique_values_of_any_collation_wander_between_rows_and_a_dropped_key_does_not_hold_them(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    text = {"tp": MysqlType.VARCHAR, "collate": "utf8mb4_general_ci"}
+    source.create_table(
+        "m",
+        [column(1, "id", flag=3), column(2, "mail", **text), column(3, "e", MysqlType.ENUM, elems=["a", "b"])],
+        index_info=[index(1, "mail", ("mail", 1), unique=True)],
+    )
+    source.genesis()
+    for turn in range(40):
+        name, other = (b"Same", b"sAME") if turn % 4 else ("Straße".encode(), "STRASSÉ".encode())
+        with source.txn() as t:
+            one = t.insert("m", id=2 * turn, mail=name, e=0)
+        with source.txn() as t:
+            t.update("m", one, mail=b"gone%d" % turn, e=2)
+        with source.txn() as t:
+            two = t.insert("m", id=2 * turn + 1, mail=other, e=None)
+        with source.txn() as t:
+            t.delete("m", two)
+            t.insert("m", id=1000 + turn, mail=None)
+    source.cut()
+    load.run(settings)
+    found, wanted = target.query("SELECT id, mail, e + 0 FROM d.m"), source.snapshot()["m"]
+    assert {(i, None if m is None else m.encode(), e) for i, m, e in found} == set(wanted)
+    assert len(found) == 80
