@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
+from pumphouse.errors import RowRejected
 from pumphouse.loader import state
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.replay import load as replay_load
 from pumphouse.runs import load
 from pumphouse.settings import Settings
+from tests.integration.test_load_schema_edges import (  # noqa: F401 - the same holds here
+    test_an_image_that_lacks_a_column_whose_drop_lies_beyond_the_load_names_table_and_column,
+    test_rows_deleted_from_a_table_without_a_key_while_a_column_is_dropped_are_found,
+    test_rows_deleted_while_their_key_is_dropped_with_its_column_are_the_right_ones,
+    test_rows_that_share_a_key_which_is_being_dropped_all_arrive,
+)
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
 LOAD = {"engine": "local", "mode": "replay"}
@@ -146,7 +153,12 @@ def test_an_open_replay_is_finished_as_one_before_the_mode_changes(
     assert at < source.archive.end()
     merge = settings.model_copy(update={"load": settings.load.model_copy(update={"mode": "merge"})})
     report = load.run(merge)
-    assert (report.resumed, report.plans) == (True, 2)
+    assert (report.resumed, report.plans) == (True, 1)
+    assert equal(source, target)
+    with source.txn() as t:
+        t.insert("t", id=999, n=9)
+    source.cut()
+    load.run(merge)
     assert target.query("SELECT mode, state FROM pumphouse.plan WHERE number > 1 ORDER BY number") == [
         ("replay", "closed"), ("merge", "closed"),
     ]  # fmt: skip
@@ -154,7 +166,7 @@ def test_an_open_replay_is_finished_as_one_before_the_mode_changes(
 
 
 @pytest.mark.row("L3")
-def test_unique_values_of_any_collation_wander_between_rows_and_a_dropped_key_does_not_hold_them(
+def test_unique_values_of_any_collation_wander_between_rows(
     source: MadeSource, settings: Settings, target: TargetConnection
 ) -> None:
     text = {"tp": MysqlType.VARCHAR, "collate": "utf8mb4_general_ci"}
@@ -180,3 +192,27 @@ def test_unique_values_of_any_collation_wander_between_rows_and_a_dropped_key_do
     found, wanted = target.query("SELECT id, mail, e + 0 FROM d.m"), source.snapshot()["m"]
     assert {(i, None if m is None else m.encode(), e) for i, m, e in found} == set(wanted)
     assert len(found) == 80
+
+
+@pytest.mark.row("L2", "L3")
+def test_a_row_under_its_key_gives_way_and_one_under_another_unique_key_stops_the_load(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    unique = index(1, "u", ("u", 1), unique=True)
+    source.create_table("t", [column(1, "id", flag=3), column(2, "u")], index_info=[unique])
+    source.genesis()
+    source.cut()
+    load.run(settings)
+    target.execute("INSERT INTO d.t VALUES (1, 99)")
+    with source.txn() as t:
+        t.insert("t", id=1, u=1)
+    source.cut()
+    load.run(settings)
+    assert target.query("SELECT * FROM d.t") == [(1, 1)]
+    target.execute("INSERT INTO d.t VALUES (7, 2)")
+    with source.txn() as t:
+        t.insert("t", id=2, u=2)
+    source.cut()
+    with pytest.raises(RowRejected, match=r"d\.t did not take its rows: rows are there already"):
+        load.run(settings)
+    assert target.query("SELECT * FROM d.t") == [(1, 1), (7, 2)]

@@ -145,7 +145,7 @@ class Loader:
             self.require_own_schema(databases_between(self.view.timeline, at, goal))
         if opened is not None:
             self.report.resumed = True
-            at = max(at, self.run(opened))
+            at = max(at, self.run(self._extended(opened, goal)))
         mode = Mode.REPLAY if self._stream is not None and self.settings.mode == "replay" else Mode.MERGE
         for work in works_between(self.view, at, goal, self.task, self.settings, self.rules, mode):
             at = self.run(self.begin(work))
@@ -187,6 +187,18 @@ class Loader:
             state.amend_plan(self.connection, self.owner, work.plan)
             log.warning("plan_amended", task=plan.task, number=plan.number, boundaries=len(work.plan.boundaries))
         return work
+
+    def _extended(self, work: Work, goal: Tso) -> Work:
+        """A replay that was begun goes on to what is asked for now: more of the archive may be what it stopped for."""
+        plan = work.plan
+        if plan.mode is not Mode.REPLAY or goal <= plan.to_ts:
+            return work
+        longer = next(works_between(self.view, plan.from_ts, goal, self.task, self.settings, self.rules, plan.mode))
+        if longer.plan.to_ts <= plan.to_ts:
+            return work
+        longer = longer.numbered(plan.number, {})
+        state.amend_plan(self.connection, self.owner, longer.plan)
+        return longer
 
     def require_own_schema(self, databases: Iterable[str]) -> None:
         """LoadError when a database of the source is called like the schema of our tables: it would replace them.

@@ -149,13 +149,13 @@ def begun(connection: TargetConnection, plan: Plan) -> Begun:
 
 
 def amend_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:
-    """Write an open plan's row anew: other boundaries behind what was begun, other tables left out."""
+    """Write an open plan's row anew: other boundaries behind what was begun, other tables left out, a later end."""
     with connection.transaction():
         lock_fence(connection, owner)
         connection.execute(
-            f"UPDATE {connection.table('plan')} SET spec = %s, digest = %s"
+            f"UPDATE {connection.table('plan')} SET to_ts = %s, spec = %s, digest = %s"
             " WHERE task = %s AND number = %s AND state = 'open'",
-            (plan.spec(), plan.digest(), plan.task, plan.number),
+            (plan.to_ts, plan.spec(), plan.digest(), plan.task, plan.number),
         )
 
 

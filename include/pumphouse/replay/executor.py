@@ -19,7 +19,7 @@ from pumphouse.loader.fence import hold_shared
 from pumphouse.loader.target import RetryUnit, TargetConnection
 from pumphouse.replay.change import Change, Round
 from pumphouse.replay.statements import run_step
-from pumphouse.replay.steps import steps_of
+from pumphouse.replay.steps import Safety, steps_of
 from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import TargetSettings
 
@@ -38,7 +38,7 @@ class Executor:
         fence: number that each transaction must find.
         connections: transactions at once.
         job_rows: row changes of one transaction on the target, more or less; whole groups.
-        safe: whether a round runs in safe mode, asked when it begins.
+        safety: how a round runs, asked when it begins.
         close_round: called in the transaction that ends a round.
         committed: called with a round behind its commit.
         failed: called once with what went wrong; nothing runs after that.
@@ -52,7 +52,7 @@ class Executor:
         *,
         connections: int,
         job_rows: int,
-        safe: Callable[[], bool],
+        safety: Callable[[], Safety],
         close_round: Callable[[TargetConnection, Round], None],
         committed: Callable[[Round], None],
         failed: Callable[[BaseException], None],
@@ -61,7 +61,7 @@ class Executor:
         require_loadable(owner)
         self._settings, self._owner, self._fence = settings, owner, fence
         self._job_rows, self._clock = job_rows, clock
-        self._safe, self._close_round, self._committed, self._failed = safe, close_round, committed, failed
+        self._safety, self._close_round, self._committed, self._failed = safety, close_round, committed, failed
         self._pool = ThreadPoolExecutor(connections, "replay")
         self._sessions: queue.SimpleQueue[tuple[TargetConnection, float]] = queue.SimpleQueue()
         # One round runs while one waits and the caller makes the next: more would only take memory.
@@ -107,21 +107,21 @@ class Executor:
         self._rounds.task_done()
 
     def _run(self, round_: Round) -> None:
-        safe = self._safe()
+        safety = self._safety()
         keyed = [group for group in round_.groups if all(change.shape.key for change in group)]
         last = [group for group in round_.groups if not all(change.shape.key for change in group)]
-        running = [self._pool.submit(self._run_job, job, safe) for job in _jobs(keyed, self._job_rows)]
+        running = [self._pool.submit(self._run_job, job, safety) for job in _jobs(keyed, self._job_rows)]
         wait(running)
         for each in running:
             each.result()
-        self._retrying(lambda: self._transaction(self._owner, last, safe, round_))
+        self._retrying(lambda: self._transaction(self._owner, last, safety, round_))
 
-    def _run_job(self, job: Job, safe: bool) -> None:
+    def _run_job(self, job: Job, safety: Safety) -> None:
         if self._error is not None:
             return
         session = self._session()
         try:
-            self._retrying(lambda: self._transaction(session, job, safe))
+            self._retrying(lambda: self._transaction(session, job, safety))
         except BaseException:
             session.close()
             raise
@@ -136,12 +136,12 @@ class Executor:
                 session.close()
         return TargetConnection.open(self._settings)
 
-    def _transaction(self, session: TargetConnection, job: Sequence[Sequence[Change]], safe: bool,
+    def _transaction(self, session: TargetConnection, job: Sequence[Sequence[Change]], safety: Safety,
                      round_: Round | None = None) -> None:  # fmt: skip
         with session.transaction():
             hold_shared(session, self._fence)
-            for step in steps_of(job, safe=safe):
-                run_step(session, step, safe=safe)
+            for step in steps_of(job, safe=safety is not Safety.STRICT):
+                run_step(session, step, safety)
             if round_ is not None:
                 self._close_round(session, round_)
 

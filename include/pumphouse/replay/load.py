@@ -28,6 +28,7 @@ from pumphouse.replay.change import Round
 from pumphouse.replay.executor import Executor
 from pumphouse.replay.images import Images
 from pumphouse.replay.order import in_commit_order
+from pumphouse.replay.steps import Safety
 from pumphouse.schema.versions import DdlEvent
 
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
@@ -49,14 +50,16 @@ class _Stream:
         self._batches = Batches(rows=_ROUND_ROWS, seconds=float("inf"))
         self._ddls = DdlExecutor(loader.connection, loader.owner, loader.task)
         connections = loader.settings.connections
-        safe = loader.settings.safe_mode or loader.report.resumed
+        safety = Safety.ONCE if loader.settings.safe_mode else Safety.STRICT
+        if loader.report.resumed and found.plan_number == work.plan.number:
+            safety = Safety.AGAIN
         self._executor = Executor(
             loader.connection.settings,
             loader.connection,
             loader.owner.number,
             connections=connections,
             job_rows=_ROUND_ROWS // (2 * connections),
-            safe=lambda: safe,
+            safety=lambda: safety,
             close_round=self._close_round,
             committed=self._count,
             failed=lambda _: None,

@@ -29,6 +29,7 @@ from pumphouse.replay.metrics import InputMetrics
 from pumphouse.replay.outcome import Successes
 from pumphouse.replay.position import Positions
 from pumphouse.replay.safemode import SafeMode
+from pumphouse.replay.steps import Safety
 from pumphouse.replay.translate import Translator
 from pumphouse.settings import TargetSettings
 
@@ -97,7 +98,7 @@ class Replay:
             owned.number,
             connections=connections,
             job_rows=max(1, batch_rows // (2 * connections)),
-            safe=lambda: self._safe.on,
+            safety=lambda: Safety.AGAIN if self._safe.on else Safety.STRICT,
             close_round=self._close_round,
             committed=lambda round_: self.successes.tell(round_.txns),
             failed=self._fail,

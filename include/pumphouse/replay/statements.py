@@ -1,7 +1,6 @@
 """Rows of one step on a connection: LOAD DATA … REPLACE for those that come, one DELETE for those that go.
 
-In safe mode a row that is there already is replaced, and one that is not there is not missed. Without it each row that
-comes must be new and each that goes must be there, else RowRejected.
+`Safety` says what a row that is there already, or is not there, means: nothing, or RowRejected.
 """
 
 # Names in statements are quoted by pumphouse.schema.ident; lines of an integer key hold digits alone.
@@ -23,7 +22,7 @@ from pumphouse.loader.insert import of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
 from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
 from pumphouse.replay.change import Shape
-from pumphouse.replay.steps import Step
+from pumphouse.replay.steps import Safety, Step
 from pumphouse.schema.ident import qualified, quote
 
 _AT_ROW = re.compile(r"at row (\d+)")
@@ -33,18 +32,28 @@ _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _PLAIN = {b"t": b"\t", b"n": b"\n"}
 
 
-def run_step(connection: TargetConnection, step: Step, *, safe: bool) -> None:
+def run_step(connection: TargetConnection, step: Step, safety: Safety) -> None:
     """Run one step inside a transaction. Rows without a key come once (`pumphouse.replay.executor`): never safe."""
-    safe = safe and bool(step.shape.key)
+    safety = safety if step.shape.key else Safety.STRICT
     if not step.put:
-        _delete(connection, step, safe=safe)
+        _delete(connection, step, safe=safety is not Safety.STRICT)
         return
     for loose, part in groupby(step.changes, key=lambda change: change.loose):
-        lines = [change.new for change in part if change.new is not None]
+        changes = list(part)
+        lines = [change.new for change in changes if change.new is not None]
+        # An update whose row stays the same one removes its old row by itself.
+        own = 0 if safety is Safety.STRICT else sum(c.old is not None and not c.moved for c in changes)
         with _session(connection, loose=loose):
-            affected = _load(connection, step.shape, lines, loose=loose)
-        if not safe and affected != len(lines):
-            raise _rejected(step.shape, lines[0], "some of its rows are there already", lines)
+            connection.execute("SAVEPOINT before_put")
+            gone = _load(connection, step.shape, lines, loose=loose) - len(lines)
+            if gone > own and safety is Safety.ONCE:
+                connection.execute("ROLLBACK TO SAVEPOINT before_put")
+                _delete_by_join(connection, step.shape, [_key_line(step.shape, line) for line in lines])
+                gone = _load(connection, step.shape, lines, loose=loose) - len(lines)
+        if gone > own and safety is not Safety.AGAIN:
+            raise _rejected(
+                step.shape, lines[0], "rows are there already that share a unique key with some of them", lines
+            )
 
 
 @contextlib.contextmanager
@@ -144,6 +153,11 @@ def _counted(shape: Shape, lines: Sequence[bytes]) -> pa.RecordBatch:
 
 def _numbers(texts: pa.Array) -> pa.Array:
     return pa.array([None if text is None else int(text) for text in texts.to_pylist()], pa.uint64())
+
+
+def _key_line(shape: Shape, line: bytes) -> bytes:
+    fields = line[:-1].split(b"\t")
+    return b"\t".join([fields[at] for at in shape.key]) + b"\n"
 
 
 def _values(line: bytes) -> list[bytes | None]:

@@ -9,8 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from pumphouse.replay.change import Change, Shape
+
+
+class Safety(Enum):
+    """What is held against what the target has."""
+
+    STRICT = auto()  # each row that comes is new, each that goes is there
+    ONCE = auto()  # a row that stands under the key of one that comes gives way; by another unique key none does
+    AGAIN = auto()  # changes may come a second time: whatever stands in the way gives way, and comes again itself
 
 
 @dataclass(slots=True)

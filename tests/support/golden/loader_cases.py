@@ -13,7 +13,7 @@ from tests.support.golden.codec_cases import LATER
 
 def loader(content: Json) -> Iterator[Case]:
     """One case an entry."""
-    known = {"dml_sql": (_sql, ("L2",)), "merge": (_merge, ("L4",))}
+    known = {"dml_sql": (_sql, ("L2",)), "merge": (_merge, ("L4",)), "causality": (_causality, ("L3",))}
     for name, part in content.items():
         for index, entry in enumerate(part if isinstance(part, list) else [part]):
             title = f"{name}-{entry.get('name', index) if isinstance(entry, dict) else index}"
@@ -52,6 +52,23 @@ def _sql(entry: Json, _: Path) -> None:
     assert sql.delete(change) == wanted("safe_delete_sql")
     safe = {"insert": ["replace_sql"], "update": ["safe_delete_sql", "replace_sql"], "delete": ["safe_delete_sql"]}
     assert sql.safe_statements(change) == [wanted(name) for name in safe[entry["type"]]]
+
+
+def _causality(entry: Json, _: Path) -> None:
+    """Groups are numbered here; the Go loader names one by its first key, and takes a worker by that key's CRC-32."""
+    try:
+        from pumphouse.replay.causality import Causality
+    except ImportError:
+        raise NotCovered("pumphouse.replay.causality") from None
+    causality, names = Causality(), {}
+    for step in entry["steps_with_reset_on_conflict"]:
+        group = causality.join(step["keys"])
+        assert (group is None) == step["conflict"], step
+        if group is None:
+            causality.reset()
+            names.clear()
+            group = causality.join(step["keys"])
+        assert names.setdefault(group, step["keys"][0]) == step["group_key"], step
 
 
 def _merge(entry: Json, _: Path) -> None:
