@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from pumphouse.errors import DdlRefused, LoadError, RowRejected, TargetBusy, TargetUnavailable, UsageError
 from pumphouse.loader.target import TargetConnection
-from pumphouse.replay import Ddl, Dml, Replay, Txn
+from pumphouse.replay import Ddl, Dml, Replay, Txn, safemode
 from pumphouse.settings import TargetSettings
 from tests.support.pumpserver import eventually
 
@@ -171,8 +171,9 @@ def test_the_target_has_the_rows_of_the_source_and_is_told_in_order(
 
 @pytest.mark.row("L2", "L8")
 def test_a_killed_connection_stops_the_replay_loudly_and_the_next_one_goes_on_in_safe_mode(
-    server: TargetSettings, target: TargetConnection
+    server: TargetSettings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(safemode, "FIRST_S", 0)
     source = Source(3)
     txns = [source.txn(5) for _ in range(400)]
     told: list[Txn] = []
@@ -200,6 +201,8 @@ def test_a_killed_connection_stops_the_replay_loudly_and_the_next_one_goes_on_in
         assert list(replay.successes) == txns
     assert errors == []
     assert rows_of(target) == source.rows()
+    with running(server) as (replay, _):
+        assert not replay.safe_mode, "this one did"
 
 
 def kill_workers(target: TargetConnection) -> None:
@@ -242,11 +245,9 @@ def test_keys_with_a_null_do_not_collide_and_letters_of_other_case_do(
 ) -> None:
     gone = Txn(dmls=[Dml(kind="delete", db="d", table="accounts", values=account(1, "Same@x"))])
     txns = [insert(n, f"m{n}") for n in range(10, 30)]  # all with nick NULL
-    for _ in range(30):
-        txns += [insert(1, "Same@x"), gone, insert(2, "sAME@x")]
-        txns.append(Txn(dmls=[Dml(kind="delete", db="d", table="accounts", values=account(2, "sAME@x"))]))
-    txns.append(insert(2, "sAME@x"))
-    replayed(server, txns, connections=4, batch_rows=30)
+    # The last one goes behind all of the first: before one of them it would be replaced.
+    txns += [insert(1, "Same@x"), gone] * 30 + [insert(2, "sAME@x")]
+    replayed(server, txns, connections=4, batch_rows=1000, idle_s=60)
     assert target.value("SELECT COUNT(*) FROM d.accounts WHERE nick IS NULL") == 21
     assert target.query("SELECT id, mail FROM d.accounts WHERE id < 10") == [(2, "sAME@x")]
 
