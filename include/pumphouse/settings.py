@@ -325,7 +325,10 @@ class LoadSettings(Section):
         "auto", description="where a load's stages run; local = in this process, auto = there up to `local_bytes`"
     )
     local_bytes: int = Field(
-        256 * MIB, ge=0, description="with engine = auto: payload bytes up to which a plan is loaded without Spark"
+        1536 * MIB,
+        ge=0,
+        description="with engine = auto: payload bytes up to which a plan is loaded without Spark; the process then "
+        "takes about 1.4 times as many, and on one machine it is the faster one (docs/performance.md)",
     )
     safe_mode: bool = Field(True, description="INSERT as REPLACE, UPDATE as DELETE and REPLACE")
     buckets: int = Field(0, ge=0, description="buckets a table's changes are spread over; 0 = from their size")

@@ -223,10 +223,10 @@ CASES = {
     "load_merge_300k_warm": Case(connect=True),
     "load_merge_300k_local": Case(engine="local"),
     "load_repeat_300k": Case(again=True),
-    "load_merge_3m": Case(txns=300_000),
-    "load_merge_3m_local": Case(txns=300_000, engine="local"),
+    "load_merge_3m": Case(txns=300_000, engine="auto"),
+    "load_merge_3m_spark": Case(txns=300_000),
     "load_replay_300k": Case(engine="local", mode="replay"),
-    "load_merge_hot": Case(txns=300_000, hot=60_000),
+    "load_merge_hot": Case(txns=300_000, engine="auto", hot=60_000),
     "load_tidb_300k": Case(engine="local", tidb=True),
 }
 # Name -> why it cannot run here.
