@@ -532,6 +532,28 @@ def test_a_missing_archive_is_a_clear_error(settings: Settings) -> None:
         load.run(settings)
 
 
+@pytest.mark.row("L2")
+def test_a_window_that_is_loaded_again_touches_no_row(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    churn = Churn(source)
+    churn.fill()
+    source.genesis()
+    churn.work(5)
+    source.cut()
+    seen = "SELECT table_name, rows_read, rows_changed FROM information_schema.table_statistics WHERE table_schema = 'd'"
+    target.execute("SET GLOBAL userstat = 1")
+    try:
+        load.run(settings)
+        assert target.query(seen), "the server counts them"
+        target.execute("FLUSH TABLE_STATISTICS")
+        assert load.run(settings).plans == 0
+        assert target.query(seen) == []
+    finally:
+        target.execute("SET GLOBAL userstat = 0")
+    assert equal(source, target)
+
+
 @pytest.mark.row("L5", "L6")
 def test_ddls_of_another_table_cut_no_epoch(source: MadeSource, settings: Settings, target: TargetConnection) -> None:
     for table in ("t", "u"):
