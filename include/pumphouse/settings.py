@@ -325,7 +325,7 @@ class LoadSettings(Section):
         "auto", description="where a load's stages run; local = in this process, auto = there up to `local_bytes`"
     )
     local_bytes: int = Field(
-        1536 * MIB,
+        2048 * MIB,
         ge=0,
         description="with engine = auto: payload bytes up to which a plan is loaded without Spark; the process then "
         "takes about 1.4 times as many, and on one machine it is the faster one (docs/performance.md)",
