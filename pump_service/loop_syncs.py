@@ -112,6 +112,7 @@ def loop_syncs() -> LoopSyncs | None:
         from caio import linux_aio
 
         return LoopSyncs(linux_aio, asyncio.get_running_loop())
+    # No wheel of caio, no such call in the kernel, or too many of them: the Pump then waits for the disk in threads.
     except (ImportError, SystemError, OSError, NotImplementedError) as error:
         log.info("no_asynchronous_sync", error=str(error))
         return None

@@ -102,6 +102,7 @@ def test_processes_that_make_a_cluster_at_once_agree_on_one(url):
 @pytest.mark.row("W4")
 def test_a_cluster_is_not_made_by_who_only_wants_to_look(url):
     if url.startswith("pd://"):
+        # PD makes it at its own start, so nobody can come before it.
         pytest.skip("PD's cluster is there before any Pump")
     for _ in range(2):
         with pytest.raises(ConfigError, match="there is no cluster"):

@@ -541,7 +541,9 @@ def test_a_window_that_is_loaded_again_touches_no_row(
     source.genesis()
     churn.work(5)
     source.cut()
-    seen = "SELECT table_name, rows_read, rows_changed FROM information_schema.table_statistics WHERE table_schema = 'd'"
+    seen = (
+        "SELECT table_name, rows_read, rows_changed FROM information_schema.table_statistics WHERE table_schema = 'd'"
+    )
     target.execute("SET GLOBAL userstat = 1")
     try:
         load.run(settings)

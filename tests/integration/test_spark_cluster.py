@@ -69,7 +69,7 @@ print(json.dumps({"rows": [row.asDict() for row in rows], "conf": conf}))
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     if reason := why_not():
-        pytest.skip(reason)
+        pytest.skip(reason)  # two hosts are two network namespaces, which take root
     with two_hosts(tmp_path_factory.mktemp("spark")) as made:
         yield made
 

@@ -17,11 +17,13 @@ def small_disk(mount_point: Path, size: int) -> Iterator[Path]:
     """A tmpfs of that many bytes; the test is skipped where none can be mounted."""
     mount_point.mkdir()
     if os.geteuid() != 0:
+        # A full disk can only be had by a file system of our own.
         pytest.skip("mounting a tmpfs takes root")
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mount_point)], capture_output=True, check=False
     )
     if done.returncode:
+        # Containers without CAP_SYS_ADMIN.
         pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")
     try:
         yield mount_point

@@ -303,9 +303,10 @@ def bring_back(connection: TargetConnection, owner: Ownership, task: str, name: 
         " WHERE task = %s AND ended_at IS NULL AND subject LIKE 'table %%'",
         (task,),
     )
+    known = read_left_out(connection, task)
     for subject, ts, text in rows:
         rule = LoadRule.model_validate_json(text)
-        if read_left_out(connection, task)[str(subject).removeprefix("table ")].covers(name):
+        if known[str(subject).removeprefix("table ")].covers(name):
             but = rule.model_copy(update={"but": (*rule.but, name)})
             record(connection, owner, task, str(subject), Tso(int(ts)), but)
 
