@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -253,6 +254,49 @@ def test_a_take_over_ends_a_unit_whose_host_has_died(
         assert time.monotonic() - begun < 10
         with pytest.raises(TargetUnavailable):
             dead.execute("COMMIT")
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize("before", ["SELECT number", "INSERT INTO `pumphouse`.`applied`", "LOAD DATA", "COMMIT"])
+def test_a_unit_that_stands_still_within_its_transaction_keeps_nobody_who_takes_over_waiting(
+    server: TargetSettings, target: tuple[TargetConnection, Claim], monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    owner, claim = target
+    owner.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
+    standing, go_on = threading.Event(), threading.Event()
+    answers: list[Exception] = []
+    with TargetConnection.open(server) as still:
+
+        def stops(call: Callable[..., Any]) -> Callable[..., Any]:
+            def stopping(on: TargetConnection, statement: str, *args: Any) -> Any:
+                if on is still and statement.startswith(before):
+                    standing.set()
+                    go_on.wait(300)
+                return call(on, statement, *args)
+
+            return stopping
+
+        for name in ("execute", "query", "load_local"):
+            monkeypatch.setattr(TargetConnection, name, stops(getattr(TargetConnection, name)))
+
+        def run() -> None:
+            try:
+                apply_unit(still, claim, head(1), [ids(1)])
+            except LoadError as error:
+                answers.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert standing.wait(20)
+        with TargetConnection.open(server, owner=True) as new, TargetConnection.open(server) as worker:
+            for each in (new, worker):
+                each.execute("SET innodb_lock_wait_timeout = 3")
+            raised = fence.acquire(new, run="another", take_over=True)
+            assert apply_unit(worker, Claim(task="main", plan=1, fence=raised.number), head(1), [ids(1)])
+            go_on.set()
+            thread.join(20)
+            assert [type(each) for each in answers] in ([FenceLost], [TargetUnavailable])
+            assert new.query("SELECT id FROM d.t") == [(1,)]
 
 
 @pytest.mark.row("L6")

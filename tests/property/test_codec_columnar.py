@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pumphouse.codec import row
@@ -182,6 +182,7 @@ def prewrite_values(draw: st.DrawFn) -> tuple[bytes, int]:
 
 @PROFILE
 @given(st.lists(st.none() | prewrite_values(), max_size=4))
+@example([(pb.PrewriteValue(schema_version=-1).SerializeToString(), -1)])
 def test_walk_finds_what_the_reference_finds(values: list[tuple[bytes, int] | None]) -> None:
     payloads, wanted = [], []
     for txn, value in enumerate(values):

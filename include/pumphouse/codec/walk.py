@@ -79,17 +79,17 @@ def survey(data: Bytes, pos: int, end: int, firsts: Ints) -> tuple[int, int, int
 
 
 @kernel
-def version_of(data: Bytes, pos: int, end: int) -> int:
-    """Schema version of a prewrite value; -1 when it is damaged."""
+def version_of(data: Bytes, pos: int, end: int) -> tuple[int, bool]:
+    """Schema version of a prewrite value, and whether its fields can be read."""
     version = 0
     while pos < end:
         number, wire, at, length, pos = read_field(data, pos, end)
         if pos < 0:
-            return -1
+            return 0, False
         if number == 1 and wire == 0:
             raw, _ = read_uvarint(data, at, at + length)
             version = np.int64(raw)
-    return version
+    return version, True
 
 
 @kernel
@@ -118,8 +118,8 @@ def fill_rows(  # noqa: C901, PLR0912 - one pass over a payload, kept in one pie
         state[0], state[1], state[2] = txn, first, 0
         failed[1] = txn
         pos, end = prewrite_value(data, offsets[txn], offsets[txn + 1])
-        version = version_of(data, pos, end)
-        if pos < 0 or version < 0:
+        version, readable = version_of(data, pos, end)
+        if pos < 0 or not readable:
             failed[0] = BAD_BYTES
             return
         while pos < end:

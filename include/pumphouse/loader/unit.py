@@ -1,7 +1,8 @@
 """Apply one unit: one transaction that changes one bucket of one table, in one phase, exactly once.
 
-The unit's id goes into `applied` *first*: a twin (an executor that was thought dead) blocks on that key until we
-commit, then skips. Then the fence: a unit of an earlier owner finds another number and ends. Only then the change.
+First the fence: a unit of an earlier owner finds another number and ends, and whoever takes the target over finds by
+this lock every session that it has to end. Then the unit's id in `applied`: a twin (an executor that was thought dead)
+blocks on that key until we commit, then skips. Only then the change.
 """
 
 # Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
@@ -106,12 +107,12 @@ def _once(connection: TargetConnection, claim: Claim, head: UnitHead, batches: S
     unit, rows = head.unit, sum(batch.num_rows for batch in batches)
     try:
         with connection.transaction():
+            hold_shared(connection, claim.fence)
             connection.execute(
                 f"INSERT INTO {connection.table('applied')}"
                 " (task, plan, epoch, phase, table_id, bucket, row_count) VALUES (%s, %s, %s, %s, %s, %s, %s)",
                 (claim.task, claim.plan, unit.epoch, unit.phase, unit.table_id, unit.bucket, rows),
             )
-            hold_shared(connection, claim.fence)
             if unit.phase == Phase.INSERT:
                 for batch in batches:
                     _insert(connection, head, batch)
