@@ -1,14 +1,18 @@
 """Plans: buckets, and a row that was tampered with."""
 
+from pathlib import Path
+
 import pytest
 
+from pumphouse.archive.view import read_view
 from pumphouse.errors import CorruptionError
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.plan import MAX_BUCKETS, Mode, Plan, bucket_counts
-from pumphouse.loader.work import Work
+from pumphouse.loader.work import Work, works_between
 from pumphouse.model.tso import Tso
 from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import LoadSettings
+from tests.support.madearchive import MadeSource, column
 
 
 def plan(**changes: object) -> Plan:
@@ -47,6 +51,19 @@ def test_buckets_follow_the_bytes_of_a_table_and_never_split_a_small_one() -> No
     scanned = bucket_counts(sizes, unit_bytes=64 << 20, connections=2, scanned={2, 3})
     assert scanned == {3: 16, 4: MAX_BUCKETS}, "each unit of a table without a key reads it whole"
     assert bucket_counts(sizes, unit_bytes=64 << 20, connections=2, fixed=3) == dict.fromkeys(sizes, 3)
+
+
+def test_bytes_of_partitions_count_for_their_table(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    definitions = [{"id": 900 + n, "name": {"O": f"p{n}", "L": f"p{n}"}} for n in range(2)]
+    spread = {"type": 2, "expr": "`id`", "columns": None, "enable": True, "definitions": definitions, "num": 2}
+    source.create_table("t", [column(1, "id", flag=3)], partition=spread)
+    at = source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1)
+    end = source.cut()
+    (work,) = works_between(read_view(source.archive), at, end, "main", LoadSettings(buckets=3))
+    assert work.plan.buckets == {source.tables["t"].info.id: 3}
 
 
 def test_a_plan_for_a_tidb_has_units_that_fit_into_its_transactions() -> None:
