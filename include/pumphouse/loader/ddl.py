@@ -365,12 +365,16 @@ class DdlExecutor:
     # -- looking
 
     def _let_end(self, statement: Statement) -> None:
-        """A TiDB goes on with a DDL whose session has gone: wait until it is there, or not."""
+        """A TiDB goes on with a DDL whose session has gone: wait until it is there, or not, as its session would."""
+        told = False
         while self.dialect is Dialect.TIDB and self._connection.value(
             "SELECT 1 FROM information_schema.ddl_jobs WHERE query = %s AND state NOT IN"
             " ('done', 'synced', 'cancelled', 'rollback done') LIMIT 1",
             (statement.sql,),
         ):
+            if not told:
+                log.info("ddl_runs_still", target=self._connection.name, statement=statement.sql[:200])
+            told = True
             time.sleep(0.2)
 
     def _looks(self, statement: Statement) -> list[dict[str, Any]]:

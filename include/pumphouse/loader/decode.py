@@ -27,8 +27,8 @@ from pumphouse.model.tso import Tso
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
 
-# Entries of one table that a worker holds before it folds, cuts and hands them on.
-_FLUSH_BYTES = 32 << 20
+# Entries that a worker holds, of all tables, before it folds, cuts and hands on those of the largest.
+_HELD_BYTES = 128 << 20
 # What is read to find where buckets begin: so much in all, of so many pieces of a table, so many changes of so many row
 # groups of a piece.
 _SAMPLE_BYTES, _SAMPLE_PIECES, _SAMPLE_GROUPS, _SAMPLE_CHANGES = 256 << 20, 8, 2, 4096
@@ -45,7 +45,7 @@ class _Txns:
 
 
 class Decoder:
-    """Decodes pieces of one plan; holds at most `_FLUSH_BYTES` of entries a table and one batch."""
+    """Decodes pieces of one plan; holds at most `_HELD_BYTES` of entries and one batch."""
 
     def __init__(self, context: LoadContext) -> None:
         self._context = context
@@ -64,8 +64,8 @@ class Decoder:
                     self._add_rows(piece.table_id, piece.upto, batch)
                 else:
                     self._add(batch)
-                for key in [k for k, size in self._bytes.items() if size >= _FLUSH_BYTES]:
-                    yield from self._flush(key)
+                while sum(self._bytes.values()) >= _HELD_BYTES:
+                    yield from self._flush(max(self._bytes, key=self._bytes.__getitem__))
         for key in list(self._pending):
             yield from self._flush(key)
 
