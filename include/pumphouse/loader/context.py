@@ -1,4 +1,4 @@
-"""What every worker of one plan needs: where the archive is, the plan, the schema timeline. Picklable, small.
+"""What every worker of one plan needs: where the archive is, the plan, its tables' history. Picklable, small.
 
 Holds the archive's secret: it travels in a closure or a partition, never in an option, a log or a plan row.
 """
@@ -9,14 +9,16 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Self
 
 import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import read_columns_of
 from pumphouse.archive.segment import read_segment
+from pumphouse.archive.view import ArchiveView
 from pumphouse.loader.plan import Plan
-from pumphouse.loader.work import Piece
+from pumphouse.loader.work import Piece, Work
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.timeline import Timeline
 from pumphouse.settings import ArchiveSettings
@@ -33,9 +35,21 @@ class LoadContext:
     lows: Mapping[int, int] = field(default_factory=dict)
     dialect: Dialect = Dialect.MARIADB
 
+    @classmethod
+    def of(cls, work: Work, view: ArchiveView, settings: ArchiveSettings, dialect: Dialect = Dialect.MARIADB) -> Self:
+        """What decoding a plan needs; of the schema's history what its tables need."""
+        return cls(
+            archive_settings=settings,
+            cluster_id=view.genesis.cluster_id,
+            plan=work.plan,
+            packed_timeline=zlib.compress(view.timeline.of_tables(work.tables).to_json(), 1),
+            lows=work.lows,
+            dialect=dialect,
+        )
+
     @property
     def timeline(self) -> Timeline:
-        """The schema timeline (read once in each process)."""
+        """The schema timeline of the plan's tables (read once in each process)."""
         return _timeline(self.packed_timeline)
 
     @cached_property
@@ -66,8 +80,3 @@ class LoadContext:
 @lru_cache(maxsize=2)
 def _timeline(packed: bytes) -> Timeline:
     return Timeline.from_json(zlib.decompress(packed))
-
-
-def pack(timeline: Timeline) -> bytes:
-    """For `LoadContext.packed_timeline`."""
-    return zlib.compress(timeline.to_json(), 1)

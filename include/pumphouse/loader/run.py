@@ -16,7 +16,7 @@ from pumphouse.archive.view import ArchiveView
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import LoadError, TargetAhead, TargetIncomplete, UsageError
 from pumphouse.loader import fence, state
-from pumphouse.loader.context import LoadContext, pack
+from pumphouse.loader.context import LoadContext
 from pumphouse.loader.ddl import DdlExecutor, create_ddl_table
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import Engine
@@ -331,14 +331,7 @@ class Loader:
 
     def context(self, work: Work) -> LoadContext:
         """What decoding a plan needs."""
-        return LoadContext(
-            archive_settings=self._archive_settings,
-            cluster_id=self.view.genesis.cluster_id,
-            plan=work.plan,
-            packed_timeline=pack(self.view.timeline),
-            lows=work.lows,
-            dialect=self.connection.dialect,
-        )
+        return LoadContext.of(work, self.view, self._archive_settings, self.connection.dialect)
 
     def _apply(self, context: ApplyContext, units: Sequence[UnitSummary], phase: Phase) -> None:
         if not units:

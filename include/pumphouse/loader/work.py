@@ -61,6 +61,7 @@ class Work:
     Args:
         plan: its row; number 0 until it is begun.
         pieces: segments with anything of the range, in the archive's order.
+        tables: ids under which the pieces may have changes; of partitions too.
         events: DDLs, each at a boundary of the plan; a boundary may have none.
         rulings: commit ts of DDLs that a rule skips or replaces.
         losses: what the range lacks, by declaration or by chance.
@@ -71,6 +72,7 @@ class Work:
 
     plan: Plan
     pieces: tuple[Piece, ...]
+    tables: frozenset[int]
     events: tuple[DdlEvent, ...]
     losses: Losses
     lows: Mapping[int, Tso] = field(default_factory=dict)
@@ -92,6 +94,8 @@ class Work:
             return cls(
                 plan=plan,
                 pieces=(*_base_pieces(base), *_pieces(windows, base.low, base.ts)),
+                tables=_tables([segment for window in windows for segment in window.segments])
+                | {table.table_id for table in base.tables},
                 events=(),
                 losses=losses_of(windows, after=base.low, upto=base.ts),
                 lows=base.lows,
@@ -103,6 +107,7 @@ class Work:
         return cls(
             plan=plan,
             pieces=tuple(_pieces(windows, plan.from_ts, plan.to_ts)),
+            tables=_tables([segment for window in windows for segment in window.segments]),
             events=events,
             rulings={ts: rule for ts, rule in ruled.items() if rule is not None},
             losses=losses_of(windows, after=plan.from_ts, upto=plan.to_ts),
@@ -324,6 +329,10 @@ def _pieces(windows: Iterable[Manifest], after: Tso, upto: Tso) -> Iterator[Piec
                     upto=Tso(min(upto, window.end)),
                     drop=window.dropped(segment.node_id),
                 )
+
+
+def _tables(segments: Iterable[SegmentEntry]) -> frozenset[int]:
+    return frozenset(table_id for segment in segments for table_id in segment.tables)
 
 
 def _keyless(view: ArchiveView, ts: Tso) -> frozenset[int]:

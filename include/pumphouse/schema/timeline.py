@@ -17,6 +17,7 @@ from pumphouse.model.table import DbInfo
 from pumphouse.model.tso import show
 from pumphouse.schema.alter import match_columns
 from pumphouse.schema.fold import fold_jobs
+from pumphouse.schema.related import jobs_of
 from pumphouse.schema.versions import DdlEvent, TableVersion, TimedJob, Versions
 
 FORMAT_VERSION = 1
@@ -44,6 +45,10 @@ class Timeline(Versions):
         """
         found = fold_jobs(self, jobs)
         return self if found is self else Timeline(**vars(found))
+
+    def of_tables(self, table_ids: Iterable[int]) -> Timeline:
+        """Timeline of some tables, given by their ids or those of partitions: of these it says what this one says."""
+        return Timeline.empty().fold(jobs_of(self, table_ids))
 
     def at_version(self, table_id: int, schema_version: int) -> TableVersion:
         """The version in force for rows written at `schema_version`: the one to decode with; UnknownTable.

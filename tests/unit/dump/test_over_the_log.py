@@ -15,7 +15,7 @@ from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.dump.survey import survey
 from pumphouse.dump.table import TableReader
 from pumphouse.errors import RowRejected
-from pumphouse.loader.context import LoadContext, pack
+from pumphouse.loader.context import LoadContext
 from pumphouse.loader.engine import LocalEngine
 from pumphouse.loader.work import base_work
 from pumphouse.model.table import MysqlType, TableInfo
@@ -64,10 +64,7 @@ class Source(MadeSource):
         base = view.base_for(at)
         assert base is not None
         work = base_work(view, base, "main", LoadSettings()).numbered(1, {})
-        context = LoadContext(
-            archive_settings=self.settings, cluster_id=self.cluster_id, plan=work.plan,
-            packed_timeline=pack(view.timeline), lows=work.lows,
-        )  # fmt: skip
+        context = LoadContext.of(work, view, self.settings)
         engine = LocalEngine()
         engine.prepare(context, work.pieces)
         names = {v.table.id: v.table.name for v in view.timeline.tables_at(at)}

@@ -72,6 +72,7 @@ def test_a_plan_for_a_tidb_has_units_that_fit_into_its_transactions() -> None:
     work = Work(
         plan=plan(buckets=buckets),
         pieces=(),
+        tables=frozenset(),
         events=(),
         losses=Losses(),
         sizes=sizes,

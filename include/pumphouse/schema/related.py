@@ -1,0 +1,71 @@
+"""Which DDL jobs the history of some tables needs: a plan carries these, however long the archive's history is.
+
+Tables belong together where a job's effect on one depends on another: a rename that swaps names, EXCHANGE PARTITION, a
+new id (TRUNCATE, partitioning), a view that replaces another. A job that treats each of its tables alike (CREATE
+TABLES, DROP and RECOVER of a database) ties none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from pumphouse.model.table import Job
+from pumphouse.schema.actions import Action
+from pumphouse.schema.versions import DdlEvent, TimedJob, Versions
+
+_EACH_ALIKE = frozenset({Action.CREATE_TABLES, Action.DROP_SCHEMA, Action.RECOVER_SCHEMA})
+
+
+def jobs_of(history: Versions, table_ids: Iterable[int]) -> Iterator[TimedJob]:
+    """The jobs that tables need, given by their own ids or by those of partitions; in order.
+
+    Folded alone they say of these tables what the whole history says. Of a history with a DDL that was not understood,
+    which may have touched anything, that is every job.
+    """
+    if any(event.problem and event.action is not Action.FLASHBACK_CLUSTER for event in history.events):
+        yield from history.jobs
+        return
+    tables = _related(history, table_ids)
+    names = {version.db.lower() for table in tables for version in history.versions.get(table, ())}
+    schemas = {
+        schema_id
+        for schema_id, versions in history.databases.items()
+        if any(each.info is not None and each.info.name.lower() in names for each in versions)
+    }
+    for timed, event in zip(history.jobs, history.events, strict=True):
+        if not tables.isdisjoint(event.table_ids):
+            yield _trimmed(timed, tables) if event.action is Action.CREATE_TABLES else timed
+        elif event.problem or not schemas.isdisjoint(_schema_ids(event)):
+            yield timed
+
+
+def _related(history: Versions, table_ids: Iterable[int]) -> set[int]:
+    """These tables, and those that belong together with them."""
+    ties: dict[int, set[int]] = {}
+    for event in history.events:
+        tied = event.table_ids if event.action not in _EACH_ALIKE else frozenset()
+        if len(tied) > 1:
+            for table in tied:
+                ties.setdefault(table, set()).update(tied)
+    found: set[int] = set()
+    # An id may have been a table's and be a partition's now, or the other way round (EXCHANGE PARTITION).
+    left = [each for table in table_ids for each in {table, history.partitions.get(table, table)}]
+    while left:
+        table = left.pop()
+        if table not in found:
+            found.add(table)
+            left += ties.get(table, ())
+    return found
+
+
+def _schema_ids(event: DdlEvent) -> set[int]:
+    return {info.id for info in (event.db_before, event.db_after) if info is not None}
+
+
+def _trimmed(timed: TimedJob, tables: set[int]) -> TimedJob:
+    """A job that makes many tables, for some of them: of the others it would begin histories that nobody ends."""
+    binlog = timed.job.raw["binlog"]
+    some = [info for info in binlog["MultipleTableInfos"] if int(info["id"]) in tables]
+    raw = {**timed.job.raw, "binlog": {**binlog, "MultipleTableInfos": some}}
+    return replace(timed, job=Job.from_dict(raw))
