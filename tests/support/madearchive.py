@@ -11,6 +11,7 @@ import json
 import random
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,15 @@ class MadeSource:
         p = payload.make_prewrite(start_ts, b"m", **ddl)
         merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, b"m", **ddl))
         self._events.append(_Event(commit_ts, start_ts, merged, job))
+
+    def rewrite_job(self, change: Callable[[dict[str, Any]], None]) -> Job:
+        """The newest DDL's job, saying something else."""
+        raw = copy.deepcopy(self.jobs[-1].job.raw)
+        change(raw)
+        job = Job.from_dict(raw)
+        self.jobs[-1] = dataclasses.replace(self.jobs[-1], job=job)
+        self._events[-1].job = job
+        return job
 
     # -- what the archive gets
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -56,13 +55,8 @@ class ArchivedJob:
             job_id=job.id,
             schema_state=job.schema_state,
             query=job.query.encode(),
-            job=job_text(job),
+            job=job.text,
         )
-
-
-def job_text(job: Job) -> str:
-    """The whole job as JSON, compact, every field that the source gave."""
-    return json.dumps(job.raw, separators=(",", ":"), ensure_ascii=False)
 
 
 def write_jobs(store: ObjectStore, key: str, jobs: Iterable[ArchivedJob]) -> DdlEntry:

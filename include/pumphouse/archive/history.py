@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pumphouse.archive.content import parse_binlog
-from pumphouse.archive.ddl import ArchivedJob, job_text
+from pumphouse.archive.ddl import ArchivedJob
 from pumphouse.archive.holders import DDL_HISTORY, holder
 from pumphouse.archive.manifest import Duplicate, SegmentEntry
 from pumphouse.archive.segment import read_segment
@@ -99,7 +99,7 @@ def with_jobs(
                 job_id=binlog.job_id,
                 schema_state=binlog.schema_state,
                 query=binlog.query,
-                job=job_text(job),
+                job=job.text,
             )
         )
     return found

@@ -1,14 +1,20 @@
 """Schema objects as TiDB writes them into DDL jobs: JSON in, frozen values out (docs/formats.md, "DDL jobs").
 
-Only the fields that decoding and rendering need are named; ``raw`` keeps the whole JSON object, because the archive
+Only the fields that decoding and rendering need are named; ``raw`` is the whole JSON object, because the archive
 keeps jobs whole and because a rendered statement may need a field that nothing else does.
+
+A history has many jobs, and most of their tables are asked for nothing but their ids and names. So a job in memory is
+its compressed text and what the fold asks for, and its tables are read from that text when more is asked of them.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import sys
+import zlib
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
+from functools import lru_cache
 from typing import Any, Self
 
 from pumphouse.errors import SchemaError
@@ -231,10 +237,17 @@ class IndexInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
-    """One version of a table (or view, or sequence)."""
+    """One version of a table (or view, or sequence).
+
+    Of one that belongs to a job (``source``: the job's packed text and its place in there) only what the fold asks for
+    is there at first; the rest is read when it is asked for, and SchemaError then says what is missing.
+    """
 
     id: int
     name: str
+    partition_ids: tuple[int, ...]  # physical ids of the partitions
+    is_view: bool
+    is_sequence: bool
     charset: str
     collate: str
     columns: tuple[ColumnInfo, ...]
@@ -244,22 +257,7 @@ class TableInfo:
     comment: str
     state: int
     raw: dict[str, Any]
-
-    @property
-    def is_view(self) -> bool:
-        """Whether it is a view."""
-        return self.raw.get("view") is not None
-
-    @property
-    def is_sequence(self) -> bool:
-        """Whether it is a sequence."""
-        return self.raw.get("sequence") is not None
-
-    @property
-    def partition_ids(self) -> tuple[int, ...]:
-        """Physical ids of the partitions, () when there are none."""
-        partition = self.raw.get("partition") or {}
-        return tuple(int(d["id"]) for d in partition.get("definitions") or ())
+    source: tuple[bytes, int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def public_columns(self) -> tuple[ColumnInfo, ...]:
@@ -288,8 +286,7 @@ class TableInfo:
         """Read the JSON object; SchemaError names what is missing."""
         try:
             return cls(
-                id=int(data["id"]),
-                name=cistr(data["name"]),
+                **_seen_of(data),
                 charset=data.get("charset") or "",
                 collate=data.get("collate") or "",
                 columns=tuple(ColumnInfo.from_dict(c) for c in data.get("cols") or ()),
@@ -302,6 +299,57 @@ class TableInfo:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SchemaError(f"a table info cannot be read: {error!r}", table=cistr(data.get("name"))) from error
+
+    @classmethod
+    def of_job(cls, data: dict[str, Any], packed: bytes, place: int) -> Self:
+        """The table at a place of a job's packed text (`_tables_of`), whose JSON object this is."""
+        try:
+            return cls._unread(_seen_of(data), (packed, place))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SchemaError(f"a table info cannot be read: {error!r}", table=cistr(data.get("name"))) from error
+
+    def called(self, name: str, table_id: int | None = None) -> TableInfo:
+        """The same under another name, or another id."""
+        number = self.id if table_id is None else table_id
+        if self.source is not None:
+            seen = {each: getattr(self, each) for each in _SEEN}
+            return self._unread({**seen, "id": number, "name": name}, self.source)
+        return replace(self, id=number, name=name, raw=self.raw if table_id is None else self.raw | {"id": number})
+
+    @classmethod
+    def _unread(cls, seen: dict[str, Any], source: tuple[bytes, int]) -> Self:
+        table = object.__new__(cls)
+        for each in _SEEN:
+            object.__setattr__(table, each, seen[each])
+        object.__setattr__(table, "source", source)
+        return table
+
+    def __getattr__(self, name: str) -> Any:
+        """A field that was not read yet."""
+        if name not in _UNREAD or self.source is None:
+            raise AttributeError(name)
+        packed, place = self.source
+        data = _tables_of(unpacked(packed))[place]
+        whole = TableInfo.from_dict(data if int(data["id"]) == self.id else data | {"id": self.id})
+        for each in _UNREAD:
+            object.__setattr__(self, each, getattr(whole, each))
+        return getattr(self, name)
+
+
+def _seen_of(data: dict[str, Any]) -> dict[str, Any]:
+    partition = data.get("partition") or {}
+    return {
+        "id": int(data["id"]),
+        "name": sys.intern(cistr(data["name"])),
+        "partition_ids": tuple(int(each["id"]) for each in partition.get("definitions") or ()),
+        "is_view": data.get("view") is not None,
+        "is_sequence": data.get("sequence") is not None,
+    }
+
+
+# What a table of a job has at once, and what is read when it is asked for.
+_SEEN = ("id", "name", "partition_ids", "is_view", "is_sequence")
+_UNREAD = frozenset(TableInfo.__slots__) - {*_SEEN, "source"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,9 +374,12 @@ class DbInfo:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """One DDL job. ``table_id`` of a truncate is the old id; ``commit_ts`` comes from its binlog, not from the job."""
+    """One DDL job. ``table_id`` of a truncate is the old id; ``commit_ts`` comes from its binlog, not from the job.
+
+    ``packed``: its whole text, compressed. Jobs are equal when they say the same.
+    """
 
     id: int
     type: int
@@ -338,49 +389,91 @@ class Job:
     table_name: str
     state: int
     schema_state: int
-    query: str
     schema_version: int
     finished_ts: int
     db_info: DbInfo | None
     table_info: TableInfo | None
     table_infos: tuple[TableInfo, ...]
-    raw: dict[str, Any]
+    packed: bytes
 
     @property
     def done(self) -> bool:
         """Whether it changed the schema (done or synced)."""
         return self.state in (JobState.DONE, JobState.SYNCED)
 
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The whole JSON object; not to be changed."""
+        return unpacked(self.packed)
+
+    @property
+    def text(self) -> str:
+        """The whole job as JSON."""
+        return zlib.decompress(self.packed).decode()
+
+    @property
+    def query(self) -> str:
+        """The statement."""
+        return self.raw.get("query") or ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and (self.packed == other.packed or self.raw == other.raw)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object of the job history; SchemaError names the job."""
-        try:
-            info = data.get("binlog") or {}
-            db, table = info.get("DBInfo"), info.get("TableInfo")
-            return cls(
-                id=int(data["id"]),
-                type=int(data["type"]),
-                schema_id=int(data.get("schema_id", 0)),
-                table_id=int(data.get("table_id", 0)),
-                schema_name=data.get("schema_name") or "",
-                table_name=data.get("table_name") or "",
-                state=int(data["state"]),
-                schema_state=int(data.get("schema_state", 0)),
-                query=data.get("query") or "",
-                schema_version=int(info.get("SchemaVersion") or 0),
-                finished_ts=int(info.get("FinishedTS") or 0),
-                db_info=None if db is None else DbInfo.from_dict(db),
-                table_info=None if table is None else TableInfo.from_dict(table),
-                table_infos=tuple(TableInfo.from_dict(t) for t in info.get("MultipleTableInfos") or ()),
-                raw=data,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SchemaError(f"DDL job {data.get('id')} cannot be read: {error!r}", job_id=data.get("id")) from error
+        return cls._of(data, json.dumps(data, separators=(",", ":"), ensure_ascii=False))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Read one job."""
         try:
-            return cls.from_dict(json.loads(text))
+            data = json.loads(text)
         except ValueError as error:
             raise SchemaError(f"a DDL job is no JSON: {text[:80]!r}") from error
+        return cls._of(data, text)
+
+    @classmethod
+    def _of(cls, data: dict[str, Any], text: str | bytes) -> Self:
+        try:
+            packed = zlib.compress(text if isinstance(text, bytes) else text.encode(), 1)
+            info = data.get("binlog") or {}
+            db, *tables = info.get("DBInfo"), *_tables_of(data)
+            one, *many = (
+                None if table is None else TableInfo.of_job(table, packed, place) for place, table in enumerate(tables)
+            )
+            return cls(
+                id=int(data["id"]),
+                type=int(data["type"]),
+                schema_id=int(data.get("schema_id", 0)),
+                table_id=int(data.get("table_id", 0)),
+                schema_name=sys.intern(data.get("schema_name") or ""),
+                table_name=sys.intern(data.get("table_name") or ""),
+                state=int(data["state"]),
+                schema_state=int(data.get("schema_state", 0)),
+                schema_version=int(info.get("SchemaVersion") or 0),
+                finished_ts=int(info.get("FinishedTS") or 0),
+                db_info=None if db is None else DbInfo.from_dict(db),
+                table_info=one,
+                table_infos=tuple(each for each in many if each is not None),
+                packed=packed,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            found = data.get("id") if isinstance(data, dict) else None
+            raise SchemaError(f"DDL job {found} cannot be read: {error!r}", job_id=found) from error
+
+
+@lru_cache(maxsize=64)
+def unpacked(packed: bytes) -> dict[str, Any]:
+    """The JSON object of a job's packed text."""
+    found: dict[str, Any] = json.loads(zlib.decompress(packed))
+    return found
+
+
+def _tables_of(data: dict[str, Any]) -> list[Any]:
+    """JSON objects of a job's tables: that of ``TableInfo``, None where there is none, then all of the others."""
+    info = data.get("binlog") or {}
+    return [info.get("TableInfo"), *(info.get("MultipleTableInfos") or ())]

@@ -301,9 +301,9 @@ class _Folder:
             before = self._now(table_id)
             if before is None:
                 raise SchemaError(f"DDL job {job.id} renames the unknown table id {table_id}", job_id=job.id)
-            info = infos.get(table_id) or replace(before.table, name=name)
+            info = infos.get(table_id) or before.table
             # In a chain (a to x, b to a, x to b) one table may be renamed twice; its info has only the last name.
-            self._changes.append(Change(before, self._put(schema_id, replace(info, name=name))))
+            self._changes.append(Change(before, self._put(schema_id, info.called(name))))
 
     def _rename_query(self, job: Job) -> list[tuple[int, int, str]]:
         """(table id, new schema id, new name) by walking the statement over the names in force."""
@@ -344,8 +344,8 @@ class _Folder:
         schema_id = self._live[plain.table.id]
         pt_change = Change(before, self._put(self._live[after.id], after))
         self._end(plain.table.id)
-        raw = plain.table.raw | {"id": new_id}
-        self._changes += [pt_change, Change(plain, self._put(schema_id, replace(plain.table, id=new_id, raw=raw)))]
+        moved = plain.table.called(plain.table.name, new_id)
+        self._changes += [pt_change, Change(plain, self._put(schema_id, moved))]
         self._partitions[plain.table.id] = after.id
 
     def _repartition(self, job: Job) -> None:

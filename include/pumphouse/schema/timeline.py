@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pumphouse.errors import SchemaError, UnknownTable
-from pumphouse.model.table import DbInfo
-from pumphouse.model.tso import show
+from pumphouse.model.table import DbInfo, Job
+from pumphouse.model.tso import Tso, show
 from pumphouse.schema.alter import match_columns
 from pumphouse.schema.fold import fold_jobs
 from pumphouse.schema.related import jobs_of
 from pumphouse.schema.versions import DdlEvent, TableVersion, TimedJob, Versions
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _UNKNOWN = (
     "its DDL job is not in the archive, or it belongs to another cluster; docs/operations.md, "
     "'When a load meets an unknown table'"
@@ -126,9 +126,9 @@ class Timeline(Versions):
         return list(self.events[low:high])
 
     def to_json(self) -> bytes:
-        """Canonical bytes: the jobs, from which everything else follows."""
-        data = {"format_version": FORMAT_VERSION, "jobs": [job.to_dict() for job in self.jobs]}
-        return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        """The jobs, from which everything else follows, as [commit ts, genesis, text]; for a worker, never stored."""
+        jobs = [[int(each.commit_ts), each.genesis, each.job.text] for each in self.jobs]
+        return json.dumps({"format_version": FORMAT_VERSION, "jobs": jobs}, ensure_ascii=False).encode()
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Timeline:
@@ -142,7 +142,7 @@ class Timeline(Versions):
             raise SchemaError(
                 f"the schema timeline has format version {version}, this is {FORMAT_VERSION}", hint="upgrade Pumphouse"
             )
-        return cls.empty().fold(TimedJob.from_dict(job) for job in jobs)
+        return cls.empty().fold(TimedJob(Tso(ts), Job.from_json(job), genesis) for ts, genesis, job in jobs)
 
     def _find(self, table_id: int, place: int, clock: Callable[[TableVersion], int]) -> TableVersion | None:
         """Last version at or before a place; a partition's id gives its table's, also before or after an exchange."""

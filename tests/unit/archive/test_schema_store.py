@@ -140,8 +140,7 @@ def test_a_job_that_ran_at_genesis_waits_for_the_windows_that_place_it(tmp_path:
     source = MadeSource(tmp_path / "archive")
     source.create_table("t", [int_col("id", flag=4099, id=1)])
     # Its FinishedTS lies behind genesis: nobody knows yet on which side its binlog committed.
-    job = source.jobs[-1].job
-    job.raw["binlog"]["FinishedTS"] = source.ts + (1000 << 18)
+    job = source.rewrite_job(lambda raw: raw["binlog"].update(FinishedTS=source.ts + (1000 << 18)))
     source.genesis()
     with pytest.raises(HistoryUnavailable, match=f"job {job.id} was running at genesis"):
         rebuild(source.archive)
