@@ -291,7 +291,11 @@ class TargetConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and not self._closed:
+            # The server notices a close some time later: until then the next run would find the target taken.
+            with contextlib.suppress(LoadError):
+                self.query("SELECT RELEASE_ALL_LOCKS()")
         self.close()
 
     @contextlib.contextmanager
