@@ -1,0 +1,50 @@
+"""Decoding a plan: what a worker holds, and when it hands it on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pumphouse.archive.view import read_view
+from pumphouse.loader import decode, stages
+from pumphouse.loader.context import LoadContext
+from pumphouse.loader.work import Piece, works_between
+from pumphouse.settings import LoadSettings
+from tests.support.madearchive import MadeSource, column
+
+TABLES, WINDOWS = 40, 6
+
+
+@pytest.mark.row("L5")
+def test_entries_of_many_small_tables_are_handed_on_before_all_pieces_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = MadeSource(tmp_path)
+    for number in range(TABLES):
+        source.create_table(f"t{number}", [column(1, "id", flag=3)])
+    at = source.genesis()
+    for window in range(WINDOWS):
+        with source.txn() as t:
+            for number in range(TABLES):
+                t.insert(f"t{number}", id=window)
+        end = source.cut(pumps=1)
+    view = read_view(source.archive)
+    (work,) = works_between(view, at, end, "main", LoadSettings())
+    context = LoadContext.of(work, view, source.settings)
+    read = []
+
+    def pieces() -> Iterator[Piece]:
+        for piece in work.pieces:
+            read.append(piece)
+            yield piece
+
+    assert len(work.pieces) == WINDOWS
+    one = list(stages.decode(context, pieces()))
+    assert sorted(blob.rows for blob in one) == [WINDOWS] * TABLES
+    read.clear()
+    # No table of these has as much by itself.
+    monkeypatch.setattr(decode, "_HELD_BYTES", sum(blob.size for blob in one) // WINDOWS)
+    blobs = stages.decode(context, pieces())
+    first = next(blobs)
+    assert len(read) < WINDOWS
+    assert sum(blob.rows for blob in (first, *blobs)) == TABLES * WINDOWS
