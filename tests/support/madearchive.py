@@ -185,6 +185,12 @@ class MadeSource:
                 "state": 5}  # fmt: skip
         self._ddl(1, 0, f"CREATE DATABASE `{name}`", DBInfo=info)
 
+    def drop_database(self) -> None:
+        """DROP DATABASE, with all of its tables."""
+        info = {"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 0}
+        self._ddl(2, 0, "DROP DATABASE `d`", DBInfo=info)
+        self.tables.clear()
+
     def create_table(self, name: str, columns: list[dict[str, Any]], **more: Any) -> int:
         """CREATE TABLE."""
         self._table_id += 1

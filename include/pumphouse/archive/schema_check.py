@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from pumphouse.archive.archive import Archive
@@ -10,9 +12,22 @@ from pumphouse.archive.ddl import ArchivedJob, read_jobs
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import SCHEMA
 from pumphouse.archive.manifest import Manifest
-from pumphouse.archive.schema_store import REMEDY, StoredSchema, jobs_at_genesis, schema_key, timed_jobs
+from pumphouse.archive.schema_parts import (
+    DOCUMENTS,
+    FILES,
+    REMEDY,
+    RULES,
+    Part,
+    Row,
+    SchemaParts,
+    read_file,
+    read_rows,
+    rows_of,
+)
+from pumphouse.archive.schema_store import StoredSchema, jobs_at_genesis, schema_key, timed_jobs
 from pumphouse.errors import BadSegment, BinlogError
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import MAX_TSO, Tso
+from pumphouse.schema.actions import Action
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob, genesis_jobs
 
@@ -25,51 +40,138 @@ def schema_problems(
     They are listed before the manifests: an object that comes later was made from windows that these do not hold.
     """
     stored: dict[Tso, StoredSchema] = {}
+    documents: list[SchemaParts] = []
+    files: set[str] = set()
     for key in keys:
         try:
-            found = StoredSchema.from_json(key, archive.store.get(key))
-            stored[found.upto] = found
+            if key.startswith(DOCUMENTS):
+                documents.append(SchemaParts.from_json(key, archive.store.get(key)))
+            elif not key.startswith(FILES):
+                found = StoredSchema.from_json(key, archive.store.get(key))
+                stored[found.upto] = found
+            else:
+                if deep:
+                    read_file(archive.store, key)
+                files.add(key)
         except BinlogError as error:
             yield key, str(error)
-    ends = {genesis.ts: genesis.sha256} | {each.end: each.sha256 for each in manifests}
-    for schema in stored.values():
-        for what in _links(schema, stored, genesis, ends):
-            yield schema_key(schema.upto), f"{what}: {REMEDY}"
-    if not deep or not stored:
-        return
+    for key, what in _links(genesis, manifests, documents, stored):
+        yield key, f"{what}: {REMEDY}"
+    named = {file.key for document in documents for part in document.parts for file in part.files}
+    # What is there and damaged was said.
+    yield from ((key, f"{key} is missing: {REMEDY}") for key in sorted(named.difference(keys)))
+    if deep and (stored or documents):
+        yield from _content_problems(archive, genesis, manifests, stored, documents, files)
+
+
+def _content_problems(
+    archive: Archive,
+    genesis: Genesis,
+    manifests: Sequence[Manifest],
+    stored: dict[Tso, StoredSchema],
+    documents: Sequence[SchemaParts],
+    files: Container[str],
+) -> Iterator[tuple[str, str]]:
     try:
-        wrong = [each.upto for each in _derived_otherwise(archive, genesis, manifests, stored)]
+        timeline = _derived(archive, genesis, manifests)
+        wrong = [schema_key(each.upto) for each in _derived_otherwise(archive, genesis, manifests, stored)]
     except BadSegment:
         return  # the jobs cannot be read; that is told of their own object
     except BinlogError as error:
         yield SCHEMA, f"the jobs of genesis and of the windows make no schema: {error}"
         return
-    for upto in wrong:
-        yield schema_key(upto), f"its jobs are not those of genesis and of the windows: {REMEDY}"
+    for key in (*wrong, *_named_otherwise(timeline, documents)):
+        yield key, f"its jobs are not those of genesis and of the windows: {REMEDY}"
+    for part in dict.fromkeys(part for document in documents for part in document.parts):
+        if all(file.key in files for file in part.files):
+            yield from _filled_otherwise(archive, timeline, part)
 
 
 def _links(
-    schema: StoredSchema, stored: dict[Tso, StoredSchema], genesis: Genesis, ends: dict[Tso, str]
-) -> Iterator[str]:
-    if schema.genesis != genesis.sha256:
-        yield "was made from another genesis"
-    elif schema.upto not in ends:
-        yield "ends where no window does"
-    elif schema.window and schema.window != ends[schema.upto]:
-        yield "was made from another window"
-    if schema.base is None:
-        return
-    base = stored.get(schema.base)
-    if base is None:
-        yield f"builds on {schema_key(schema.base)}, which is not there"
-    elif base.sha256 != schema.base_sha256 or base.depth + 1 != schema.depth or base.upto >= schema.upto:
-        yield f"builds on another {schema_key(schema.base)}"
+    genesis: Genesis,
+    manifests: Sequence[Manifest],
+    documents: Sequence[SchemaParts],
+    stored: dict[Tso, StoredSchema],
+) -> Iterator[tuple[str, str]]:
+    """What they were made from, and what they build on."""
+    ends = {genesis.ts: genesis.sha256} | {each.end: each.sha256 for each in manifests}
+    made: list[SchemaParts | StoredSchema] = [*documents, *stored.values()]
+    for each in made:
+        if each.genesis != genesis.sha256:
+            yield each.key, "was made from another genesis"
+        elif each.upto not in ends:
+            yield each.key, "ends where no window does"
+        elif each.window and each.window != ends[each.upto]:
+            yield each.key, "was made from another window"
+    for schema in stored.values():
+        if schema.base is None:
+            continue
+        base = stored.get(schema.base)
+        if base is None:
+            yield schema.key, f"builds on {schema_key(schema.base)}, which is not there"
+        elif base.sha256 != schema.base_sha256 or base.depth + 1 != schema.depth or base.upto >= schema.upto:
+            yield schema.key, f"builds on another {schema_key(schema.base)}"
+
+
+def _derived(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest]) -> Timeline:
+    """What genesis and the windows give."""
+    jobs = [job for each in jobs_at_genesis(archive, manifests) if (job := each.parsed()) is not None]
+    timeline = Timeline.empty().fold(genesis_jobs(jobs, genesis.ts))
+    return timeline.fold(timed_jobs(archive.jobs(manifests, Tso(0), MAX_TSO)))
+
+
+def _named_otherwise(timeline: Timeline, documents: Sequence[SchemaParts]) -> Iterator[str]:
+    """Documents that do not say of the jobs up to their ts what there is to say."""
+    first_problem = next(
+        (e.commit_ts for e in timeline.events if e.problem and e.action != Action.FLASHBACK_CLUSTER), None
+    )
+    for document in documents:
+        versions = [each.job.schema_version for each in timeline.jobs if each.commit_ts <= document.upto]
+        known = [found[0].table for found in timeline.versions.values() if found[0].commit_ts <= document.upto]
+        wanted = (
+            max(versions, default=0),
+            [sum(part.after < each <= part.upto for each in versions) for part in document.parts],
+            sorted(table.id for table in known if table.is_sequence),
+            sorted(table.id for table in known if table.is_view),
+            first_problem is not None and first_problem <= document.upto,
+        )
+        last = document.parts[-1].upto if document.parts else 0
+        jobs = [part.jobs for part in document.parts]
+        said = (last, jobs, [*document.sequences], [*document.views], document.whole)
+        if document.rules == RULES and said != wanted:
+            yield document.key
+
+
+def _filled_otherwise(archive: Archive, timeline: Timeline, part: Part) -> Iterator[tuple[str, str]]:
+    """Files of a part that do not hold just what its jobs give."""
+    wanted = [each for each in rows_of(timeline, part.after) if each.schema_version <= part.upto]
+    at = 0
+    for file in part.files:
+        rows = list(read_rows(archive.store, replace(part, files=(file,))))
+        ends = (len(rows), rows[0].table_id, rows[-1].table_id) == (file.rows, file.first, file.last)
+        if not ends or len(wanted) < at + len(rows) or not all(map(_same, rows, wanted[at : at + len(rows)])):
+            yield file.key, f"its jobs are not those of genesis and of the windows: {REMEDY}"
+            return
+        at += len(rows)
+    if at != len(wanted):
+        yield SCHEMA, f"jobs of the schema versions {part.after} to {part.upto} lie in no file: {REMEDY}"
+
+
+def _same(one: Row, two: Row) -> bool:
+    """Jobs may be written with other white space."""
+    if one == two:
+        return True
+    if one.job is None or two.job is None or one._replace(job=None) != two._replace(job=None):
+        return False
+    return bool(json.loads(one.job) == json.loads(two.job))
 
 
 def _derived_otherwise(
     archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], stored: dict[Tso, StoredSchema]
 ) -> Iterator[StoredSchema]:
     """Objects whose jobs are not what genesis and the windows up to their ts give."""
+    if not stored:
+        return
     archived = list(chain.from_iterable(read_jobs(archive.store, each.ddl) for each in manifests if each.ddl))
     archived.sort(key=lambda each: (each.commit_ts, each.start_ts))
     jobs = [job for each in jobs_at_genesis(archive, manifests) if (job := each.parsed()) is not None]

@@ -1,9 +1,9 @@
-"""The schema timeline at rest: ``schema/<ts>.json`` in the archive (docs/formats.md, "Schema").
+"""The schema timeline at rest, and what is folded from it (docs/formats.md, "Schema").
 
-An object holds every DDL job up to its ts, whole (``base`` null) or as the jobs that came after another object. A new
-one is written only where a window brought DDL, and every sixteenth is whole, so no reader folds a long chain and no
-run writes all of history again. Objects are made from manifests alone: two runs at one archive end make the same
-bytes, and a lost object is made again.
+What is stored at a window's end is every DDL job up to there, by table (`pumphouse.archive.schema_parts`). It is made
+from manifests alone, so two runs at one archive end make the same, and a lost object is made again. A document is
+written only where a window brought DDL. Older releases wrote ``schema/<ts>.json``, whole or as the jobs that came after
+another: these are read on.
 """
 
 from __future__ import annotations
@@ -15,25 +15,37 @@ from typing import Any
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import ArchivedJob, read_jobs
-from pumphouse.archive.document import dump, parse, sha256
+from pumphouse.archive.document import parse, sha256
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import SCHEMA
 from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.schema_parts import (
+    EVERYBODY,
+    NOBODY,
+    REMEDY,
+    RULES,
+    SchemaParts,
+    all_jobs,
+    extended,
+    jobs_of_tables,
+    parts_key,
+)
 from pumphouse.errors import BadManifest, ConfigError, HistoryUnavailable, ObjectExists, ObjectNotFound
 from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import Job, JobState
-from pumphouse.model.tso import Tso, name20, show
+from pumphouse.model.tso import MAX_TSO, Tso, name20, show
+from pumphouse.schema.actions import Action, action_of
+from pumphouse.schema.related import is_whole
+from pumphouse.schema.sequence import parse_setval
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob, genesis_jobs
 
 KIND = "schema"
-WHOLE_EVERY = 16
-REMEDY = "delete the objects under schema/; pumphouse schema rebuild makes them again from the windows"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSchema:
-    """One object: the jobs up to ``upto`` that its base does not hold. ``depth`` 0 = whole.
+    """One object of an older release: the jobs up to ``upto`` that its base does not hold. ``depth`` 0 = whole.
 
     ``genesis`` and ``window`` are digests of what it was made from: genesis, and the manifest that ends at ``upto``
     (genesis again where none does); ``window`` is '' in an object of version 1.
@@ -48,20 +60,10 @@ class StoredSchema:
     jobs: tuple[TimedJob, ...]
     sha256: str = ""
 
-    def to_json(self) -> bytes:
-        """Bytes as stored."""
-        return dump(
-            KIND,
-            {
-                "upto": int(self.upto),
-                "genesis_sha256": self.genesis,
-                "window_sha256": self.window,
-                "base": None if self.base is None else int(self.base),
-                "base_sha256": self.base_sha256,
-                "depth": self.depth,
-                "jobs": [job.to_dict() for job in self.jobs],
-            },
-        )
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return schema_key(self.upto)
 
     @classmethod
     def from_json(cls, key: str, data: bytes) -> StoredSchema:
@@ -87,10 +89,10 @@ class StoredSchema:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A timeline and what it was folded from: the ``stored`` object it begins with, the ``jobs`` that came after."""
+    """A timeline and what it was folded from: the ``stored`` jobs it begins with, the ``jobs`` that came after."""
 
     timeline: Timeline
-    stored: StoredSchema | None
+    stored: SchemaParts | StoredSchema | None
     jobs: tuple[TimedJob, ...]
 
 
@@ -125,8 +127,7 @@ def rebuild(archive: Archive, upto: Tso | None = None, *, store: bool = True) ->
     ends_window = end == archive.genesis().ts or any(each.end == end for each in windows)
     if not store or (folded.stored is not None and not folded.jobs) or not ends_window:
         return Rebuilt(folded.timeline, end, len(folded.jobs), "")
-    schema = _object(archive.genesis(), windows, folded, end)
-    return Rebuilt(folded.timeline, end, len(folded.jobs), _put(archive, schema))
+    return Rebuilt(folded.timeline, end, len(folded.jobs), _store(archive, windows, folded, end))
 
 
 def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso | None = None) -> Folded:
@@ -148,52 +149,80 @@ def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, u
         jobs = [job for each in jobs_at_genesis(archive, windows) if (job := each.parsed()) is not None]
         stored, timeline, after = None, _from_genesis(jobs, genesis.ts, end), genesis.ts
     else:
-        stored, timeline = _read(archive, at, _window_digest(genesis, windows, at))
-        after = at
+        stored = read_stored(archive, at, windows)
+        timeline, after = Timeline.empty().fold(_jobs_of(archive, stored)), at
     fresh = tuple(timed_jobs(archive.jobs(windows, after, upto)))
     return Folded(timeline.fold(fresh), stored, fresh)
+
+
+def fold_tables(archive: Archive, windows: Sequence[Manifest], at: Tso | None) -> Timeline:
+    """Like `fold_schema` up to the windows' end, of the tables that change in them, or have changes, and no others.
+
+    Every database is there, and each sequence where one moved. Files of other tables are not read, unless a DDL of the
+    windows touches tables that it does not name: then it is the whole timeline.
+    """
+    stored = None if at is None else read_stored(archive, at, windows)
+    archived = archive.jobs(windows, Tso(0), MAX_TSO)
+    jobs = list(timed_jobs(archived))
+    if not isinstance(stored, SchemaParts) or not stored.by_table or any(_touches_unnamed(each.job) for each in jobs):
+        return fold_schema(archive, windows, at).timeline
+    tables = {table for window in windows for segment in window.segments for table in segment.tables}
+    for job in (each.job for each in jobs):
+        tables |= {job.table_id, *(info.id for info in (job.table_info, *job.table_infos) if info is not None)}
+    if any(action_of(each.job.type) is Action.CREATE_VIEW for each in jobs):
+        tables |= {*stored.views}
+    if any(each.job is None and parse_setval(each.commit_ts, each.query) is not None for each in archived):
+        tables |= {*stored.sequences}
+    timeline = Timeline.empty().fold(jobs_of_tables(archive.store, stored, tables - {EVERYBODY, NOBODY}))
+    return timeline.fold(each for each in jobs if each.commit_ts > stored.upto)
+
+
+def _touches_unnamed(job: Job) -> bool:
+    """Whether a DDL touches tables whose ids its job does not have."""
+    if action_of(job.type) is Action.RENAME_TABLES:
+        return not job.table_infos
+    return action_of(job.type) in {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.UNKNOWN}
 
 
 def newest_schema(archive: Archive, upto: Tso | None = None) -> Tso | None:
     """Ts of the newest stored schema at or below ``upto`` (None = of all); None when there is none."""
     newest = None
     for each in archive.store.list(SCHEMA):
-        found = re.fullmatch(rf"{SCHEMA}(\d{{20}})\.json", each.key)
+        found = re.fullmatch(rf"{SCHEMA}(?:parts/)?(\d{{20}})\.json", each.key)
         if found and (upto is None or int(found.group(1)) <= upto):
-            newest = Tso(int(found.group(1)))
+            newest = Tso(max(int(found.group(1)), newest or 0))
     return newest
 
 
 def schema_key(upto: Tso) -> str:
-    """Name of the object whose jobs end at ``upto``."""
+    """Name of the object of an older release whose jobs end at ``upto``."""
     return f"{SCHEMA}{name20(upto)}.json"
 
 
-def _put(archive: Archive, schema: StoredSchema) -> str:
-    key = schema_key(schema.upto)
+def _store(archive: Archive, windows: Sequence[Manifest], folded: Folded, upto: Tso) -> str:
+    """Write what is new of a fold, and the document that names all of it; returns the document's name."""
+    timeline, before = folded.timeline, folded.stored
+    parts = before.parts if isinstance(before, SchemaParts) and before.rules == RULES else ()
+    if parts and any(each.job.schema_version <= parts[-1].upto for each in folded.jobs):
+        parts = ()  # They belong before what is stored, which may read differently now.
+    last = [(table_id, versions[-1].table) for table_id, versions in sorted(timeline.versions.items())]
+    document = SchemaParts(
+        upto=upto,
+        genesis=archive.genesis().sha256,
+        window=_window_digest(archive.genesis(), windows, upto),
+        rules=RULES,
+        whole=is_whole(timeline),
+        sequences=tuple(table_id for table_id, table in last if table.is_sequence),
+        views=tuple(table_id for table_id, table in last if table.is_view),
+        parts=extended(archive.store, parts, timeline),
+    )
     try:
-        archive.store.put_if_absent(key, schema.to_json())
+        archive.store.put_if_absent(document.key, document.to_json())
     except ObjectExists:
         # Another run, or our own retried put: what is there says the same, or its digest would not have been made.
-        found = StoredSchema.from_json(key, archive.store.get(key))
-        _check_genesis(key, found, schema.genesis)
-        _check_window(key, found, schema.window)
-    return key
-
-
-def _object(genesis: Genesis, windows: Sequence[Manifest], folded: Folded, upto: Tso) -> StoredSchema:
-    """What is stored of a fold: every job now and then, else those that came after the object before."""
-    before = folded.stored
-    whole = before is None or before.depth + 1 >= WHOLE_EVERY
-    return StoredSchema(
-        upto=upto,
-        genesis=genesis.sha256,
-        window=_window_digest(genesis, windows, upto),
-        base=None if whole or before is None else before.upto,
-        base_sha256="" if whole or before is None else before.sha256,
-        depth=0 if whole or before is None else before.depth + 1,
-        jobs=folded.timeline.jobs if whole else folded.jobs,
-    )
+        found = SchemaParts.from_json(document.key, archive.store.get(document.key))
+        _check_origin(document.key, found, document.genesis, document.window)
+    return document.key
 
 
 def _window_digest(genesis: Genesis, windows: Sequence[Manifest], ts: Tso) -> str:
@@ -205,39 +234,44 @@ def _window_digest(genesis: Genesis, windows: Sequence[Manifest], ts: Tso) -> st
     return next((each.sha256 for each in windows if each.end == ts), "no window ends there")
 
 
-def _read(archive: Archive, upto: Tso, window: str) -> tuple[StoredSchema, Timeline]:
-    """The schema stored at ``upto``, made from the window of that digest, with its timeline."""
-    at: Tso | None = upto
-    chain: list[StoredSchema] = []
-    digest = ""
-    while at is not None:
-        key = schema_key(at)
+def read_stored(archive: Archive, upto: Tso, windows: Sequence[Manifest]) -> SchemaParts | StoredSchema:
+    """What is stored at ``upto``, made from the window that ends there; BadManifest."""
+    genesis = archive.genesis()
+    window = _window_digest(genesis, windows, upto)
+    found: SchemaParts | StoredSchema
+    try:
+        found = SchemaParts.from_json(parts_key(upto), archive.store.get(parts_key(upto)))
+    except ObjectNotFound:
+        found = StoredSchema.from_json(schema_key(upto), archive.store.get(schema_key(upto)))
+    _check_origin(found.key, found, genesis.sha256, window)
+    return found
+
+
+def _jobs_of(archive: Archive, stored: SchemaParts | StoredSchema) -> list[TimedJob]:
+    if isinstance(stored, SchemaParts):
+        return all_jobs(archive.store, stored)
+    jobs = list(stored.jobs)
+    while stored.base is not None:
+        key = schema_key(stored.base)
         try:
             found = StoredSchema.from_json(key, archive.store.get(key))
         except ObjectNotFound as error:
             raise BadManifest(
                 f"{key} is missing, another schema builds on it", hint=REMEDY, path=key, reason="missing"
             ) from error
-        _check_genesis(key, found, archive.genesis().sha256)
-        if not chain:  # those that it builds on are bound by their digests
-            _check_window(key, found, window)
-        if digest and found.sha256 != digest:
+        _check_origin(key, found, stored.genesis, "")
+        if found.sha256 != stored.base_sha256:
             raise BadManifest(f"{key} is not what the next schema builds on", hint=REMEDY, path=key, reason="sha256")
-        chain.append(found)
-        at, digest = found.base, found.base_sha256
-    timeline = Timeline.empty()
-    for found in reversed(chain):
-        timeline = timeline.fold(found.jobs)
-    return chain[0], timeline
+        stored = found
+        jobs += stored.jobs
+    return jobs
 
 
-def _check_genesis(key: str, found: StoredSchema, genesis: str) -> None:
+def _check_origin(key: str, found: SchemaParts | StoredSchema, genesis: str, window: str) -> None:
+    """``window`` '' = not known; those that another builds on are bound by their digests."""
     if found.genesis != genesis:
         raise BadManifest(f"{key} was made from another genesis", hint=REMEDY, path=key, reason="genesis")
-
-
-def _check_window(key: str, found: StoredSchema, window: str) -> None:
-    if found.window and found.window != window:
+    if found.window and window and found.window != window:
         raise BadManifest(f"{key} was made from another window", hint=REMEDY, path=key, reason="window")
 
 

@@ -13,7 +13,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import Manifest
-from pumphouse.archive.schema_store import fold_schema, newest_schema
+from pumphouse.archive.schema_store import fold_schema, fold_tables, newest_schema
 from pumphouse.errors import ConfigError
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.schema.actions import Action, is_system
@@ -29,7 +29,7 @@ class ArchiveView:
     Args:
         genesis: where the archive begins.
         windows: chained to each other; all of them, or from the one on that the run begins in.
-        timeline: schema from genesis to ``end``, and nothing beyond.
+        timeline: schema from genesis to ``end``, and nothing beyond; of all tables, or of those that the run touches.
         bases: dumps that a target can begin from, ascending; () where the run begins in a later window.
         setvals: what the windows say of the values of sequences, in commit order.
     """
@@ -93,13 +93,16 @@ class ArchiveView:
         return tuple(each for each in self.windows if each.start < upto and each.end > after)
 
 
-def read_view(archive: Archive, *, since: Tso | None = None, end: Tso | None = None) -> ArchiveView:
+def read_view(
+    archive: Archive, *, since: Tso | None = None, end: Tso | None = None, touched: bool = False
+) -> ArchiveView:
     """Read the archive as it is now.
 
     Args:
         archive: which one.
         since: ranges of the run begin here or later; None = at genesis.
         end: the end that an earlier view of the same run saw; None = the archive's end.
+        touched: the timeline is that of the tables which change in the ranges from ``since`` on, and no others.
 
     Raises:
         ConfigError: there is no archive, or it never ended at ``end``.
@@ -113,7 +116,10 @@ def read_view(archive: Archive, *, since: Tso | None = None, end: Tso | None = N
     # Before the windows: a dump is put after the windows that it needs.
     later = archive.bases(MAX_TSO) if since is None else []
     windows = _up_to(archive.chain(Tso(low)), genesis, end)
-    timeline = fold_schema(archive, windows, stored).timeline
+    if touched and since is not None:
+        timeline = fold_tables(archive, windows, stored)
+    else:
+        timeline = fold_schema(archive, windows, stored).timeline
     view = ArchiveView(
         genesis=genesis, windows=windows, timeline=timeline, setvals=_setvals(archive, windows, timeline)
     )

@@ -70,7 +70,7 @@ def run(
                 give_up(connection, owner, task, abandon)
                 at = Tso(0) if found is None else found.ts
                 return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
-            view = read_view(archive, since=None if resync else _since(connection, found, repeat))
+            view = read_view(archive, since=None if resync else _since(connection, found, repeat), touched=True)
             _require_covered(view, to)
             if equal_at is not None:
                 found = begin_equal(connection, owner, task, view, equal_at)

@@ -14,7 +14,8 @@ from pumphouse.model.table import Job
 from pumphouse.schema.actions import Action
 from pumphouse.schema.versions import DdlEvent, TimedJob, Versions
 
-_EACH_ALIKE = frozenset({Action.CREATE_TABLES, Action.DROP_SCHEMA, Action.RECOVER_SCHEMA})
+# Jobs that tie none of the tables that they touch.
+EACH_ALIKE = frozenset({Action.CREATE_TABLES, Action.DROP_SCHEMA, Action.RECOVER_SCHEMA})
 
 
 def jobs_of(history: Versions, table_ids: Iterable[int]) -> Iterator[TimedJob]:
@@ -23,7 +24,7 @@ def jobs_of(history: Versions, table_ids: Iterable[int]) -> Iterator[TimedJob]:
     Folded alone they say of these tables what the whole history says. Of a history with a DDL that was not understood,
     which may have touched anything, that is every job.
     """
-    if any(event.problem and event.action is not Action.FLASHBACK_CLUSTER for event in history.events):
+    if is_whole(history):
         yield from history.jobs
         return
     tables = _related(history, table_ids)
@@ -35,16 +36,21 @@ def jobs_of(history: Versions, table_ids: Iterable[int]) -> Iterator[TimedJob]:
     }
     for timed, event in zip(history.jobs, history.events, strict=True):
         if not tables.isdisjoint(event.table_ids):
-            yield _trimmed(timed, tables) if event.action is Action.CREATE_TABLES else timed
+            yield trimmed(timed, tables) if event.action is Action.CREATE_TABLES else timed
         elif event.problem or not schemas.isdisjoint(_schema_ids(event)):
             yield timed
+
+
+def is_whole(history: Versions) -> bool:
+    """Whether the histories of its tables cannot be told apart: one of its DDLs was not understood."""
+    return any(event.problem and event.action is not Action.FLASHBACK_CLUSTER for event in history.events)
 
 
 def _related(history: Versions, table_ids: Iterable[int]) -> set[int]:
     """These tables, and those that belong together with them."""
     ties: dict[int, set[int]] = {}
     for event in history.events:
-        tied = event.table_ids if event.action not in _EACH_ALIKE else frozenset()
+        tied = event.table_ids if event.action not in EACH_ALIKE else frozenset()
         if len(tied) > 1:
             for table in tied:
                 ties.setdefault(table, set()).update(tied)
@@ -63,7 +69,7 @@ def _schema_ids(event: DdlEvent) -> set[int]:
     return {info.id for info in (event.db_before, event.db_after) if info is not None}
 
 
-def _trimmed(timed: TimedJob, tables: set[int]) -> TimedJob:
+def trimmed(timed: TimedJob, tables: set[int]) -> TimedJob:
     """A job that makes many tables, for some of them: of the others it would begin histories that nobody ends."""
     binlog = timed.job.raw["binlog"]
     some = [info for info in binlog["MultipleTableInfos"] if int(info["id"]) in tables]

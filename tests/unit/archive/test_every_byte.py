@@ -15,7 +15,8 @@ import pytest
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import accept, declare_lost
 from pumphouse.archive.head import Head
-from pumphouse.archive.schema_store import rebuild, schema_key
+from pumphouse.archive.schema_parts import parts_key
+from pumphouse.archive.schema_store import rebuild
 from pumphouse.archive.verify import verify
 from pumphouse.codec import row
 from pumphouse.model.node import NodeState
@@ -25,6 +26,7 @@ from pumphouse.objectstore.open import open_store
 from pumphouse.settings import ArchiveSettings
 from tests.support.documents import changed, to_version_1
 from tests.support.madearchive import column, table_info
+from tests.support.oldschema import write_old_schema
 from tests.unit.archive.conftest import World
 from tests.unit.archive.test_genesis import Dump
 
@@ -136,8 +138,9 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
     assert small.problems() == ""
     kinds = {key: len(small.of(key)) for key in ("genesis.json", "windows/", "segments/", "ddl/", "base/", "HEAD")}
     assert kinds == {"genesis.json": 1, "windows/": 3, "segments/": 5, "ddl/": 4, "base/": 1, "HEAD": 1}
-    assert (len(small.of("declared/")), len(small.of("schema/"))) == (2, 4)
-    assert sum(kinds.values()) + 6 == len(small.objects)
+    assert (len(small.of("declared/")), len(small.of("schema/"))) == (2, 8)
+    assert len(small.of("schema/parts/")) == 4
+    assert sum(kinds.values()) + 10 == len(small.objects)
     chain = small.archive.chain()
     assert [len(each.declared) for each in chain] == [0, 0, 1]
     assert [each.who for window in chain for each in window.accepted] == ["ops"]
@@ -157,12 +160,12 @@ def test_every_flipped_byte_of_every_object_is_found(small, prefixes):
 
 @pytest.mark.row("A4")
 def test_every_missing_object_is_found(small):
-    # The newest schema object is derived, and nothing builds on it: it is made again, byte for byte.
-    *_, derived = small.of("schema/")
+    # What names the files of the schema is derived, and nothing builds on it: the newest is made again, byte for byte.
+    derived = small.of("schema/parts/")
     for key, good in small.objects.items():
         (small.folder / key).unlink()
-        assert bool(small.problems()) == (key != derived), key
-        if key == derived:
+        assert bool(small.problems()) == (key not in derived), key
+        if key == derived[-1]:
             rebuild(small.archive)
             assert (small.folder / key).read_bytes() == good
         small.put(key, good)
@@ -182,13 +185,17 @@ def test_every_swapped_pair_is_found(small):
 
 
 LIES = {
-    "a column's type": ("schema/", -1, lambda s: s["jobs"][0]["job"]["binlog"]["TableInfo"]["cols"][1]["type"].update(Tp=8)),
-    "a job less": ("schema/", -1, lambda s: s["jobs"].clear()),
-    "a whole schema with a job of another time": ("schema/", 0, lambda s: s["jobs"][1].update(commit_ts=1)),
-    "a schema of another genesis": ("schema/", -1, lambda s: s.update(genesis_sha256="0" * 64)),
-    "a schema of another window": ("schema/", -1, lambda s: s.update(window_sha256="0" * 64)),
-    "a schema that builds on another": ("schema/", -1, lambda s: s.update(base_sha256="0" * 64)),
-    "a schema of another name": ("schema/", -1, lambda s: s.update(upto=s["upto"] - 1)),
+    "a schema of another genesis": ("schema/parts/", -1, lambda s: s.update(genesis_sha256="0" * 64)),
+    "a schema of another window": ("schema/parts/", -1, lambda s: s.update(window_sha256="0" * 64)),
+    "a schema of another name": ("schema/parts/", -1, lambda s: s.update(upto=s["upto"] - 1)),
+    "a schema without its last jobs": ("schema/parts/", -1, lambda s: s["parts"].pop()),
+    "a schema without a part's rows": ("schema/parts/", -1, lambda s: s["parts"][0].update(files=[])),
+    "a schema that counts another part": ("schema/parts/", -1, lambda s: s["parts"][0].update(jobs=9)),
+    "a schema with the rows of others": ("schema/parts/", -1, lambda s: s["parts"][0].update(files=s["parts"][1]["files"])),
+    "a schema whose file reaches further": ("schema/parts/", -1, lambda s: s["parts"][0]["files"][0].update(last=10**9)),
+    "a schema with a sequence more": ("schema/parts/", -1, lambda s: s.update(sequences=[100])),
+    "a schema with a view more": ("schema/parts/", -1, lambda s: s.update(views=[100])),
+    "a schema that is not understood": ("schema/parts/", -1, lambda s: s.update(whole=True)),
     "a declared loss of another range": ("declared/two/", 0, lambda d: d.update(to_ts=d["to_ts"] + 1)),
     "a declared loss of another name": ("declared/two/", 0, lambda d: d.update(from_ts=d["from_ts"] + 1)),
     "an accepted commit of another kind": ("declared/one/", 0, lambda d: d.update(commit_kind="orphan")),
@@ -212,7 +219,7 @@ def test_a_document_that_lies_under_a_digest_of_its_own_is_found_by_those_that_n
 
 @pytest.mark.row("A4")
 def test_names_and_chain_are_checked_without_contents_too(small):
-    for key in (*small.of("windows/", "declared/"), "genesis.json", "HEAD", *small.of("schema/")[:-1]):
+    for key in (*small.of("windows/", "declared/", "schema/jobs/"), "genesis.json", "HEAD"):
         (small.folder / key).unlink()
         assert not verify(small.archive, deep=False).sound, key
         small.put(key, small.objects[key])
@@ -223,6 +230,10 @@ def test_names_and_chain_are_checked_without_contents_too(small):
 def old(tmp_path):
     """The small archive as a release before format version 2 left it."""
     made = Small(tmp_path)
+    for key in made.of("schema/"):
+        made.archive.store.delete(key)
+        del made.objects[key]
+    made.objects |= {key: made.archive.store.get(key) for key in write_old_schema(made.archive)}
     to_version_1(made.archive)
     yield made
     for pump in made.world.pumps:
@@ -243,7 +254,7 @@ def test_an_archive_of_version_1_is_opened_verified_and_extended(old):
     assert new.previous == before[-1].sha256
     assert old.archive.head() == Head.of(new)
     assert rebuild(old.archive).timeline.jobs[:-1] == timeline.jobs
-    assert json.loads(old.archive.store.get(schema_key(new.end)))["format_version"] == 2
+    assert json.loads(old.archive.store.get(parts_key(new.end)))["format_version"] == 2
     assert old.problems() == ""
     # What version 2 was written over is bound by it: the chain, and the schema's base.
     for key in (chain[-1].key, old.of("schema/")[-1]):
@@ -263,7 +274,7 @@ def test_the_first_snapshot_binds_the_newest_manifest_of_version_1_by_its_digest
 
 @pytest.mark.row("O7", "A4")
 def test_a_version_and_its_digest_belong_together(small):
-    for key in small.of("genesis.json", "windows/", "declared/", "schema/", "HEAD"):
+    for key in small.of("genesis.json", "windows/", "declared/", "schema/parts/", "HEAD"):
         new = small.objects[key]
         small.put(key, new.replace(b'"format_version": 2', b'"format_version": 1'))
         assert f"{key} is damaged" in small.problems()

@@ -1,4 +1,4 @@
-"""The timeline in the archive: made from windows, kept as deltas, never written twice."""
+"""The timeline in the archive: made from windows, kept by table, never written twice."""
 
 import json
 from collections.abc import Iterator
@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from pumphouse.archive import schema_store
-from pumphouse.archive.schema_store import WHOLE_EVERY, StoredSchema, pending_jobs, rebuild, schema_key
+from pumphouse.archive import schema_parts, schema_store
+from pumphouse.archive.schema_parts import SchemaParts, parts_key
+from pumphouse.archive.schema_store import pending_jobs, rebuild
+from pumphouse.archive.verify import verify
+from pumphouse.archive.view import read_view
 from pumphouse.errors import BadManifest, HistoryUnavailable
 from pumphouse.schema.timeline import Timeline
 from tests.support.documents import changed
 from tests.support.madearchive import MadeSource
+from tests.support.oldschema import write_old_schema
 from tests.support.schemajobs import int_col
 
 
@@ -24,7 +28,7 @@ def made(tmp_path: Path) -> Iterator[MadeSource]:
 
 
 def _objects(made: MadeSource) -> list[str]:
-    return [o.key for o in made.archive.store.list("schema/")]
+    return [o.key for o in made.archive.store.list("schema/parts/")]
 
 
 @pytest.mark.row("S1", "A3")
@@ -34,7 +38,7 @@ def test_the_timeline_is_the_fold_of_genesis_and_windows(made: MadeSource) -> No
     assert pending_jobs(made.archive) > 0
     done = rebuild(made.archive)
     assert done.timeline == made.timeline()
-    assert (done.upto, done.key, _objects(made)) == (end, schema_key(end), [schema_key(end)])
+    assert (done.upto, done.key, _objects(made)) == (end, parts_key(end), [parts_key(end)])
     assert pending_jobs(made.archive) == 0
 
 
@@ -56,15 +60,65 @@ def test_a_window_without_ddl_writes_nothing_and_reads_no_history_again(
 
 
 @pytest.mark.row("S1")
-def test_deltas_build_on_each_other_and_a_whole_one_comes_now_and_then(made: MadeSource) -> None:
-    for n in range(WHOLE_EVERY + 3):
+def test_new_jobs_are_a_part_that_takes_smaller_ones_in(made: MadeSource) -> None:
+    for n in range(12):
         made.add_column("t", int_col(f"c{n}", id=2 + n))
         made.cut()
         assert rebuild(made.archive).timeline == made.timeline()
-    stored = [StoredSchema.from_json(key, made.archive.store.get(key)) for key in _objects(made)]
-    assert [s.depth for s in stored] == [*range(WHOLE_EVERY), 0, 1, 2]
-    assert [s.base is None for s in stored].count(True) == 2
-    assert [len(s.jobs) for s in stored[1:WHOLE_EVERY]] == [1] * (WHOLE_EVERY - 1)
+    stored = [SchemaParts.from_json(key, made.archive.store.get(key)) for key in _objects(made)]
+    assert [[part.jobs for part in each.parts] for each in stored[:6]] == [[3], [3, 1], [3, 2], [3, 2, 1], [7], [7, 1]]
+    assert [sum(part.jobs for part in each.parts) for each in stored] == list(range(3, 15))
+    # What was not taken in lies where it lay.
+    assert stored[3].parts[:2] == stored[2].parts
+
+
+@pytest.mark.row("S1", "O7")
+def test_what_an_older_release_stored_is_read_and_the_next_ddl_is_stored_by_table(made: MadeSource) -> None:
+    for n in range(3):
+        made.add_column("t", int_col(f"c{n}", id=2 + n))
+        made.cut()
+    old = write_old_schema(made.archive)
+    assert len(old) == 3
+    done = rebuild(made.archive)
+    assert (done.timeline, done.jobs, done.key) == (made.timeline(), 0, "")
+    assert verify(made.archive).problems == []
+    made.add_column("t", int_col("more", id=9))
+    end = made.cut()
+    done = rebuild(made.archive)
+    assert (done.timeline, done.jobs, done.key) == (made.timeline(), 1, parts_key(end))
+    assert rebuild(made.archive).timeline == made.timeline()
+    assert verify(made.archive).problems == []
+
+
+@pytest.mark.row("S1", "L1")
+def test_a_load_reads_the_history_of_the_tables_that_changed_and_of_no_others(
+    made: MadeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_parts, "_FILE_ROWS", 4)
+    for number in range(40):
+        made.create_table(f"u{number}", [int_col("id", flag=4099, id=1)])
+        made.add_column(f"u{number}", int_col("a", id=2))
+    since = made.cut()
+    rebuild(made.archive)
+    with made.txn() as txn:
+        txn.insert("u7", id=1, a=2)
+    made.add_column("u9", int_col("b", id=3))
+    made.cut()
+    read: list[str] = []
+    get = type(made.archive.store).get
+    monkeypatch.setattr(type(made.archive.store), "get", lambda self, key: read.append(key) or get(self, key))
+    view = read_view(made.archive, since=since, touched=True)
+    ids = [made.tables[name].info.id for name in ("u7", "u9")]
+    assert {*view.timeline.versions} == {*ids}
+    assert view.timeline.of_tables(ids) == made.timeline().of_tables(ids)
+    assert view.timeline.databases == made.timeline().databases
+    assert view.timeline.ddls(since, view.end) == made.timeline().ddls(since, view.end)
+    assert 2 <= len([key for key in read if key.startswith("schema/jobs/")]) <= 4
+    assert read_view(made.archive, since=since).timeline == made.timeline()
+    # A DDL that touches tables which it does not name: all of it is read.
+    made.drop_database()
+    made.cut()
+    assert read_view(made.archive, since=since, touched=True).timeline == made.timeline()
 
 
 @pytest.mark.row("S1")
@@ -105,34 +159,67 @@ def test_a_lost_object_is_made_again(made: MadeSource) -> None:
 @pytest.mark.row("A4")
 def test_a_damaged_missing_or_foreign_object_is_refused(made: MadeSource) -> None:
     made.cut()
-    base = rebuild(made.archive).key
+    rebuild(made.archive)
     made.add_column("t", int_col("a", id=2))
     made.cut()
-    delta = rebuild(made.archive).key
+    newest = rebuild(made.archive).key
+    store = made.archive.store
+    good = store.get(newest)
+    for bad, match in (
+        (good.replace(b'"rules": 1', b'"rules": 2'), "is damaged"),
+        (json.dumps(json.loads(good) | {"format_version": 7}).encode(), "format version 7"),
+        (good[:-9], "is no schema"),
+        (changed(good, lambda s: s.update(genesis_sha256="x")), "another genesis"),
+        (changed(good, lambda s: s.update(window_sha256="0" * 64)), "another window"),
+        (changed(good, lambda s: s.update(upto=s["upto"] + 1)), "holds the schema up to"),
+        (changed(good, lambda s: s["parts"].pop(0)), "lacks versions after 0"),
+        (changed(good, lambda s: s["parts"][0]["files"][0].update(sha256="0" * 64)), "0.parquet is missing"),
+    ):
+        store.put(newest, bad)
+        with pytest.raises(BadManifest, match=match):
+            rebuild(made.archive)
+    store.delete(newest)
+    assert isinstance(rebuild(made.archive).timeline, Timeline)
+    assert store.get(newest) == good
+
+
+@pytest.mark.row("A4", "O7")
+def test_a_damaged_missing_or_foreign_object_of_an_older_release_is_refused(made: MadeSource) -> None:
+    made.cut()
+    made.add_column("t", int_col("a", id=2))
+    made.cut()
+    base, delta = write_old_schema(made.archive)
     store = made.archive.store
     good = store.get(base)
     for bad, match in (
         (good.replace(b'"depth": 0', b'"depth": 1'), "is damaged"),
         (changed(good, lambda s: s.update(depth=1)), "not what the next"),
-        (json.dumps(json.loads(good) | {"format_version": 7}).encode(), "format version 7"),
-        (good[:-9], "is no schema"),
         (changed(good, lambda s: s.update(genesis_sha256="x")), "another genesis"),
-        (changed(good, lambda s: s.update(upto=s["upto"] + 1)), "holds the schema up to"),
     ):
         store.put(base, bad)
         with pytest.raises(BadManifest, match=match):
             rebuild(made.archive)
+        assert verify(made.archive).problems != []
     store.put(base, good)
     newest = store.get(delta)
-    store.put(delta, changed(newest, lambda s: s.update(window_sha256="0" * 64)))
-    with pytest.raises(BadManifest, match="another window"):
-        rebuild(made.archive)
+    for change in (
+        lambda s: s.update(window_sha256="0" * 64),
+        lambda s: s.update(base_sha256="0" * 64),
+        lambda s: s.update(upto=s["upto"] - 1),
+    ):
+        store.put(delta, changed(newest, change))
+        with pytest.raises(BadManifest):
+            rebuild(made.archive)
+        assert verify(made.archive).problems != []
+    store.put(delta, changed(newest, lambda s: s["jobs"].clear()))
+    assert verify(made.archive).problems != []
     store.put(delta, newest)
+    assert verify(made.archive).problems == []
     store.delete(base)
     with pytest.raises(BadManifest, match="is missing"):
         rebuild(made.archive)
     store.delete(delta)
-    assert isinstance(rebuild(made.archive).timeline, Timeline)
+    assert rebuild(made.archive).timeline == made.timeline()
 
 
 @pytest.mark.row("A3")
