@@ -284,9 +284,16 @@ class MadeSource:
             "query": query,
             "binlog": {"SchemaVersion": self.schema_version, "FinishedTS": self.tick(), **binlog},
         }
-        job = Job.from_json(json.dumps(data))
+        self._add_job(Job.from_json(json.dumps(data)), start_ts, commit_ts)
+
+    def take_job(self, job: Job) -> None:
+        """A job that was made elsewhere, as the next DDL."""
+        self.schema_version = job.schema_version
+        self._add_job(job, self.tick(), self.tick())
+
+    def _add_job(self, job: Job, start_ts: int, commit_ts: int) -> None:
         self.jobs.append(TimedJob(Tso(commit_ts), job))
-        ddl = {"ddl_query": query.encode(), "ddl_job_id": job.id}
+        ddl = {"ddl_query": job.query.encode(), "ddl_job_id": job.id}
         p = payload.make_prewrite(start_ts, b"m", **ddl)
         merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, b"m", **ddl))
         self._events.append(_Event(commit_ts, start_ts, merged, job))

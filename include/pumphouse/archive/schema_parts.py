@@ -135,6 +135,15 @@ class SchemaParts:
         """Whether the jobs of some tables can be told from the others."""
         return self.rules == RULES and not self.whole
 
+    @property
+    def schema_version(self) -> int:
+        """Of the newest job."""
+        return self.parts[-1].upto if self.parts else 0
+
+    def precedes(self, jobs: Iterable[TimedJob]) -> bool:
+        """Whether these come after all that is stored, which so stays as it reads."""
+        return all(each.job.schema_version > self.schema_version for each in jobs)
+
     def to_json(self) -> bytes:
         """Bytes as stored."""
         return dump(

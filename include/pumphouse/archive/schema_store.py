@@ -21,9 +21,9 @@ from pumphouse.archive.layout import SCHEMA
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_parts import (
     EVERYBODY,
-    NOBODY,
     REMEDY,
     RULES,
+    Part,
     SchemaParts,
     all_jobs,
     extended,
@@ -95,14 +95,21 @@ class Folded:
     stored: SchemaParts | StoredSchema | None
     jobs: tuple[TimedJob, ...]
 
+    @property
+    def schema_version(self) -> int:
+        """Of the newest job."""
+        stored = self.stored.schema_version if isinstance(self.stored, SchemaParts) else 0
+        return max(self.timeline.schema_version, stored)
+
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A timeline and how it came about: ``jobs`` new ones were folded, ``key`` was written ('' = nothing new)."""
+    """What a rebuild did: ``jobs`` new ones, of ``tables``, were folded, ``key`` was written ('' = nothing new)."""
 
-    timeline: Timeline
     upto: Tso
     jobs: int
+    tables: int
+    schema_version: int
     key: str
 
 
@@ -113,8 +120,8 @@ def pending_jobs(archive: Archive, upto: Tso | None = None) -> int:
     return len(list(timed_jobs(archive.jobs(windows, after, end)))) + (at is None)
 
 
-def rebuild(archive: Archive, upto: Tso | None = None, *, store: bool = True) -> Rebuilt:
-    """Timeline up to ``upto`` (None = the archive's end), and schema/ brought up to date unless ``store=False``.
+def rebuild(archive: Archive, upto: Tso | None = None) -> Rebuilt:
+    """Bring schema/ up to date up to ``upto`` (None = the archive's end); of what is stored that reads what it needs.
 
     Raises:
         ConfigError: the archive does not cover ``upto``.
@@ -122,12 +129,32 @@ def rebuild(archive: Archive, upto: Tso | None = None, *, store: bool = True) ->
         UnknownDdl, SchemaError: the jobs make no schema.
     """
     at, windows, end = _seen(archive, upto)
-    folded = fold_schema(archive, windows, at, end)
+    folded = _fold_new(archive, windows, at, end)
+    new = {timed.job.id for timed in folded.jobs}
+    tables = {table for event in folded.timeline.events if event.job.id in new for table in event.table_ids}
     # Only at a window's end is a name's content the same for every writer, whatever came after.
     ends_window = end == archive.genesis().ts or any(each.end == end for each in windows)
-    if not store or (folded.stored is not None and not folded.jobs) or not ends_window:
-        return Rebuilt(folded.timeline, end, len(folded.jobs), "")
-    return Rebuilt(folded.timeline, end, len(folded.jobs), _store(archive, windows, folded, end))
+    kept = (folded.stored is not None and not folded.jobs) or not ends_window
+    key = "" if kept else _store(archive, windows, folded, end)
+    return Rebuilt(end, len(folded.jobs), len(tables), folded.schema_version, key)
+
+
+def timeline_of(archive: Archive, upto: Tso | None = None) -> Timeline:
+    """The whole timeline up to ``upto`` (None = the archive's end); nothing is stored. Raises as `rebuild` does."""
+    at, windows, end = _seen(archive, upto)
+    return fold_schema(archive, windows, at, end).timeline
+
+
+def _fold_new(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso) -> Folded:
+    """Like `fold_schema`; of tables that the new jobs do not touch it may know nothing."""
+    stored = None if at is None else read_stored(archive, at, windows)
+    if isinstance(stored, SchemaParts) and stored.by_table:
+        fresh = tuple(timed_jobs(archive.jobs(windows, stored.upto, upto)))
+        tables = _named_by(fresh, stored)
+        if tables is not None and stored.precedes(fresh):
+            known = jobs_of_tables(archive.store, stored, tables) if fresh else ()
+            return Folded(Timeline.empty().fold(known).fold(fresh), stored, fresh)
+    return fold_schema(archive, windows, at, upto)
 
 
 def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso | None = None) -> Folded:
@@ -162,26 +189,33 @@ def fold_tables(archive: Archive, windows: Sequence[Manifest], at: Tso | None) -
     windows touches tables that it does not name: then it is the whole timeline.
     """
     stored = None if at is None else read_stored(archive, at, windows)
+    if not isinstance(stored, SchemaParts) or not stored.by_table:
+        return fold_schema(archive, windows, at).timeline
     archived = archive.jobs(windows, Tso(0), MAX_TSO)
     jobs = list(timed_jobs(archived))
-    if not isinstance(stored, SchemaParts) or not stored.by_table or any(_touches_unnamed(each.job) for each in jobs):
+    tables = _named_by(jobs, stored)
+    if tables is None:
         return fold_schema(archive, windows, at).timeline
-    tables = {table for window in windows for segment in window.segments for table in segment.tables}
-    for job in (each.job for each in jobs):
-        tables |= {job.table_id, *(info.id for info in (job.table_info, *job.table_infos) if info is not None)}
-    if any(action_of(each.job.type) is Action.CREATE_VIEW for each in jobs):
-        tables |= {*stored.views}
+    tables |= {table for window in windows for segment in window.segments for table in segment.tables}
     if any(each.job is None and parse_setval(each.commit_ts, each.query) is not None for each in archived):
         tables |= {*stored.sequences}
-    timeline = Timeline.empty().fold(jobs_of_tables(archive.store, stored, tables - {EVERYBODY, NOBODY}))
+    timeline = Timeline.empty().fold(jobs_of_tables(archive.store, stored, tables))
     return timeline.fold(each for each in jobs if each.commit_ts > stored.upto)
 
 
-def _touches_unnamed(job: Job) -> bool:
-    """Whether a DDL touches tables whose ids its job does not have."""
-    if action_of(job.type) is Action.RENAME_TABLES:
-        return not job.table_infos
-    return action_of(job.type) in {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.UNKNOWN}
+def _named_by(jobs: Iterable[TimedJob], stored: SchemaParts) -> set[int] | None:
+    """Ids of the tables that jobs touch; None where one of them touches tables whose ids it does not have."""
+    tables: set[int] = set()
+    for job in (each.job for each in jobs):
+        action = action_of(job.type)
+        if action in {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.UNKNOWN}:
+            return None
+        if action is Action.RENAME_TABLES and not job.table_infos:
+            return None
+        if action is Action.CREATE_VIEW:  # It may replace another, by name.
+            tables |= {*stored.views}
+        tables |= {job.table_id, *(info.id for info in (job.table_info, *job.table_infos) if info is not None)}
+    return tables - {EVERYBODY}
 
 
 def newest_schema(archive: Archive, upto: Tso | None = None) -> Tso | None:
@@ -202,18 +236,20 @@ def schema_key(upto: Tso) -> str:
 def _store(archive: Archive, windows: Sequence[Manifest], folded: Folded, upto: Tso) -> str:
     """Write what is new of a fold, and the document that names all of it; returns the document's name."""
     timeline, before = folded.timeline, folded.stored
-    parts = before.parts if isinstance(before, SchemaParts) and before.rules == RULES else ()
-    if parts and any(each.job.schema_version <= parts[-1].upto for each in folded.jobs):
-        parts = ()  # They belong before what is stored, which may read differently now.
-    last = [(table_id, versions[-1].table) for table_id, versions in sorted(timeline.versions.items())]
+    last = [(table_id, versions[-1].table) for table_id, versions in timeline.versions.items()]
+    sequences = {table_id for table_id, table in last if table.is_sequence}
+    views = {table_id for table_id, table in last if table.is_view}
+    parts: tuple[Part, ...] = ()
+    if isinstance(before, SchemaParts) and before.rules == RULES and before.precedes(folded.jobs):
+        parts, sequences, views = before.parts, {*before.sequences, *sequences}, {*before.views, *views}
     document = SchemaParts(
         upto=upto,
         genesis=archive.genesis().sha256,
         window=_window_digest(archive.genesis(), windows, upto),
         rules=RULES,
         whole=is_whole(timeline),
-        sequences=tuple(table_id for table_id, table in last if table.is_sequence),
-        views=tuple(table_id for table_id, table in last if table.is_view),
+        sequences=tuple(sorted(sequences)),
+        views=tuple(sorted(views)),
         parts=extended(archive.store, parts, timeline),
     )
     try:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.schema_store import rebuild
+from pumphouse.archive.schema_store import timeline_of
 from pumphouse.cli import Context, pass_context
 from pumphouse.errors import ConfigError, UnknownTable, UsageError
 from pumphouse.model.tso import Tso, parse_time, show
@@ -154,7 +154,7 @@ def show_command(
 ) -> None:
     """Show tables as they were at a moment: columns, CREATE statements, or their history."""
     archive, ts = _archive(context.settings, at_text)
-    timeline = rebuild(archive, ts, store=False).timeline
+    timeline = timeline_of(archive, ts)
     at = ts if ts is not None else archive.end()
     if history and table is None:
         _print_events(timeline.ddls(0, at), Dialect(dialect), as_json=as_json)

@@ -15,7 +15,7 @@ _FEW_JOBS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReport:
-    """What a rebuild did: ``jobs`` new ones were folded up to ``upto``, ``key`` was written ('' = nothing new)."""
+    """What a rebuild did: ``jobs`` new ones, of ``tables``, were folded, ``key`` was written ('' = nothing new)."""
 
     upto: Tso
     jobs: int
@@ -38,17 +38,17 @@ def run(settings: Settings, upto: Tso | None = None) -> SchemaReport:
         spark = settings.load.engine != "local" and pending_jobs(archive, end) > (
             _FEW_JOBS if settings.load.engine == "auto" else 0
         )
-        key, jobs = "", 0
+        key, jobs, tables = "", 0, 0
         if spark:
             from spark_tasks.rebuild import rebuild_on_spark
 
-            key, jobs = rebuild_on_spark(settings.spark, settings.archive, archive.cluster_id, end)
+            key, jobs, tables = rebuild_on_spark(settings.spark, settings.archive, archive.cluster_id, end)
         done = rebuild(archive, end)
         return SchemaReport(
             upto=done.upto,
             jobs=jobs or done.jobs,
             key=key or done.key,
-            tables=len(done.timeline.tables_at(end)),
-            schema_version=done.timeline.schema_version,
+            tables=tables or done.tables,
+            schema_version=done.schema_version,
             spark=spark,
         )

@@ -16,7 +16,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import accept, declare_lost
 from pumphouse.archive.head import Head
 from pumphouse.archive.schema_parts import parts_key
-from pumphouse.archive.schema_store import rebuild
+from pumphouse.archive.schema_store import rebuild, timeline_of
 from pumphouse.archive.verify import verify
 from pumphouse.codec import row
 from pumphouse.model.node import NodeState
@@ -247,13 +247,13 @@ def test_an_archive_of_version_1_is_opened_verified_and_extended(old):
     assert old.problems() == ""
     before = old.archive.chain()
     assert old.archive.end() == before[-1].end
-    timeline = rebuild(old.archive).timeline
+    timeline = timeline_of(old.archive)
     old.window(13, old.world.cluster.tso)
     *chain, new = old.archive.chain()
     assert chain == before
     assert new.previous == before[-1].sha256
     assert old.archive.head() == Head.of(new)
-    assert rebuild(old.archive).timeline.jobs[:-1] == timeline.jobs
+    assert timeline_of(old.archive).jobs[:-1] == timeline.jobs
     assert json.loads(old.archive.store.get(parts_key(new.end)))["format_version"] == 2
     assert old.problems() == ""
     # What version 2 was written over is bound by it: the chain, and the schema's base.
