@@ -13,6 +13,7 @@ where. Jobs of databases lie under `EVERYBODY`, those that touch nothing under `
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, name20
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.schema.actions import Action
-from pumphouse.schema.related import EACH_ALIKE, trimmed
+from pumphouse.schema.related import tied_to, trimmed
 from pumphouse.schema.versions import DdlEvent, TimedJob, Versions
 
 KIND = "schema-parts"
@@ -220,12 +221,11 @@ def _places(timed: TimedJob, event: DdlEvent) -> Iterator[Row]:
     if not event.changes:
         yield Row(NOBODY, version, NOBODY, (), ts, timed.genesis, text)
         return
-    tables = tuple(sorted(event.table_ids))
-    tied = tables if len(tables) > 1 and event.action not in EACH_ALIKE else ()
+    tables = sorted(event.table_ids)
     first, *others = tables
-    yield Row(first, version, first, tied, ts, timed.genesis, text)
+    yield Row(first, version, first, tied_to(event, first), ts, timed.genesis, text)
     for other in others:
-        yield Row(other, version, first, tied, ts, timed.genesis, None)
+        yield Row(other, version, first, tied_to(event, other), ts, timed.genesis, None)
     for change in event.changes:
         before, after = change.before, change.after
         if after is not None:
@@ -320,8 +320,9 @@ def _rows_at(store: ObjectStore, found: SchemaParts, tables: Iterable[int]) -> I
     wanted = sorted(tables)
     for part in found.parts:
         for file in part.files:
-            if any(file.first <= table <= file.last for table in wanted):
-                yield from _read(store, file, wanted)
+            here = wanted[bisect_left(wanted, file.first) : bisect_right(wanted, file.last)]
+            if here:
+                yield from _read(store, file, here)
 
 
 def read_rows(store: ObjectStore, part: Part) -> Iterator[Row]:

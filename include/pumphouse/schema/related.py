@@ -15,7 +15,7 @@ from pumphouse.schema.actions import Action
 from pumphouse.schema.versions import DdlEvent, TimedJob, Versions
 
 # Jobs that tie none of the tables that they touch.
-EACH_ALIKE = frozenset({Action.CREATE_TABLES, Action.DROP_SCHEMA, Action.RECOVER_SCHEMA})
+_EACH_ALIKE = frozenset({Action.CREATE_TABLES, Action.DROP_SCHEMA, Action.RECOVER_SCHEMA})
 
 
 def jobs_of(history: Versions, table_ids: Iterable[int]) -> Iterator[TimedJob]:
@@ -50,10 +50,8 @@ def _related(history: Versions, table_ids: Iterable[int]) -> set[int]:
     """These tables, and those that belong together with them."""
     ties: dict[int, set[int]] = {}
     for event in history.events:
-        tied = event.table_ids if event.action not in EACH_ALIKE else frozenset()
-        if len(tied) > 1:
-            for table in tied:
-                ties.setdefault(table, set()).update(tied)
+        for table in event.table_ids:
+            ties.setdefault(table, set()).update(tied_to(event, table))
     found: set[int] = set()
     # An id may have been a table's and be a partition's now, or the other way round (EXCHANGE PARTITION).
     left = [each for table in table_ids for each in {table, history.partitions.get(table, table)}]
@@ -63,6 +61,16 @@ def _related(history: Versions, table_ids: Iterable[int]) -> set[int]:
             found.add(table)
             left += ties.get(table, ())
     return found
+
+
+def tied_to(event: DdlEvent, table_id: int) -> tuple[int, ...]:
+    """Tables that the history of one needs because of a DDL that touches both, ascending.
+
+    What TRUNCATE leaves needs no history of what was before it: else a table that is emptied daily had a long one.
+    """
+    tables = event.table_ids
+    old = event.action is not Action.TRUNCATE_TABLE or table_id == event.job.table_id
+    return tuple(sorted(tables)) if old and len(tables) > 1 and event.action not in _EACH_ALIKE else ()
 
 
 def _schema_ids(event: DdlEvent) -> set[int]:
