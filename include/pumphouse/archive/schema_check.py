@@ -27,7 +27,7 @@ from pumphouse.archive.schema_parts import (
 from pumphouse.archive.schema_store import StoredSchema, jobs_at_genesis, schema_key, timed_jobs
 from pumphouse.errors import BadSegment, BinlogError
 from pumphouse.model.tso import MAX_TSO, Tso
-from pumphouse.schema.actions import Action
+from pumphouse.schema.related import whole_from
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob, genesis_jobs
 
@@ -58,8 +58,11 @@ def schema_problems(
     for key, what in _links(genesis, manifests, documents, stored):
         yield key, f"{what}: {REMEDY}"
     named = {file.key for document in documents for part in document.parts for file in part.files}
+    missing = named.difference(keys)
+    if missing:  # A rebuild may have written files since the names were listed.
+        missing = missing.difference(each.key for each in archive.store.list(FILES))
     # What is there and damaged was said.
-    yield from ((key, f"{key} is missing: {REMEDY}") for key in sorted(named.difference(keys)))
+    yield from ((key, f"{key} is missing: {REMEDY}") for key in sorted(missing))
     if deep and (stored or documents):
         yield from _content_problems(archive, genesis, manifests, stored, documents, files)
 
@@ -122,9 +125,7 @@ def _derived(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest]) 
 
 def _named_otherwise(timeline: Timeline, documents: Sequence[SchemaParts]) -> Iterator[str]:
     """Documents that do not say of the jobs up to their ts what there is to say."""
-    first_problem = next(
-        (e.commit_ts for e in timeline.events if e.problem and e.action != Action.FLASHBACK_CLUSTER), None
-    )
+    whole = whole_from(timeline)
     for document in documents:
         versions = [each.job.schema_version for each in timeline.jobs if each.commit_ts <= document.upto]
         known = [found[0].table for found in timeline.versions.values() if found[0].commit_ts <= document.upto]
@@ -133,7 +134,7 @@ def _named_otherwise(timeline: Timeline, documents: Sequence[SchemaParts]) -> It
             [sum(part.after < each <= part.upto for each in versions) for part in document.parts],
             sorted(table.id for table in known if table.is_sequence),
             sorted(table.id for table in known if table.is_view),
-            first_problem is not None and first_problem <= document.upto,
+            whole is not None and whole <= document.upto,
         )
         last = document.parts[-1].upto if document.parts else 0
         jobs = [part.jobs for part in document.parts]

@@ -111,7 +111,7 @@ class SchemaParts:
         genesis: digest of genesis.
         window: digest of the manifest that ends at ``upto``, or of genesis.
         rules: see `RULES`.
-        whole: a DDL was not understood, which may have touched any table: it is read whole.
+        whole: the histories of tables cannot be told apart (`whole_from`): it is read whole.
         sequences: their table ids, as what moves a sequence names it; ``views``: a view may replace another by name.
         parts: ascending.
     """
@@ -142,8 +142,9 @@ class SchemaParts:
         return self.parts[-1].upto if self.parts else 0
 
     def precedes(self, jobs: Iterable[TimedJob]) -> bool:
-        """Whether these come after all that is stored, which so stays as it reads."""
-        return all(each.job.schema_version > self.schema_version for each in jobs)
+        """Whether these come after all that is stored, which so stays as it reads; version 0 changes nothing."""
+        versions = (each.job.schema_version for each in jobs)
+        return all(version == 0 or version > self.schema_version for version in versions)
 
     def to_json(self) -> bytes:
         """Bytes as stored."""

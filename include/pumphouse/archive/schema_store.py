@@ -193,14 +193,15 @@ def fold_tables(archive: Archive, windows: Sequence[Manifest], at: Tso | None) -
         return fold_schema(archive, windows, at).timeline
     archived = archive.jobs(windows, Tso(0), MAX_TSO)
     jobs = list(timed_jobs(archived))
+    fresh = [each for each in jobs if each.commit_ts > stored.upto]
     tables = _named_by(jobs, stored)
-    if tables is None:
+    if tables is None or not stored.precedes(fresh):
         return fold_schema(archive, windows, at).timeline
     tables |= {table for window in windows for segment in window.segments for table in segment.tables}
     if any(each.job is None and parse_setval(each.commit_ts, each.query) is not None for each in archived):
         tables |= {*stored.sequences}
     timeline = Timeline.empty().fold(jobs_of_tables(archive.store, stored, tables))
-    return timeline.fold(each for each in jobs if each.commit_ts > stored.upto)
+    return timeline.fold(fresh)
 
 
 def _named_by(jobs: Iterable[TimedJob], stored: SchemaParts) -> set[int] | None:

@@ -134,6 +134,7 @@ class TargetConnection:
         self.settings = settings
         self._connection = connection
         self._closed = False
+        self._owner = False
         # Asked for: the greeting has no room for the 64 bits of a TiDB's.
         self.connection_id, version = self.query("SELECT CONNECTION_ID(), VERSION()")[0]
         self.dialect = Dialect.of_version(str(version))
@@ -178,6 +179,7 @@ class TargetConnection:
                 refused=_lets_nobody_in(error),
             ) from error
         target = cls(settings, connection)
+        target._owner = owner
         tidb = target.dialect is Dialect.TIDB
         for statement in (*SESSION, *(TIDB_SESSION if tidb else ()), OWNER_IDLE if owner else IDLE):
             target.execute(statement)
@@ -292,7 +294,7 @@ class TargetConnection:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and not self._closed:
+        if kind is None and self._owner and not self._closed:
             # The server notices a close some time later: until then the next run would find the target taken.
             with contextlib.suppress(LoadError):
                 self.query("SELECT RELEASE_ALL_LOCKS()")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pumphouse.model.table import Job
+from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Action
 from pumphouse.schema.versions import DdlEvent, TimedJob, Versions
 
@@ -42,8 +43,22 @@ def jobs_of(history: Versions, table_ids: Iterable[int]) -> Iterator[TimedJob]:
 
 
 def is_whole(history: Versions) -> bool:
-    """Whether the histories of its tables cannot be told apart: one of its DDLs was not understood."""
-    return any(event.problem and event.action is not Action.FLASHBACK_CLUSTER for event in history.events)
+    """Whether the histories of its tables cannot be told apart (`whole_from`)."""
+    return whole_from(history) is not None
+
+
+def whole_from(history: Versions) -> Tso | None:
+    """From where on the histories of tables cannot be told apart; None where they can.
+
+    A DDL that was not understood may have touched any table. A database that no job makes has its name from the jobs of
+    all of its tables.
+    """
+    found = [
+        event.commit_ts for event in history.events if event.problem and event.action is not Action.FLASHBACK_CLUSTER
+    ]
+    for versions in history.databases.values():
+        found += [each.commit_ts for each in versions if each.info is not None and not each.info.raw]
+    return min(found, default=None)
 
 
 def _related(history: Versions, table_ids: Iterable[int]) -> set[int]:

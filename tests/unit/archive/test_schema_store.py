@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,15 @@ from pumphouse.archive.schema_parts import SchemaParts, parts_key
 from pumphouse.archive.schema_store import pending_jobs, rebuild, timeline_of
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
-from pumphouse.errors import BadManifest, HistoryUnavailable
+from pumphouse.errors import BadManifest, HistoryUnavailable, SchemaError
+from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso
+from pumphouse.schema.actions import Action
 from tests.support.documents import changed
 from tests.support.madearchive import MadeSource
 from tests.support.oldschema import write_old_schema
 from tests.support.randomhistory import RandomHistory
-from tests.support.schemajobs import int_col
+from tests.support.schemajobs import Source, int_col
 
 
 @pytest.fixture
@@ -281,3 +284,107 @@ def test_a_job_that_ran_at_genesis_waits_for_the_windows_that_place_it(tmp_path:
     source.tick(2000)
     source.cut()
     assert timeline_of(source.archive).tables_at(source.ts)[0].name == ("d", "t")
+
+
+@pytest.mark.row("S1", "S2")
+def test_a_database_that_no_job_makes_has_the_name_that_all_of_its_tables_say(tmp_path: Path) -> None:
+    history = Source()
+    for name in "abc":
+        history.create_db(name)
+    for name in ("a.t", "a.x", "b.u", "c.w"):
+        history.create(name, [int_col("id", flag=4099)])
+    made = MadeSource(tmp_path / "archive")
+    begun = made.schema_version
+
+    def take(job: Job, **changes: Any) -> None:
+        binlog = job.raw["binlog"] | {
+            "SchemaVersion": job.raw["binlog"]["SchemaVersion"] + begun,
+            "FinishedTS": made.tick(),
+        }
+        made.take_job(Job.from_dict(job.raw | {"id": job.id + 10000, "binlog": binlog} | changes))
+
+    for timed in history.jobs:
+        if timed.job.type != Action.CREATE_SCHEMA:
+            take(timed.job)
+    made.genesis()
+    since = made.cut()
+    rebuild(made.archive)
+    renamed = history.rename_many(
+        "RENAME TABLE a.t TO b.t, a.x TO c.x",
+        [("a.t", "b.t"), ("a.x", "c.x")],
+        raw_args=[[history.dbs["a"]] * 2, [history.dbs["b"], history.dbs["c"]], ["t", "x"],
+                  [history.tables["a.t"]["id"], history.tables["a.x"]["id"]]],
+        schema_id=history.dbs["c"],
+    )  # fmt: skip
+    take(renamed.job, schema_name="c")
+    made.cut()
+    whole, touched = (read_view(made.archive, since=since, touched=each).timeline for each in (False, True))
+    (event,) = touched.ddls(since, touched.jobs[-1].commit_ts)
+    assert [change.known.name for change in event.changes] == [("b", "t"), ("c", "x")]
+    for table_id in event.table_ids:
+        wanted = whole.versions[table_id]
+        assert touched.versions[table_id] == touched.of_tables([table_id]).versions[table_id] == wanted
+    rebuild(made.archive)
+    assert verify(made.archive, deep=True).sound
+
+
+@pytest.mark.row("S1")
+@pytest.mark.parametrize("below", [1, 4])
+def test_a_ddl_whose_schema_version_is_not_above_what_is_stored_is_refused_by_a_load_too(
+    tmp_path: Path, below: int
+) -> None:
+    made = MadeSource(tmp_path / "archive")
+    for number in range(6):
+        made.create_table(f"t{number}", [int_col("id", flag=4099, id=1)])
+    made.genesis()
+    for number in range(5):
+        made.add_column(f"t{number}", int_col("a", id=2))
+    since = made.cut()
+    rebuild(made.archive)
+    made.schema_version -= below
+    made.add_column("t5", int_col("b", id=3))
+    made.cut()
+    with pytest.raises(SchemaError, match="the same schema version"):
+        read_view(made.archive, since=since, touched=True)
+
+
+@pytest.mark.row("S1")
+def test_a_job_of_schema_version_0_leaves_what_is_stored_as_it_is(made: MadeSource) -> None:
+    for number in range(20):
+        made.create_table(f"t{number}", [int_col("id", flag=4099, id=1)])
+    made.cut()
+    rebuild(made.archive)
+    before = SchemaParts.from_json(key := _objects(made)[-1], made.archive.store.get(key)).parts
+    version, made.schema_version = made.schema_version, -1
+    made.add_column("t1", int_col("a", id=2))
+    made.schema_version = version
+    made.add_column("t2", int_col("a", id=2))
+    made.cut()
+    rebuild(made.archive)
+    after = SchemaParts.from_json(key := _objects(made)[-1], made.archive.store.get(key)).parts
+    assert after[: len(before)] == before
+    assert [part.jobs for part in after[len(before) :]] == [1]
+
+
+@pytest.mark.row("A3")
+def test_a_verify_beside_a_rebuild_misses_no_file(made: MadeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.add_column("t", int_col("a", id=2))
+    made.cut()
+    rebuild(made.archive)
+    made.add_column("t", int_col("b", id=3))
+    made.cut()
+    kind = type(made.archive.store)
+    listed = kind.list
+
+    def pages(self: Any, prefix: str) -> Iterator[Any]:
+        """A rebuild ends between the page with the files and the one with the documents."""
+        if prefix != "schema/":
+            yield from listed(self, prefix)
+            return
+        yield from [each for each in listed(self, prefix) if each.key < "schema/parts/"]
+        monkeypatch.setattr(kind, "list", listed)
+        rebuild(made.archive)
+        yield from [each for each in listed(self, prefix) if each.key >= "schema/parts/"]
+
+    monkeypatch.setattr(kind, "list", pages)
+    assert verify(made.archive).sound
