@@ -1,4 +1,4 @@
-"""Loads the archive into the downstream database, in safe mode."""
+"""Loads the archive into the downstream databases, in safe mode: each target by itself, where there are several."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from airflow.sdk import dag, get_current_context, task
 
 from binlog_airflow import assets, tasks
 from binlog_airflow.retry import default_args, one_sentence
+from pumphouse.settings import Settings
+
+_TARGETS = list(Settings.read().loaded)
 
 
 @dag(
     schedule=[assets.SCHEMA],
-    description="Loads the archive's newest windows into the target.",
+    description="Loads the archive's newest windows into the targets.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
@@ -24,15 +27,20 @@ from binlog_airflow.retry import default_args, one_sentence
 def binlog_load() -> None:
     """Archive -> target."""
 
-    @task(outlets=[assets.TARGET], execution_timeout=timedelta(hours=12))
+    @task(outlets=[assets.TARGET], execution_timeout=timedelta(hours=12), map_index_template="{{ target }}")
     @one_sentence
-    def load(*, outlet_events: Any = None) -> dict[str, Any]:
+    def load(conn_id: str, *, outlet_events: Any = None) -> dict[str, Any]:
         """Load from the target's checkpoint to the archive's end."""
-        done = tasks.load_target(get_current_context()["run_id"])
+        context = get_current_context()
+        context["target"] = conn_id
+        done = tasks.load_target(context["run_id"], conn_id)
         outlet_events[assets.TARGET].extra = {"end": str(done["to"])}
         return done
 
-    load()
+    if len(_TARGETS) == 1:
+        load(_TARGETS[0])
+    else:
+        load.expand(conn_id=_TARGETS)
 
 
 binlog_load()

@@ -1,7 +1,7 @@
 """The stages of a load on Spark: decode -> shuffle into lanes -> fold (kept on disk) -> apply, step by step.
 
-Only blobs move. The functions are those of `pumphouse.loader.stages`; contexts travel in closures, because they hold
-secrets and an option would be shown.
+Only blobs move (`spark_tasks.travel`). The functions are those of `pumphouse.loader.stages`; contexts travel in
+closures, because they hold secrets and an option would be shown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pumphouse.errors import BinlogError, LoadError
 from pumphouse.loader import stages
-from pumphouse.loader.blob import SPARK_SCHEMA, Blob, from_batch, to_batch
+from pumphouse.loader.blob import Blob
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.engine import apply_here, deal
 from pumphouse.loader.epochs import Epochs, Step
@@ -23,6 +23,7 @@ from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.work import Piece
 from spark_tasks import faults
 from spark_tasks.session import build_session
+from spark_tasks.travel import SPARK_SCHEMA, Travel
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -61,6 +62,7 @@ class SparkEngine:
         self._session: SparkSession | None = None
         self._ours = False
         self._units: DataFrame | None = None
+        self._travel: Travel | None = None
         self._small: dict[UnitId, list[Blob]] = {}
 
     @property
@@ -78,25 +80,23 @@ class SparkEngine:
         from pyspark import StorageLevel
         from pyspark.sql import functions as f
 
+        self._travel = travel = Travel.of(self.session)
         tasks = deal(pieces, self._settings.shuffle_partitions)
         lanes = max(self._settings.shuffle_partitions, self._connections)
-        entries = self.session.range(0, len(tasks), 1, len(tasks)).mapInArrow(_decoder(context, tasks), SPARK_SCHEMA)
+        entries = self.session.range(0, len(tasks), 1, len(tasks)).mapInArrow(
+            _decoder(context, travel, tasks), SPARK_SCHEMA
+        )
         # Buckets of one table go to different lanes, so that they are applied side by side.
         lane = f.pmod(f.xxhash64("table_id", "epoch") + f.col("bucket"), f.lit(lanes)).cast("int")
         units = (
             entries.repartitionById(lanes, lane)
             .sortWithinPartitions("epoch", "table_id", "bucket", "phase")
-            .mapInArrow(_folder(context), SPARK_SCHEMA)
+            .mapInArrow(_folder(context, travel), SPARK_SCHEMA)
             .persist(StorageLevel.DISK_ONLY)
         )
         self._units = units
         keys = ("epoch", "table_id", "bucket", "phase")
-        # Sizes alone: with the blobs themselves in it, Spark would shuffle all of them once more for this count.
-        rows = (
-            units.groupBy(*keys)
-            .agg(f.sum("row_count").alias("r"), f.sum(f.length("data")).cast("long").alias("b"))
-            .collect()
-        )
+        rows = units.groupBy(*keys).agg(f.sum("row_count").alias("r"), f.sum("size").alias("b")).collect()
         if any(row.phase == FAULT for row in rows):
             raise faults.load(bytes(units.filter(f.col("phase") == FAULT).select("data").first().data))
         found = stages.summarize((row.epoch, row.table_id, row.bucket, row.phase, row.r, row.b) for row in rows)
@@ -117,7 +117,7 @@ class SparkEngine:
         self._small = defaultdict(list)
         if small:
             for row in sorted(units.filter(_of_epochs(small)).collect(), key=lambda r: r.number):
-                blob = Blob(row.epoch, row.table_id, row.bucket, row.phase, row.number, row.row_count, bytes(row.data))
+                blob = Travel.blob(row.asDict())
                 self._small[blob.unit].append(blob)
 
     def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
@@ -146,6 +146,9 @@ class SparkEngine:
             self._units.unpersist()
             self._units = None
         self._small = {}
+        if self._travel is not None:
+            self._travel.end()
+            self._travel = None
 
     def stop(self) -> None:
         """End the session, if this engine made it."""
@@ -155,20 +158,22 @@ class SparkEngine:
         self._session = None
 
 
-def _decoder(context: LoadContext, tasks: list[list[Piece]]) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
+def _decoder(
+    context: LoadContext, travel: Travel, tasks: list[list[Piece]]
+) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
     def decode(batches: _Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _guarded(stages.decode(context, tasks[number]))
+                yield from _packed(travel, stages.decode(context, tasks[number]))
 
     return decode
 
 
-def _folder(context: LoadContext) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
+def _folder(context: LoadContext, travel: Travel) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
     mode = context.plan.mode
 
     def fold(batches: _Batches) -> Iterator[pa.RecordBatch]:
-        yield from _guarded(stages.fold(mode, _checked(blob for batch in batches for blob in from_batch(batch))))
+        yield from _packed(travel, stages.fold(mode, _checked(b for batch in batches for b in travel.unpack(batch))))
 
     return fold
 
@@ -183,7 +188,7 @@ def _of_epochs(units: Sequence[UnitId]) -> Column:
 
 def _applier(context: ApplyContext, wanted: frozenset[UnitId]) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
     def apply(batches: _Batches) -> Iterator[pa.RecordBatch]:
-        blobs = (b for batch in batches for b in from_batch(batch) if b.unit in wanted)
+        blobs = (b for batch in batches for b in Travel.unpack(batch) if b.unit in wanted)
         first = next(blobs, None)
         if first is None:
             return
@@ -216,12 +221,12 @@ def _checked(blobs: Iterable[Blob]) -> Iterator[Blob]:
         yield blob
 
 
-def _guarded(blobs: Iterator[Blob]) -> Iterator[pa.RecordBatch]:
+def _packed(travel: Travel, blobs: Iterator[Blob]) -> Iterator[pa.RecordBatch]:
     """One batch a blob; an error of ours becomes a row."""
     try:
         for blob in blobs:
-            yield to_batch([blob])
+            yield travel.pack(blob)
     except _Passed as passed:
-        yield to_batch([Blob(0, 0, 0, FAULT, 0, 0, passed.data)])
+        yield travel.pack(Blob(0, 0, 0, FAULT, 0, 0, passed.data))
     except BinlogError as error:
-        yield to_batch([Blob(0, 0, 0, FAULT, 0, 0, faults.dump(error))])
+        yield travel.pack(Blob(0, 0, 0, FAULT, 0, 0, faults.dump(error)))

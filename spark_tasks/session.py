@@ -7,7 +7,9 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,7 @@ _OF_OUR_JOBS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
     "spark.sql.inMemoryColumnarStorage.batchSize": "4",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 
 
@@ -44,23 +47,64 @@ def build_session(app: str, settings: SparkSettings) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", settings.conf.get(_PYTHON, sys.executable))
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ["JAVA_HOME"] = str(java_home())
-    for name, value in _options(settings, _told_by_submit()).items():
+    for name, value in options_of(settings, _told_by_submit()).items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
 
 
 def _connect(app: str, settings: SparkSettings) -> SparkSession:
-    """A session on a Connect server: what belongs to the application, code too, is that server's."""
+    """A session on a Connect server: what belongs to the application, code too, is that server's.
+
+    Spark starts a Python daemon for each session and lets it live (SPARK-54055). So loads of one hour share a session,
+    and find its workers ready; a server ends sessions that were idle for an hour.
+    """
+    from pyspark.errors.exceptions.connect import SparkConnectException
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.remote(settings.master).appName(app)
     shuffle = {"spark.sql.shuffle.partitions": str(settings.shuffle_partitions)}
-    for name, value in (_OF_OUR_JOBS | shuffle | settings.conf).items():
-        if name.startswith("spark.sql."):
+    conf = {
+        name: value for name, value in (_OF_OUR_JOBS | shuffle | settings.conf).items() if name.startswith("spark.sql.")
+    }
+    address, _, told = settings.master.partition("/;")
+    _require_answer(address)
+    shared = uuid.uuid5(uuid.NAMESPACE_URL, f"pumphouse {time.time() // 3600} {sorted(conf.items())}")
+
+    def begin(*more: str) -> SparkSession:
+        url = "/;".join(filter(None, (address.rstrip("/"), ";".join(filter(None, (told, *more))))))
+        builder = SparkSession.builder.remote(url).appName(app)
+        for name, value in conf.items():
             builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
+        made: SparkSession = builder.getOrCreate()
+        return made
+
+    if "session_id=" in told:
+        return begin()
+    try:
+        session = begin(f"session_id={shared}")
+    except SparkConnectException as error:
+        if "INVALID_HANDLE" not in str(error):
+            raise
+        # That server has ended the shared one, and does not begin it again.
+        ended = SparkSession.getActiveSession()
+        if ended is not None:
+            ended.release_session_on_close = False
+            ended.stop()
+        return begin()
+    session.release_session_on_close = False
     return session
+
+
+def _require_answer(address: str) -> None:
+    """ConfigError when nobody listens there: the client would try for half an hour."""
+    host, _, port = address.removeprefix("sc://").rstrip("/").partition(":")
+    try:
+        socket.create_connection((host, int(port or 15002)), 10).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the Spark Connect server {address} does not answer: {error}",
+            hint="start it (python -m spark_tasks.connect_server), or set spark.master = local[*]",
+        ) from error
 
 
 def _submitted() -> bool:
@@ -77,9 +121,9 @@ def _told_by_submit() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _options(settings: SparkSettings, told: dict[str, str]) -> dict[str, str]:
-    """All that the session is made with: what spark-submit was told beats `spark.conf`, that beats ours."""
-    given = settings.conf | told
+def options_of(settings: SparkSettings, told: Mapping[str, str] | None = None) -> dict[str, str]:
+    """All that an application is made with: what spark-submit was told beats `spark.conf`, that beats ours."""
+    given = settings.conf | dict(told or {})
     master = given.get("spark.master", settings.master)
     local = master.startswith("local")
     options = _OF_OUR_JOBS | {
@@ -102,6 +146,9 @@ def _options(settings: SparkSettings, told: dict[str, str]) -> dict[str, str]:
             # The JVM only moves blobs: the optimizing compiler and a concurrent collector cost a third of a short job's
             # CPU and give nothing back.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # What is shuffled stays on this machine: compressing it costs more than it saves.
+            "spark.shuffle.compress": "false",
+            "spark.shuffle.spill.compress": "false",
         }
     else:
         options |= _driver_address(master, given) | _code(settings.package, given)

@@ -10,16 +10,29 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from pumphouse.errors import ConfigError
 
 ENV_PREFIX = "PUMPHOUSE_"
+# The connection of [target].
+DOWNSTREAM = "pumphouse_downstream"
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -280,15 +293,20 @@ class TargetSettings(ServerSettings):
 class LoadRule(Section):
     """Something that a load does otherwise than the source says; in `load.rules`, one table each."""
 
-    do: Literal["skip", "replace", "park"] = Field(
+    do: Literal["skip", "replace", "park", "route"] = Field(
         description="skip a DDL, a transaction or a table; replace a DDL; park a table: as skip, but loud until it is "
-        "brought back"
+        "brought back; route a database or a table to another name on the target"
     )
     ddl: int = Field(0, ge=0, description="job id of the DDL, or commit ts of its binlog")
     txn: int = Field(0, ge=0, description="commit ts of a transaction whose rows are left out")
     table: str = Field(
         "",
-        description="`database.table`, by a pattern too (`audit.*`, `*.tmp_*`), or the id of a table that no DDL names",
+        description="`database.table`, by a pattern too (`audit.*`, `*.tmp_*`; of route with one `*`, in the table's "
+        "name), or the id of a table that no DDL names",
+    )
+    database: str = Field("", description="of route: a database, with what no rule of a table routes")
+    to: str = Field(
+        "", description="of route: what it is called on the target; a `*` in it is what the pattern's stands for"
     )
     but: tuple[str, ...] = Field((), description="of a pattern: what it leaves in, by name or pattern")
     sql: tuple[str, ...] = Field((), description="of replace: what the target executes; it may run twice")
@@ -297,6 +315,10 @@ class LoadRule(Section):
 
     @model_validator(mode="after")
     def _one_thing(self) -> Self:
+        if self.do == "route":
+            return self._routed()
+        if self.database or self.to:
+            raise ValueError('database and to are of a route: do = "route"')
         if bool(self.ddl) + bool(self.table) + bool(self.txn) != 1:
             raise ValueError(
                 'a rule names a DDL, a table or a transaction: ddl = JOB, table = "database.table" or txn = COMMIT_TS'
@@ -310,6 +332,57 @@ class LoadRule(Section):
         if (self.do == "park" and self.ddl) or (self.do == "replace") != bool(self.sql) or (self.sql and self.table):
             raise ValueError("park is for a table, replace for a ddl, and sql for replace")
         return self
+
+    def _routed(self) -> Self:
+        if self.ddl or self.txn or self.but or self.sql or bool(self.table) == bool(self.database) or not self.to:
+            raise ValueError(
+                'a route is of a database or a table: database = "shop", to = "shop_2", or table = "shop.orders_*", '
+                'to = "archive.orders_*"'
+            )
+        for name in (self.table, self.to) if self.table else ():
+            db, _, table = name.partition(".")
+            if not db or not table or "*" in db or table.count("*") != self.to.count("*") or table.count("*") > 1:
+                raise ValueError(
+                    f"{self.table!r} to {self.to!r} is no route of tables: both are database.table, and both or none "
+                    "have one * in the table's name"
+                )
+        if len(self.table or self.database) + len(self.to) > 240:
+            raise ValueError("a route's names are too long for the table `rule` of the target: 240 characters")
+        if "*" in self.database or (self.database and "*" in self.to):
+            raise ValueError('a route of a database has no *; tables have: table = "shop.*"')
+        return self
+
+
+def _read_rules(value: Any) -> Any:
+    """JSON where a table cannot be written: command line and environment."""
+    try:
+        return json.loads(value or "[]") if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError('rules are written as [{"do": "skip", "ddl": 123, "why": "…"}]') from None
+
+
+def _no_two_of_one(rules: tuple[LoadRule, ...]) -> tuple[LoadRule, ...]:
+    names = [
+        str(rule.ddl or rule.txn or f"{'a route of ' * (rule.do == 'route')}{rule.table or rule.database}".lower())
+        for rule in rules
+    ]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"two rules for {', '.join(twice)}")
+    return rules
+
+
+LoadRules = Annotated[tuple[LoadRule, ...], BeforeValidator(_read_rules), AfterValidator(_no_two_of_one)]
+
+
+class NamedTarget(TargetSettings):
+    """One more target of the same archive, with a checkpoint and rules of its own; nothing is taken from `[target]`.
+
+    `pumphouse load --target NAME` loads it. In Airflow it is the connection NAME, if there is one, else this section.
+    """
+
+    host: str = Field("", description="host")
+    user: str = Field("", description="user")
+    rules: LoadRules = Field((), description="rules of this target, in place of `load.rules`")
 
 
 class LoadSettings(Section):
@@ -337,26 +410,9 @@ class LoadSettings(Section):
     max_plan_bytes: int = Field(
         32 * GIB, ge=1, description="archive bytes in one plan; a longer range is loaded in several"
     )
-    rules: tuple[LoadRule, ...] = Field(
+    rules: LoadRules = Field(
         (), description='what a load and a restore do otherwise than the source says: operations, "Rules"'
     )
-
-    @field_validator("rules", mode="before")
-    @classmethod
-    def _read_rules(cls, value: Any) -> Any:
-        """JSON where a table cannot be written: command line and environment."""
-        try:
-            return json.loads(value or "[]") if isinstance(value, str) else value
-        except ValueError:
-            raise ValueError('rules are written as [{"do": "skip", "ddl": 123, "why": "…"}]') from None
-
-    @field_validator("rules", mode="after")
-    @classmethod
-    def _no_two_of_one(cls, rules: tuple[LoadRule, ...]) -> tuple[LoadRule, ...]:
-        names = [str(rule.ddl or rule.table.lower()) for rule in rules]
-        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-            raise ValueError(f"two rules for {', '.join(twice)}")
-        return rules
 
 
 class SparkSettings(Section):
@@ -405,17 +461,19 @@ class AirflowSettings(Section):
         description="Pumps may free what the archive has, or only what every target has too; everything that takes "
         "snapshots or runs GC must have the same, `pumphouse snapshot` and `pumphouse gc` too",
     )
-    gc_targets: tuple[str, ...] = Field(
-        ("pumphouse_downstream",),
-        min_length=1,
-        description='with `gc_follows = "load"`: connections of the targets whose checkpoints `pump_gc` waits for',
+    load_targets: tuple[str, ...] = Field(
+        (), description="connections of the targets that `binlog_load` loads; none: [target] and each [targets.NAME]"
     )
-
+    gc_targets: tuple[str, ...] = Field(
+        (),
+        description='with `gc_follows = "load"`: connections of the targets whose checkpoints `pump_gc` and `pumphouse '
+        "gc` wait for; none: those that are loaded",
+    )
     restore_targets: tuple[str, ...] = Field(
         ("pumphouse_restore",), min_length=1, description="connections that the form of `binlog_restore` offers"
     )
 
-    @field_validator("gc_targets", "restore_targets", mode="before")
+    @field_validator("load_targets", "gc_targets", "restore_targets", mode="before")
     @classmethod
     def _read_names(cls, value: Any) -> Any:
         return _names(value)
@@ -433,10 +491,52 @@ class Settings(Section):
     dump: DumpSettings = DumpSettings()
     target: TargetSettings = TargetSettings()
     restore_target: TargetSettings = TargetSettings()
+    targets: dict[str, NamedTarget] = {}
     load: LoadSettings = LoadSettings()
     spark: SparkSettings = SparkSettings()
     airflow: AirflowSettings = AirflowSettings()
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @field_validator("targets")
+    @classmethod
+    def _other_names(cls, targets: dict[str, NamedTarget]) -> dict[str, NamedTarget]:
+        taken = {"source", "target", "restore_target", DOWNSTREAM}
+        wrong = [name for name in targets if name in taken or not re.fullmatch(r"[a-z0-9_-]{1,64}", name)]
+        if wrong:
+            raise ValueError(f"no name of a target: {', '.join(wrong)}; of a-z, 0-9, _ and -, and no section's")
+        return targets
+
+    def aimed(self, name: str) -> Self:
+        """These for one target of loads: ``target``, or a NAME whose [targets.NAME] is [target] then, with its rules.
+
+        ConfigError where there is none, or where it names no server or no user.
+        """
+        if name in ("target", DOWNSTREAM):
+            return self
+        found = self.targets.get(name)
+        if found is None or not (found.host or found.unix_socket) or not found.user:
+            what = "does not exist" if found is None else "names no host or no user"
+            raise ConfigError(
+                f"[targets.{name}] {what} in the settings",
+                hint=f'write [targets.{name}] host = "…", port = 3306, user = "…", password = "…" into pumphouse.toml; '
+                f"targets that there are: {', '.join(('target', *self.targets))}",
+            )
+        said = found.model_dump(exclude={"rules"}, exclude_unset=True)
+        load = self.load.model_copy(update={"rules": found.rules})
+        others = {each: target for each, target in self.targets.items() if each != name}
+        if "host" in self.target.model_fields_set or self.target.unix_socket:
+            others["target"] = NamedTarget.model_validate(self.target.model_dump(exclude_unset=True))
+        return self.model_copy(update={"target": TargetSettings.model_validate(said), "targets": others, "load": load})
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """The targets that are loaded, by the names that `aimed` and connections know."""
+        return self.airflow.load_targets or (DOWNSTREAM, *self.targets)
+
+    @property
+    def waited_for(self) -> tuple[str, ...]:
+        """The targets that GC waits for where it follows the load."""
+        return self.airflow.gc_targets or self.loaded
 
     @classmethod
     def read(
@@ -497,6 +597,8 @@ def settings_file(path: Path | None = None) -> Path:
 
 def _is_secret(section: str, field: str) -> bool:
     """Whether a setting is a secret, which may be in a file that ``PUMPHOUSE_…_FILE`` names."""
+    if section == "targets":
+        return field.endswith("__password")
     for name, info in Settings.model_fields.items():
         if section in (name, info.alias) and isinstance(info.annotation, type) and issubclass(info.annotation, Section):
             found = info.annotation.model_fields.get(field)
@@ -527,6 +629,10 @@ def _refuse_one_underscore(name: str) -> None:
 
 def _set(data: dict[str, Any], section: str, field: str, value: Any) -> None:
     part = data.setdefault(section, {})
+    if section == "targets" and isinstance(part, dict):
+        # Of one target: targets.NAME.field, PUMPHOUSE_TARGETS__NAME__FIELD.
+        name, _, field = field.replace("__", ".").partition(".")
+        part = part.setdefault(name, {})
     if not isinstance(part, dict):
         raise ConfigError(f"[{section}] of the settings must be a table")
     part[field] = value
@@ -549,6 +655,8 @@ def _explain(error: ValidationError) -> str:
 
 def _known(path: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = Settings
+    if path[:1] == ("targets",) and len(path) > 1:
+        model, path = NamedTarget, path[2:]
     for part in path:
         for name, info in model.model_fields.items():
             if part in (name, info.alias) and isinstance(info.annotation, type):

@@ -13,6 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from pumphouse.errors import BinlogError, ConfigError
+from pumphouse.settings import DOWNSTREAM
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 ARCHIVE = "pumphouse_archive"
 CLUSTER = "pumphouse_cluster"
-DOWNSTREAM = "pumphouse_downstream"
 RESTORE_TARGET = "pumphouse_restore"
 SOURCE = "pumphouse_source"
 
@@ -216,6 +216,7 @@ def settings_from(
 ) -> Settings:
     """Settings of a task, from its connections; None leaves a part to the environment and pumphouse.toml.
 
+    ``downstream``: connection of a target of loads, or NAME of a section [targets.NAME], whose rules it gets then.
     ``restore``: connection of the restore target. What loads keep up to date is then the connection of loads, where
     there is one: a restore is held against it.
     """
@@ -225,7 +226,6 @@ def settings_from(
     for hook in (
         ArchiveHook(archive) if archive else None,
         ClusterHook(cluster) if cluster else None,
-        DownstreamHook(downstream) if downstream else None,
         DownstreamHook(restore, "restore_target") if restore else None,
         SourceHook(source) if source else None,
     ):
@@ -233,7 +233,16 @@ def settings_from(
             overrides |= hook.overrides()
     if restore:
         overrides |= _loaded()
-    return Settings.read(overrides=overrides)
+    if downstream is None:
+        return Settings.read(overrides=overrides)
+    named = downstream in Settings.read(overrides=overrides).targets
+    hook = DownstreamHook(downstream, f"targets.{downstream}" if named else "target")
+    try:
+        overrides |= hook.overrides()
+    except AirflowNotFoundException:
+        if not named:
+            raise
+    return Settings.read(overrides=overrides).aimed(downstream if named else "target")
 
 
 def _loaded() -> dict[str, Any]:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from binlog_airflow import xcom
-from binlog_airflow.hooks import DOWNSTREAM, SOURCE, settings_from
+from binlog_airflow.hooks import SOURCE, settings_from
 from binlog_airflow.shown import markdown, plan_facts
 from binlog_airflow.silence import naming_silence
 from binlog_airflow.streams import ordinary_stderr
 from pumphouse.errors import ConfigError, GapError, ManifestConflict, TargetAhead, UsageError
 from pumphouse.model import tso
+from pumphouse.settings import DOWNSTREAM
 
 if TYPE_CHECKING:
     from pumphouse.loader.confirmed import Published
@@ -173,12 +174,12 @@ def collect_pumps() -> dict[str, Any]:
 
 
 def _publish_loaded(settings: Settings, parts: Parts) -> Published:
-    """Let the Pumps know what the archive and every target of ``airflow.gc_targets`` have."""
+    """Let the Pumps know what the archive and every target that GC waits for have."""
     from pumphouse.loader.confirmed import ask, publish
 
     cluster_id = parts.cluster.cluster_id()
     stands = []
-    for conn_id in settings.airflow.gc_targets:
+    for conn_id in settings.waited_for:
         of = settings_from(archive=None, cluster=None, downstream=conn_id)
         stands.append(ask(conn_id, of.target, of.load.task, cluster_id))
     done = publish(parts.archive, parts.cluster, stands)
@@ -241,7 +242,7 @@ def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_lo
 
 def _restore_settings(conn_id: str) -> tuple[Settings, Into]:
     """Settings of a restore onto a connection, and their section with it: the connection of loads is [target]."""
-    if conn_id == DOWNSTREAM:
+    if conn_id == DOWNSTREAM or conn_id in settings_from().targets:
         return settings_from(downstream=conn_id), "target"
     return settings_from(restore=conn_id), "restore_target"
 

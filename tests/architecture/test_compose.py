@@ -277,7 +277,12 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
 @pytest.mark.row("O5")
 def test_profiles_and_files_named_are_there() -> None:
     assert "COMPOSE_PROFILES=demo" in (ROOT / ".env").read_text()
-    assert {p for each in SERVICES.values() for p in each.get("profiles", ())} == {"demo", "monitoring", "tidb"}
+    assert {p for each in SERVICES.values() for p in each.get("profiles", ())} == {
+        "demo",
+        "monitoring",
+        "tidb",
+        "connect",
+    }
     variables = set(re.findall(r"\$\{(\w+)", TEXT)) | {"COMPOSE_PROFILES"}
     for line in (ROOT / "deploy" / "tidb.env").read_text().splitlines():
         if line and not line.startswith("#"):

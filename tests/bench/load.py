@@ -10,7 +10,6 @@ import contextlib
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -27,13 +26,12 @@ from pumphouse.archive.archive import Archive
 from pumphouse.model.tso import Tso
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.ports import free_port
-from spark_tasks.java import java_home
+from pumphouse.stack.spark import SparkConnectServer
+from pumphouse.stack.supervisor import Supervisor
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.sysbench import Workload, table_json
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
-from tests.support.sparkcluster import SPARK_HOME
 from tests.support.tidb import MISSING, UnistoreServer
 
 
@@ -154,40 +152,22 @@ def _floor(target: TargetSettings, rows: int = 50_000) -> float:
 
 
 @contextlib.contextmanager
-def _connect_server(log: Path) -> Iterator[str]:
+def _connect_server(directory: Path) -> Iterator[str]:
     """A Spark Connect server of two cores on this machine; its address."""
-    port = free_port()
-    own = {
-        "spark.connect.grpc.binding.port": port, "spark.ui.enabled": "false", "spark.driver.memory": "2g",
-        "spark.python.daemon.module": "spark_tasks.daemon",
-    }  # fmt: skip
-    options = [text for name, value in own.items() for text in ("--conf", f"{name}={value}")]
-    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join(map(str, (root, root / "include", root / "plugins")))
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [SPARK_HOME / "bin" / "spark-class", "org.apache.spark.deploy.SparkSubmit", "--master", "local[2]", *options,
-             "--class", server, "spark-internal"],
-            stdout=out, stderr=out, cwd=log.parent,
-            env=os.environ | {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path},
-        )  # fmt: skip
+    supervisor = Supervisor(directory)
+    server = SparkConnectServer(supervisor)
+    server.start()
     try:
-        for _ in range(600):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.1)
-        yield f"sc://127.0.0.1:{port}"
+        yield server.url
     finally:
-        process.terminate()
-        process.wait(60)
+        supervisor.stop_all()
 
 
 def _bench(work: Path, runs: int, *, name: str, case: Case) -> Result:
     env, _, workload, genesis = _make_archive(work, case)
     with contextlib.ExitStack() as stack:
         if case.connect:
-            env["PUMPHOUSE_SPARK__MASTER"] = stack.enter_context(_connect_server(work / "connect.log"))
+            env["PUMPHOUSE_SPARK__MASTER"] = stack.enter_context(_connect_server(work / "connect"))
             with mariadb.running(work / "before") as target:
                 _load(env, target, _server_pid(target), case.changes)
         return _runs(work, runs, name, case, env, workload, genesis)

@@ -195,3 +195,47 @@ print(json.dumps({e.__name__: policy.evaluate(e("x"), 1, 3).action.value for e i
     assert found == {
         "WindowHeld": "retry", "BadManifest": "fail", "GapError": "fail", "StoreUnavailable": "retry", "killed": "default",
     }  # fmt: skip
+
+
+_AIMED = """
+import json
+from airflow.sdk.exceptions import AirflowNotFoundException
+from binlog_airflow.hooks import settings_from
+found = {}
+for name in ("pumphouse_downstream", "copy", "third", "fourth"):
+    try:
+        s = settings_from(downstream=name)
+        found[name] = [s.target.host, s.target.user, s.target.schema_name, s.load.task, [r.table for r in s.load.rules]]
+    except AirflowNotFoundException:
+        found[name] = None
+print(json.dumps({"found": found, "loaded": settings_from().loaded, "waited_for": settings_from().waited_for}))
+"""
+
+
+@pytest.mark.row("O2", "L7")
+def test_a_named_target_is_its_connection_with_the_rules_of_its_section_or_the_section_alone(
+    in_airflow: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "p.toml").write_text(
+        '[[load.rules]]\ndo = "skip"\ntable = "a.main"\nwhy = "w"\n'
+        '[targets.copy]\nhost = "section"\nuser = "me"\nschema_name = "second"\n'
+        '[[targets.copy.rules]]\ndo = "skip"\ntable = "a.copy"\nwhy = "w"\n'
+        '[targets.third]\nhost = "alone"\nuser = "me"\n'
+    )
+    connections = _env(
+        pumphouse_archive=_ARCHIVE,
+        pumphouse_cluster=_CLUSTER,
+        pumphouse_downstream=_TARGET,
+        copy={**_TARGET, "host": "connection"},
+    )
+    names = ["pumphouse_downstream", "copy", "third"]
+    assert in_airflow(_AIMED, PUMPHOUSE_CONFIG=str(tmp_path / "p.toml"), **connections) == {
+        "found": {
+            "pumphouse_downstream": ["db.example", "loader", "pumphouse", "dr", ["a.main"]],
+            "copy": ["connection", "loader", "second", "dr", ["a.copy"]],
+            "third": ["alone", "me", "pumphouse", "main", []],
+            "fourth": None,
+        },
+        "loaded": names,
+        "waited_for": names,
+    }

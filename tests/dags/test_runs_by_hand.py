@@ -15,7 +15,7 @@ from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.codec.payload import PrewriteValueBuilder
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import show
 from pumphouse.objectstore.open import open_store
@@ -272,3 +272,41 @@ def test_gc_that_follows_the_load_tells_the_pumps_what_every_target_has(world: W
             "",
         )
         assert consumer.checkpoint(world.cluster, "main") == before + 1
+
+
+_LOADS = """
+import json
+from airflow.dag_processing.dagbag import DagBag
+run = DagBag(%r).dags["binlog_load"].test(logical_date=None)
+print(json.dumps({i.map_index: i.state for i in run.get_task_instances()}))
+"""
+
+
+@pytest.mark.row("O1", "L7")
+def test_each_of_several_targets_is_loaded_by_a_task_of_its_own(world: World, tmp_path: Path) -> None:
+    def loads(targets: dict[str, Any]) -> Any:
+        return world._in_airflow(
+            _LOADS % str(ROOT / "dags"),
+            **world._connections,
+            **connection_variables(targets),
+            PUMPHOUSE_AIRFLOW__LOAD_TARGETS="pumphouse_downstream,second",
+            PUMPHOUSE_LOAD__ENGINE="local",
+        )
+
+    with mariadb.running(tmp_path) as server:
+
+        def of(schema: str) -> dict[str, Any]:
+            return {
+                "conn_type": "pumphouse_downstream", "host": server.host, "port": server.port, "login": server.user,
+                "password": server.password.get_secret_value(), "extra": {"schema_name": schema},
+            }  # fmt: skip
+
+        def at(schema: str) -> Any:
+            return read_checkpoint(server.model_copy(update={"schema_name": schema}), "main")
+
+        targets = {"pumphouse_downstream": of("one"), "second": of("two")}
+        wrong = {**targets, "second": {**of("two"), "extra": {"schema_name": "two", "shema": "x"}}}
+        assert loads(wrong) == {"0": "success", "1": "failed"}
+        assert (at("one"), at("two")) == (world.archive.end(), None)
+        assert loads(targets) == {"0": "success", "1": "success"}
+        assert at("one") == at("two") == world.archive.end()

@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -394,6 +395,49 @@ def test_a_dropped_and_an_added_column_are_not_a_renamed_one(target: Target, sou
         target.run(source)
 
 
+@pytest.mark.row("S2")
+def test_columns_that_one_job_rewrites_and_renames_keep_their_places(target: Target, source: Source) -> None:
+    """Nothing but their places says which was which; a statement that may have moved them is refused."""
+    source.create("d.t", [ID, int_col("b"), int_col("c"), int_col("d")])
+    target.run(source)
+    target.connection.execute("INSERT INTO d.t VALUES (1, 2, 3, 4)")
+
+    def rewrite(raw: dict[str, Any]) -> None:
+        for at, old, new in ((8, "b", "x"), (9, "d", "y")):
+            find(raw, old).update(id=at, name=name(new), type=col("x", 8, flen=20)["type"])
+
+    said = {"sub_jobs": [{"type": 12, "raw_args": None}] * 2}
+    _evolve(target, source, "d.t", rewrite, Action.MULTI_SCHEMA_CHANGE, multi_schema_info=said, query="ALTER TABLE …")
+    assert target.sql("SELECT x, c, y FROM d.t") == [(2, 3, 4)]
+
+    def moved(raw: dict[str, Any]) -> None:
+        for at, old, new in ((10, "x", "first_"), (11, "y", "v")):
+            find(raw, old).update(id=at, name=name(new), type=int_col("x")["type"])
+
+    done = source.jobs[-1].commit_ts
+    source.alter(
+        "d.t", Action.MULTI_SCHEMA_CHANGE, moved, multi_schema_info=said, query="… CHANGE x first_ INT After c"
+    )
+    with pytest.raises(SchemaError, match="which column"):
+        target.run(source, after=done)
+
+
+@pytest.mark.row("S2")
+def test_a_column_that_came_in_the_place_of_one_that_went_is_not_taken_for_it(target: Target, source: Source) -> None:
+    """A job of CHANGE, DROP and ADD that names none of them."""
+    source.create("d.t", [ID, int_col("b"), int_col("c"), int_col("d")])
+    target.run(source)
+
+    def change(raw: dict[str, Any]) -> None:
+        for at, old, new in ((8, "b", "x"), (9, "d", "y")):
+            find(raw, old).update(id=at, name=name(new))
+
+    said = {"sub_jobs": [{"type": kind, "raw_args": None} for kind in (12, 6, 5)]}
+    source.alter("d.t", Action.MULTI_SCHEMA_CHANGE, change, multi_schema_info=said, query="ALTER TABLE …")
+    with pytest.raises(SchemaError, match="which column"):
+        target.run(source)
+
+
 @pytest.mark.row("S2", "L6")
 def test_old_rows_get_the_value_that_add_column_gave_them_at_the_source(target: Target, source: Source) -> None:
     """The Go tools evaluate CURRENT_TIMESTAMP again, and old rows get another time than in the source."""
@@ -712,6 +756,43 @@ def test_the_rows_of_a_partition_by_key_are_not_taken_for_those_of_the_source(so
     done = source.jobs[-1].commit_ts
     source.alter("d.k", Action.TRUNCATE_PARTITION, emptied)
     with pytest.raises(SchemaError, match=r"takes the rows of partition p0 from d\.k, which is partitioned BY KEY"):
+        target.run(source, after=done)
+
+
+@pytest.mark.row("S2")
+@pytest.mark.parametrize(
+    ("count", "expr", "kept"),
+    [(3, "`n`", [-4, -2, -1, 1, 2]), (4, "`n`", [-3, -2, -1, 1, 2, 3]), (3, "`n` + 1", [-3, -2, 0, 1, 3])],
+)
+def test_a_hash_that_is_null_lies_in_the_first_partition_as_in_tidb(
+    source: Source, target: Target, count: int, expr: str, kept: list[int]
+) -> None:
+    """A MariaDB has it elsewhere, unless the number of partitions is a power of two."""
+    spread = source.partitions(*((f"p{at}", None) for at in range(count)), type_=2, expr=expr)
+    source.create("d.h", [int_col("n")], partition=spread)
+    target.run(source)
+    target.connection.execute("INSERT INTO d.h VALUES (NULL), (-4), (-3), (-2), (-1), (0), (1), (2), (3)")
+    assert ((None,) in target.sql("SELECT * FROM d.h PARTITION (p0)")) == (count == 4)
+    done = source.jobs[-1].commit_ts
+
+    def emptied(raw: dict[str, Any]) -> None:
+        raw["partition"]["definitions"][0]["id"] = source.take()
+
+    source.alter("d.h", Action.TRUNCATE_PARTITION, emptied)
+    target.run(source, after=done)
+    assert [n for (n,) in target.sql("SELECT n FROM d.h ORDER BY n")] == kept
+
+
+@pytest.mark.row("S2")
+@pytest.mark.parametrize("flag", [0, 1], ids=["NULL", "NOT NULL"])
+def test_a_partition_of_a_hash_that_may_be_null_is_not_exchanged(source: Source, target: Target, flag: int) -> None:
+    spread = source.partitions(*((f"p{at}", None) for at in range(3)), type_=2, expr="`n`")
+    source.create("d.h", [int_col("N", flag=flag)], partition=spread)
+    source.create("d.e", [int_col("N", flag=flag)])
+    target.run(source)
+    done = source.jobs[-1].commit_ts
+    source.exchange("d.h", "p1", "d.e")
+    with nullcontext() if flag else pytest.raises(SchemaError, match=r"p1 from d\.h, .* by a HASH of something else"):
         target.run(source, after=done)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,18 @@ from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import has_rows, read_view
+from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.demo.beginning import prepare
 from pumphouse.demo.marks import Mark, take_mark
 from pumphouse.demo.scenario import WHILE_RUNNING
 from pumphouse.demo.workload import Workload, application_directory
 from pumphouse.diff.compare import compare
+from pumphouse.dump.chunks import ChunkWriter, Throttle
 from pumphouse.dump.run import DumpReport, take_dump
+from pumphouse.dump.source import TableChanged, execute, session
 from pumphouse.errors import ConfigError, RestoreError, SourceFailed, UsageError
 from pumphouse.loader.tables import key_columns
+from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from pumphouse.parts import Parts
 from pumphouse.restore.check import server_name
@@ -179,6 +185,40 @@ def test_a_table_without_a_key_is_read_at_one_moment_and_its_writers_wait_only_s
     world.extend()
     world.restore(mark)
     world.require_equal(mark)
+
+
+@pytest.mark.row("A5")
+def test_a_ddl_that_waits_for_the_lock_of_a_table_without_a_key_is_let_go_first(world: World) -> None:
+    """The DDL waits for the lock, the snapshot's first read for the DDL, and the lock for that read."""
+    view = read_view(world.archive)
+    version = next(v for v in view.timeline.tables_at(view.end) if has_rows(v) and not key_columns(v.table))
+    name = ".".join(version.name)
+    source = world.settings.source
+    writer = ChunkWriter(
+        store=world.archive.store,
+        dump_low=view.end,
+        source=source,
+        settings=world.settings.dump,
+        throttle=Throttle(0, SYSTEM_CLOCK),
+        tell=lambda _: None,
+        stop=threading.Event(),
+    )
+    with ThreadPoolExecutor(1) as pool, session(source) as ddl, session(source) as watcher:
+        waiting: list[Future[None]] = []
+
+        def while_a_ddl_waits() -> Tso:
+            waiting.append(pool.submit(execute, ddl, f"ALTER TABLE {name} COMMENT 'waits'"))
+            with watcher.cursor() as cursor:
+                while not cursor.execute(
+                    "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'ALTER TABLE % COMMENT%'"
+                    " AND state LIKE 'Waiting for table metadata lock%'"
+                ):
+                    assert not waiting[0].done()
+            return view.end
+
+        with pytest.raises(TableChanged, match="a DDL or a lock waits"):
+            writer.read_table(version, view.end, (), while_a_ddl_waits)
+        waiting[0].result(10)
 
 
 @pytest.mark.row("A5", "R1")

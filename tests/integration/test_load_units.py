@@ -15,7 +15,7 @@ from pumphouse.loader import fence
 from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.plan import UnitId
 from pumphouse.loader.target import TargetConnection
-from pumphouse.loader.unit import Claim, UnitHead, apply_unit
+from pumphouse.loader.unit import Claim, UnitHead, apply_unit, apply_units
 from pumphouse.model.table import MysqlType
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
@@ -192,7 +192,7 @@ def test_a_delete_without_a_key_that_runs_twice_at_once_waits_before_it_looks_at
         )
         return sorted(" ".join(str(text).split()[:3]) for (text,) in rows)
 
-    stand = ["DELETE `d`.`t` FROM", "INSERT INTO `pumphouse`.`applied`"]
+    stand = ["DELETE FROM `d`.`t`", "INSERT INTO `pumphouse`.`applied`"]
     eventually(lambda: running() == stand, what="one at the rows, the other at the first one's id")
     connection.execute("COMMIT")
     for each in twins:
@@ -226,6 +226,27 @@ def test_the_same_run_takes_over_from_itself(server: TargetSettings, target: tup
     del target
     with TargetConnection.open(server) as again:
         assert fence.acquire(again, run="test").run == "test"
+
+
+@pytest.mark.row("L6")
+def test_a_run_that_stands_still_before_it_raised_the_fence_gives_way_to_itself_alone(
+    server: TargetSettings, target: tuple[TargetConnection, Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, claim = target
+    owner.close()
+    with (
+        TargetConnection.open(server) as still,
+        TargetConnection.open(server) as other,
+        TargetConnection.open(server) as again,
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(fence, "_raise_fence", lambda *_, **__: None)
+            fence.acquire(still, run="nightly", take_over=True)
+        with pytest.raises(TargetBusy, match="unknown"):
+            fence.acquire(other, run="second")
+        assert fence.acquire(again, run="nightly").number == claim.fence + 1
+        with pytest.raises(TargetUnavailable):
+            still.value("SELECT 1")
 
 
 @pytest.mark.row("L6")
@@ -389,6 +410,53 @@ def test_a_table_without_a_key_loses_exactly_so_many_copies_compared_byte_by_byt
     with pytest.raises(RowRejected, match="lacks 2 of the rows"):
         apply_unit(connection, claim, head(0, key=(), epoch=1), [gone])
     assert connection.value("SELECT COUNT(*) FROM d.t") == 4
+
+
+def rows_read(connection: TargetConnection) -> int:
+    """Rows that this session read in the order of a scan."""
+    return int(connection.query("SHOW SESSION STATUS LIKE 'Handler_read_rnd_next'")[0][1])
+
+
+@pytest.mark.row("L4", "L6")
+def test_a_table_without_a_key_is_read_once_for_all_of_its_units_and_each_is_applied_once(
+    target: tuple[TargetConnection, Claim],
+) -> None:
+    connection, claim = target
+    connection.execute("CREATE TABLE d.t (id INT, c VARCHAR(20))")
+    connection.execute("USE d")
+    connection.execute("INSERT INTO d.t SELECT seq DIV 2, REPEAT('x', seq % 7) FROM seq_1_to_20000")
+
+    def gone(bucket: int, epoch: int) -> tuple[UnitHead, list[pa.RecordBatch]]:
+        """Nine rows, one copy of each."""
+        numbers = [1000 * (bucket + 1) + 100 * epoch + n for n in range(9)]
+        rows = batch(
+            id=(MysqlType.LONG, pa.int64(), numbers),
+            c=(MysqlType.VARCHAR, pa.large_binary(), [b"x" * (2 * n % 7) for n in numbers]),
+        )
+        return head(0, key=(), bucket=bucket, epoch=epoch), [rows.append_column(COUNT, pa.array([1] * 9))]
+
+    def left() -> int:
+        return int(connection.value("SELECT COUNT(*) FROM d.t"))
+
+    before = rows_read(connection)
+    assert apply_unit(connection, claim, *gone(0, 0))
+    assert rows_read(connection) - before < 1.1 * 20_000
+    assert left() == 20_000 - 9
+
+    before = rows_read(connection)
+    units = [gone(bucket, 1) for bucket in range(4)]
+    assert apply_units(connection, claim, units) == [True] * 4
+    assert rows_read(connection) - before < 1.1 * 20_000
+    assert left() == 20_000 - 5 * 9
+    assert connection.value("SELECT COUNT(*) FROM pumphouse.applied") == 5
+
+    assert apply_units(connection, claim, units) == [False] * 4
+    assert left() == 20_000 - 5 * 9
+    # One of them was applied by a twin.
+    units = [gone(bucket, 2) for bucket in range(3)]
+    assert apply_unit(connection, claim, *units[1])
+    assert apply_units(connection, claim, units) == [True, False, True]
+    assert left() == 20_000 - 8 * 9
 
 
 @pytest.mark.row("L4", "L6")

@@ -18,13 +18,12 @@ import pytest
 from pumphouse.archive.verify import verify
 from pumphouse.errors import FenceLost, TargetUnavailable
 from pumphouse.loader.target import TargetConnection
-from pumphouse.model.table import MysqlType
-from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from pumphouse.runs import load, schema
 from pumphouse.settings import Settings
+from tests.support.happenings import Happenings
 from tests.support.loading import restored
-from tests.support.madearchive import MadeSource, column, target_rows
+from tests.support.madearchive import MadeSource, target_rows
 
 STORE_CALLS = ("get", "get_file", "list", "size", "put", "put_if_absent")
 TARGET_CALLS = ("execute", "query", "load_local")
@@ -88,84 +87,13 @@ class Seam:
         self.killed = False
 
 
-class World:
+class World(Happenings):
     """One source, its archive, one target, one generator of what happens."""
 
     def __init__(self, source: MadeSource, settings: Settings, target: TargetConnection, seam: Seam, seed: int) -> None:
-        self.source, self.settings, self.target, self.seam = source, settings, target, seam
-        self.rng = random.Random(seed)
-        self.number = 0
-        self.kills = self.published = self.twins = 0
-        self.marks: list[tuple[Tso, Any]] = []
-        for _ in range(3):
-            self.create()
-        self.write(6)
-        at = source.genesis()
-        self.marks.append((at, source.snapshot()))
-
-    # -- the source
-
-    def create(self) -> None:
-        self.number += 1
-        name = f"t{self.number}"
-        keyed = self.rng.random() < 0.7
-        columns = [column(1, "id", flag=3 if keyed else 0), column(2, "s", MysqlType.VARCHAR), column(3, "n")]
-        self.source.create_table(name, columns, pk_is_handle=keyed)
-
-    def write(self, transactions: int) -> None:
-        rng, source = self.rng, self.source
-        for _ in range(transactions):
-            with source.txn() as t:
-                for name in rng.sample(sorted(source.tables), min(2, len(source.tables))):
-                    self._change(t, name)
-
-    def _change(self, t: Any, name: str) -> None:
-        rng, held = self.rng, self.source.tables[name]
-        known = sorted(held.rows)
-        names = [c.name for c in held.info.public_columns if c.name not in ("id", "s")]
-        if known and rng.random() < 0.3:
-            t.delete(name, rng.choice(known))
-        elif known and rng.random() < 0.5:
-            moved = {"id": max(known) + 1} if held.info.pk_is_handle and rng.random() < 0.2 else {}
-            t.update(name, rng.choice(known), s=rng.choice([None, b"upd", b"\t\\"]), **moved)
-        else:
-            values = {each: rng.randrange(100) for each in names}
-            id_ = max(known, default=0) + 1 if held.info.pk_is_handle else rng.randrange(3)
-            t.insert(name, id=id_, s=rng.choice([b"a", b"A ", None]), **values)
-
-    def change_schema(self) -> None:
-        rng, source = self.rng, self.source
-        name = rng.choice(sorted(source.tables))
-        held = source.tables[name]
-        extra = [c for c in held.info.public_columns if c.id > 3]
-        kind = rng.choice(["add", "add", "drop column", "create", "drop", "truncate", "rename"])
-        if kind == "drop column" and extra:
-            source.drop_column(name, extra[0].name)
-        elif kind == "drop" and len(source.tables) > 2:
-            source.drop_table(name)
-        elif kind == "truncate":
-            source.truncate(name)
-        elif kind == "rename":
-            self.number += 1
-            source.rename_table(name, f"r{self.number}")
-        elif kind == "create":
-            self.create()
-        else:
-            self.number += 1
-            source.add_column(name, column(10 + self.number, f"c{self.number}", default="5", origin_default="5"))
-
-    def publish(self) -> None:
-        """A window, most often with DDL in it."""
-        self.published += 1
-        self.write(self.rng.randrange(4))
-        for _ in range(self.rng.choice([0, 1, 1, 2])):
-            self.change_schema()
-            self.write(self.rng.randrange(3))
-        self.marks.append((Tso(self.source.tick()), self.source.snapshot()))
-        self.write(self.rng.randrange(3))
-        self.marks.append((self.source.cut(), self.source.snapshot()))
-
-    # -- what is run
+        super().__init__(source, seed)
+        self.settings, self.target, self.seam = settings, target, seam
+        self.kills = self.twins = 0
 
     def load(self) -> None:
         load.run(self._in_a_mode(), run_id="scheduler")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
 from pumphouse.archive.schema_store import rebuild
@@ -19,6 +20,7 @@ from pumphouse.runs import load, schema
 from pumphouse.settings import Settings, SparkSettings
 from spark_tasks.engine import SparkEngine
 from spark_tasks.session import build_session
+from spark_tasks.travel import Travel
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,13 +73,20 @@ def test_spark_rebuilds_the_schema_and_loads_what_the_source_has(
 
 
 @pytest.mark.row("L4", "O4")
-def test_rows_are_shuffled_once(
+@pytest.mark.parametrize(("here", "least", "most"), [(True, 0, 0.01), (False, 0.8, 1.3)], ids=["by files", "by Spark"])
+def test_rows_are_shuffled_at_most_once(
     source: MadeSource,
     settings: Settings,
     target: TargetConnection,
     session: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
+    here: bool,
+    least: float,
+    most: float,
 ) -> None:
+    """Workers of this machine hand each other files, which are gone after the load; others get rows through Spark."""
+    if not here:
+        monkeypatch.setattr("spark_tasks.travel.Travel.of", lambda _: Travel(None))
     monkeypatch.setattr("spark_tasks.engine._SMALL_STEP_BYTES", 0)
     source.create_table("t", [column(1, "id", flag=3), column(2, "name", MysqlType.VARCHAR, flen=4000)])
     source.genesis()
@@ -91,7 +100,9 @@ def test_rows_are_shuffled_once(
     schema.run(settings)
     before = shuffled(session)
     load.run(settings)
-    assert 0.8 < (shuffled(session) - before) / size < 1.3
+    assert least < (shuffled(session) - before) / size < most
+    assert target_rows(target) == source.snapshot()
+    assert list(Path(SparkFiles.getRootDirectory()).glob("blobs-*")) == []
 
 
 def shuffled(session: SparkSession) -> int:

@@ -23,7 +23,7 @@ from pump_service.go_options import go_names
 from pumphouse import errors
 from pumphouse.log import configure_logging
 from pumphouse.rpc.status import TABLE, code_and_reason
-from pumphouse.settings import LoadRule, Settings
+from pumphouse.settings import LoadRule, NamedTarget, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -65,6 +65,8 @@ printed. Airflow's connections give the same settings to the DAGs, see [operatio
     for name, info in Settings.model_fields.items():
         section = info.alias or name
         model = info.annotation
+        if name == "targets":
+            section, model = "targets.NAME", NamedTarget
         assert isinstance(model, type), section
         assert issubclass(model, BaseModel), section
         text = (model.__doc__ or "").strip()

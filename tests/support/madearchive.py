@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import ArchivedJob, write_jobs
 from pumphouse.archive.genesis import BaseTable, Genesis
-from pumphouse.archive.manifest import Manifest, PumpEntry
+from pumphouse.archive.manifest import Manifest, PumpEntry, SegmentEntry
 from pumphouse.archive.segment import SegmentWriter
 from pumphouse.codec import payload, row
 from pumphouse.loader.target import TargetConnection
@@ -241,6 +242,12 @@ class MadeSource:
         info = self.tables.pop(table).info
         self._ddl(4, info.id, f"DROP TABLE `{table}`", TableInfo=info.raw)
 
+    def recover_table(self, name: str, held: Held) -> None:
+        """RECOVER or FLASHBACK TABLE: what `tables` had of one that was dropped."""
+        raw = {**held.info.raw, "name": {"O": name, "L": name.lower()}}
+        self._ddl(25, held.info.id, f"FLASHBACK TABLE `{name}`", TableInfo=raw)
+        self.tables[name] = Held(TableInfo.from_dict(raw), held.rows)
+
     def txn(self, *, schema_version: int | None = None) -> _OpenTxn:
         """``with source.txn() as t: t.insert(…)``: committed at the end of the block."""
         return _OpenTxn(self, schema_version)
@@ -356,7 +363,7 @@ class MadeSource:
         ``more``: fields of the manifest.
         """
         assert self._previous is not None
-        start, digest = self._previous
+        start = self._previous[0]
         end = Tso(self.tick())
         attempt = layout.attempt_id()
         segments = []
@@ -369,6 +376,30 @@ class MadeSource:
                 if events:
                     writer.add(_batch(events))
                 segments += writer.finish()
+        return self._publish(end, attempt, segments, **more)
+
+    def cut_of(self, values: Iterable[bytes], count: int) -> Tso:
+        """Archive one window of so many transactions with these payloads, of one Pump; few are in memory at once."""
+        assert self._previous is not None
+        assert not self._events
+        start = self._previous[0]
+        end = Tso(self.ts + ((3 * count + 10) << 18))
+        attempt = layout.attempt_id()
+        with SegmentWriter(
+            self.archive.store, lambda n: layout.segment_key(start, end, "pump-0", attempt, n), "pump-0"
+        ) as writer:
+            for some in _batched(values, 500):
+                for value in some:
+                    self.commit(self.tick(1), value, at=self.tick(1))
+                writer.add(_batch(self._events))
+                self._events = []
+            segments = writer.finish()
+        self.ts = int(end)
+        return self._publish(end, attempt, segments)
+
+    def _publish(self, end: Tso, attempt: str, segments: Sequence[SegmentEntry], **more: Any) -> Tso:
+        assert self._previous is not None
+        start, digest = self._previous
         jobs = [
             ArchivedJob(
                 commit_ts=Tso(e.commit_ts), start_ts=Tso(e.start_ts), job_id=e.job.id if e.job else 1, schema_state=5,
@@ -425,6 +456,13 @@ class _OpenTxn:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.commit_ts = self._source.commit(self._start_ts, self._txn.builder.build())
+
+
+def _batched(values: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+    """So many at a time."""
+    left = iter(values)
+    while some := list(itertools.islice(left, size)):
+        yield some
 
 
 def _batch(events: list[_Event]) -> pa.RecordBatch:

@@ -124,6 +124,10 @@ class PumpServer:
     def start(self) -> Self:
         """Start and wait until it serves; AssertionError with its log when it ends instead."""
         self.spawn()
+        return self.wait_until_serving()
+
+    def wait_until_serving(self) -> Self:
+        """What `start` waits for, after `spawn`."""
         assert self._process is not None
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

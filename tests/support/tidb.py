@@ -63,7 +63,8 @@ class TidbCluster:
 
     def connect(self, server: int = 0, **options: Any) -> Connection[Any]:
         """A session in UTC; autocommit unless told otherwise."""
-        options = {"autocommit": True, "init_command": "SET time_zone = '+00:00'", **options}
+        # A context of TLS costs 30 ms of CPU a connection; nothing here speaks it.
+        options = {"autocommit": True, "init_command": "SET time_zone = '+00:00'", "ssl_disabled": True, **options}
         return self.dsn(server).connect(**options)
 
     def tso(self) -> Tso:

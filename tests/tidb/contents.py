@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pymysql.connections import Connection
+from pymysql.constants import ER
 from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
+from pymysql.err import ProgrammingError
 
 from pumphouse.diff.rows import canonical_json
+from pumphouse.settings import TargetSettings
 from pumphouse.stack.dsn import Dsn
 
 _SYSTEM = {"mysql", "information_schema", "performance_schema", "metrics_schema", "sys", "test", "pumphouse"}
@@ -46,13 +49,49 @@ def source_at(dsn: Dsn, ts: int) -> Contents:
     """All of a TiDB as it was at a timestamp, schema included."""
     with closing(_session(dsn)) as connection:
         _run(connection, f"SET @@tidb_snapshot = '{ts}'")
-        return {name: _table(connection, name) for name in _names(connection)}
+        return _all(connection, {})
 
 
 def target_like(dsn: Dsn, wanted: Contents) -> Contents:
     """All of another server; its columns are read by the types that they have in ``wanted``."""
     with closing(_session(dsn)) as connection:
-        return {name: _table(connection, name, wanted.get(name)) for name in _names(connection)}
+        return _all(connection, wanted)
+
+
+def target_contents(target: TargetSettings, wanted: Contents) -> Contents:
+    """What a target holds, read by the source's types."""
+    password = target.password.get_secret_value()
+    return target_like(Dsn(port=target.port, user=target.user, password=password), wanted)
+
+
+def to_json(contents: Contents) -> dict[str, Any]:
+    """For a file; a byte is a character."""
+    return {
+        name: {
+            "columns": table.columns,
+            "rows": sorted(([count, *map(_text, row)] for row, count in table.rows.items()), key=repr),
+        }
+        for name, table in sorted(contents.items())
+    }
+
+
+def from_json(raw: dict[str, Any]) -> Contents:
+    """What `to_json` was given."""
+    return {
+        name: Table(
+            [(column, kind) for column, kind in table["columns"]],
+            Counter({tuple(map(_bytes, row)): count for count, *row in table["rows"]}),
+        )
+        for name, table in raw.items()
+    }
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else value.encode("latin-1")
 
 
 def differences(wanted: Contents, found: Contents, *, most: int = 3) -> list[str]:
@@ -79,7 +118,7 @@ def _first(rows: Counter[Row], most: int) -> list[Row]:
 
 
 def _session(dsn: Dsn) -> Connection[Any]:
-    connection = dsn.connect(conv=encoders, use_unicode=False, cursorclass=SSCursor, autocommit=True)
+    connection = dsn.connect(conv=encoders, use_unicode=False, cursorclass=SSCursor, autocommit=True, ssl_disabled=True)
     _run(connection, "SET time_zone = '+00:00', sql_mode = ''")
     return connection
 
@@ -93,6 +132,18 @@ def _run(connection: Connection[Any], sql: str, *values: str) -> list[tuple[Any,
 def _names(connection: Connection[Any]) -> list[str]:
     found = [(schema.decode(), name.decode()) for schema, name in _run(connection, _TABLES)]
     return [f"{schema}.{name}" for schema, name in found if schema.lower() not in _SYSTEM]
+
+
+def _all(connection: Connection[Any], wanted: Contents) -> Contents:
+    found = {}
+    for name in _names(connection):
+        try:
+            found[name] = _table(connection, name, wanted.get(name))
+        except ProgrammingError as error:
+            # A TiDB goes on listing a table under the database that it was renamed from.
+            if error.args[0] != ER.NO_SUCH_TABLE:
+                raise
+    return found
 
 
 def _quote(name: str) -> str:

@@ -18,8 +18,7 @@ from pumphouse.model.tso import to_datetime
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
 from tests.support.tidb import MISSING, TidbCluster
-from tests.tidb.chain import target_contents
-from tests.tidb.contents import differences, source_at
+from tests.tidb.contents import differences, source_at, target_contents
 
 pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=MISSING or "-"),

@@ -25,8 +25,8 @@ from pumphouse.stack.dsn import Dsn
 from tests.support.loading import restored
 from tests.support.pumpserver import eventually
 from tests.support.tidb import MISSING, TidbCluster, UnistoreServer
-from tests.tidb.chain import empty, target_contents
-from tests.tidb.contents import differences, source_at
+from tests.tidb.chain import empty
+from tests.tidb.contents import differences, source_at, target_contents
 
 pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=MISSING or "-"),

@@ -6,9 +6,22 @@ import random
 import re
 from dataclasses import dataclass
 
+from pumphouse.model.table import ColumnFlag, FieldType, MysqlType
+from pumphouse.schema.conversion import conversion
+
 _TYPE = re.compile(r"^(\w+)(?:\((.*)\))?(.*)$", re.DOTALL)
 _ELEMENT = re.compile(r"'((?:[^']|'')*)'")
 _INT_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
+_CODES = {
+    "tinyint": MysqlType.TINY, "smallint": MysqlType.SHORT, "mediumint": MysqlType.INT24, "int": MysqlType.LONG,
+    "bigint": MysqlType.LONGLONG, "decimal": MysqlType.NEWDECIMAL, "float": MysqlType.FLOAT, "double": MysqlType.DOUBLE,
+    "bit": MysqlType.BIT, "char": MysqlType.STRING, "varchar": MysqlType.VARCHAR, "binary": MysqlType.STRING,
+    "varbinary": MysqlType.VARCHAR, "tinytext": MysqlType.TINY_BLOB, "text": MysqlType.BLOB,
+    "mediumtext": MysqlType.MEDIUM_BLOB, "longtext": MysqlType.LONG_BLOB, "tinyblob": MysqlType.TINY_BLOB,
+    "blob": MysqlType.BLOB, "mediumblob": MysqlType.MEDIUM_BLOB, "longblob": MysqlType.LONG_BLOB,
+    "date": MysqlType.DATE, "time": MysqlType.TIME, "datetime": MysqlType.DATETIME, "timestamp": MysqlType.TIMESTAMP,
+    "year": MysqlType.YEAR, "enum": MysqlType.ENUM, "set": MysqlType.SET, "json": MysqlType.JSON,
+}  # fmt: skip
 _TEXTS = (
     "",
     "a",
@@ -30,7 +43,7 @@ _TEXTS = (
 )
 _WIDE = ("ß", "é", "É", "中文", "😀", "a😀b", "Ω≈ç", "İ", "ﬁ", "e\u0301")
 _JSONS = (
-    "{}", "[]", "null", "true", "0", "-0.0", "1.5", "1e100", "18446744073709551615", "-9223372036854775808", '\\"\\"',
+    "{}", "[]", "null", "true", "0", "-0.5", "1.5", "1e100", "18446744073709551615", "-9223372036854775808", '\\"\\"',
     '{\\"a\\": 1, \\"b\\": [1, 2.5, null, {\\"c\\": \\"é😀\\"}]}', '[[[[1]]], \\"x\\", false]', '{\\"\\": \\"\\"}', '\\"a\\\\nb\\"',
     '{\\"k\\": 3.0}',
 )  # fmt: skip
@@ -74,6 +87,30 @@ def literal(rng: random.Random, column: Column) -> str:
     if base == "json":
         return f"'{rng.choice(_JSONS)}'"
     return _time(rng, base, int(inside) if inside and base != "year" else 0)
+
+
+def cast_is_known(column: Column, wanted: str, *, strict: bool) -> bool:
+    """Whether every value becomes on any target what TiDB makes of it, when the column becomes ``wanted``: `name` TYPE …."""
+    how = conversion(_field(column.type), _field(wanted.split("` ", 1)[1]), strict=strict)
+    return how is not None and not how.unless
+
+
+def _field(kind: str) -> FieldType:
+    """Of a type in SQL, as far as casts go."""
+    found = _TYPE.match(kind)
+    assert found is not None
+    base, numbers = found[1].lower(), re.findall(r"^\s*\((\d+)(?:,\s*(\d+))?\)", kind[len(found[1]) :])
+    first, second = numbers[0] if numbers else ("", "")
+    timed = base in {"time", "datetime", "timestamp"}
+    return FieldType(
+        tp=_CODES[base],
+        flag=ColumnFlag.UNSIGNED if re.search(r"\bunsigned\b", kind, re.IGNORECASE) else 0,
+        flen=int(first or (1 if base == "bit" else -1)),
+        decimal=int((first if timed else second) or (-1 if base in {"float", "double"} else 0)),
+        charset="utf8mb4" if base.endswith(("char", "text")) or base in {"enum", "set"} else "binary",
+        collate="",
+        elems=(),
+    )
 
 
 def _integer(rng: random.Random, bits: int, unsigned: bool, *, small: bool) -> str:

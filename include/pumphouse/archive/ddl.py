@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pumphouse.archive.manifest import DdlEntry
-from pumphouse.errors import BadSegment, ObjectNotFound
+from pumphouse.archive.segment import verified
+from pumphouse.errors import BadSegment
+from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
+
+_GROUP_JOBS = 4096
 
 SCHEMA = pa.schema(
     [
@@ -59,10 +66,33 @@ class ArchivedJob:
         )
 
 
+def is_final(archived: ArchivedJob, job: Job) -> bool:
+    """Whether this binlog changes the schema. DROP COLUMN logs one in delete-only as well, with the same job."""
+    if not job.done:
+        return False
+    return not (archived.schema_state == SchemaState.DELETE_ONLY and job.schema_state != SchemaState.DELETE_ONLY)
+
+
 def write_jobs(store: ObjectStore, key: str, jobs: Iterable[ArchivedJob]) -> DdlEntry:
-    """Write one object."""
-    rows = list(jobs)
-    table = pa.Table.from_arrays(
+    """Write one object, by way of a local file: no more than a row group of the jobs is held."""
+    count, left = 0, iter(jobs)
+    with tempfile.TemporaryDirectory(prefix="pumphouse-ddl-") as folder:
+        path = Path(folder, "jobs.parquet")
+        with pq.ParquetWriter(
+            path, SCHEMA, compression="zstd", use_dictionary=False, write_statistics=["commit_ts", "job_id"]
+        ) as writer:
+            while some := list(islice(left, _GROUP_JOBS)):
+                count += len(some)
+                writer.write_table(_table(some), row_group_size=_GROUP_JOBS)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        entry = DdlEntry(key=key, sha256=digest, bytes=path.stat().st_size, jobs=count)
+        store.put_file(key, path)
+    return entry
+
+
+def _table(rows: Sequence[ArchivedJob]) -> pa.Table:
+    return pa.Table.from_arrays(
         [
             pa.array([int(row.commit_ts) for row in rows], pa.int64()),
             pa.array([int(row.start_ts) for row in rows], pa.int64()),
@@ -73,38 +103,34 @@ def write_jobs(store: ObjectStore, key: str, jobs: Iterable[ArchivedJob]) -> Ddl
         ],
         schema=SCHEMA,
     )
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        sink,
-        compression="zstd",
-        use_dictionary=False,
-        write_statistics=["commit_ts", "job_id"],
-        row_group_size=4096,
-    )
-    data = sink.getvalue().to_pybytes()
-    store.put(key, data)
-    return DdlEntry(key=key, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data), jobs=len(rows))
 
 
 def read_jobs(store: ObjectStore, entry: DdlEntry) -> list[ArchivedJob]:
     """Read one object after holding it against its digest; BadSegment names it."""
-    try:
-        data = store.get(entry.key)
-    except ObjectNotFound as error:
-        raise BadSegment(f"{entry.key} is not there", path=entry.key, offset=0, reason="missing") from error
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != entry.sha256:
-        raise BadSegment(
-            f"{entry.key} has the digest {digest}, the manifest says {entry.sha256}",
-            path=entry.key,
-            offset=0,
-            reason="sha256",
-        )
-    try:
-        # Neither read_table nor threads: what is left of a read in Arrow's threads when Python ends wants the
-        # interpreter back to let go of ``data``, and aborts the process (apache/arrow#33975, #34314).
-        rows = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
-    return [ArchivedJob(**row) for row in rows]
+    return [job for _, jobs in read_groups(store, entry) for job in jobs]
+
+
+def read_groups(
+    store: ObjectStore, entry: DdlEntry, *, part: int = 0, parts: int = 1
+) -> Iterator[tuple[int, list[ArchivedJob]]]:
+    """Jobs of an object, a row group at a time, each with the place of its first in the object; BadSegment.
+
+    Of ``parts`` runs of row groups only the one of the number ``part``. The whole object is held against its digest
+    before anything of it is given out; a large one lies in a local file meanwhile.
+    """
+    with verified(store, entry) as source:
+        try:
+            file = pq.ParquetFile(source, memory_map=False)
+            groups, at = file.metadata.num_row_groups, 0
+            for number in range(groups):
+                rows = file.metadata.row_group(number).num_rows
+                if part * groups // parts <= number < (part + 1) * groups // parts:
+                    # Neither read_table nor threads: what is left of a read in Arrow's threads when Python ends wants
+                    # the interpreter back to let go of the bytes, and aborts the process (apache/arrow#33975, #34314).
+                    found = file.read_row_group(number, use_threads=False).to_pylist()
+                    yield at, [ArchivedJob(**row) for row in found]
+                at += rows
+        except (pa.ArrowException, OSError) as error:
+            raise BadSegment(
+                f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet"
+            ) from error

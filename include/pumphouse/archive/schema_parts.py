@@ -210,11 +210,12 @@ def rows_of(history: Versions, after: int) -> list[Row]:
     rows: list[Row] = []
     for timed, event in zip(history.jobs, history.events, strict=True):
         if timed.job.schema_version > after:
-            rows += _places(timed, event)
-    return sorted(rows, key=_order)
+            rows += places_of(timed, event)
+    return sorted(rows, key=order)
 
 
-def _places(timed: TimedJob, event: DdlEvent) -> Iterator[Row]:
+def places_of(timed: TimedJob, event: DdlEvent) -> Iterator[Row]:
+    """Where one job lies."""
     version, ts, text = timed.job.schema_version, int(timed.commit_ts), timed.job.text
     if event.problem or event.db_before is not None or event.db_after is not None:
         yield Row(EVERYBODY, version, EVERYBODY, (), ts, timed.genesis, text)
@@ -237,19 +238,30 @@ def _places(timed: TimedJob, event: DdlEvent) -> Iterator[Row]:
 
 def extended(store: ObjectStore, parts: Sequence[Part], history: Versions) -> tuple[Part, ...]:
     """These parts and one more for the jobs that they lack, with those of the former that it takes in."""
-    left = list(parts)
-    after = left[-1].upto if left else 0
+    after = parts[-1].upto if parts else 0
     jobs = sum(timed.job.schema_version > after for timed in history.jobs)
     if not jobs:
-        return tuple(left)
-    taken: list[Part] = []
+        return tuple(parts)
+    left, taken = taking_in(parts, jobs)
+    jobs += sum(part.jobs for part in taken)
+    rows = heapq.merge(rows_of(history, after), *(read_rows(store, part) for part in taken), key=order)
+    begin = left[-1].upto if left else 0
+    files = tuple(write_rows(store, rows))
+    return (*left, Part(after=begin, upto=history.schema_version, jobs=jobs, files=files))
+
+
+def taking_in(parts: Sequence[Part], jobs: int) -> tuple[list[Part], list[Part]]:
+    """(parts that stay, those that a new one of so many jobs takes in, newest first)."""
+    left, taken = list(parts), []
     while left and left[-1].jobs <= jobs:
         taken.append(left.pop())
         jobs += taken[-1].jobs
-    rows = heapq.merge(rows_of(history, after), *(read_rows(store, part) for part in taken), key=_order)
-    begin = left[-1].upto if left else 0
-    files = tuple(_write(store, some) for some in _cut(rows))
-    return (*left, Part(after=begin, upto=history.schema_version, jobs=jobs, files=files))
+    return left, taken
+
+
+def write_rows(store: ObjectStore, rows: Iterable[Row]) -> Iterator[File]:
+    """Write rows, which come in order, as files."""
+    return (_write(store, some) for some in _cut(rows))
 
 
 def _cut(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -279,7 +291,8 @@ def _write(store: ObjectStore, rows: Sequence[Row]) -> File:
     return file
 
 
-def _order(row: Row) -> tuple[int, int]:
+def order(row: Row) -> tuple[int, int]:
+    """Rows of a part ascend by this."""
     return row.table_id, row.schema_version
 
 

@@ -9,12 +9,14 @@ another: these are read on.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.ddl import ArchivedJob, read_jobs
+from pumphouse.archive.ddl import ArchivedJob, is_final, read_groups, read_jobs
 from pumphouse.archive.document import parse, sha256
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import SCHEMA
@@ -23,22 +25,24 @@ from pumphouse.archive.schema_parts import (
     EVERYBODY,
     REMEDY,
     RULES,
+    File,
     Part,
     SchemaParts,
     all_jobs,
     extended,
     jobs_of_tables,
     parts_key,
+    taking_in,
 )
-from pumphouse.errors import BadManifest, ConfigError, HistoryUnavailable, ObjectExists, ObjectNotFound
-from pumphouse.model.binlog import SchemaState
-from pumphouse.model.table import Job, JobState
+from pumphouse.archive.schema_stages import FoldPlan, FoldSummary, Piece, Sizes, plan_fold, tasks_of
+from pumphouse.errors import BadManifest, ConfigError, ObjectExists, ObjectNotFound
+from pumphouse.model.table import Job
 from pumphouse.model.tso import MAX_TSO, Tso, name20, show
 from pumphouse.schema.actions import Action, action_of
 from pumphouse.schema.related import is_whole
 from pumphouse.schema.sequence import parse_setval
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import TimedJob, genesis_jobs
+from pumphouse.schema.versions import TimedJob, genesis_jobs, running_at_genesis
 
 KIND = "schema"
 
@@ -113,11 +117,17 @@ class Rebuilt:
     key: str
 
 
-def pending_jobs(archive: Archive, upto: Tso | None = None) -> int:
-    """How many DDL jobs a rebuild would have to fold; 0 = it needs no Spark session."""
+def pending_jobs(archive: Archive, upto: Tso | None = None, *, enough: int = sys.maxsize) -> int:
+    """How many DDL jobs a rebuild would have to fold; 0 = it needs no Spark session.
+
+    They are counted until there are ``enough``. With nothing stored it is all binlogs and jobs that manifests count.
+    """
     at, windows, end = _seen(archive, upto)
-    after = archive.genesis().ts if at is None else at
-    return len(list(timed_jobs(archive.jobs(windows, after, end)))) + (at is None)
+    if at is None:
+        return max(1, archive.genesis().ddl.jobs + _count(windows))
+    objects = (each.ddl for each in windows if each.ddl is not None)
+    jobs = (job for each in objects for _, some in read_groups(archive.store, each) for job in some)
+    return sum(1 for _ in islice(timed_jobs(job for job in jobs if at < job.commit_ts <= end), enough))
 
 
 def rebuild(archive: Archive, upto: Tso | None = None) -> Rebuilt:
@@ -132,9 +142,7 @@ def rebuild(archive: Archive, upto: Tso | None = None) -> Rebuilt:
     folded = _fold_new(archive, windows, at, end)
     new = {timed.job.id for timed in folded.jobs}
     tables = {table for event in folded.timeline.events if event.job.id in new for table in event.table_ids}
-    # Only at a window's end is a name's content the same for every writer, whatever came after.
-    ends_window = end == archive.genesis().ts or any(each.end == end for each in windows)
-    kept = (folded.stored is not None and not folded.jobs) or not ends_window
+    kept = (folded.stored is not None and not folded.jobs) or not _ends_window(archive, windows, end)
     key = "" if kept else _store(archive, windows, folded, end)
     return Rebuilt(end, len(folded.jobs), len(tables), folded.schema_version, key)
 
@@ -204,6 +212,11 @@ def fold_tables(archive: Archive, windows: Sequence[Manifest], at: Tso | None) -
     return timeline.fold(fresh)
 
 
+def _told_apart(fresh: Sequence[TimedJob], stored: SchemaParts) -> bool:
+    """Whether new jobs need no more of what is stored than the jobs of their tables."""
+    return stored.by_table and stored.precedes(fresh) and _named_by(fresh, stored) is not None
+
+
 def _named_by(jobs: Iterable[TimedJob], stored: SchemaParts) -> set[int] | None:
     """Ids of the tables that jobs touch; None where one of them touches tables whose ids it does not have."""
     tables: set[int] = set()
@@ -217,6 +230,87 @@ def _named_by(jobs: Iterable[TimedJob], stored: SchemaParts) -> set[int] | None:
             tables |= {*stored.views}
         tables |= {job.table_id, *(info.id for info in (job.table_info, *job.table_infos) if info is not None)}
     return tables - {EVERYBODY}
+
+
+@dataclass(frozen=True, slots=True)
+class WholeFold:
+    """A rebuild that folds the whole history, of genesis and windows, in the stages of `schema_stages`.
+
+    Jobs of windows after ``since`` are new; ``stored`` parts stay where they hold what the fold would give.
+    """
+
+    archive: Archive
+    windows: tuple[Manifest, ...]
+    upto: Tso
+    since: Tso
+    stored: SchemaParts | StoredSchema | None
+
+    def tasks(self, readers: int, sizes: Sizes) -> list[list[Piece]]:
+        """What is read, by task; an object by no more than so many."""
+        return tasks_of(self.archive.genesis(), self.windows, readers=readers, jobs=sizes.task_jobs)
+
+    def plan(self, surveys: Sequence[tuple[bytes, bytes]], sizes: Sizes) -> FoldPlan:
+        """`plan_fold` of what the tasks found."""
+        return plan_fold(
+            surveys,
+            genesis_ts=self.archive.genesis().ts,
+            end=self.windows[-1].end if self.windows else self.archive.genesis().ts,
+            upto=self.upto,
+            since=self.since,
+            sizes=sizes,
+        )
+
+    def left(self, plan: FoldPlan) -> list[Part]:
+        """Stored parts that stay: what is folded is written from where they end."""
+        stored = self.stored
+        if not isinstance(stored, SchemaParts) or stored.rules != RULES or plan.oldest_fresh <= stored.schema_version:
+            return []
+        return taking_in(stored.parts, plan.jobs_above(stored.schema_version))[0]
+
+    def done(self, plan: FoldPlan, summaries: Sequence[FoldSummary] = (), files: Sequence[File] = ()) -> Rebuilt:
+        """Write the document; ``files`` in order of their ranges. Nothing is written where no job is new."""
+        tables = sum(each.tables for each in summaries)
+        if self.stored is not None and not plan.fresh:
+            return Rebuilt(self.upto, 0, 0, plan.upto, "")
+        left = self.left(plan)
+        begin = left[-1].upto if left else 0
+        new = Part(after=begin, upto=plan.upto, jobs=plan.jobs_above(begin), files=tuple(files))
+        key = _write_document(
+            self.archive,
+            self.windows,
+            self.upto,
+            whole=False,
+            sequences=[table for each in summaries for table in each.sequences],
+            views=[table for each in summaries for table in each.views],
+            parts=(*left, new) if new.jobs else tuple(left),
+        )
+        return Rebuilt(self.upto, plan.fresh, tables, plan.upto, key)
+
+
+def whole_fold(archive: Archive, upto: Tso | None = None, *, few: int) -> WholeFold | None:
+    """The fold of the whole history where a rebuild needs it, or has more than ``few`` new jobs.
+
+    None = `rebuild` does it in one process: what is stored tells tables apart, nothing is new, there are few jobs at
+    all, or ``upto`` lies within a window, where nothing is stored.
+    """
+    at, windows, end = _seen(archive, upto)
+    genesis = archive.genesis()
+    stored = None if at is None else read_stored(archive, at, windows)
+    if not _ends_window(archive, windows, end):
+        return None
+    if stored is not None and _count(each for each in windows if each.end > stored.upto) <= few:
+        fresh = list(timed_jobs(archive.jobs(windows, stored.upto, end)))
+        if not fresh or (isinstance(stored, SchemaParts) and _told_apart(fresh, stored)):
+            return None
+    every = tuple(archive.chain(genesis.ts))
+    if genesis.ddl.jobs + _count(every) <= few:
+        return None
+    return WholeFold(archive, every, end, genesis.ts if stored is None else stored.upto, stored)
+
+
+def _count(windows: Iterable[Manifest]) -> int:
+    """DDL binlogs of windows."""
+    return sum(each.ddl.jobs for each in windows if each.ddl is not None)
 
 
 def newest_schema(archive: Archive, upto: Tso | None = None) -> Tso | None:
@@ -234,6 +328,11 @@ def schema_key(upto: Tso) -> str:
     return f"{SCHEMA}{name20(upto)}.json"
 
 
+def _ends_window(archive: Archive, windows: Sequence[Manifest], ts: Tso) -> bool:
+    """Only at a window's end is a name's content the same for every writer, whatever came after."""
+    return ts == archive.genesis().ts or any(each.end == ts for each in windows)
+
+
 def _store(archive: Archive, windows: Sequence[Manifest], folded: Folded, upto: Tso) -> str:
     """Write what is new of a fold, and the document that names all of it; returns the document's name."""
     timeline, before = folded.timeline, folded.stored
@@ -243,15 +342,28 @@ def _store(archive: Archive, windows: Sequence[Manifest], folded: Folded, upto: 
     parts: tuple[Part, ...] = ()
     if isinstance(before, SchemaParts) and before.rules == RULES and before.precedes(folded.jobs):
         parts, sequences, views = before.parts, {*before.sequences, *sequences}, {*before.views, *views}
+    parts = extended(archive.store, parts, timeline)
+    return _write_document(archive, windows, upto, is_whole(timeline), sequences, views, parts)
+
+
+def _write_document(
+    archive: Archive,
+    windows: Sequence[Manifest],
+    upto: Tso,
+    whole: bool,
+    sequences: Iterable[int],
+    views: Iterable[int],
+    parts: tuple[Part, ...],
+) -> str:
     document = SchemaParts(
         upto=upto,
         genesis=archive.genesis().sha256,
         window=_window_digest(archive.genesis(), windows, upto),
         rules=RULES,
-        whole=is_whole(timeline),
+        whole=whole,
         sequences=tuple(sorted(sequences)),
         views=tuple(sorted(views)),
-        parts=extended(archive.store, parts, timeline),
+        parts=parts,
     )
     try:
         archive.store.put_if_absent(document.key, document.to_json())
@@ -348,14 +460,8 @@ def jobs_at_genesis(archive: Archive, windows: Sequence[Manifest]) -> list[Archi
 def _from_genesis(jobs: Iterable[Job], genesis_ts: Tso, end: Tso) -> Timeline:
     known = list(jobs)
     for job in known:
-        # Its binlog may have committed just before genesis or just after: the windows up to its end will tell.
         if job.done and job.finished_ts > max(end, genesis_ts):
-            raise HistoryUnavailable(
-                f"DDL job {job.id} was running at genesis; it is placed when the archive has passed "
-                f"{show(job.finished_ts)}, it ends at {show(end)}",
-                hint="pumphouse snapshot",
-                job_id=job.id,
-            )
+            raise running_at_genesis(job.id, job.finished_ts, end)
     return Timeline.empty().fold(genesis_jobs(known, genesis_ts))
 
 
@@ -363,12 +469,5 @@ def timed_jobs(archived: Iterable[ArchivedJob]) -> Iterable[TimedJob]:
     """Jobs that change the schema, at their binlogs' commit ts. A binlog of an intermediate state has none yet."""
     for each in archived:
         job = each.parsed()
-        if job is not None and _final(each, job):
+        if job is not None and is_final(each, job):
             yield TimedJob(each.commit_ts, job)
-
-
-def _final(archived: ArchivedJob, job: Job) -> bool:
-    """DROP COLUMN logs a binlog in delete-only as well; the same job comes with both."""
-    if job.state not in (JobState.DONE, JobState.SYNCED):
-        return False
-    return not (archived.schema_state == SchemaState.DELETE_ONLY and job.schema_state != SchemaState.DELETE_ONLY)

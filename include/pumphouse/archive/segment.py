@@ -7,6 +7,7 @@ fragment of the PrewriteValue. Batches in, batches out; no Python object per row
 from __future__ import annotations
 
 import hashlib
+import io
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pumphouse.archive.manifest import Duplicate, SegmentEntry, TableStat
+from pumphouse.archive.manifest import DdlEntry, Duplicate, SegmentEntry, TableStat
 from pumphouse.archive.parts import split_payload
 from pumphouse.archive.stats import table_stats
 from pumphouse.errors import BadSegment, ObjectNotFound
@@ -226,11 +227,8 @@ def read_segment(
     upto: Tso,
     columns: Sequence[str] = COLUMNS,
     drop: Sequence[Duplicate] = (),
-    groups: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a segment with ``after < commit_ts <= upto``, in order, those in ``drop`` left out.
-
-    ``groups``: a sample of so many row groups; 0 = all.
 
     The whole object is held against the digest of the manifest before anything of it is given out. BadSegment names
     the object; a batch is a row group (about 8 MiB of payload, one transaction part at least).
@@ -248,8 +246,7 @@ def read_segment(
                     f"{entry.rows}",
                     path=entry.key, offset=0, reason="shape",
                 )  # fmt: skip
-            step = -(-file.metadata.num_row_groups // groups) if groups else 1
-            for number in range(0, file.metadata.num_row_groups, step):
+            for number in range(file.metadata.num_row_groups):
                 if _outside(file.metadata.row_group(number), after, upto):
                     continue
                 group = file.read_row_group(number, columns=needed, use_threads=False)  # ddl.py says why
@@ -263,6 +260,47 @@ def read_segment(
             raise BadSegment(
                 f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet"
             ) from error
+
+
+def peek_segment(
+    store: ObjectStore, entry: SegmentEntry, *, columns: Sequence[str], groups: int
+) -> Iterator[pa.RecordBatch]:
+    """Row groups from all over a segment, read by themselves: for estimates alone, as no digest holds them."""
+    try:
+        with io.BufferedReader(_Ranges(store, entry), 64 << 10) as source:
+            file = pq.ParquetFile(source)
+            count = file.metadata.num_row_groups
+            for number in sorted({(2 * at + 1) * count // (2 * groups) for at in range(groups)}):
+                group = file.read_row_group(number, columns=list(columns), use_threads=False)
+                yield from group.combine_chunks().to_batches()
+    except (pa.ArrowException, OSError, ObjectNotFound) as error:
+        raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
+
+
+class _Ranges(io.RawIOBase):
+    """An object as a file of which only what is read is fetched."""
+
+    def __init__(self, store: ObjectStore, entry: SegmentEntry) -> None:
+        super().__init__()
+        self._store = store
+        self._entry = entry
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + (0, self._at, self._entry.bytes)[whence]
+        return self._at
+
+    def readinto(self, into: Any, /) -> int:
+        data = self._store.get_range(self._entry.key, self._at, min(len(into), self._entry.bytes - self._at))
+        into[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 def read_columns(store: ObjectStore, entry: SegmentEntry, columns: Sequence[str]) -> pa.Table:
@@ -285,7 +323,7 @@ def lengths(array: pa.LargeBinaryArray) -> np.ndarray[Any, np.dtype[np.int64]]:
 class verified:  # noqa: N801 -- a context manager that reads as a phrase
     """The object's bytes as an Arrow source, after their digest was found right."""
 
-    def __init__(self, store: ObjectStore, entry: SegmentEntry) -> None:
+    def __init__(self, store: ObjectStore, entry: SegmentEntry | DdlEntry) -> None:
         self._store = store
         self._entry = entry
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -304,9 +342,13 @@ class verified:  # noqa: N801 -- a context manager that reads as a phrase
                 self._check(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
             return pa.memory_map(str(path))
         except ObjectNotFound as error:
+            self.__exit__()
             raise BadSegment(
                 f"{entry.key} is named by the manifest and is not there", path=entry.key, offset=0, reason="missing"
             ) from error
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *exc: object) -> None:
         if self._folder is not None:

@@ -20,7 +20,7 @@ from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, read_columns_of
 from pumphouse.archive.coverage import GONE, accounted_for, is_done, replaced_since, same_incarnation
-from pumphouse.archive.ddl import read_jobs
+from pumphouse.archive.ddl import read_groups, read_jobs
 from pumphouse.archive.declare import read_declared
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.genesis import Genesis
@@ -448,13 +448,14 @@ def _check_schema(
 
 
 def _check_genesis_ddl(archive: Archive, genesis: Genesis) -> list[Problem]:
+    count = version = 0
     try:
-        jobs = read_jobs(archive.store, genesis.ddl)
-        version = max(
-            (job.schema_version for each in jobs if (job := each.parsed()) is not None and job.done), default=0
-        )
+        for _, jobs in read_groups(archive.store, genesis.ddl):
+            count += len(jobs)
+            found = (job.schema_version for each in jobs if (job := each.parsed()) is not None and job.done)
+            version = max([version, *found])
     except BinlogError as error:
         return [Problem(key=genesis.ddl.key, what=str(error))]
-    if len(jobs) != genesis.ddl.jobs or version != genesis.schema_version:
-        return [Problem(key=genesis.ddl.key, what=f"holds {len(jobs)} jobs up to version {version}")]
+    if count != genesis.ddl.jobs or version != genesis.schema_version:
+        return [Problem(key=genesis.ddl.key, what=f"holds {count} jobs up to version {version}")]
     return []

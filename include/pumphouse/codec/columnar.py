@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pumphouse.codec import hashing, locate
+from pumphouse.codec import hashing, locate, texts
 from pumphouse.codec import walk as walk_kernels
 from pumphouse.codec.columns import Images, build, check
 from pumphouse.codec.jit import Bytes, Ints, UInts, frozen
@@ -60,6 +60,8 @@ class Mutations:
 
     def take(self, rows: NDArray[Any] | slice) -> Mutations:
         """The entries with these indices, or those where a mask is true; the buffer is shared."""
+        if not isinstance(rows, slice) and rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
         return Mutations(self.data, *(column[rows] for column in self._columns()))
 
     def with_room(self, used: int, room: int) -> Mutations:
@@ -184,12 +186,12 @@ def decode_images(
     lengths = frozen(np.ascontiguousarray(lengths, np.int64))
     data = frozen(np.ascontiguousarray(data, np.uint8))
     _check_ranges(data, starts, lengths)
-    shape = (len(starts), len(layout.ids))
-    first = np.empty(shape, np.int32)
-    second = np.empty(shape if kind == UPDATE else (0, 0), np.int32)
+    shape = (len(layout.ids), len(starts))
+    first = np.full(shape, locate.ABSENT, np.int32)
+    second = np.full(shape if kind == UPDATE else (0, 0), locate.ABSENT, np.int32)
     handle = layout.handle_columns if kind == INSERT else _NO_HANDLE
     failed = np.zeros(3, np.int64)
-    locate.locate(data, starts, lengths, layout.ids, handle, layout.needed[kind], first, second, failed)
+    locate.locate(data, starts, lengths, layout.ids, handle, layout.needed[kind], layout.partial, first, second, failed)
     if failed[0] == locate.NO_KEY:
         name = layout.name_of(int(failed[2]))
         raise MissingColumn(
@@ -199,7 +201,7 @@ def decode_images(
         )
     check(failed, f"of {len(starts)} {_KINDS[kind]} rows")
     if kind == UPDATE:
-        second[:, layout.kept] = first[:, layout.kept]
+        second[layout.kept] = first[layout.kept]
     batches = []
     for places in (first, second) if kind == UPDATE else (first,):
         images = Images(data, starts, lengths, places)
@@ -215,6 +217,17 @@ def decode_images(
         ]
         batches.append(_batch(arrays, layout.schema, len(starts)))
     return (batches[0], batches[1]) if kind == UPDATE else batches[0]
+
+
+def copied(sources: Sequence[Bytes], source: NDArray[Any], starts: Ints, lengths: Ints) -> Bytes:
+    """Byte ranges of several buffers, one behind the other; ``source``: index of each range's, -1 of an empty one."""
+    out = np.empty(int(lengths.sum()), np.uint8)
+    to = np.cumsum(lengths) - lengths
+    for at, data in enumerate(sources):
+        rows = np.flatnonzero(source == at)
+        _check_ranges(data, starts[rows], lengths[rows])
+        texts.copy_ranges(data, frozen(starts[rows]), frozen(lengths[rows]), frozen(to[rows]), out)
+    return frozen(out)
 
 
 def _former(images: Images, layout: RowLayout, index: int) -> pa.Array:

@@ -11,10 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pumphouse.codec import jsontext, locate, scalars, texts
-from pumphouse.codec.datum import Kind, Value
-from pumphouse.codec.jit import Bytes, Int32s, Ints, frozen
+from pumphouse.codec.datum import Kind
+from pumphouse.codec.jit import Bytes, Int32s, Ints
 from pumphouse.codec.json import json_text
-from pumphouse.codec.layout import OutputColumn, arrow_type
+from pumphouse.codec.layout import OutputColumn
 from pumphouse.errors import CodecError
 
 _INTEGER_MODES = {
@@ -77,7 +77,7 @@ def _what(column: OutputColumn) -> str:
 
 
 def _fixed(column: OutputColumn, values: NDArray[Any], valid: Bytes) -> pa.Array:
-    return pa.Array.from_buffers(arrow_type(column.info), len(values), [bitmap(valid), pa.py_buffer(values)])
+    return pa.Array.from_buffers(column.arrow, len(values), [bitmap(valid), pa.py_buffer(values)])
 
 
 def _variable(column: OutputColumn, offsets: Ints, out: Bytes, valid: Bytes) -> pa.Array:
@@ -85,12 +85,7 @@ def _variable(column: OutputColumn, offsets: Ints, out: Bytes, valid: Bytes) -> 
     # Kernels write into room for the worst case; a batch should not hold on to that.
     kept = out[:used] if used * 2 >= len(out) else out[:used].copy()
     buffers = [bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(kept)]
-    return pa.Array.from_buffers(arrow_type(column.info), len(valid), buffers)
-
-
-def _fill_bytes(fill: Value) -> Bytes:
-    raw = fill.encode() if isinstance(fill, str) else fill
-    return frozen(np.frombuffer(raw if isinstance(raw, bytes) else b"", np.uint8))
+    return pa.Array.from_buffers(column.arrow, len(valid), buffers)
 
 
 def _integers(images: Images, index: int, column: OutputColumn) -> pa.Array:
@@ -136,21 +131,21 @@ def _floats(images: Images, index: int, column: OutputColumn) -> pa.Array:
         failed,
     )
     check(failed, _what(column))
-    if column.kind is Kind.FLOAT or arrow_type(column.info) == pa.float32():
+    if column.kind is Kind.FLOAT or column.arrow == pa.float32():
         with np.errstate(over="ignore"):
             single = out.astype(np.float32)
         too_large = np.isinf(single) & np.isfinite(out)
         if too_large.any():
             failed[:] = locate.BAD_VALUE, int(too_large.argmax())
             check(failed, _what(column))
-        return _fixed(column, single if arrow_type(column.info) == pa.float32() else single.astype(np.float64), valid)
+        return _fixed(column, single if column.arrow == pa.float32() else single.astype(np.float64), valid)
     return _fixed(column, out, valid)
 
 
 def _texts(images: Images, index: int, column: OutputColumn) -> pa.Array:
     count = len(images)
     mode = _TEXT_MODES[column.kind]
-    fill = _fill_bytes(column.fill)
+    fill = column.fill_bytes
     out = np.empty(count * max(texts.WIDTHS[mode], len(fill)), np.uint8)
     offsets = np.empty(count + 1, np.int64)
     valid = np.empty(count, np.uint8)
@@ -176,7 +171,7 @@ def _texts(images: Images, index: int, column: OutputColumn) -> pa.Array:
 
 def _strings(images: Images, index: int, column: OutputColumn) -> pa.Array:
     count = len(images)
-    fill = _fill_bytes(column.fill)
+    fill = column.fill_bytes
     offsets = np.empty(count + 1, np.int64)
     valid = np.empty(count, np.uint8)
     failed = np.zeros(2, np.int64)
@@ -190,7 +185,7 @@ def _strings(images: Images, index: int, column: OutputColumn) -> pa.Array:
 
 def _json(images: Images, index: int, column: OutputColumn) -> pa.Array:
     count = len(images)
-    fill = _fill_bytes(column.fill)
+    fill = column.fill_bytes
     out = np.empty(2 * int(images.lengths.sum()) + (jsontext.MARGIN + len(fill)) * (count + 1), np.uint8)
     offsets = np.empty(count + 1, np.int64)
     offsets[0] = 0
@@ -221,7 +216,7 @@ def _json(images: Images, index: int, column: OutputColumn) -> pa.Array:
 
 
 def _reference_json(images: Images, index: int, row: int) -> bytes:
-    start = int(images.starts[row] + images.places[row, index]) + 1
+    start = int(images.starts[row] + images.places[index, row]) + 1
     end = locate.skip_json(images.data, start, int(images.starts[row] + images.lengths[row]))
     try:
         return json_text(images.data[start:end].tobytes()).encode()

@@ -353,7 +353,7 @@ def json_texts(
     """
     at = offsets[first]
     for row in range(first, len(starts)):
-        place = places[row, column]
+        place = places[column, row]
         if place < 0:
             if at + len(fill) > len(out):
                 return row, FULL

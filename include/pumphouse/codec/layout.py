@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pumphouse.codec.datum import Kind, Value, kind_of
 from pumphouse.codec.defaults import missing_value
-from pumphouse.codec.jit import Ints, frozen
+from pumphouse.codec.jit import Bytes, Ints, frozen
 from pumphouse.codec.row import is_prefix, kept_on_update, key_parts
 from pumphouse.codec.time import fsp_of
 from pumphouse.errors import ColumnMismatch
@@ -54,6 +54,8 @@ class OutputColumn:
         elements: Elements of an ENUM or SET.
         handle: It is the integer handle.
         fill: Loader value where the row lacks it.
+        arrow: Arrow type of the values.
+        fill_bytes: ``fill`` of a text or a byte string.
     """
 
     info: ColumnInfo
@@ -62,13 +64,20 @@ class OutputColumn:
     elements: int
     handle: bool
     fill: Value
+    arrow: pa.DataType
+    fill_bytes: Bytes
 
     @classmethod
     def of(cls, column: ColumnInfo, source: ColumnInfo, written: TableInfo) -> OutputColumn:
         """``column`` as it is in rows of ``written``, where it is ``source``."""
         handle = written.pk_is_handle and any(c.id == source.id for c, _ in key_parts(written))
         kind, fsp = kind_of(source.type), fsp_of(source.type.decimal)
-        return cls(column, kind, fsp, len(source.type.elems), handle, missing_value(source))
+        fill = missing_value(source)
+        raw = fill.encode() if isinstance(fill, str) else fill if isinstance(fill, bytes) else b""
+        return cls(
+            column, kind, fsp, len(source.type.elems), handle, fill, arrow_type(column),
+            frozen(np.frombuffer(raw, np.uint8)),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,7 @@ class RowLayout:
         kept: Indices of the columns that an update leaves as they were, whatever its new image says.
         former: Index of a column that was rewritten in between (a MODIFY COLUMN) -> index in ``ids`` and shape of what
             it was before: old images have that of it.
+        partial: Only some columns are wanted: what an image has behind them is not looked at.
     """
 
     columns: tuple[OutputColumn, ...]
@@ -93,6 +103,7 @@ class RowLayout:
     needed: tuple[Ints, Ints, Ints]
     kept: Ints
     former: Mapping[int, tuple[int, OutputColumn]]
+    partial: bool
 
     def name_of(self, index: int) -> str:
         """Name of the column at an index in ``ids``."""
@@ -106,6 +117,7 @@ class RowLayout:
         wanted: TableInfo,
         key: Sequence[str] | None = None,
         rewritten: Mapping[int, int] | None = None,
+        only: Sequence[str] | None = None,
     ) -> RowLayout:
         """Plan the decoding.
 
@@ -116,6 +128,7 @@ class RowLayout:
                 columns do: then old images lack none that their version has. None = whatever is absent is filled.
             rewritten: Id of a wanted column -> its id at the rows' own version, of columns that were given another
                 type in between. Who writes while that is under way writes both into new images.
+            only: Names of the columns that are wanted; None = all. Images are read no further than these need.
 
         Raises:
             ColumnMismatch: a column has the same id in both but values of another kind.
@@ -124,7 +137,7 @@ class RowLayout:
         columns, ids = [], []
         rewritten = rewritten or {}
         for column in wanted.public_columns:
-            if column.generated:
+            if column.generated or (only is not None and column.name not in only):
                 continue
             own = written.column_by_id(column.id)
             source = own or column
@@ -161,6 +174,7 @@ class RowLayout:
             (_indices(keys | new), _indices(old | new), _indices(old)),
             _indices({ids.index(id_) for id_ in kept_on_update(written) if id_ in ids}),
             former,
+            only is not None,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from pumphouse.codec.jit import Bytes, Int32s, Ints, kernel, primitive
+from pumphouse.codec.raw import load_u64, prefetch, trailing_zeros
 from pumphouse.codec.wire import read_uvarint, read_varint
 
 ABSENT = -1
@@ -126,6 +127,49 @@ def skip_datum(data: Bytes, pos: int, end: int) -> int:  # noqa: PLR0911 - one b
     return -2
 
 
+# How many rows ahead the bytes of an image are asked for, and how many of them at most.
+AHEAD, AHEAD_BYTES = 6, 2048
+
+# Bytes of a decimal behind precision and scale, at precision << 5 | scale; 0 where there is no such decimal.
+DECIMAL_BYTES = np.array(
+    [
+        2 + whole // 9 * 4 + DIGIT_BYTES[whole % 9] + scale // 9 * 4 + DIGIT_BYTES[scale % 9]
+        if 1 <= precision <= 65 and scale <= 30 and (whole := precision - scale) >= 0
+        else 0
+        for precision in range(256)
+        for scale in range(32)
+    ],
+    np.int64,
+)
+
+
+@primitive
+def behind_usual(word: np.uint64, pos: int) -> int:
+    """Position behind the datum at ``pos``, of which ``word`` has the first six bytes; 0 = look closer (`skip_datum`).
+
+    What it says may lie behind the end of the row.
+    """
+    flag = word & np.uint64(0xFF)
+    if flag == 0x08 or flag == 0x09:  # noqa: PLR1714 - numba has no quick `in` here
+        stops = ~word & np.uint64(0x808080808000)
+        return pos + (trailing_zeros(stops) + 1 >> 3) if stops else 0
+    if flag == 0x02:
+        length = np.int64(word >> np.uint64(8) & np.uint64(0xFF))
+        if length >= 0x80:
+            if word & np.uint64(0x800000):
+                return 0
+            length += (np.int64(word >> np.uint64(16) & np.uint64(0x7F)) << 7) - 0x80
+            pos += 1
+        return 0 if length & 1 else pos + 2 + (length >> 1)
+    if flag == 0x04 or flag == 0x05 or flag == 0x03 or flag == 0x07:  # noqa: PLR1714
+        return pos + 9
+    if flag == 0x06:
+        scale = word >> np.uint64(16) & np.uint64(0xFF)
+        size = DECIMAL_BYTES[word >> np.uint64(3) & np.uint64(0x1FE0) | scale & np.uint64(31)] if scale < 32 else 0
+        return pos + 1 + size if size else 0
+    return pos + 1 if flag == 0x00 else 0
+
+
 @primitive
 def find_column(ids: Ints, column_id: int, guess: int) -> int:
     """Index of a column id, searched from ``guess`` on and around; -1 when it is not there."""
@@ -146,6 +190,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one pass over a row, kept
     ids: Ints,
     handle_columns: Ints,
     keys: Ints,
+    partial: bool,
     first: Int32s,
     second: Int32s,
     failed: Ints,
@@ -159,21 +204,23 @@ def locate(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one pass over a row, kept
         ids: Wanted column ids.
         handle_columns: Of an inserted row: for each datum of the handle its index in ``ids``, or -1; else empty.
         keys: Indices in ``ids`` of the columns that no row may lack.
-        first: Out, (rows, columns): offset of the datum from the image's start, -1 where absent.
+        partial: Leave an image where every wanted column was found in it.
+        first: Out, (columns, rows), all -1 before: offset of the datum from the image's start, -1 where absent.
         second: Out, the same for the new image of an updated row; of shape (0, 0) for other rows.
         failed: Out: reason, row, and the column of a NO_KEY; reason 0 when all is well.
     """
     columns = len(ids)
     paired = second.shape[0] > 0
+    last = len(data) - 8
     for row in range(len(starts)):
         begin = starts[row]
         end = begin + lengths[row]
         pos = begin
         failed[1] = row
-        for column in range(columns):
-            first[row, column] = ABSENT
-            if paired:
-                second[row, column] = ABSENT
+        # Rows lie apart, and each is read from datum to datum: without this, every line of it would be waited for.
+        ahead = min(row + AHEAD, len(starts) - 1)
+        for at in range(starts[ahead], starts[ahead] + min(lengths[ahead], AHEAD_BYTES), 64):
+            prefetch(data, at)
         for part in range(len(handle_columns)):
             at = pos
             pos = skip_datum(data, pos, end)
@@ -181,7 +228,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one pass over a row, kept
                 failed[0] = DAMAGED if pos == -1 else BAD_FLAG
                 return
             if handle_columns[part] >= 0:
-                first[row, handle_columns[part]] = at - begin
+                first[handle_columns[part], row] = at - begin
         list_start = pos - begin
         if pos < end and data[pos] == 0x80:
             failed[0] = NEW_FORMAT
@@ -190,31 +237,44 @@ def locate(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one pass over a row, kept
             pos = end
         guess = 0
         balance = 0
-        while pos < end:
-            if data[pos] != 0x08:
-                failed[0] = BAD_ID
-                return
-            column_id, at = read_varint(data, pos + 1, end)
-            if at < 0:
-                failed[0] = DAMAGED
-                return
-            pos = skip_datum(data, at, end)
-            if pos < 0:
-                failed[0] = DAMAGED if pos == -1 else BAD_FLAG
-                return
-            if column_id < 0:
-                continue
-            column = find_column(ids, column_id, guess)
-            if column < 0:
-                continue
+        left = columns if partial else -1
+        while pos < end and left != 0:
+            # An id of one byte and a datum whose first six bytes say how long it is: all in one load.
+            word = load_u64(data, pos) if pos <= last else np.uint64(0)
+            at = pos + 2
+            behind = behind_usual(word >> np.uint64(16), at) if word & np.uint64(0x81FF) == 0x08 else 0
+            if behind == 0 or behind > end:
+                if data[pos] != 0x08:
+                    failed[0] = BAD_ID
+                    return
+                column_id, at = read_varint(data, pos + 1, end)
+                if at < 0:
+                    failed[0] = DAMAGED
+                    return
+                pos = skip_datum(data, at, end)
+                if pos < 0:
+                    failed[0] = DAMAGED if pos == -1 else BAD_FLAG
+                    return
+                if column_id < 0:
+                    continue
+            else:
+                column_id = np.int64(word >> np.uint64(9) & np.uint64(0x3F))
+                pos = behind
+            column = guess
+            if guess >= columns or ids[guess] != column_id:
+                column = find_column(ids, column_id, guess)
+                if column < 0:
+                    continue
             guess = column + 1
             # A handle's datum lies before the list, and the list wins.
-            if first[row, column] < list_start:
-                first[row, column] = at - begin
+            if first[column, row] < list_start:
+                first[column, row] = at - begin
                 balance += 1
-            elif paired and second[row, column] == ABSENT:
-                second[row, column] = at - begin
+                left -= not paired
+            elif paired and second[column, row] == ABSENT:
+                second[column, row] = at - begin
                 balance -= 1
+                left -= 1
             else:
                 failed[0] = REPEATED
                 return
@@ -222,7 +282,7 @@ def locate(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one pass over a row, kept
             failed[0] = UNPAIRED
             return
         for key in keys:
-            if first[row, key] == ABSENT:
+            if first[key, row] == ABSENT:
                 failed[0] = NO_KEY
                 failed[2] = key
                 return

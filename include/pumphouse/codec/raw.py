@@ -50,6 +50,33 @@ load_u32 = _load(32, types.uint32)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def trailing_zeros(_typing: Any, value: Any) -> Any:
+    """Zero bits below the lowest one of a 64-bit integer; 64 of zero."""
+    del value
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(_typing: Any, array: Any, index: Any) -> Any:
+    """Have the processor bring the line of this byte of an uint8 array, which is read soon."""
+    del index
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _place(context, builder, signature.args[0], args[0], args[1])
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(call, [place, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def copy_bytes(_typing: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:
     """``target[to : to + size] = source[at : at + size]`` of two uint8 arrays that do not overlap."""
     del to, at, size

@@ -9,13 +9,16 @@ import numpy as np
 
 from pumphouse.codec.jit import Bytes, Int32s, Ints, kernel, primitive
 from pumphouse.codec.locate import BAD_VALUE, DAMAGED, DIGIT_BYTES
-from pumphouse.codec.raw import copy_bytes, store_u16
+from pumphouse.codec.raw import copy_bytes, load_u64, store_u16
+from pumphouse.codec.scalars import seven_bits
 from pumphouse.codec.wire import read_u64, read_uvarint, read_varint
 
 DATE, DATETIME, TIME, DECIMAL = 0, 1, 2, 3
 # Longest text of each.
 WIDTHS = (10, 26, 22, 68)
 POWERS = np.array([10**n for n in range(10)], np.int64)
+# What the first eight bytes of a varint of nine have in common.
+NINE = np.uint64(0x8080808080808080)
 MINUS, DOT, ZERO = 45, 46, 48
 # The two digits of 0..99, as `store_u16` writes them.
 PAIRS = np.array([(ZERO + n // 10) | (ZERO + n % 10) << 8 for n in range(100)], np.uint16)
@@ -169,7 +172,7 @@ def put_decimal(out: Bytes, at: int, data: Bytes, pos: int) -> int:  # noqa: C90
 
 
 @kernel
-def texts(
+def texts(  # noqa: C901, PLR0912 - kept in one piece for speed
     data: Bytes,
     starts: Ints,
     lengths: Ints,
@@ -187,8 +190,9 @@ def texts(
     """Texts of a date, time or decimal column; ``out`` has room for the longest text (or ``fill``) a row."""
     at = 0
     offsets[0] = 0
+    last = len(data) - 10
     for row in range(len(starts)):
-        place = places[row, column]
+        place = places[column, row]
         if place < 0:
             valid[row] = fill_valid
             for k in range(len(fill)):
@@ -217,10 +221,15 @@ def texts(
                 nanoseconds = np.int64(read_u64(data, pos + 1) ^ np.uint64(1 << 63))
             behind = put_duration(out, at, nanoseconds, fsp)
         elif mode <= DATETIME and flag == 0x09:
-            packed, pos = read_uvarint(data, pos + 1, end)
-            if pos < 0:
-                failed[0] = DAMAGED
-                return
+            # Of usual years it has nine bytes.
+            word = load_u64(data, pos + 1) if pos <= last else np.uint64(0)
+            if word & NINE == NINE and data[pos + 9] < 0x80:
+                packed = seven_bits(word) | np.uint64(data[pos + 9]) << np.uint64(56)
+            else:
+                packed, pos = read_uvarint(data, pos + 1, end)
+                if pos < 0:
+                    failed[0] = DAMAGED
+                    return
             behind = put_packed(out, at, packed, mode == DATETIME, fsp)
         if behind < 0:
             failed[0] = BAD_VALUE
@@ -247,7 +256,7 @@ def string_offsets(
     at = 0
     offsets[0] = 0
     for row in range(len(starts)):
-        place = places[row, column]
+        place = places[column, row]
         if place < 0:
             valid[row] = fill_valid
             at += fill_len
@@ -283,9 +292,31 @@ def copy_strings(
         length = offsets[row + 1] - at
         if length == 0:
             continue
-        place = places[row, column]
+        place = places[column, row]
         if place < 0:
             copy_bytes(out, at, fill, 0, length)
             continue
         _, pos = read_varint(data, starts[row] + place + 1, starts[row] + lengths[row])
         copy_bytes(out, at, data, pos, length)
+
+
+@kernel
+def copy_ranges(data: Bytes, starts: Ints, lengths: Ints, to: Ints, out: Bytes) -> None:
+    """Byte ranges to their places in ``out``."""
+    for row in range(len(starts)):
+        copy_bytes(out, to[row], data, starts[row], lengths[row])
+
+
+@kernel
+def has_any(data: Bytes, wanted: Bytes) -> bool:
+    """Whether one of these bytes is there."""
+    step = 1 << 14  # stays in the processor's cache for all of them
+    for begin in range(0, len(data), step):
+        part = data[begin : begin + step]
+        for byte in wanted:
+            found = False
+            for at in range(len(part)):
+                found |= part[at] == byte
+            if found:
+                return True
+    return False

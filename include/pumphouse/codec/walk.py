@@ -8,7 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from pumphouse.codec.jit import Bytes, Ints, kernel
+from pumphouse.codec.raw import prefetch
 from pumphouse.codec.wire import read_field, read_uvarint
+
+# How far ahead of a payload's begin bytes are asked for.
+AHEAD_BYTES = 16 << 10
 
 BAD_BYTES, BAD_TYPE, OBSOLETE, NO_ROW = 1, 2, 3, 4
 REASONS = {
@@ -93,7 +97,7 @@ def version_of(data: Bytes, pos: int, end: int) -> tuple[int, bool]:
 
 
 @kernel
-def fill_rows(  # noqa: C901, PLR0912 - one pass over a payload, kept in one piece for speed
+def fill_rows(  # noqa: C901, PLR0912, PLR0915 - one pass over a payload, kept in one piece for speed
     data: Bytes,
     offsets: Ints,
     txns: Ints,
@@ -113,8 +117,15 @@ def fill_rows(  # noqa: C901, PLR0912 - one pass over a payload, kept in one pie
     0 when there is none. On damage ``failed`` gets reason and payload index.
     """
     row = state[1]
+    ahead = offsets[state[0]]
     for txn in range(state[0], len(offsets) - 1):
         first = row
+        # From length to length each line would be waited for.
+        ahead = max(ahead, offsets[txn])
+        stop = min(offsets[txn] + AHEAD_BYTES, len(data))
+        while ahead < stop:
+            prefetch(data, ahead)
+            ahead += 64
         state[0], state[1], state[2] = txn, first, 0
         failed[1] = txn
         pos, end = prewrite_value(data, offsets[txn], offsets[txn + 1])

@@ -5,13 +5,15 @@ A first decoding compiles for about twenty seconds where the cache is empty; wit
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from pumphouse.codec import row
-from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, decode_images, key_hash, key_rank, walk
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, copied, decode_images, key_hash, key_rank, walk
 from pumphouse.codec.datum import Value
 from pumphouse.codec.layout import RowLayout
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
+from pumphouse.codec.texts import has_any
 from pumphouse.model.table import MysqlType, TableInfo
 
 _COLUMNS: tuple[tuple[MysqlType, int, int, Value], ...] = (
@@ -48,7 +50,9 @@ def warm() -> None:
     builder.delete(1, row.encode_delete(table, values, handle=1))
     payload = merge(make_prewrite(1, b"k", builder.build()), make_commit(1, 2, b"k"))
     found = walk(pa.array([payload], pa.large_binary()))
+    has_any(found.data, found.data)
     layout = RowLayout.of(table, table)
+    copied([found.data], np.zeros(len(found)), found.row_start, found.row_len)
     for at, op in enumerate((INSERT, UPDATE, DELETE)):
         one = slice(at, at + 1)
         batches = decode_images(found.data, found.row_start[one], found.row_len[one], op, layout)

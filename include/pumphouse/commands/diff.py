@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from pumphouse.stack.dsn import Dsn
 
 SECTIONS = ("source", "target", "restore_target")
-_SIDE = "A section of the settings (source, target, restore_target), or mysql://user@host:port with its password in "
+_SIDE = (
+    "A section of the settings (source, target, restore_target, NAME of [targets.NAME]), or mysql://user@host:port "
+    "with its password in "
+)
 
 
 @click.command()
@@ -53,16 +56,22 @@ def diff(
     """Compare two servers: JSON by value, FLOAT by its four bytes, tables without a key as multisets.
 
     Collations count: two columns that order or tell apart otherwise differ, unless the target has no such collation and
-    its columns have the one that a load gives them. Exit code 1 when anything differs. Let both stand still meanwhile.
+    its columns have the one that a load gives them. A table that load.rules routes is looked for where it is. Exit code
+    1 when anything differs. Let both stand still meanwhile.
     """
     from pymysql.err import MySQLError
 
     from pumphouse.diff.compare import compare
+    from pumphouse.loader.rules import routes_of
 
-    mapped = {}
+    mapped, routed = {}, None
     for item in schemas:
         ours, sep, theirs = item.partition("=")
         mapped[ours] = theirs if sep else ours
+    named = target in context.settings.targets
+    routes = routes_of((context.settings.aimed(target) if named else context.settings).load.rules)
+    if routes and source == "source" and (named or target in SECTIONS) and not any("=" in item for item in schemas):
+        routed = routes.table
     quiet = as_json or not sys.stderr.isatty()
     sides = [_side(context, "source", source), _side(context, "target", target)]
     try:
@@ -72,6 +81,7 @@ def diff(
             ignore=ignore,
             views=not no_views,
             first=first,
+            routed=routed,
             progress=(lambda _: None) if quiet else lambda name: click.echo(f"comparing {name}", err=True),
         )
     except MySQLError as error:
@@ -97,7 +107,7 @@ def _side(context: Context, option: str, text: str) -> Dsn:
     """One side, by its section or its address; UsageError for a password among the arguments."""
     from pumphouse.stack.dsn import Dsn
 
-    if text in SECTIONS:
+    if text in SECTIONS or text in context.settings.targets:
         return _of_section(context.settings, text)
     variable = f"PUMPHOUSE_DIFF_{option.upper()}_PASSWORD"
     dsn = Dsn.parse(text)
@@ -113,7 +123,7 @@ def _side(context: Context, option: str, text: str) -> Dsn:
 def _of_section(settings: Settings, section: str) -> Dsn:
     from pumphouse.stack.dsn import Dsn
 
-    server: ServerSettings = getattr(settings, section)
+    server: ServerSettings = settings.targets.get(section) or getattr(settings, section)
     if not server.unix_socket and not (server.host and "host" in server.model_fields_set):
         raise ConfigError(
             f"[{section}] names no host",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
 from pumphouse.cli import Context, pass_context
-from pumphouse.errors import UsageError
+from pumphouse.errors import BinlogError, UsageError
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
 from pumphouse.model.tso import Tso, parse_time, show
@@ -22,6 +24,9 @@ NOT_WHOLE = 3
 @click.command()
 @click.option(
     "--to", metavar="TIME", help="Load up to this moment, inclusive (default: the archive's end); UTC without a zone."
+)
+@click.option(
+    "--target", default="target", show_default=True, metavar="NAME", help="Target: [target], or NAME of [targets.NAME]."
 )
 @click.option("--task", help="Name of the load (default: setting load.task).")
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
@@ -40,13 +45,14 @@ NOT_WHOLE = 3
     help="Give an unfinished plan up; only a restore helps then. The way past a statement or a table is load.rules.",
 )
 @click.option(
-    "--resync", metavar="DB.TABLE", help="Bring a table back that a rule left out, from the dump and the log."
+    "--resync", metavar="DB.TABLE", help="Make one table anew from the dump and the log, also one that a rule left out."
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
 def load(
     context: Context,
     to: str | None,
+    target: str,
     task: str | None,
     take_over: bool,
     run_id: str,
@@ -64,8 +70,8 @@ def load(
 
     if sum(value is not None for value in (to, repeat_from, abandon_plan, resync)) > 1:
         raise UsageError("--to, --repeat-from, --resync and --abandon-plan exclude each other")
-    settings = context.settings
-    with bar(enabled=not as_json) as progress:
+    settings = context.settings.aimed(target)
+    with _naming(target), bar(enabled=not as_json) as progress:
         report = job.run(
             settings,
             task=task,
@@ -81,15 +87,32 @@ def load(
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:
-        _print(report)
+        _print(report, "" if target == "target" else f"--target {target} ")
     if report.parked:
         raise SystemExit(NOT_WHOLE)
 
 
-def _print(report: LoadReport) -> None:
+@contextmanager
+def _naming(target: str) -> Iterator[None]:
+    """What an error says to type is for this target; libraries know of one, [target]."""
+    try:
+        yield
+    except BinlogError as error:
+        if target != "target":
+            for said, meant in (
+                ("pumphouse load", f"pumphouse load --target {target}"),
+                ("--into target", f"--into {target}"),
+                ("load.rules", f"targets.{target}.rules"),
+                ("[target]", f"[targets.{target}]"),
+            ):
+                error.hint = error.hint.replace(said, meant)
+        raise
+
+
+def _print(report: LoadReport, aim: str) -> None:
     for name, reason in sorted(report.parked.items()):
         click.echo(
-            f"  ! {name} is {reason}; to bring it back: take its rule away, then `pumphouse load --resync {name}`"
+            f"  ! {name} is {reason}; to bring it back: take its rule away, then `pumphouse load {aim}--resync {name}`"
         )
     if report.from_ts == report.to_ts and not report.plans:
         click.echo(f"{report.target} is at {show(report.to_ts)}: nothing to do")

@@ -20,7 +20,7 @@ from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso, logical, parse_time, physical_ms, show, to_datetime
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
-from pumphouse.settings import Settings
+from pumphouse.settings import DOWNSTREAM, Settings
 
 if TYPE_CHECKING:
     from pumphouse.loader.confirmed import Published
@@ -288,15 +288,18 @@ def gc(context: Context, *, as_json: bool) -> None:
 
 
 def _publish_loaded(settings: Settings, cluster: Cluster) -> Published:
-    """Let the Pumps know what the archive and the target have. Of several targets Airflow alone knows the others."""
+    """Let the Pumps know what the archive and every target have. Of a connection without a section Airflow knows it."""
     from pumphouse.archive.archive import Archive
     from pumphouse.loader.confirmed import Stand, ask, publish
     from pumphouse.loader.target import address
 
-    cluster_id, names = cluster.cluster_id(), settings.airflow.gc_targets
-    if len(names) == 1:
-        stands = [ask(address(settings.target), settings.target, settings.load.task, cluster_id)]
-    else:
-        why = "one of several in airflow.gc_targets, connections that Airflow alone knows"
-        stands = [Stand(name=each, unknown=why, hint="airflow dags trigger pump_gc") for each in names]
+    cluster_id, names, stands = cluster.cluster_id(), settings.waited_for, []
+    for name in names:
+        if name == DOWNSTREAM or name in settings.targets or len(names) == 1:
+            target = settings.targets.get(name, settings.target)
+            shown = address(target) if name not in settings.targets else f"{name} ({address(target)})"
+            stands.append(ask(shown, target, settings.load.task, cluster_id))
+        else:
+            why = "it has no section [targets.…]: a connection that Airflow alone knows"
+            stands.append(Stand(name=name, unknown=why, hint="airflow dags trigger pump_gc"))
     return publish(Archive.open(settings.archive, cluster_id), cluster, stands)

@@ -27,10 +27,11 @@ from pumphouse.restore.run import RestoreReport
 @click.option("--plan-only", is_flag=True, help="A dry run that does not look at the target.")
 @click.option(
     "--into",
-    type=click.Choice(["restore_target", "target"]),
     default="restore_target",
     show_default=True,
-    help="Settings section whose server is replaced; target: build what `load` keeps up to date anew.",
+    metavar="SECTION",
+    help="Settings section whose server is replaced; target, or NAME of [targets.NAME]: build what `load` keeps up to "
+    "date anew.",
 )
 @click.option(
     "--replace",
@@ -49,7 +50,7 @@ def restore(
     to: str,
     dry_run: bool,
     plan_only: bool,
-    into: Into,
+    into: str,
     replace: str,
     task: str | None,
     take_over: bool,
@@ -63,10 +64,11 @@ def restore(
     """
     from pumphouse.runs import restore as job
 
-    settings = context.settings
+    section: Into = "restore_target" if into == "restore_target" else "target"
+    settings = context.settings if section == "restore_target" else context.settings.aimed(into)
     asked = parse_moment(to, lambda: cluster_now(settings))
     dry_run = dry_run or plan_only
-    planned = job.run(settings, into=into, to=asked, dry_run=True, plan_only=plan_only, task=task)
+    planned = job.run(settings, into=section, to=asked, dry_run=True, plan_only=plan_only, task=task)
     # The end that was planned, also when a snapshot moves it while somebody reads the question.
     at, latest = planned.plan.to, asked is None
     if not dry_run:
@@ -77,7 +79,7 @@ def restore(
         with bar(enabled=not as_json) as progress:
             done = job.run(
                 settings,
-                into=into,
+                into=section,
                 shown=planned.shown,
                 dry_run=False,
                 task=task,
@@ -131,5 +133,7 @@ def _print_plan(report: RestoreReport, *, latest: bool) -> None:
         click.echo(f"  {show(ddl.commit_ts)}  {ddl.action}  {ddl.query}")
     for what, why in plan.left_out.items():
         click.echo(f"  ! by a rule: {what} ({why})")
+    for name, there in (*plan.routes.databases, *plan.routes.tables):
+        click.echo(f"  ! by a rule: {name} is called {there} there")
     click.echo(f"tables    {plan.tables} then")
     print_losses(plan.losses)

@@ -45,6 +45,8 @@ def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bo
         click.echo(json.dumps(asdict(report), indent=2))
     else:
         click.echo(f"{report.jobs} new DDL jobs, schema version {report.schema_version} at {show(report.upto)}")
+        if report.alone:
+            click.echo(f"one process folded the whole history: {report.alone}", err=True)
 
 
 @schema.command("import")

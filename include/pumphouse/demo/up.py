@@ -60,7 +60,8 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
     workload = Workload(stack, processes=1, threads=2, rate=RATE)
     if not (workload.directory / "catalog.json").exists():
         prepare(workload.directory, stack.dsn("source"), stack.cluster, share=0.2)
-    say("databases are up")
+    stack.start_spark()
+    say(f"databases are up, and a Spark Connect server: {stack.spark.url}")
     stack.start_pumps()
     workload.start_resolver()
     workload.start_writers()

@@ -27,6 +27,8 @@ SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema",
 # Schemas of the product itself: bookkeeping on a target, and on the demo's source.
 OWN_SCHEMAS = frozenset({"pumphouse", "pumphouse_source"})
 _MODULUS = 1 << 128
+# Schema and table.
+_Name = tuple[str, str]
 _DISPLAY_WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int|year)\(\d+\)")
 _JSON_CHECK = re.compile(r"json_valid\(`((?:[^`]|``)+)`\)")
 
@@ -70,6 +72,7 @@ def compare(
     views: bool = True,
     first: int = 5,
     progress: Callable[[str], None] = lambda _: None,
+    routed: Callable[[str, str], tuple[str, str]] | None = None,
 ) -> DiffReport:
     """Compare everything, or the given schemas (source name -> target name).
 
@@ -81,17 +84,37 @@ def compare(
         views: whether views are compared as well.
         first: rows to name for each table that differs.
         progress: is called with the name of each table.
+        routed: schema and table -> where they are in the target; schemas are then names of the source alone, and one
+            that is in the target only is nothing that differs.
     """
     report = DiffReport()
     with closing(_connect(source)) as left, closing(_connect(target)) as right:
-        if schemas is None:
+        everything = schemas is None
+        if routed is not None:
+            schemas = dict.fromkeys(sorted(user_schemas(left, ignore)) if schemas is None else schemas, "")
+        elif schemas is None:
             names = user_schemas(left, ignore), user_schemas(right, ignore)
             for name in sorted(names[0] ^ names[1]):
                 where = "source" if name in names[0] else "target"
                 report.differences.append(Difference(kind="schema", table=name, detail=f"only in the {where}"))
             schemas = {name: name for name in sorted(names[0] & names[1])}
-        for ours, theirs in schemas.items():
-            _compare_schema(left, right, ours, theirs, report, views=views, first=first, progress=progress)
+        place = routed or (lambda schema, name: (schemas[schema], name))
+        pairs = {
+            (schema, name): (table, place(schema, name))
+            for schema in schemas
+            for name, table in _tables(left, schema, views=views).items()
+        }
+        own = {place(schema, "")[0]: schema for schema in schemas}
+        places = own.keys() | {there[0] for _, there in pairs.values()}
+        found = {(schema, name): t for schema in places for name, t in _tables(right, schema, views=views).items()}
+        wanted = {there for _, there in pairs.values()}
+        alone = [(name, "source") for name, (_, there) in pairs.items() if there not in found]
+        # In a schema that only tables are routed to may lie those of schemas that are not compared now.
+        more = [there for there in found if there not in wanted and (everything or there[0] in own)]
+        alone += [((own[schema] if routed is None else schema, name), "target") for schema, name in more]
+        for table, where in sorted(alone):
+            report.differences.append(Difference(kind="table", table=".".join(table), detail=f"only in the {where}"))
+        _compare_tables(left, right, pairs, found, report, first=first, progress=progress)
     return report
 
 
@@ -167,33 +190,33 @@ def _tables(connection: Connection[Any], schema: str, *, views: bool) -> dict[st
     }
 
 
-def _compare_schema(
+def _compare_tables(
     left: Connection[Any],
     right: Connection[Any],
-    ours: str,
-    theirs: str,
+    pairs: Mapping[_Name, tuple[_Table, _Name]],
+    found: Mapping[_Name, _Table],
     report: DiffReport,
     *,
-    views: bool,
     first: int,
     progress: Callable[[str], None],
 ) -> None:
-    tables = _tables(left, ours, views=views), _tables(right, theirs, views=views)
+    """``pairs``: tables of the source, and where they are in the target; ``found``: what is in those schemas there."""
     version = _text(next(iter(list(_rows(right, "SELECT VERSION()"))))[0])
-    for name in sorted(tables[0].keys() ^ tables[1].keys()):
-        where = "source" if name in tables[0] else "target"
-        report.differences.append(Difference(kind="table", table=f"{ours}.{name}", detail=f"only in the {where}"))
-    for name in sorted(tables[0].keys() & tables[1].keys()):
-        title = f"{ours}.{name}"
+    for name, (a, there) in sorted(pairs.items(), key=lambda each: each[0]):
+        if there not in found:
+            continue
+        b = found[there]
+        title = ".".join(name)
+        if there[1] != name[1]:
+            title += f" ({'.'.join(there)} in the target)"
         progress(title)
         report.tables += 1
-        a, b = tables[0][name], tables[1][name]
         told = _describe(a, b, Dialect.of_version(version))
         if told:
             report.differences.append(Difference(kind="columns", table=title, detail=told))
         if [c.name for c in a.columns] != [c.name for c in b.columns]:
             continue
-        sides = _Side(left, ours, name, a, b), _Side(right, theirs, name, b, a)
+        sides = _Side(left, *name, a, b), _Side(right, *there, b, a)
         counts = sides[0].sum(), sides[1].sum()
         report.rows += counts[0][0]
         if counts[0] != counts[1]:

@@ -164,11 +164,18 @@ class ChunkWriter:
                 ) from error
             try:
                 low = exact()
+            except WindowHeld as error:
+                raise TableChanged(f"it has no key and was locked, and {error.message}") from error
+            try:
+                # A DDL that waits for the lock goes before this read, and the lock waits for this read.
+                execute(connection, "SET lock_wait_timeout = 1")
                 execute(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
                 # The snapshot knows the table from its first read on: a DDL between would end it.
                 execute(connection, f"SELECT 1 FROM {reader.name} LIMIT 1")  # noqa: S608
-            except WindowHeld as error:
-                raise TableChanged(f"it has no key and was locked, and {error.message}") from error
+            except MySQLError as error:
+                if error.args and error.args[0] == ER.LOCK_WAIT_TIMEOUT:
+                    raise TableChanged("it has no key and was locked, and a DDL or a lock waits for it") from error
+                raise
             finally:
                 execute(holder, "UNLOCK TABLES")
         return low

@@ -16,7 +16,7 @@ from pumphouse.loader.fence import Ownership
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import Checkpoint, TargetState
 from pumphouse.loader.target import StatementFailed, TargetConnection
-from pumphouse.loader.work import Work, base_work, databases_between
+from pumphouse.loader.work import Work, base_work
 from pumphouse.model.table import DbInfo
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
@@ -44,11 +44,11 @@ def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) ->
             "`pumphouse load --equal-at TIME`",
             target=connection.name,
         )
-    databases = databases_of(view.timeline, base.ts)
+    databases = [info.name for info in databases_of(view.timeline, base.ts)]
     # Of what is to come, too: as long as nothing is loaded, another name costs nothing.
-    loader.require_own_schema(databases_between(view.timeline, base.ts, view.end))
+    loader.require_names(base.ts, view.end)
     if not (found is not None and is_beginning(found)):
-        taken = tables_in(connection, databases)
+        taken = tables_in(connection, loader.rules.routes.places(databases))
         if taken:
             raise LoadError(
                 f"target {connection.name} has no checkpoint but has tables: {', '.join(taken[:5])}",
@@ -58,8 +58,8 @@ def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) ->
             )
     work = base_work(view, base, loader.task, loader.settings, loader.rules)
     # An earlier try may have begun from another dump, and made databases that this one lacks.
-    made = [] if found is None else databases_of(view.timeline, found.ts)
-    checkpoint = build(loader, work, sorted({info.name for info in (*databases, *made)}), BEGINNING)
+    made = [] if found is None else [info.name for info in databases_of(view.timeline, found.ts)]
+    checkpoint = build(loader, work, loader.rules.routes.places([*databases, *made]), BEGINNING)
     state.set_state(connection, loader.owner, loader.task, TargetState.READY, "")
     return replace(checkpoint, state=TargetState.READY, reason="")
 
@@ -93,11 +93,12 @@ def begin_equal(connection: TargetConnection, owner: Ownership, task: str, view:
 def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> Checkpoint:
     """Make the target what the source was when the dump became exact; whatever the named databases held is gone.
 
+    ``databases``: as they are called there.
     The checkpoint row says `incomplete` before the first change, and stays so: who called says when it is ready.
     """
     connection, view = loader.connection, loader.view
-    ts = base.plan.to_ts
-    loader.require_own_schema([*databases, *(info.name for info in databases_of(view.timeline, ts))])
+    ts, routes = base.plan.to_ts, loader.rules.routes
+    loader.require_names(ts, ts, databases)
     checkpoint = Checkpoint(
         task=loader.task,
         ts=ts,
@@ -112,10 +113,11 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     for name in databases:
         connection.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
     for info in databases_of(view.timeline, ts):
-        connection.execute(create_database(info, dialect))
+        connection.execute(create_database(replace(info, name=routes.database(info.name)), dialect))
+    loader.make_databases()
     objects = in_creation_order(view.timeline, ts, dialect)
     left_out = base.plan.skipped
-    objects = [version for version in objects if ".".join(version.name) not in left_out]
+    objects = [routes.version(version) for version in objects if ".".join(version.name) not in left_out]
     for version in objects:
         if not version.table.is_view:
             connection.execute(create_object(version.db, version.table, dialect))
@@ -178,7 +180,7 @@ def create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVer
     return notes
 
 
-def tables_in(connection: TargetConnection, databases: list[DbInfo]) -> list[str]:
+def tables_in(connection: TargetConnection, databases: Sequence[str]) -> list[str]:
     """Tables that lie in these databases on the target."""
     if not databases:
         return []
@@ -186,6 +188,6 @@ def tables_in(connection: TargetConnection, databases: list[DbInfo]) -> list[str
     rows = connection.query(
         f"SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema IN ({marks})"  # noqa: S608
         " ORDER BY 1, 2",
-        [info.name for info in databases],
+        databases,
     )
     return [f"{db}.{name}" for db, name in rows]

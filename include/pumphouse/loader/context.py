@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import read_columns_of
-from pumphouse.archive.segment import read_segment
+from pumphouse.archive.segment import peek_segment, read_segment
 from pumphouse.archive.view import ArchiveView
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.work import Piece, Work
 from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.route import NO_ROUTES, Routes
 from pumphouse.schema.timeline import Timeline
 from pumphouse.settings import ArchiveSettings
 
@@ -34,9 +35,17 @@ class LoadContext:
     packed_timeline: bytes
     lows: Mapping[int, int] = field(default_factory=dict)
     dialect: Dialect = Dialect.MARIADB
+    routes: Routes = NO_ROUTES
 
     @classmethod
-    def of(cls, work: Work, view: ArchiveView, settings: ArchiveSettings, dialect: Dialect = Dialect.MARIADB) -> Self:
+    def of(
+        cls,
+        work: Work,
+        view: ArchiveView,
+        settings: ArchiveSettings,
+        dialect: Dialect = Dialect.MARIADB,
+        routes: Routes = NO_ROUTES,
+    ) -> Self:
         """What decoding a plan needs; of the schema's history what its tables need."""
         return cls(
             archive_settings=settings,
@@ -45,6 +54,7 @@ class LoadContext:
             packed_timeline=zlib.compress(view.timeline.of_tables(work.tables).to_json(), 1),
             lows=work.lows,
             dialect=dialect,
+            routes=routes,
         )
 
     @property
@@ -60,8 +70,12 @@ class LoadContext:
     def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key != "archive"}
 
-    def read(self, piece: Piece, columns: Sequence[str], groups: int = 0) -> Iterator[pa.RecordBatch]:
-        """Binlogs of a piece (of so many row groups, 0 = all), held against the digest that the plan was made with."""
+    def peek(self, piece: Piece, columns: Sequence[str], groups: int) -> Iterator[pa.RecordBatch]:
+        """Binlogs of some row groups of a piece's segment: a sample, held against nothing."""
+        yield from peek_segment(self.archive.store, piece.segment, columns=columns, groups=groups)
+
+    def read(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Binlogs of a piece, held against the digest that the plan was made with."""
         yield from read_segment(
             self.archive.store,
             piece.segment,
@@ -69,7 +83,6 @@ class LoadContext:
             upto=piece.upto,
             columns=columns,
             drop=piece.drop,
-            groups=groups,
         )
 
     def read_rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:

@@ -38,6 +38,7 @@ from pumphouse.model.tso import show
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.render import Statement, render
+from pumphouse.schema.route import NO_ROUTES, Routes
 from pumphouse.schema.versions import DdlEvent
 
 log = structlog.get_logger()
@@ -117,9 +118,15 @@ class DdlExecutor:
     """Runs DDLs for one task on the connection that holds the target's GET_LOCK. Used by one thread."""
 
     def __init__(
-        self, connection: TargetConnection, owner: Ownership, task: str, *, dialect: Dialect | None = None
+        self,
+        connection: TargetConnection,
+        owner: Ownership,
+        task: str,
+        *,
+        dialect: Dialect | None = None,
+        routes: Routes = NO_ROUTES,
     ) -> None:
-        self._connection = connection
+        self._connection, self._routes = connection, routes
         self._owner = owner
         self._task = task
         self.dialect = dialect or Dialect.of_version(str(connection.value("SELECT VERSION()")))
@@ -171,7 +178,8 @@ class DdlExecutor:
             return steps, ()
         begun = [step for step in steps if step.state != "planned"]
         try:
-            rendered = render(event, self.dialect, keep_schema=self._connection.settings.schema_name)
+            there = self._routes.event(event)
+            rendered = render(there, self.dialect, keep_schema=self._connection.settings.schema_name)
         except SchemaError as error:
             error.hint = "; ".join(filter(None, (error.hint, ddl_hint(event.job.id))))
             raise
@@ -182,7 +190,7 @@ class DdlExecutor:
 
     def _database(self, event: DdlEvent) -> str:
         """Where the statements of a rule run: in the DDL's database, where there is one."""
-        db = event.job.schema_name
+        db = self._routes.database(event.job.schema_name)
         return db if db and self._show(db, "") is not None else ""
 
     def _follow(
@@ -303,6 +311,7 @@ class DdlExecutor:
                 code=error.code,
                 statement=statement.sql,
                 job_id=event.job.id,
+                **_only_table(event),
             ) from error
         finally:
             connection.execute("SET sql_mode = %s", (SQL_MODE,))
@@ -320,11 +329,15 @@ class DdlExecutor:
                     job_id=event.job.id,
                     statement=statement.sql,
                 )
+            table = ".".join(statement.objects[1])
             raise LoadError(
                 f"DDL job {event.job.id} at {show(event.commit_ts)} brings back the rows of a dropped table, which "
                 f"this target no longer has: {event.job.query}",
-                hint="restore the target: a restore knows what comes back, and keeps it",
+                hint=f"{park_hint(table)}, load, then take the rule away, `pumphouse archive dump` and "
+                f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now; or restore the "
+                "target: a restore knows what comes back, and keeps it",
                 job_id=event.job.id,
+                table=table,
                 statement=statement.sql,
             )
 
@@ -351,14 +364,16 @@ class DdlExecutor:
                 found.append(f"{what}{f' where {where}' if where else ''}")
         if not found:
             return
+        sides = (side.name for each in event.changes for side in (each.before, each.after) if side is not None)
+        table = self._routes.source_of(f"{db}.{name}", sides)
         raise ConversionUnknown(
-            f"DDL job {event.job.id} at {show(event.commit_ts)} changes the type of {db}.{name}: "
+            f"DDL job {event.job.id} at {show(event.commit_ts)} changes the type of {table}: "
             f"{'; '.join(found)}. What TiDB makes of the values there is not known here, and target "
             f"{self._connection.name} might make others",
-            hint=f"{ddl_hint(event.job.id)}; or {park_hint(f'{db}.{name}')}, then `pumphouse archive dump` and "
-            f"`pumphouse load --resync {db}.{name}`, which begins from the rows as TiDB has them now",
+            hint=f"{ddl_hint(event.job.id)}; or {park_hint(table)}, then `pumphouse archive dump` and "
+            f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now",
             job_id=event.job.id,
-            table=f"{db}.{name}",
+            table=table,
             statement=statement.sql,
         )
 
@@ -429,6 +444,12 @@ class DdlExecutor:
                 raise
             found += [[str(each), int(id_)] for each, id_ in rows]
         return found
+
+
+def _only_table(event: DdlEvent) -> dict[str, str]:
+    """The fact ``table`` of a DDL that is about one, as the source names it before."""
+    names = {".".join((change.before or change.known).name) for change in event.changes}
+    return {"table": names.pop()} if len(names) == 1 and event.db_before is None else {}
 
 
 def _file_name(db: str, name: str) -> str | None:

@@ -1,37 +1,39 @@
 """From segments of the archive to blobs of entries: what one worker does with its pieces of a plan.
 
 Row changes are found (`walk`), grouped by epoch, table and the schema version they were written at, decoded with the
-table info of that version, projected onto the columns that the table has at its commit ts, and cut into buckets by key.
+table info of that version as far as their key, and held (`Held`), which folds them, decodes what is left, projects it
+onto the columns that the table has at its commit ts, and cuts it into buckets by key.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, decode_images, key_hash, key_rank, walk
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, key_rank, walk
 from pumphouse.codec.layout import RowLayout, arrow_field
-from pumphouse.errors import CodecError, ColumnMismatch, MissingColumn
-from pumphouse.loader.blob import Blob, blobs_of
+from pumphouse.errors import BinlogError, CodecError, ColumnMismatch
+from pumphouse.loader.blob import Blob
 from pumphouse.loader.context import LoadContext
-from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS, LastOfKeys, fold_multiset
+from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS
+from pumphouse.loader.held import Held, Shape, images_of
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.loader.work import Piece
 from pumphouse.model.tso import Tso
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
 
-# Entries that a worker holds, of all tables, before it folds, cuts and hands on those of the largest.
-_HELD_BYTES = 128 << 20
-# What is read to find where buckets begin: so much in all, of so many pieces of a table, so many changes of so many row
-# groups of a piece.
-_SAMPLE_BYTES, _SAMPLE_PIECES, _SAMPLE_GROUPS, _SAMPLE_CHANGES = 256 << 20, 8, 2, 4096
+# What a row without a key counts for, of each image of a change.
+_SIGNS = {INSERT: (1,), DELETE: (-1,), UPDATE: (-1, 1)}
+# What is read to find where buckets begin: so much in all, of so many pieces of a table, so many changes of each of so
+# many row groups, two at least of a piece.
+_SAMPLE_BYTES, _SAMPLE_PIECES, _SAMPLE_GROUPS, _SAMPLE_CHANGES = 256 << 20, 8, 8, 4096
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
 
 
@@ -45,14 +47,13 @@ class _Txns:
 
 
 class Decoder:
-    """Decodes pieces of one plan; holds at most `_HELD_BYTES` of entries and one batch."""
+    """Decodes pieces of one plan; holds at most `HELD_BYTES` of entries and one batch."""
 
     def __init__(self, context: LoadContext) -> None:
         self._context = context
         self._plan = context.plan
-        self._wanted = WantedTables(context.plan, context.timeline, context.dialect)
-        self._pending: dict[tuple[int, int], list[pa.RecordBatch]] = {}
-        self._bytes: dict[tuple[int, int], int] = {}
+        self._wanted = WantedTables(context)
+        self._held = Held(context.plan)
         self._layouts = Layouts(context.timeline)
 
     def run(self, pieces: Iterable[Piece]) -> Iterator[Blob]:
@@ -64,29 +65,23 @@ class Decoder:
                     self._add_rows(piece.table_id, piece.upto, batch)
                 else:
                     self._add(batch)
-                while sum(self._bytes.values()) >= _HELD_BYTES:
-                    yield from self._flush(max(self._bytes, key=self._bytes.__getitem__))
-        for key in list(self._pending):
-            yield from self._flush(key)
+                yield from self._held.overflow()
+        yield from self._held.rest()
 
     def ranges(self, pieces: Sequence[Piece]) -> dict[int, tuple[int, ...]]:
         """Where the buckets of each table begin (`Plan.ranges`), so that a sample of the changes fills them alike.
 
         A table is left out whose key's first column has too few values for that.
         """
-        for piece in _some(pieces, self._plan.buckets):
-            if piece.table_id is None:
-                for batch in self._context.read(piece, _COLUMNS, _SAMPLE_GROUPS):
-                    self._add(batch, most=_SAMPLE_CHANGES)
-            else:
-                for batch in self._context.read_rows(piece):
-                    step = -(-batch.num_rows // _SAMPLE_CHANGES)
-                    self._add_rows(piece.table_id, piece.upto, batch.take(pa.array(np.arange(0, batch.num_rows, step))))
         ranks: dict[int, list[np.ndarray]] = defaultdict(list)
-        for (_, table_id), batches in self._pending.items():
-            key = self._wanted.key_of(batches[0].schema)
-            if key and self._plan.bucket_count(table_id) > 1:
-                ranks[table_id] += [key_rank(batch.column(key[0])) for batch in batches]
+        some = list(_some(pieces, self._plan.buckets))
+        for piece in some:
+            # What is damaged, or cannot be decoded, is named by the load itself, which reads all of it.
+            with suppress(BinlogError):
+                self._sample(piece, groups=max(2, _SAMPLE_GROUPS // len(some)))
+            for table_id, values in self._held.take_first_of_keys():
+                if self._plan.bucket_count(table_id) > 1:
+                    ranks[table_id].append(key_rank(values))
         found = {}
         for table_id, parts in ranks.items():
             whole, count = np.sort(np.concatenate(parts)), self._plan.bucket_count(table_id)
@@ -94,6 +89,15 @@ class Decoder:
             if 2 * len(begins) >= count:
                 found[table_id] = tuple(map(int, begins))
         return found
+
+    def _sample(self, piece: Piece, *, groups: int) -> None:
+        if piece.table_id is None:
+            for batch in self._context.peek(piece, _COLUMNS, groups):
+                self._add(batch, most=_SAMPLE_CHANGES)
+            return
+        for batch in self._context.read_rows(piece):
+            some = np.arange(0, batch.num_rows, -(-batch.num_rows // _SAMPLE_CHANGES))
+            self._add_rows(piece.table_id, piece.upto, batch.take(pa.array(some)))
 
     def _add(self, batch: pa.RecordBatch, most: int = 0) -> None:
         txns = _Txns(*(batch.column(name).to_numpy() for name in ("commit_ts", "start_ts", "part")))
@@ -125,9 +129,7 @@ class Decoder:
                 shapes[id(wanted), id(written)] = wanted, written
                 alike[id(wanted), id(written), int(found.op[first])].append(rows)
         for (a, b, _), parts in alike.items():
-            rows = np.sort(np.concatenate(parts))
-            for block in blocks(found.row_len[rows]):
-                self._decode(found.take(rows[block]), txns, *shapes[a, b])
+            self._decode(found.take(np.sort(np.concatenate(parts))), txns, *shapes[a, b])
 
     def _add_rows(self, table_id: int, low: Tso, batch: pa.RecordBatch) -> None:
         """Rows of a dump: they stand where no change above ``low`` says otherwise, so they count as no change."""
@@ -135,90 +137,49 @@ class Decoder:
         if wanted is None:
             return
         rows = _projected(batch, wanted)
+        count = rows.num_rows
         if not wanted.key:
-            self._keep(wanted.epoch, wanted, rows, [pa.array(np.ones(rows.num_rows, np.int64))], [COUNT_FIELD])
+            self._held.add_values(wanted, rows, [pa.array(np.ones(count, np.int64))], [COUNT_FIELD])
             return
-        lows = pa.array(np.full(rows.num_rows, low, np.int64))
-        order = [lows, lows, pa.array(np.zeros(rows.num_rows, np.int64))]
-        self._keep_keyed(wanted.epoch, wanted, rows, order, np.zeros(rows.num_rows), put=True)
+        lows = pa.array(np.full(count, low, np.int64))
+        order = [lows, lows, pa.array(np.zeros(count, np.int64))]
+        self._held.add_values(wanted, rows, [*order, *_effect(np.zeros(count), put=True)], list(ORDER_FIELDS))
 
     def _decode(self, part: Mutations, txns: _Txns, wanted: Wanted, written: TableVersion) -> None:
-        op, epoch = int(part.op[0]), wanted.epoch
-        layout = self._layouts.of(wanted, written)
-        commit_ts, start_ts = txns.commit_ts[part.txn], txns.start_ts[part.txn]
-        position = txns.part[part.txn].astype(np.int64) << 40 | part.seq << 1
-        # Of a row that goes, or changes, its key says which one it is.
-        images = images_of(part, wanted, layout, wanted.key or None)
-        old, new = images if op == UPDATE else (images, images)
+        op = int(part.op[0])
         if not wanted.key:
-            signed = [(new, 1)] if op == INSERT else [(old, -1)] if op == DELETE else [(old, -1), (new, 1)]
-            for batch, sign in signed:
-                self._keep(epoch, wanted, batch, [pa.array(np.full(batch.num_rows, sign))], [COUNT_FIELD])
+            layout = self._layouts.of(wanted, written)
+            for block in blocks(part.row_len):
+                images = images_of(part.data, part.row_start[block], part.row_len[block], op, wanted, layout, None)
+                for batch, sign in zip(images if op == UPDATE else (images,), _SIGNS[op], strict=True):
+                    count = pa.array(np.full(batch.num_rows, sign))
+                    self._held.add_values(wanted, batch, [count], [COUNT_FIELD])
             return
-        order = [pa.array(commit_ts), pa.array(start_ts), pa.array(position)]
+        layout = self._layouts.of(wanted, written, wanted.key)
+        images = images_of(part.data, part.row_start, part.row_len, op, wanted, layout, None)
+        position = txns.part[part.txn].astype(np.int64) << 40 | part.seq << 1
+        order = [pa.array(each) for each in (txns.commit_ts[part.txn], txns.start_ts[part.txn], position)]
+        whole = self._layouts.of(wanted, written)
+        going, staying = Shape(wanted, whole, DELETE), Shape(wanted, whole, op)
         if op == DELETE:
-            self._keep_keyed(epoch, wanted, _nullable(old), order, np.full(len(part), -1), put=False)
-        elif op == UPDATE:
-            moved = moved_of(old, new, wanted.key)
+            self._held.add_images(going, images, [*order, *_effect(np.full(len(part), -1), put=False)], None)
+            return
+        came = np.ones(len(part))
+        if op == UPDATE:
+            old, images = images
+            moved = moved_of(old, images, wanted.key)
             if moved is not None:
                 before = [column.filter(moved) for column in order]
-                gone = _nullable(old.filter(moved))
-                self._keep_keyed(epoch, wanted, gone, before, np.full(gone.num_rows, -1), put=False)
+                gone = old.filter(moved)
+                self._held.add_images(going, gone, [*before, *_effect(np.full(gone.num_rows, -1), put=False)], None)
             order[2] = pa.array(position + 1)  # after the delete of its own old key
             came = np.zeros(len(part)) if moved is None else moved.to_numpy(zero_copy_only=False)
-            self._keep_keyed(epoch, wanted, new, order, came, put=True)
-        else:
-            self._keep_keyed(epoch, wanted, new, order, np.ones(len(part)), put=True)
+        self._held.add_images(staying, images, [*order, *_effect(came, put=True)], part)
 
-    def _keep_keyed(
-        self,
-        epoch: int,
-        wanted: Wanted,
-        batch: pa.RecordBatch,
-        order: list[pa.Array],
-        net: np.ndarray,
-        *,
-        put: bool,
-    ) -> None:
-        stands = pa.array(np.full(batch.num_rows, put))
-        self._keep(epoch, wanted, batch, [*order, stands, pa.array(net.astype(np.int32))], list(ORDER_FIELDS))
 
-    def _keep(
-        self, epoch: int, wanted: Wanted, batch: pa.RecordBatch, ours: list[pa.Array], fields: list[pa.Field]
-    ) -> None:
-        head = wanted.head(epoch)
-        schema = pa.schema([*batch.schema, *fields], metadata=head.to_metadata())
-        entries = pa.RecordBatch.from_arrays([*batch.columns, *ours], schema=schema)
-        at = (epoch, wanted.table_id)
-        self._pending.setdefault(at, []).append(entries)
-        self._bytes[at] = self._bytes.get(at, 0) + entries.nbytes
-
-    def _flush(self, at: tuple[int, int]) -> Iterator[Blob]:
-        del self._bytes[at]
-        entries = pa.Table.from_batches(self._pending.pop(at)).combine_chunks()
-        key = self._wanted.key_of(entries.schema)
-        if key:
-            last = LastOfKeys.of(entries, key)
-            buckets = self._buckets(at[1], last.keys(key))
-            order = np.argsort(buckets, kind="stable")
-            folded, buckets = last.in_order(order).to_entries(), buckets[order]
-        else:
-            folded = fold_multiset(entries)
-            buckets = self._buckets(at[1], folded.drop_columns([COUNT_FIELD.name]))
-            order = np.argsort(buckets, kind="stable")
-            folded, buckets = folded.take(pa.array(order)), buckets[order]
-        for bucket in np.unique(buckets):
-            begin, end = np.searchsorted(buckets, [bucket, bucket + 1])
-            yield from blobs_of(folded.slice(begin, end - begin), bucket=int(bucket))
-
-    def _buckets(self, table_id: int, keys: pa.Table) -> np.ndarray:
-        count, ranges = self._plan.bucket_count(table_id), self._plan.ranges.get(table_id)
-        if count == 1 or keys.num_rows == 0:
-            return np.zeros(keys.num_rows, np.int64)
-        whole = keys.combine_chunks().to_batches()[0]
-        if ranges is None:
-            return (key_hash(whole) % np.uint64(count)).astype(np.int64)
-        return np.searchsorted(np.array(ranges, np.uint64), key_rank(whole.column(0)), "right")
+def _effect(net: np.ndarray, *, put: bool) -> list[pa.Array]:
+    """Whether the row stands after the change, and its net change."""
+    return [pa.array(np.full(len(net), put)), pa.array(net.astype(np.int32))]
 
 
 class Layouts:
@@ -226,37 +187,18 @@ class Layouts:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._found: dict[tuple[int, int, int], RowLayout] = {}
+        self._found: dict[tuple[int, int, int, Sequence[str] | None], RowLayout] = {}
 
-    def of(self, wanted: Wanted, written: TableVersion) -> RowLayout:
-        """From the version that a row was written at to the wanted one."""
-        at = (wanted.table_id, written.schema_version, wanted.schema_version)
+    def of(self, wanted: Wanted, written: TableVersion, only: tuple[str, ...] | None = None) -> RowLayout:
+        """From the version that a row was written at to the wanted one; ``only``: of these columns."""
+        at = (wanted.table_id, written.schema_version, wanted.schema_version, only)
         if at not in self._found:
             known = {column.id for column in written.table.columns}
             rewritten = {}
             if any(column.id not in known for column in wanted.table.public_columns):
                 rewritten = self._timeline.rewritten(written, wanted.schema_version)
-            self._found[at] = RowLayout.of(written.table, wanted.table, wanted.key, rewritten)
+            self._found[at] = RowLayout.of(written.table, wanted.table, wanted.key, rewritten, only)
         return self._found[at]
-
-
-def images_of(part: Mutations, wanted: Wanted, layout: RowLayout, old_names: Sequence[str] | None) -> Any:
-    """Images of row changes of one kind and table version: a batch, of updates a pair (`decode_images`)."""
-    name = f"{wanted.db}.{wanted.table.name}"
-    try:
-        return decode_images(part.data, part.row_start, part.row_len, int(part.op[0]), layout, old_names)
-    except MissingColumn as error:
-        raise MissingColumn(
-            f"{name}: {error}",
-            hint=f"a DROP COLUMN of {name} was under way when these rows were written, and its end lies beyond "
-            "what was asked for: nothing of this plan was done; load again when the archive has it "
-            "(`pumphouse snapshot`), or restore to a moment after it",
-            **(error.facts | {"table": name}),
-        ) from error
-    except CodecError as error:
-        raise CodecError(f"{name}: {error}", **error.facts) from error
-    except ColumnMismatch as error:
-        raise ColumnMismatch(f"{name}: {error}", **(error.facts | {"table": name})) from error
 
 
 def _some(pieces: Sequence[Piece], tables: Mapping[int, int]) -> Iterator[Piece]:
@@ -320,9 +262,3 @@ def moved_of(old: pa.RecordBatch, new: pa.RecordBatch, key: tuple[str, ...]) -> 
         differs = pc.fill_null(pc.not_equal(old.column(name), new.column(name)), True)
         moved = differs if moved is None else pc.or_(moved, differs)
     return moved if pc.any(moved).as_py() else None
-
-
-def _nullable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same with a schema that allows NULL: only the key of it is there."""
-    schema = pa.schema([field.with_nullable(True) for field in batch.schema], metadata=batch.schema.metadata)
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)

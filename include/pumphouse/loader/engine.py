@@ -120,10 +120,14 @@ def deal(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
 
 def apply_here(context: ApplyContext, units: Sequence[Sequence[Blob]], *, connections: int) -> int:
     """Apply units in this process, over so many connections; returns the rows applied now."""
-    lanes = [lane for lane in (units[at::connections] for at in range(connections)) if lane]
+    together: dict[object, list[Sequence[Blob]]] = {}
+    for at, unit in enumerate(units):
+        together.setdefault(stages.scan_of(unit) or at, []).append(unit)
+    dealt = list(together.values())
+    lanes = [lane for lane in (dealt[at::connections] for at in range(connections)) if lane]
 
-    def run(lane: Sequence[Sequence[Blob]]) -> int:
-        blobs = (blob for unit in lane for blob in unit)
+    def run(lane: Sequence[Sequence[Sequence[Blob]]]) -> int:
+        blobs = (blob for some in lane for unit in some for blob in unit)
         return sum(rows for _, rows, done in stages.apply(context, blobs) if done)
 
     with ThreadPoolExecutor(connections, thread_name_prefix="load") as pool:

@@ -41,7 +41,11 @@ class Ownership:
 def lock_name(schema_name: str) -> str:
     """Name of the GET_LOCK; at most 64 bytes whatever the schema is called."""
     name = f"pumphouse.{schema_name}"
-    return name if len(name.encode()) <= 64 else "pumphouse." + hashlib.sha256(name.encode()).hexdigest()[:48]
+    return name if len(name.encode()) <= 64 else _hashed(name)
+
+
+def _hashed(name: str) -> str:
+    return "pumphouse." + hashlib.sha256(name.encode()).hexdigest()[:48]
 
 
 def whoami() -> str:
@@ -60,8 +64,13 @@ def acquire(
     """
     last = connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1")
     name = lock_name(connection.settings.schema_name)
+    # Says whose the lock is until the fence row does: a host may stand still, or die, between the two.
+    run_name = _hashed(f"{name} {run}")
     end = clock.monotonic() + _TAKE_OVER_S
-    while connection.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
+    while True:
+        connection.query("SELECT GET_LOCK(%s, 0)", (run_name,))
+        if connection.value("SELECT GET_LOCK(%s, 0)", (name,)) == 1:
+            break
         holder_id = _lock_holder(connection)
         if holder_id is None:
             continue
@@ -69,7 +78,7 @@ def acquire(
             f"SELECT run, holder FROM {connection.table('fence')} WHERE id = 1 AND connection_id = %s",
             (holder_id,),
         )
-        found_run, holder = known[0] if known else ("", "unknown")
+        found_run, holder = known[0] if known else _not_in_row(connection, int(holder_id), run_name, run)
         if not (take_over or (found_run and found_run == run)):
             raise TargetBusy(
                 f"target {connection.name} is being loaded by run {found_run or '?'} ({holder},"
@@ -96,6 +105,13 @@ def _lock_holder(connection: TargetConnection) -> int | None:
     else:
         found = connection.value("SELECT IS_USED_LOCK(%s)", (lock_name(connection.settings.schema_name),))
     return None if found is None else int(found)
+
+
+def _not_in_row(connection: TargetConnection, holder_id: int, run_name: str, run: str) -> tuple[str, str]:
+    """Run and holder of a connection that has the lock and has not raised the fence: the same run, or unknown."""
+    if connection.dialect is Dialect.TIDB:
+        return "", "unknown"
+    return (run if connection.value("SELECT IS_USED_LOCK(%s)", (run_name,)) == holder_id else ""), "unknown"
 
 
 def _kill(connection: TargetConnection, holder_id: int) -> None:

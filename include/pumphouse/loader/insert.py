@@ -22,6 +22,8 @@ _SAMPLE = 5
 _AT_ROW = re.compile(r"at row (\d+)")
 _COLUMN = re.compile(r"for column '(.*)' at row \d+$")
 _TRUNCATED, _DUPLICATE = 1265, 1062
+# No such database, table, column: of no row's making.
+NO_SUCH = frozenset({1049, 1146, 1054})
 Warnings = list[tuple[str, int, str]]
 
 
@@ -83,6 +85,8 @@ def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, colum
     try:
         done = connection.load_local(textrows.statement(table, columns), [textrows.render(batch)])
     except StatementFailed as error:
+        if error.code in NO_SUCH:
+            raise
         found = _AT_ROW.search(error.message)
         raise Rejected(error.message, batch, int(found[1]) - 1 if found else None) from error
     if done.warnings:
@@ -132,6 +136,8 @@ def _run(connection: TargetConnection, statement: bytes, part: pa.RecordBatch) -
     try:
         done = connection.insert(statement)
     except StatementFailed as error:
+        if error.code in NO_SUCH:
+            raise
         found = _AT_ROW.search(error.message)
         kind = Collided if error.code == _DUPLICATE else Rejected
         raise kind(error.message, part, int(found[1]) - 1 if found else None) from error

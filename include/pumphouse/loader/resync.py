@@ -1,6 +1,9 @@
-"""Bring back one table that a rule left out: from the dump and the log over it, up to where the target stands."""
+"""Make one table anew, also one that a rule left out: from the dump and the log over it, up to the checkpoint."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from pumphouse.errors import LoadError, UnknownDdl, UsageError
 from pumphouse.loader.begin import create_foreign_keys, in_creation_order
@@ -8,22 +11,26 @@ from pumphouse.loader.ddl import forget_ddl_of
 from pumphouse.loader.report import LoadReport
 from pumphouse.loader.rules import Rules, bring_back
 from pumphouse.loader.run import Loader
-from pumphouse.loader.state import Checkpoint
-from pumphouse.loader.work import base_work, works_between
-from pumphouse.model.tso import show
+from pumphouse.loader.state import Checkpoint, open_plan
+from pumphouse.loader.work import Work, base_work, works_between
+from pumphouse.model.tso import Tso, show
+from pumphouse.schema.actions import Action
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified
 from pumphouse.schema.table_sql import create_object
+from pumphouse.schema.versions import DdlEvent
 
 _DUMP = "take a new dump (`pumphouse archive dump`), load beyond it, and try again"
 
 
 def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
-    """Make one table what the source's is at the checkpoint. Killed, it is left out as before; run it again.
+    """Make one table what the source's is at the checkpoint. Killed, it is left out; run it again.
+
+    A table that is not left out is parked for the time: a plan that is open ends without it first.
 
     Raises:
-        UsageError: the table is not left out, or a rule of the settings still says so.
-        LoadError: a plan is open, or the archive cannot tell this table's rows from those of others.
+        UsageError: there is no such table, or a rule of the settings leaves it out.
+        LoadError: the archive cannot tell this table's rows from those of others.
     """
     connection, view, task = loader.connection, loader.view, loader.task
     loader.require_ready(checkpoint)
@@ -34,28 +41,25 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
             hint="take its rule away, or name it in the rule's `but`, then try again",
         )
     if loader.rules.left_out(name) is None:
-        known = ", ".join(sorted(loader.rules.tables)) or "none"
-        raise UsageError(f"{table} is not left out on {connection.name}", hint=f"tables that are: {known}")
-    if loader.opened() is not None:
-        raise LoadError("a plan is open", hint="finish it first: run the load without --resync")
-    loader.report.from_ts = loader.report.to_ts = at = checkpoint.ts
-    base = view.base_for(at)
-    if base is None:
-        raise LoadError(f"no dump leads to {show(at)}, where the target stands", hint=_DUMP)
-    rules = Rules(only=name, ddls=loader.rules.ddls, txns=loader.rules.txns)
-    try:
-        first, *later = [
-            base_work(view, base, task, loader.settings, rules),
-            *works_between(view, base.ts, at, task, loader.settings, rules),
-        ]
-    except UnknownDdl as error:
-        raise LoadError(f"{table} cannot be brought back by itself: {error.message}", hint=_DUMP) from error
+        names = {".".join(each.name).lower() for versions in view.timeline.versions.values() for each in versions}
+        if name not in names:
+            raise UsageError(f"the source has no table {table}", hint="it is written as database.table")
+        plan = open_plan(connection, task)
+        # Before it is parked: what cannot be brought back stays as it is.
+        _works(loader, table, checkpoint.ts if plan is None else max(checkpoint.ts, plan.to_ts))
+        loader.park(name, checkpoint.ts, "load --resync")
+    opened = loader.opened()
+    at = checkpoint.ts if opened is None else max(checkpoint.ts, loader.run(opened))
+    loader.report.from_ts, loader.report.to_ts = checkpoint.ts, at
+    rules, first, later = _works(loader, table, at)
     dialect = Dialect.of_version(str(connection.value("SELECT VERSION()")))
     events = [event for work in later for event in work.events]
     forget_ddl_of(connection, task, [int(event.commit_ts) for event in events])
     db, _, short = table.partition(".")
-    versions = [v for v in in_creation_order(view.timeline, base.ts, dialect) if ".".join(v.name).lower() == name]
-    connection.execute(f"DROP TABLE IF EXISTS {qualified(db, short)}")
+    found = [v for v in in_creation_order(view.timeline, first.plan.to_ts, dialect) if ".".join(v.name).lower() == name]
+    versions = [rules.routes.version(version) for version in found]
+    connection.execute(f"DROP TABLE IF EXISTS {qualified(*rules.routes.table(db, short))}")
+    loader.make_databases()
     for version in versions:
         connection.execute(create_object(version.db, version.table, dialect))
     loader.run(loader.begin(first))
@@ -66,3 +70,32 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
     loader.report.parked.pop(name, None)
     loader.report.skipped.pop(name, None)
     return loader.finish(at)
+
+
+def _works(loader: Loader, table: str, at: Tso) -> tuple[Rules, Work, list[Work]]:
+    """The rules, the dump's plan and those behind it that make one table what it is at a moment."""
+    view, task, settings = loader.view, loader.task, loader.settings
+    base = view.base_for(at)
+    if base is None:
+        raise LoadError(f"no dump leads to {show(at)}, where the target stands", hint=_DUMP)
+    rules = replace(loader.rules, tables={}, only=table.lower())
+    try:
+        first = base_work(view, base, task, settings, rules)
+        later = list(works_between(view, base.ts, at, task, settings, rules))
+    except UnknownDdl as error:
+        raise LoadError(f"{table} cannot be brought back by itself: {error.message}", hint=_DUMP) from error
+    _require_kept(table, [event for work in later for event in work.events])
+    return rules, first, later
+
+
+def _require_kept(table: str, events: Sequence[DdlEvent]) -> None:
+    """LoadError where the table comes back from a drop under another name, which a resync of one name does not see."""
+    kept: set[int] = set()
+    for event in events:
+        if event.action is Action.RECOVER_TABLE and not {c.after.table.id for c in event.changes if c.after} <= kept:
+            raise LoadError(
+                f"{table} cannot be brought back by itself: DDL job {event.job.id} recovered it from a table of "
+                f"another name: {event.job.query}",
+                hint=_DUMP,
+            )
+        kept |= {c.before.table.id for c in event.changes if c.before} & event.kept

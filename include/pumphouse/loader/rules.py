@@ -1,4 +1,4 @@
-"""What a load does otherwise than the source says (`load.rules`): a DDL skipped or replaced, a table left out.
+"""What a load does otherwise than the source says (`load.rules`): DDLs, tables, transactions, names.
 
 One owner of the rules. They are read once a run: those of the settings, and those that the target remembers, because a
 table that was left out for a while cannot go on as if it had not been. They are applied where a `Work` is made; every
@@ -14,25 +14,26 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Self
 
-from pumphouse.errors import BinlogError, UnknownTable
+from pumphouse.errors import BinlogError, LoadError, UnknownTable
 from pumphouse.loader.fence import Ownership
-from pumphouse.loader.state import lock_fence
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.state import lock_fence, read_all
+from pumphouse.loader.target import TargetConnection, has_checkpoints
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import Action
+from pumphouse.schema.route import NO_ROUTES, Routes
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import Change, DdlEvent, TableVersion
 from pumphouse.settings import LoadRule
 
 TABLE = """CREATE TABLE IF NOT EXISTS {s}.`rule` (
   task VARCHAR(64) NOT NULL,
-  subject VARCHAR(255) NOT NULL COMMENT 'ddl or txn <commit ts>, or table <database>.<name or pattern> in lower case',
+  subject VARCHAR(255) NOT NULL COMMENT 'ddl or txn <commit ts>, table <name or pattern>, route <name> to <name>',
   ts BIGINT UNSIGNED NOT NULL COMMENT 'commit ts of the DDL; checkpoint from which on the table is left out',
   rule LONGTEXT NOT NULL COMMENT 'JSON: as in the setting load.rules',
   who VARCHAR(255) NOT NULL COMMENT 'user and host of the run that used it first',
@@ -71,12 +72,14 @@ class Rules:
     """The rules of one run.
 
     ``ddls``: by job id and by commit ts. ``tables``: by name or pattern in lower case, or by id. ``txns``: by commit
-    ts. ``only``: a resync: every table but this one is left out, and no database is touched.
+    ts. ``routes``: other names on the target. ``only``: a resync: every table but this one is left out, and no
+    database is touched.
     """
 
     ddls: Mapping[int, LoadRule] = field(default_factory=dict)
     tables: Mapping[str, LeftOut] = field(default_factory=dict)
     txns: Mapping[int, LoadRule] = field(default_factory=dict)
+    routes: Routes = NO_ROUTES
     only: str = ""
 
     @classmethod
@@ -94,9 +97,10 @@ class Rules:
                     but=tuple(each.lower() for each in rule.but),
                 )
                 for rule in settings
-                if rule.table
+                if rule.table and rule.do != "route"
             },
             txns={rule.txn: rule for rule in settings if rule.txn},
+            routes=routes_of(settings),
         )
 
     def __bool__(self) -> bool:
@@ -163,14 +167,32 @@ class Rules:
         name = ".".join(version.name).lower()
         return name != self.only if self.only else self.left_out(name) is not None
 
+    def require_apart(self, databases: Sequence[str], tables: Iterable[TableVersion]) -> None:
+        """ConfigError where rules would make one of two databases or tables that there are at one moment."""
+        if self.routes:
+            self.routes.require_apart(databases, (each.name for each in tables if not self.leaves_out(each)))
+
     @contextmanager
-    def advising(self) -> Iterator[None]:
-        """An error of the block names the rule that goes past it, where one does."""
+    def advising(self, timeline: Timeline) -> Iterator[None]:
+        """An error of the block names the table as the source does, and the rule that goes past it, where one does."""
         try:
             yield
         except BinlogError as error:
+            self._name(error, timeline)
             self._advise(error)
             raise
+
+    def _name(self, error: BinlogError, timeline: Timeline) -> None:
+        table = error.facts.get("table")
+        if not self.routes or not isinstance(table, str):
+            return
+        source = self.routes.source_of(table, (v.name for versions in timeline.versions.values() for v in versions))
+        if source != table:
+            error.message = f"{source}: {error.message}"
+            db, db_there = source.partition(".")[0], table.partition(".")[0]
+            error.hint = error.hint.replace(table, source).replace(f"--schema {db_there}`", f"--schema {db}`")
+            error.facts["table"] = source
+            setattr(error, "table", source)  # noqa: B010 - a fact
 
     def _advise(self, error: BinlogError) -> None:
         table, table_id = error.facts.get("table"), error.facts.get("table_id")
@@ -184,6 +206,15 @@ class Rules:
 
 
 NO_RULES = Rules()
+
+
+def routes_of(settings: Iterable[LoadRule]) -> Routes:
+    """What the rules say of names on the target."""
+    routes = [rule for rule in settings if rule.do == "route"]
+    return Routes.of(
+        {rule.database: rule.to for rule in routes if rule.database},
+        {rule.table: rule.to for rule in routes if rule.table},
+    )
 
 
 def ddl_hint(job_id: int) -> str:
@@ -237,6 +268,82 @@ def read_left_out(connection: TargetConnection, task: str) -> dict[str, LeftOut]
     return found
 
 
+def read_routes(connection: TargetConnection, task: str) -> Routes:
+    """The routes that a task's rows came to this target by."""
+    return routes_of(_recorded(connection, task))
+
+
+def places_of_loads(connection: TargetConnection, cluster_id: int, databases: Iterable[str]) -> list[str]:
+    """Where loads and restores of a cluster put its databases until now, by the rules of then; [] where none was."""
+    if not has_checkpoints(connection):
+        return []
+    names = list(databases)
+    tasks = [each.task for each in read_all(connection) if each.cluster_id == cluster_id]
+    return sorted({place for task in tasks for place in read_routes(connection, task).places(names)})
+
+
+def _recorded(connection: TargetConnection, task: str) -> list[LoadRule]:
+    """Routes in the table ``rule`` that are in force."""
+    have = connection.value(
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'rule'",
+        (connection.settings.schema_name,),
+    )
+    if have is None:
+        return []
+    rows = connection.query(
+        f"SELECT rule FROM {connection.table('rule')} WHERE task = %s AND ended_at IS NULL AND subject LIKE 'route %%'",
+        (task,),
+    )
+    return [LoadRule.model_validate_json(text) for (text,) in rows]
+
+
+def require_in_place(
+    connection: TargetConnection, task: str, settings: Sequence[LoadRule], timeline: Timeline, at: Tso, upto: Tso
+) -> None:
+    """LoadError where the settings would have a table elsewhere than where its rows are.
+
+    Args:
+        connection: the target.
+        task: whose tables.
+        settings: rules of now.
+        timeline: of all tables.
+        at: the checkpoint.
+        upto: up to where more may have been made: the end of an open plan, else the checkpoint.
+    """
+    was, now, out = read_routes(connection, task), routes_of(settings), read_left_out(connection, task)
+    never = Rules(tables={name: each for name, each in out.items() if not each.since})
+    there = {version.name for version in timeline.tables_at(at) if not never.leaves_out(version)}
+    for event in timeline.ddls(at, upto):
+        there |= {change.after.name for change in event.changes if change.after is not None}
+    for name in sorted(there):
+        old, new = was.table(*name), now.table(*name)
+        if old != new:
+            raise LoadError(
+                f"load.rules routes {'.'.join(name)} to {'.'.join(new)}, and on target {connection.name} its rows "
+                f"are in {'.'.join(old)}: they would be in two places",
+                hint="put the rule back as it was (the target's table `rule` has it); or, with the new one, `pumphouse "
+                "restore --into target --to latest` builds the target anew",
+                table=".".join(name),
+                target=connection.name,
+            )
+
+
+def _take_up_routes(
+    connection: TargetConnection, owner: Ownership, task: str, settings: Sequence[LoadRule], since: Tso
+) -> None:
+    """Write routes down; those that are gone, which no table had any more, are history."""
+    routes = {_subject(rule): rule for rule in settings if rule.do == "route"}
+    known = {_subject(rule) for rule in _recorded(connection, task)}
+    for subject in known - routes.keys():
+        end_rules(connection, owner, task, subject)
+    for subject in routes.keys() - known:
+        record(connection, owner, task, subject, since, routes[subject])
+
+
+def _subject(rule: LoadRule) -> str:
+    return f"route {(rule.table or rule.database).lower()} to {rule.to}"
+
+
 def take_up(
     connection: TargetConnection, owner: Ownership, task: str, settings: Sequence[LoadRule], since: Tso
 ) -> Rules:
@@ -246,9 +353,10 @@ def take_up(
     """
     known = read_left_out(connection, task)
     asked = Rules.of(settings, since)
+    _take_up_routes(connection, owner, task, settings, since)
     for rule in settings:
         name = rule.table.lower()
-        if not name:
+        if not name or rule.do == "route":
             continue
         wanted, have = asked.tables[name], known.get(name)
         # What was left out for a while cannot just go on: only a resync takes a table out of a pattern.
@@ -266,7 +374,7 @@ def take_up(
             (task, since),
         )
     }
-    return Rules(ddls={**used, **asked.ddls}, tables=known, txns=asked.txns)
+    return replace(asked, ddls={**used, **asked.ddls}, tables=known)
 
 
 def record(connection: TargetConnection, owner: Ownership, task: str, subject: str, ts: Tso, rule: LoadRule) -> None:
@@ -293,6 +401,16 @@ def end_rules(connection: TargetConnection, owner: Ownership, task: str | None, 
             " AND (%s IS NULL OR task = %s) AND (%s IS NULL OR subject = %s)",
             (task, task, subject, subject),
         )
+
+
+def park(
+    connection: TargetConnection, owner: Ownership, task: str, rules: Rules, name: str, since: Tso, why: str
+) -> Rules:
+    """A table is left out from now on, and that is written down: the rules then."""
+    rule = LoadRule(do="park", table=name, why=why)
+    record(connection, owner, task, f"table {name}", since, rule)
+    parked = LeftOut(table=name, parked=True, since=since, who=_who(rule), why=why)
+    return replace(rules, tables={**rules.tables, name: parked})
 
 
 def bring_back(connection: TargetConnection, owner: Ownership, task: str, name: str) -> None:

@@ -6,15 +6,17 @@ May be killed anywhere: the next run finds the plan, the units and the DDLs that
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import structlog
 
 from pumphouse.archive.view import ArchiveView
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import LoadError, TargetAhead, TargetIncomplete, UsageError
+from pumphouse.errors import DdlRefused, LoadError, RowRejected, TargetAhead, TargetIncomplete, UsageError
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.ddl import DdlExecutor, create_ddl_table
@@ -24,7 +26,7 @@ from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.report import LoadReport, Progress, silent
-from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, record
+from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, park, record
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
 from pumphouse.loader.target import TargetConnection
@@ -32,10 +34,14 @@ from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, databases_between, open_work, repeat_work, works_between
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import ArchiveSettings, LoadRule, LoadSettings
 
 log = structlog.get_logger()
+
+# What a server, or what counts its rows, says where two rows have one key.
+_COLLISION = re.compile(r"Duplicate entry|collide|share a unique key")
 
 
 def own_target(
@@ -142,13 +148,14 @@ class Loader:
             # It can only be carried out as a whole: its units are of all its range.
             self._require_before(goal, opened.plan.to_ts, "has an open plan that ends at")
         if at < goal:
-            self.require_own_schema(databases_between(self.view.timeline, at, goal))
-        if opened is not None:
-            self.report.resumed = True
-            at = max(at, self.run(self._extended(opened, goal)))
+            self.require_names(at, goal)
         mode = Mode.REPLAY if self._stream is not None and self.settings.mode == "replay" else Mode.MERGE
-        for work in works_between(self.view, at, goal, self.task, self.settings, self.rules, mode):
-            at = self.run(self.begin(work))
+        with self._offering_resync():
+            if opened is not None:
+                self.report.resumed = True
+                at = max(at, self.run(self._extended(opened, goal)))
+            for work in works_between(self.view, at, goal, self.task, self.settings, self.rules, mode):
+                at = self.run(self.begin(work))
         return self.finish(at)
 
     def repeat(self, checkpoint: Checkpoint, since: Tso) -> LoadReport:
@@ -165,6 +172,46 @@ class Loader:
         self.report.skipped = {k: v for k, v in opened.plan.skipped.items() if k not in self.report.parked}
         self.run(opened)
         return self.finish(checkpoint.ts)
+
+    def park(self, table: str, since: Tso, why: str) -> None:
+        """Leave a table, ``database.table`` in lower case, out from now on."""
+        self.rules = park(self.connection, self.owner, self.task, self.rules, table, since, why)
+        self.report.parked = self.rules.parked
+
+    @contextmanager
+    def _offering_resync(self) -> Iterator[None]:
+        """An error of the block that may come of what others did on the target says how its table is made anew."""
+        try:
+            yield
+        except (RowRejected, DdlRefused) as error:
+            table = error.facts.get("table")
+            if isinstance(table, str):
+                error.hint += self._collations(table) if _COLLISION.search(str(error.facts.get("reason"))) else ""
+                error.hint += (
+                    f"{'; ' * bool(error.hint)}where somebody else changed the table on the target: `pumphouse load "
+                    f"--resync {table}` makes it anew, while the others go on"
+                )
+            raise
+
+    def _collations(self, table: str) -> str:
+        """What to do about keys that differ at the source and are one under the collations of a table there."""
+        db, name = self.rules.routes.table(*table.split(".", 1))
+        rows = self.connection.query(
+            "SELECT DISTINCT c.column_name, c.collation_name FROM information_schema.statistics s"
+            " JOIN information_schema.columns c ON c.table_schema = s.table_schema AND c.table_name = s.table_name"
+            " AND c.column_name = s.column_name"
+            " WHERE s.non_unique = 0 AND c.collation_name IS NOT NULL AND s.table_schema = %s AND s.table_name = %s"
+            " ORDER BY 1",
+            (db, name),
+        )
+        if not rows:
+            return ""
+        binary = "utf8mb4_nopad_bin" if self.connection.dialect is Dialect.MARIADB else "utf8mb4_0900_bin"
+        texts = ", ".join(f"{column} by {collation}" for column, collation in rows)
+        return (
+            f"; its unique keys compare {texts}: where values that differ at the source are one there, ALTER TABLE "
+            f"{qualified(db, name)} MODIFY the column with COLLATE {binary}, which tells all apart, and load again"
+        )
 
     def opened(self) -> Work | None:
         """What an earlier run left unfinished. A plan of which nothing was applied is given up: it is made anew.
@@ -200,21 +247,33 @@ class Loader:
         state.amend_plan(self.connection, self.owner, longer.plan)
         return longer
 
-    def require_own_schema(self, databases: Iterable[str]) -> None:
-        """LoadError when a database of the source is called like the schema of our tables: it would replace them.
+    def require_names(self, after: Tso, upto: Tso, more: Iterable[str] = ()) -> None:
+        """Refuse names of the source that would meet on the target, with each other or with our own schema.
 
-        Without regard to case: some servers make one of both.
+        LoadError when a database (``more``: also one of these) would replace the schema of our tables, without regard
+        to case: some servers make one of both. ConfigError when rules make one of two.
         """
-        own = self.connection.settings.schema_name
-        clash = next((name for name in databases if name.casefold() == own.casefold()), None)
+        timeline, routes = self.view.timeline, self.rules.routes
+        own, databases = self.connection.settings.schema_name, databases_between(timeline, after, upto)
+        for ts in (after, upto):
+            self.rules.require_apart(databases, timeline.tables_at(ts))
+        names = {routes.database(name): name for name in (*databases, *more)} | {name: name for name in routes.beside}
+        clash = next((name for there, name in names.items() if there.casefold() == own.casefold()), None)
         if clash is not None:
             raise LoadError(
                 f"the source has a database {clash!r}, and on target {self.connection.name} the schema {own!r} keeps "
                 "the state of the load",
-                hint="set target.schema_name (restore_target.schema_name for a restore) to a name of its own",
+                hint=f'give the database another name there: load.rules = [{{do = "route", database = "{clash}", to = '
+                '"…", why = "…"}]; or, for a target that is empty or to be restored, set target.schema_name '
+                "(restore_target.schema_name) to a name of its own",
                 target=self.connection.name,
                 database=clash,
             )
+
+    def make_databases(self) -> None:
+        """Those that rules of tables name, which no DDL of the source makes."""
+        for name in sorted(self.rules.routes.beside):
+            self.connection.execute(f"CREATE DATABASE IF NOT EXISTS {quote(name)}")
 
     def _require_before(self, goal: Tso, at: Tso, what: str) -> None:
         if at > goal:
@@ -240,7 +299,7 @@ class Loader:
         """Give the plan its number, raise the fence and commit the plan row; nothing of the plan is done before."""
         found = state.read(self.connection, self.task)
         work = work.fitted(self.settings, self.connection.dialect)
-        with self.rules.advising():
+        with self.rules.advising(self.view.timeline):
             ranges = Decoder(self.context(work)).ranges(work.pieces) if work.plan.buckets else {}
         numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
         self.owner = fence.raise_again(self.connection, self.owner)
@@ -256,18 +315,19 @@ class Loader:
         """Carry a committed plan out, from wherever it stands; returns the checkpoint after it."""
         plan = work.plan
         log.info("plan_started", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
-        executor = DdlExecutor(self.connection, self.owner, self.task)
+        self.make_databases()
+        executor = DdlExecutor(self.connection, self.owner, self.task, routes=self.rules.routes)
         self._tell_losses(work)
         if plan.mode is Mode.REPLAY:
             return self._run_stream(work, executor.dialect)
-        with self.rules.advising():
+        with self.rules.advising(self.view.timeline):
             units = self._prepare(work) if work.pieces else {}
         applied = state.applied_units(self.connection, plan)
         apply = ApplyContext(
             target=self.connection.settings, claim=Claim(task=plan.task, plan=plan.number, fence=self.owner.number)
         )
         total, done = len(units) + len(work.events), 0
-        with self.rules.advising(), closing(self._engine):
+        with self.rules.advising(self.view.timeline), closing(self._engine):
             epochs, ddls = Epochs(plan), deque(work.events)
 
             def run_ddls(place: int) -> None:
@@ -300,7 +360,7 @@ class Loader:
             raise LoadError(
                 f"task {self.task} has an open plan that was replayed", hint="finish it first: pumphouse load"
             )
-        with self.rules.advising():
+        with self.rules.advising(self.view.timeline):
             self._stream(self, work)
             self._set_sequences(work, dialect)
         self.owner = state.close_plan(self.connection, self.owner, work.plan, checkpoint=work.plan.to_ts)
@@ -331,7 +391,7 @@ class Loader:
 
     def context(self, work: Work) -> LoadContext:
         """What decoding a plan needs."""
-        return LoadContext.of(work, self.view, self._archive_settings, self.connection.dialect)
+        return LoadContext.of(work, self.view, self._archive_settings, self.connection.dialect, self.rules.routes)
 
     def _apply(self, context: ApplyContext, units: Sequence[UnitSummary], phase: Phase) -> None:
         if not units:
@@ -349,7 +409,8 @@ class Loader:
     def _set_sequences(self, work: Work, dialect: Dialect) -> None:
         """A sequence gives no value that the source gave out in the range; MySQL has none."""
         for each in work.sequences if dialect is not Dialect.MYSQL else ():
-            self.connection.query(each.statement(dialect))
+            there = replace(each, version=self.rules.routes.version(each.version))
+            self.connection.query(there.statement(dialect))
 
     def run_ddl(self, executor: DdlExecutor, event: DdlEvent, rule: LoadRule | None) -> None:
         """Execute one DDL, or what a rule says in its place."""

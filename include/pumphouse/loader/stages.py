@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -14,11 +14,15 @@ from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.fold import LastOfKeys, check_keys, fold_multiset, net_of_keyed, net_of_multiset
 from pumphouse.loader.keyless import COUNT
-from pumphouse.loader.plan import Mode, Phase, UnitId
+from pumphouse.loader.plan import TIDB_UNIT_BYTES, Mode, Phase, UnitId
 from pumphouse.loader.target import TargetConnection
-from pumphouse.loader.unit import Claim, UnitHead, apply_unit
+from pumphouse.loader.unit import Claim, UnitHead, apply_units
 from pumphouse.loader.work import Piece
+from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import TargetSettings
+
+# Of the units of one table without a key that are applied in one transaction.
+_SCAN_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +99,35 @@ def summarize(groups: Iterable[tuple[int, int, int, int, int, int]]) -> list[Uni
 def apply(context: ApplyContext, blobs: Iterable[Blob]) -> Iterator[tuple[UnitId, int, bool]]:
     """Stage 3: apply units, the blobs of one in a row; yields (unit, rows, whether it was applied now)."""
     with TargetConnection.open(context.target) as connection:
-        for _, group in groupby(blobs, key=lambda blob: blob.group):
-            tables = [blob.table() for blob in group]
-            head = UnitHead.of(tables[0].schema)
-            batches = [batch for table in tables for batch in table.combine_chunks().to_batches()]
-            done = apply_unit(connection, context.claim, head, batches)
-            yield head.unit, sum(table.num_rows for table in tables), done
+        most = TIDB_UNIT_BYTES if connection.dialect is Dialect.TIDB else _SCAN_BYTES
+        for some in _in_one_scan(([*group] for _, group in groupby(blobs, key=lambda blob: blob.group)), most):
+            units = [(unit[0].head, _batches(unit)) for unit in some]
+            done = apply_units(connection, context.claim, units)
+            for (head, batches), now in zip(units, done, strict=True):
+                yield head.unit, sum(batch.num_rows for batch in batches), now
+
+
+def scan_of(unit: Sequence[Blob]) -> tuple[int, int] | None:
+    """What units have alike for which a table has to be read only once; None = it need not be read."""
+    blob = unit[0]
+    return (blob.epoch, blob.table_id) if blob.phase == Phase.DELETE and blob.head.scans else None
+
+
+def _in_one_scan(units: Iterable[list[Blob]], most: int) -> Iterator[list[list[Blob]]]:
+    """Units one by one; of those in a row for which the same table is read whole, so many bytes at once."""
+    held: list[list[Blob]] = []
+    last: tuple[int, int] | None = None
+    size = 0
+    for unit in units:
+        scan, own = scan_of(unit), sum(blob.size for blob in unit)
+        if held and (scan is None or scan != last or size + own > most):
+            yield held
+            held, size = [], 0
+        held.append(unit)
+        last, size = scan, size + own
+    if held:
+        yield held
+
+
+def _batches(unit: Sequence[Blob]) -> list[pa.RecordBatch]:
+    return [batch for blob in unit for batch in blob.table().combine_chunks().to_batches()]

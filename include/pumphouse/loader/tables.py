@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
+from pumphouse.errors import LoadError
 from pumphouse.loader.epochs import Epochs
-from pumphouse.loader.plan import ORDERED, Mode, Plan, UnitId
+from pumphouse.loader.plan import ORDERED, Mode, UnitId
 from pumphouse.loader.unit import UnitHead
 from pumphouse.model.table import ColumnInfo, TableInfo
+from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
-from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.generated import on_target
 from pumphouse.schema.table_sql import checks
-from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
+
+if TYPE_CHECKING:
+    from pumphouse.loader.context import LoadContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +67,11 @@ def key_columns(table: TableInfo) -> tuple[str, ...]:
 class WantedTables:
     """Answers for one plan, remembered."""
 
-    def __init__(self, plan: Plan, timeline: Timeline, dialect: Dialect) -> None:
-        self._plan = plan
-        self._dialect = dialect
-        self._timeline = timeline
-        self._epochs = Epochs(plan)
+    def __init__(self, context: LoadContext) -> None:
+        self._plan, self._routes = context.plan, context.routes
+        self._dialect = context.dialect
+        self._timeline = context.timeline
+        self._epochs = Epochs(context.plan)
         self._found: dict[tuple[int, int], Wanted | None] = {}
         self._same: dict[tuple[int, int, int], Wanted] = {}
 
@@ -107,19 +109,22 @@ class WantedTables:
                 if after.commit_ts > plan.to_ts or not only_takes_away(version, after):
                     break
                 version, epoch = after, self._epochs.after(version.table.id, after.commit_ts)
+        there = self._routes.version(version)
+        table = on_target(there.table, self._dialect)
+        if all(column.generated for column in table.public_columns):
+            name = f"{version.db}.{version.table.name}"
+            raise LoadError(
+                f"{name} has rows and no column but generated ones at {show(Tso(moment))}: nothing tells how many",
+                table=name,
+            )
         return Wanted(
             table_id=version.table.id,
-            db=version.db,
-            table=on_target(version.table, self._dialect),
+            db=there.db,
+            table=table,
             schema_version=version.schema_version,
             key=key_columns(version.table),
             epoch=epoch,
         )
-
-    @staticmethod
-    def key_of(schema: pa.Schema) -> tuple[str, ...]:
-        """Key of the table whose entries these are."""
-        return UnitHead.of(schema).key
 
 
 def only_takes_away(before: TableVersion, after: TableVersion) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Self
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND, ER
+from pymysql.cursors import SSCursor
 from pymysql.err import MySQLError, OperationalError
 from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
 
@@ -65,6 +66,7 @@ _TOO_LARGE = {8004, 8175}
 _LOST = {2006, 2013, 2014, 2055, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, 1927, 1317}
 _LOCAL_NAME = b"pumphouse"
 _PACKET_BYTES = 1 << 20
+_STREAM_ROWS = 10_000
 
 # ``{s}`` is the quoted schema. One row of `fence` is the target's; everything else is keyed by task.
 TABLES = (
@@ -225,6 +227,13 @@ class TargetConnection:
         with self._translate(statement), self._connection.cursor() as cursor:
             cursor.execute(statement, args)
             return list(cursor.fetchall())
+
+    def stream(self, statement: str) -> Iterator[tuple[tuple[Any, ...], ...]]:
+        """Run one query; yields its rows some at a time. No other statement before the last of them."""
+        with self._translate(statement), self._connection.cursor(SSCursor) as cursor:
+            cursor.execute(statement)
+            while some := cursor.fetchmany(_STREAM_ROWS):
+                yield tuple(some)
 
     def value(self, statement: str, args: Sequence[Any] | None = None) -> Any:
         """First column of the first row, or None."""

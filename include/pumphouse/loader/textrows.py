@@ -9,6 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pumphouse.codec.columnar import binary_buffers
+from pumphouse.codec.jit import frozen
+from pumphouse.codec.texts import has_any
 from pumphouse.loader.columns import Column, columns_of
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import quote
@@ -19,10 +22,12 @@ _ESCAPES: Escapes = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"))
 
 def statement(table: str, columns: list[Column]) -> str:
     """``LOAD DATA LOCAL … REPLACE``: always REPLACE, because without it bad values are bent and reported as success."""
-    targets = ",".join(f"@v{at}" if c.through_variable else quote(c.name) for at, c in enumerate(columns))
-    casts = ",".join(
-        f"{quote(c.name)} = CAST(@v{at} AS UNSIGNED)" for at, c in enumerate(columns) if c.through_variable
-    )
+    values = {at: f"CAST(@v{at} AS UNSIGNED)" for at, c in enumerate(columns) if c.through_variable}
+    if values:
+        # With a SET the server forgets what the row itself gave: 0 in an AUTO_INCREMENT column becomes a new number.
+        values |= {at: f"@v{at}" for at, c in enumerate(columns) if c.is_number}
+    targets = ",".join(f"@v{at}" if at in values else quote(c.name) for at, c in enumerate(columns))
+    casts = ",".join(f"{quote(columns[at].name)} = {values[at]}" for at in sorted(values))
     return (
         f"LOAD DATA LOCAL INFILE 'pumphouse' REPLACE INTO TABLE {table} CHARACTER SET utf8mb4 "
         r"FIELDS TERMINATED BY '\t' ESCAPED BY '\\' LINES TERMINATED BY '\n' "
@@ -75,10 +80,9 @@ def _field(column: pa.Array) -> pa.Array:
 
 def escaped(column: pa.Array, escapes: Escapes) -> pa.Array:
     """Each of these bytes replaced, in their order; the same array where there is none of them."""
-    data = column.buffers()[2]
-    special = np.zeros(256, np.bool_)
-    special[[plain[0] for plain, _ in escapes]] = True
-    if data is None or not special[np.frombuffer(data, np.uint8)].any():
+    data, offsets = binary_buffers(column, nulls=True)
+    specials = frozen(np.array([plain[0] for plain, _ in escapes], np.uint8))
+    if not has_any(data[offsets[0] : offsets[-1]], specials):
         return column
     for plain, replacement in escapes:
         column = pc.replace_substring(column, pattern=plain, replacement=replacement)

@@ -23,7 +23,7 @@ from pumphouse.errors import RowRejected
 from pumphouse.loader import literals
 from pumphouse.loader.columns import columns_of
 from pumphouse.loader.fence import hold_shared
-from pumphouse.loader.insert import Collided, Rejected, insert_rows, take_back
+from pumphouse.loader.insert import NO_SUCH, Collided, Rejected, insert_rows, take_back
 from pumphouse.loader.keyless import delete_rows
 from pumphouse.loader.plan import Phase, UnitId
 from pumphouse.loader.scratch import scratch
@@ -59,6 +59,11 @@ class UnitHead:
         """Quoted, qualified table."""
         return qualified(self.db, self.table)
 
+    @property
+    def scans(self) -> bool:
+        """Whether all of the table is read for it: rows go that have no key."""
+        return self.unit.phase == Phase.DELETE and not self.key
+
     def to_metadata(self) -> dict[bytes, bytes]:
         """As schema metadata."""
         unit = self.unit
@@ -73,6 +78,10 @@ class UnitHead:
         """Read the metadata."""
         epoch, phase, table_id, bucket, db, table, key = json.loads(schema.metadata[HEAD])
         return cls(unit=UnitId(epoch, phase, table_id, bucket), db=db, table=table, key=tuple(key))
+
+
+# A unit and its rows.
+Unit = tuple[UnitHead, Sequence[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +102,22 @@ def apply_unit(
     clock: Clock = SYSTEM_CLOCK,
 ) -> bool:
     """Apply a unit, or find that it was applied: False. A deadlock or lock time-out is tried again from the start."""
+    return _retried(connection, claim, [(head, batches)], clock)
+
+
+def apply_units(
+    connection: TargetConnection, claim: Claim, units: Sequence[Unit], *, clock: Clock = SYSTEM_CLOCK
+) -> list[bool]:
+    """Apply a unit; or several that read all of one table (`UnitHead.scans`), in a transaction that reads it once."""
+    if len(units) > 1 and _retried(connection, claim, units, clock):
+        return [True] * len(units)
+    return [_retried(connection, claim, [unit], clock) for unit in units]
+
+
+def _retried(connection: TargetConnection, claim: Claim, units: Sequence[Unit], clock: Clock) -> bool:
     for attempt in range(_ATTEMPTS):
         try:
-            return _once(connection, claim, head, batches)
+            return _once(connection, claim, units)
         except RetryUnit:
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -103,17 +125,16 @@ def apply_unit(
     raise AssertionError
 
 
-def _once(connection: TargetConnection, claim: Claim, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> bool:
-    unit, rows = head.unit, sum(batch.num_rows for batch in batches)
+def _once(connection: TargetConnection, claim: Claim, units: Sequence[Unit]) -> bool:
+    """One unit, or several of which each reads the whole table; False = one of them was applied."""
+    head = units[0][0]
+    batches = [batch for _, some in units for batch in some]
     try:
         with connection.transaction():
             hold_shared(connection, claim.fence)
-            connection.execute(
-                f"INSERT INTO {connection.table('applied')}"
-                " (task, plan, epoch, phase, table_id, bucket, row_count) VALUES (%s, %s, %s, %s, %s, %s, %s)",
-                (claim.task, claim.plan, unit.epoch, unit.phase, unit.table_id, unit.bucket, rows),
-            )
-            if unit.phase == Phase.INSERT:
+            for each, some in units:
+                _write_down(connection, claim, each.unit, sum(batch.num_rows for batch in some))
+            if head.unit.phase == Phase.INSERT:
                 for batch in batches:
                     _insert(connection, head, batch)
             elif head.key:
@@ -123,10 +144,22 @@ def _once(connection: TargetConnection, claim: Claim, head: UnitHead, batches: S
     except StatementFailed as error:
         if error.code == _DUPLICATE and "applied" in str(error.statement):
             return False
-        raise
+        found = other_shape(error, head.db, head.table)
+        if found is None:
+            raise
+        raise found from error
     except Rejected as rejected:
         raise _explain(connection, head, batches, rejected) from rejected
     return True
+
+
+def _write_down(connection: TargetConnection, claim: Claim, unit: UnitId, rows: int) -> None:
+    """The unit's id: whoever else applies it waits here until we have ended."""
+    connection.execute(
+        f"INSERT INTO {connection.table('applied')}"
+        " (task, plan, epoch, phase, table_id, bucket, row_count) VALUES (%s, %s, %s, %s, %s, %s, %s)",
+        (claim.task, claim.plan, unit.epoch, unit.phase, unit.table_id, unit.bucket, rows),
+    )
 
 
 def _insert(connection: TargetConnection, head: UnitHead, batch: pa.RecordBatch) -> None:
@@ -187,6 +220,19 @@ def _explain(
         table=f"{head.db}.{head.table}",
         rows=named,
         reason=rejected.reason,
+    )
+
+
+def other_shape(error: StatementFailed, db: str, table: str) -> RowRejected | None:
+    """Where a statement failed because its table is another one than the load left, the error that says so."""
+    if error.code not in NO_SUCH or qualified(db, table) not in str(error.statement):
+        return None
+    return RowRejected(
+        f"{db}.{table} is not there as the load left it: {error.message}",
+        hint=f"`pumphouse diff --schema {db}` compares its columns with the source's",
+        table=f"{db}.{table}",
+        rows=[],
+        reason=error.message,
     )
 
 

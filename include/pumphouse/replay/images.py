@@ -17,7 +17,8 @@ from pumphouse.errors import CodecError
 from pumphouse.loader import textrows
 from pumphouse.loader.columns import columns_of
 from pumphouse.loader.context import LoadContext
-from pumphouse.loader.decode import Layouts, groups_of, images_of, moved_of
+from pumphouse.loader.decode import Layouts, groups_of, moved_of
+from pumphouse.loader.held import images_of
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.model.table import ColumnInfo
 from pumphouse.replay.change import Change, Shape
@@ -61,7 +62,7 @@ class Images:
 
     def __init__(self, context: LoadContext) -> None:
         self._context = context
-        self._wanted = WantedTables(context.plan, context.timeline, context.dialect)
+        self._wanted = WantedTables(context)
         self._goals: dict[int, _Goal] = {}  # by the identity of what `WantedTables` keeps
         self._layouts = Layouts(context.timeline)
         self.apart = False
@@ -95,7 +96,8 @@ class Images:
         self, part: Mutations, at: np.ndarray, goal: _Goal, written: TableVersion, out: list[Change | None]
     ) -> None:
         wanted, shape, op = goal.wanted, goal.shape, int(part.op[0])
-        images = images_of(part, wanted, self._layouts.of(wanted, written), goal.old_names)
+        layout = self._layouts.of(wanted, written)
+        images = images_of(part.data, part.row_start, part.row_len, op, wanted, layout, goal.old_names)
         old, new = images if op == UPDATE else (None, images) if op == INSERT else (images, None)
         count = len(part)
         none = [None] * count

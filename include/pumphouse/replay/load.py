@@ -48,7 +48,7 @@ class _Stream:
         self._loader, self._work = loader, work
         self._at = Tso(max(found.ts, work.plan.from_ts))
         self._batches = Batches(rows=_ROUND_ROWS, seconds=float("inf"))
-        self._ddls = DdlExecutor(loader.connection, loader.owner, loader.task)
+        self._ddls = DdlExecutor(loader.connection, loader.owner, loader.task, routes=loader.rules.routes)
         connections = loader.settings.connections
         safety = Safety.ONCE if loader.settings.safe_mode else Safety.STRICT
         if loader.report.resumed and found.plan_number == work.plan.number:

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from pumphouse.errors import LoadError, RowRejected
 from pumphouse.loader import textrows
-from pumphouse.loader.insert import of_generated
+from pumphouse.loader.insert import NO_SUCH, of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
 from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.loader.unit import other_shape
 from pumphouse.replay.change import Shape
 from pumphouse.replay.steps import Safety, Step
 from pumphouse.schema.ident import qualified, quote
@@ -34,7 +35,16 @@ _PLAIN = {b"t": b"\t", b"n": b"\n"}
 
 def run_step(connection: TargetConnection, step: Step, safety: Safety) -> None:
     """Run one step inside a transaction. Rows without a key come once (`pumphouse.replay.executor`): never safe."""
-    safety = safety if step.shape.key else Safety.STRICT
+    try:
+        _run(connection, step, safety if step.shape.key else Safety.STRICT)
+    except StatementFailed as error:
+        found = other_shape(error, step.shape.db, step.shape.table)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _run(connection: TargetConnection, step: Step, safety: Safety) -> None:
     if not step.put:
         _delete(connection, step, safe=safety is not Safety.STRICT)
         return
@@ -75,6 +85,8 @@ def _load(connection: TargetConnection, shape: Shape, lines: Sequence[bytes], *,
     try:
         done = connection.load_local(textrows.statement(shape.target, columns), [b"".join(lines)])
     except StatementFailed as error:
+        if error.code in NO_SUCH:
+            raise
         found = _AT_ROW.search(error.message)
         at = int(found[1]) - 1 if found else -1
         raise _rejected(shape, lines[at] if 0 <= at < len(lines) else b"", error.message, lines) from error

@@ -20,10 +20,9 @@ from pymysql.constants import ER
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import ConfigError, RestoreError, SchemaError, TargetUnavailable
 from pumphouse.loader.begin import databases_of, in_creation_order
-from pumphouse.loader.rules import ddl_hint
+from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
-from pumphouse.loader.work import databases_between
-from pumphouse.restore.plan import RestorePlan
+from pumphouse.restore.plan import RestorePlan, all_databases
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.history import history_server
@@ -145,8 +144,12 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
                 hint="nothing was changed; put it right, then `pumphouse restore --to … --dry-run` looks again",
                 problems=problems,
             )
+        made = places_of_loads(connection, view.genesis.cluster_id, all_databases(view.timeline))
         return TargetCheck(
-            server=server_name(target), version=version, holds=_held(connection, plan.databases), notes=tuple(notes)
+            server=server_name(target),
+            version=version,
+            holds=_held(connection, [*plan.databases, *made]),
+            notes=tuple(notes),
         )
 
 
@@ -165,6 +168,9 @@ def _tell_apart(connection: TargetConnection, settings: Settings, into: Into) ->
     if into == "restore_target" and "host" in settings.target.model_fields_set | _socket(settings.target):
         means = f"{check}; to build what loads keep up to date anew: `pumphouse restore --into target`"
         others.append(("the target of loads, [target]", settings.target, means))
+    for name, each in settings.targets.items():
+        section = "target" if name == "target" else f"targets.{name}"
+        others.append((f"another target of loads, [{section}]", each, check))
     for what, other, hint in others:
         why, note = _same(connection, other)
         if why:
@@ -195,7 +201,8 @@ def _same(mine: TargetConnection, other: ServerSettings) -> tuple[str, str]:
     if places(mine.settings) & places(other):
         return "their addresses are the same", ""
     try:
-        theirs = TargetConnection.open(TargetSettings.model_validate(dict(other)), timeout_s=_COMPARE_S)
+        plain = {name: value for name, value in dict(other).items() if name in TargetSettings.model_fields}
+        theirs = TargetConnection.open(TargetSettings.model_validate(plain), timeout_s=_COMPARE_S)
     except TargetUnavailable as error:
         if error.refused:
             raise RestoreError(
@@ -321,14 +328,20 @@ def _like(pattern: str, name: str) -> bool:
 
 def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, dialect: Dialect) -> Iterator[str]:
     """Names, statements and collations of everything that the plan makes there."""
-    own = connection.settings.schema_name
-    wanted = databases_between(view.timeline, plan.base, plan.to)
-    clash = next((name for name in [*plan.databases, *wanted] if name.casefold() == own.casefold()), None)
+    own, routes = connection.settings.schema_name, plan.routes
+    clash = next((name for name in plan.databases if name.casefold() == own.casefold()), None)
     if clash is not None:
         yield (
             f"the source has a database {clash!r}, and the schema {own!r} keeps the state of the load there: set "
-            "schema_name in the same section to a name of its own"
+            "schema_name in the same section to a name of its own, or give the database another name there by a rule "
+            "(`route`)"
         )
+    try:
+        for ts in (plan.base, plan.to):
+            names = [version.name for version in view.timeline.tables_at(ts)]
+            routes.require_apart(all_databases(view.timeline), names)
+    except ConfigError as error:
+        yield f"{error.message}: {error.hint}"
     needed: set[str] = set()
     databases = databases_of(view.timeline, plan.base)
     tables = in_creation_order(view.timeline, plan.base, dialect)
@@ -336,7 +349,7 @@ def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, 
         if event.commit_ts in rulings:
             continue
         try:
-            render(event, dialect, keep_schema=own)
+            render(routes.event(event), dialect, keep_schema=own)
         except SchemaError as error:
             yield f"the DDL of job {event.job.id} ({event.action.name}): {error.message}; {ddl_hint(event.job.id)}"
         databases += [event.db_after] if event.db_after is not None else []
@@ -345,7 +358,7 @@ def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, 
         needed |= _collation(dialect, info.charset, info.collate)
     for version in (each for each in tables if not is_system(each.db)):
         try:
-            create_object(version.db, version.table, dialect)
+            create_object(version.db, routes.version(version).table, dialect)
         except SchemaError as error:
             yield f"table {version.db}.{version.table.name}: {error.message}"
             continue
@@ -355,7 +368,7 @@ def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, 
     lacking = sorted(needed - _known_collations(connection))
     if lacking:
         yield f"it has no collation {', '.join(lacking)}: use a newer server"
-    yield from _one_name(connection, {version.name for version in tables})
+    yield from _one_name(connection, {routes.table(*version.name) for version in tables})
 
 
 def _collation(dialect: Dialect, charset: str, collate: str) -> set[str]:

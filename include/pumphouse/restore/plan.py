@@ -16,6 +16,7 @@ from pumphouse.loader.rules import Rules
 from pumphouse.loader.work import Piece, Work, base_work, total_bytes, works_between
 from pumphouse.model.tso import Tso, parse_time, physical_ms, show
 from pumphouse.schema.actions import is_system
+from pumphouse.schema.route import Routes
 from pumphouse.schema.timeline import Timeline
 from pumphouse.settings import LoadSettings
 
@@ -63,7 +64,8 @@ class RestorePlan:
         base_tables: tables in it.
         works: the plans, the dump's first; each names the segments and DDLs that it reads.
         windows: windows in (base low, to], in order, with what is read of them.
-        databases: databases that are replaced on the target.
+        databases: databases that are replaced on the target, as they are called there.
+        routes: by which they and their tables are called so.
         tables: tables that there will be.
         losses: what (base low, to] lacks.
     """
@@ -76,6 +78,7 @@ class RestorePlan:
     works: tuple[Work, ...]
     windows: tuple[WindowStep, ...]
     databases: tuple[str, ...]
+    routes: Routes
     tables: int
     losses: Losses
 
@@ -122,7 +125,7 @@ class RestorePlan:
 
     def digest(self) -> str:
         """SHA-256 of everything that decides what is done: a plan that was shown is told from another by it."""
-        digest = hashlib.sha256(f"{self.to} {self.end} {self.databases}".encode())
+        digest = hashlib.sha256(f"{self.to} {self.end} {self.databases} {self.routes or ''}".encode())
         for work in self.works:
             digest.update(work.plan.digest().encode())
             for ts, rule in work.rulings.items():
@@ -157,6 +160,7 @@ class RestorePlan:
             "ddls": [asdict(ddl) for ddl in self.ddls],
             "databases": self.databases,
             "left_out": self.left_out,
+            "routes": dict((*self.routes.databases, *self.routes.tables)),
             "tables": self.tables,
             "rows": self.rows,
             "bytes": self.bytes,
@@ -202,7 +206,8 @@ def plan_restore(
         base_tables=len(base.tables),
         works=works,
         windows=tuple(_steps(windows, works, to)),
-        databases=all_databases(view.timeline),
+        databases=tuple(rules.routes.places(all_databases(view.timeline))),
+        routes=rules.routes,
         tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
         losses=losses_of(windows, after=base.low, upto=to),
     )

@@ -10,7 +10,7 @@ from pumphouse.errors import ConfigError, UsageError
 from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.resync import resync as bring_back
-from pumphouse.loader.rules import take_up
+from pumphouse.loader.rules import read_routes, require_in_place, routes_of, take_up
 from pumphouse.loader.run import Loader, own_target
 from pumphouse.loader.run import abandon as give_up
 from pumphouse.loader.state import Checkpoint, open_plan
@@ -47,7 +47,7 @@ def run(
         repeat: apply (repeat, checkpoint] once more, by force.
         equal_at: first load only: the target equals the source at this moment.
         abandon: give the open plan up for this reason; the target is inconsistent then.
-        resync: a table that a rule left out: bring it back, and do nothing else.
+        resync: a table that is made anew, also one that a rule left out; nothing else is done but what is open.
         progress: told of each step.
 
     Raises:
@@ -70,8 +70,15 @@ def run(
                 give_up(connection, owner, task, abandon)
                 at = Tso(0) if found is None else found.ts
                 return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
-            view = read_view(archive, since=None if resync else _since(connection, found, repeat), touched=True)
+            rules = settings.load.rules
+            moved = found is not None and read_routes(connection, task) != routes_of(rules)
+            since = None if resync or moved else _since(connection, found, repeat)
+            view = read_view(archive, since=since, touched=True)
             _require_covered(view, to)
+            if found is not None and moved:
+                opened = open_plan(connection, task)
+                upto = found.ts if opened is None else max(found.ts, opened.to_ts)
+                require_in_place(connection, task, rules, view.timeline, found.ts, upto)
             if equal_at is not None:
                 found = begin_equal(connection, owner, task, view, equal_at)
             since = Tso(0) if found is None or is_beginning(found) else found.ts
@@ -84,7 +91,7 @@ def run(
                 task=task,
                 engine=parts.engine,
                 progress=progress,
-                rules=take_up(connection, owner, task, settings.load.rules, since),
+                rules=take_up(connection, owner, task, rules, since),
                 stream=stream,
             )
             if resync and found is not None:

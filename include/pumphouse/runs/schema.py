@@ -15,7 +15,10 @@ _FEW_JOBS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReport:
-    """What a rebuild did: ``jobs`` new ones, of ``tables``, were folded, ``key`` was written ('' = nothing new)."""
+    """What a rebuild did: ``jobs`` new ones, of ``tables``, were folded, ``key`` was written ('' = nothing new).
+
+    ``alone``: why one process folded a long history, and not many ('' = it was not so).
+    """
 
     upto: Tso
     jobs: int
@@ -23,6 +26,7 @@ class SchemaReport:
     tables: int
     schema_version: int
     spark: bool
+    alone: str = ""
 
 
 def run(settings: Settings, upto: Tso | None = None) -> SchemaReport:
@@ -35,20 +39,21 @@ def run(settings: Settings, upto: Tso | None = None) -> SchemaReport:
     with Parts(settings) as parts:
         archive = parts.archive
         end = archive.end() if upto is None else upto
-        spark = settings.load.engine != "local" and pending_jobs(archive, end) > (
-            _FEW_JOBS if settings.load.engine == "auto" else 0
-        )
-        key, jobs, tables = "", 0, 0
+        few = _FEW_JOBS if settings.load.engine == "auto" else 0
+        spark = settings.load.engine != "local" and pending_jobs(archive, end, enough=few + 1) > few
+        alone = ""
         if spark:
             from spark_tasks.rebuild import rebuild_on_spark
 
-            key, jobs, tables = rebuild_on_spark(settings.spark, settings.archive, archive.cluster_id, end)
-        done = rebuild(archive, end)
+            done, alone = rebuild_on_spark(settings.spark, settings.archive, archive.cluster_id, end)
+        else:
+            done = rebuild(archive, end)
         return SchemaReport(
             upto=done.upto,
-            jobs=jobs or done.jobs,
-            key=key or done.key,
-            tables=tables or done.tables,
+            jobs=done.jobs,
+            key=done.key,
+            tables=done.tables,
             schema_version=done.schema_version,
             spark=spark,
+            alone=alone,
         )

@@ -29,6 +29,7 @@ from pumphouse.schema.table_sql import (
     visibility_sql,
 )
 
+_MOVES = re.compile(r"\b(first|after)\b", re.IGNORECASE)
 _LITERAL = re.compile(r"DEFAULT (?:'|b'|NULL$)")
 # How a TiDB is told that an option is gone.
 _OPTIONS_OFF = {"ttl": "REMOVE TTL", "shard": "SHARD_ROW_ID_BITS=0"}
@@ -173,8 +174,9 @@ def match_columns(job: Job, before: TableInfo, after: TableInfo) -> Pairs:
     """For each column of `after`, in order, the column of `before` that it was; None = it is new.
 
     By id. A MODIFY that rewrites the rows gives the column a new id: then by name; and where such a MODIFY renames as
-    well (CHANGE a b …), by what is left when the columns that the job adds and drops are set aside. To take a drop and
-    an add for a rename would move values between columns, so a job that leaves a doubt is a SchemaError.
+    well (CHANGE a b …), by what is left when the columns that the job adds and drops are set aside: one column, or
+    several that no FIRST and no AFTER moved, each by its place. To take a drop and an add for a rename would move
+    values between columns, so a job that leaves a doubt is a SchemaError.
     """
     ids_before, ids_after = {c.id for c in before.public_columns}, {c.id for c in after.public_columns}
     by_id = {c.id: c for c in before.public_columns}
@@ -183,20 +185,36 @@ def match_columns(job: Job, before: TableInfo, after: TableInfo) -> Pairs:
     rewritten: dict[int, ColumnInfo] = {fresh[name].id: gone[name] for name in gone.keys() & fresh.keys()}
     gone = {name: c for name, c in gone.items() if name not in fresh}
     fresh = {name: c for name, c in fresh.items() if c.id not in rewritten}
-    modifies, added, dropped = _said(job)
+    modifies, added, dropped, named = _said(job)
     gone = {name: c for name, c in gone.items() if name not in dropped}
     fresh = {name: c for name, c in fresh.items() if name not in added}
     if modifies and (gone or fresh):
-        if len(gone) != 1 or len(fresh) != 1:
-            raise SchemaError(f"DDL job {job.id} does not say which column of {after.name} became which", job_id=job.id)
-        rewritten[next(iter(fresh.values())).id] = next(iter(gone.values()))
+        if len(gone) == len(fresh) == 1:
+            renamed = {next(iter(fresh.values())).id: next(iter(gone.values()))}
+        else:
+            stayed = [c for c in before.public_columns if c.name.lower() not in dropped]
+            came = [c for c in after.public_columns if c.name.lower() not in added]
+            pairs = list(zip(stayed, came, strict=False))
+            renamed = {new.id: old for old, new in pairs if new.name.lower() in fresh}
+            known = {**by_id, **rewritten, **renamed}
+            if (
+                not named
+                or _MOVES.search(job.query)
+                or len(stayed) != len(came)
+                or {c.name.lower() for c in renamed.values()} != gone.keys()
+                or any(known.get(new.id) is not old for old, new in pairs)
+            ):
+                raise SchemaError(
+                    f"DDL job {job.id} does not say which column of {after.name} became which", job_id=job.id
+                )
+        rewritten |= renamed
     return [(by_id.get(c.id) or rewritten.get(c.id), c) for c in after.public_columns]
 
 
-def _said(job: Job) -> tuple[bool, set[str], set[str]]:
-    """Whether a job may rewrite columns; and the names that its parts say they add and drop."""
+def _said(job: Job) -> tuple[bool, set[str], set[str], bool]:
+    """Whether a job may rewrite columns; the names that its parts add and drop, and whether it says all of them."""
     if job.type != Action.MULTI_SCHEMA_CHANGE:
-        return job.type == Action.MODIFY_COLUMN, set(), set()
+        return job.type == Action.MODIFY_COLUMN, set(), set(), True
     parts = (job.raw.get("multi_schema_info") or {}).get("sub_jobs") or ()
     added, dropped = set(), set()
     for part in parts:
@@ -206,7 +224,9 @@ def _said(job: Job) -> tuple[bool, set[str], set[str]]:
             added.add(cistr(args[0].get("name")).lower())
         elif part.get("type") == Action.DROP_COLUMN:
             dropped.add(cistr(args[0]).lower())
-    return not parts or any(part.get("type") == Action.MODIFY_COLUMN for part in parts), added, dropped
+    kinds = [part.get("type") for part in parts]
+    named = sum(kind in {Action.ADD_COLUMN, Action.DROP_COLUMN} for kind in kinds) == len(added | dropped)
+    return not parts or Action.MODIFY_COLUMN in kinds, added, dropped, bool(parts) and named
 
 
 def _columns(

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from pumphouse.errors import SchemaError
 from pumphouse.model.table import DbInfo, Job, TableInfo
-from pumphouse.model.tso import show
+from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import MAX_USER_TABLE_ID, SILENT, Action, action_of, is_system
 from pumphouse.schema.rename import parse_rename
 from pumphouse.schema.versions import Change, DbVersion, DdlEvent, TableVersion, TimedJob, Versions, with_kept
@@ -43,6 +44,41 @@ def fold_jobs(timeline: Versions, jobs: Iterable[TimedJob]) -> Versions:
 
 def _version(timed: TimedJob) -> int:
     return timed.job.schema_version
+
+
+class Place(NamedTuple):
+    """Where a job stands."""
+
+    job_id: int
+    schema_version: int
+    commit_ts: int
+    genesis: bool
+
+
+def _place(timed: TimedJob) -> Place:
+    return Place(timed.job.id, timed.job.schema_version, timed.commit_ts, timed.genesis)
+
+
+def check_order(last: Place, job: Place) -> None:
+    """Hold a job against the one before it, by schema version: SchemaError where the two clocks disagree."""
+    if last.schema_version == job.schema_version:
+        raise SchemaError(
+            f"DDL jobs {last.job_id} and {job.job_id} have the same schema version {job.schema_version}",
+            job_id=job.job_id,
+        )
+    if last.commit_ts == job.commit_ts and not job.genesis:
+        raise SchemaError(
+            f"DDL jobs {last.job_id} and {job.job_id} have the same commit ts {show(Tso(job.commit_ts))}",
+            hint="no cluster gives one out twice: the archive holds binlogs of more than one",
+            job_id=job.job_id,
+        )
+    if last.commit_ts > job.commit_ts:
+        raise SchemaError(
+            f"DDL job {job.job_id} (schema version {job.schema_version}) committed at {show(Tso(job.commit_ts))}, "
+            f"before job {last.job_id} of the lower version {last.schema_version}",
+            hint="the archive holds binlogs of more than one cluster, or a commit ts is wrong",
+            job_id=job.job_id,
+        )
 
 
 class _Folder:
@@ -78,25 +114,7 @@ class _Folder:
         """Fold one job; they come in order of schema version."""
         job = timed.job
         if self._jobs:
-            last = self._jobs[-1]
-            if last.job.schema_version == job.schema_version:
-                raise SchemaError(
-                    f"DDL jobs {last.job.id} and {job.id} have the same schema version {job.schema_version}",
-                    job_id=job.id,
-                )
-            if last.commit_ts == timed.commit_ts and not timed.genesis:
-                raise SchemaError(
-                    f"DDL jobs {last.job.id} and {job.id} have the same commit ts {show(timed.commit_ts)}",
-                    hint="no cluster gives one out twice: the archive holds binlogs of more than one",
-                    job_id=job.id,
-                )
-            if last.commit_ts > timed.commit_ts:
-                raise SchemaError(
-                    f"DDL job {job.id} (schema version {job.schema_version}) committed at {show(timed.commit_ts)}, "
-                    f"before job {last.job.id} of the lower version {last.job.schema_version}",
-                    hint="the archive holds binlogs of more than one cluster, or a commit ts is wrong",
-                    job_id=job.id,
-                )
+            check_order(_place(self._jobs[-1]), _place(timed))
         self._jobs.append(timed)
         self._timed, self._changes, self._db_before, self._db_after, self._problem = timed, [], None, None, ""
         action = action_of(job.type)
@@ -297,7 +315,7 @@ class _Folder:
         The changes say what each table was and is; the order among them is the renderer's business.
         """
         infos = {info.id: info for info in job.table_infos}
-        for table_id, schema_id, name in _rename_args(job) or self._rename_query(job):
+        for table_id, schema_id, name in rename_args(job) or self._rename_query(job):
             before = self._now(table_id)
             if before is None:
                 raise SchemaError(f"DDL job {job.id} renames the unknown table id {table_id}", job_id=job.id)
@@ -386,8 +404,11 @@ class _Folder:
         self._changes.append(Change(before, self._put(schema_id, info)))
 
 
-def _rename_args(job: Job) -> list[tuple[int, int, str]] | None:
-    """Arguments (old schema ids, new schema ids, new names, table ids, …), where the history kept them."""
+def rename_args(job: Job) -> list[tuple[int, int, str]] | None:
+    """What RENAME of several tables did to each, (table id, new schema id, new name).
+
+    From its arguments (old schema ids, new schema ids, new names, table ids, …), where the history kept them.
+    """
     args = job.raw.get("raw_args")
     if not isinstance(args, list) or len(args) < 4:
         return None

@@ -26,13 +26,14 @@ from pumphouse.schema.table_sql import (
     auto_increment_column,
     create_database,
     create_object,
+    hash_condition,
     is_hashed,
     left_out,
     partition_definition,
     partition_definitions,
-    partition_kind,
     partition_sql,
     sequence_options,
+    spread_otherwise,
 )
 from pumphouse.schema.versions import Change, DdlEvent, TableVersion
 
@@ -444,9 +445,17 @@ def _truncate_partition(out: _Rendering) -> None:
     for change in _changes(out):
         before, after = _both(change, out)
         gone, _ = partition_names(before.table, after.table)
-        _require_same_rows(out, before, gone)
-        sql = f"ALTER TABLE {qualified(*after.name)} TRUNCATE PARTITION {column_list(gone)}"
+        rows = hash_condition(before.table, gone) if out.dialect is not Dialect.TIDB else ""
+        if rows and spread_otherwise(before.table):
+            sql = f"DELETE FROM {qualified(*after.name)} WHERE {rows}"  # noqa: S608
+        else:
+            _require_same_rows(out, before, gone)
+            sql = f"ALTER TABLE {qualified(*after.name)} TRUNCATE PARTITION {column_list(gone)}"
         out.run(sql, after.name, repeatable=True)
+        out.notes.append(
+            f"{qualified(*after.name)}: TiDB drops what transactions that were open at TRUNCATE PARTITION commit into"
+            " the partition; the target keeps it (docs/interop.md)"
+        )
 
 
 def _reorganize_partition(out: _Rendering) -> None:
@@ -489,14 +498,15 @@ def _resize(out: _Rendering, before: TableVersion, after: TableVersion) -> None:
 
 
 def _require_same_rows(out: _Rendering, before: TableVersion, partitions: list[str]) -> None:
-    """SchemaError for a partition BY KEY: no server but a TiDB spreads rows over them as TiDB does."""
-    if out.dialect is Dialect.TIDB:
+    """SchemaError where no server but a TiDB has the rows in a partition that TiDB has there."""
+    if out.dialect is Dialect.TIDB or len(partitions) == len(partition_definitions(before.table)):
         return
-    if partition_kind(before.table) == "KEY" and len(partitions) < len(partition_definitions(before.table)):
+    why = spread_otherwise(before.table)
+    if why:
         job = out.event.job
         raise SchemaError(
             f"DDL job {job.id} takes the rows of partition {', '.join(partitions)} from {'.'.join(before.name)}, which "
-            f"is partitioned BY KEY: {out.dialect} has other rows in it than TiDB",
+            f"is partitioned {why}: {out.dialect} has other rows in it than TiDB",
             hint="replace it by a DELETE of those rows",
             job_id=job.id,
         )
@@ -539,9 +549,11 @@ def _drop_schema(out: _Rendering) -> None:
             f"the source drops its database {info.name}, which on the target holds Pumphouse's own tables",
             hint="set target.schema_name to a name that the source does not use",
         )
-    for change in out.event.changes:
-        if change.before is not None and _waits(out, change.before):
-            _keep(out, change.before)
+    for before in (change.before for change in out.event.changes if change.before is not None):
+        if _waits(out, before):
+            _keep(out, before)
+        elif before.db.lower() != info.name.lower() and _there(before, out):
+            _drop_now(out, before)  # a rule has it in another database there
     name = (info.name, "")
     out.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", name, repeatable=True, gone=(name,))
 

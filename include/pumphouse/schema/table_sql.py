@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -268,6 +269,36 @@ def partition_kind(info: TableInfo) -> str:
 def is_hashed(info: TableInfo) -> bool:
     """Whether the number of partitions decides in which a row lies."""
     return partition_kind(info) in {"HASH", "KEY"}
+
+
+def spread_otherwise(info: TableInfo) -> str:
+    """How a table is partitioned of which MySQL and MariaDB may have rows in another partition than TiDB; '' = alike.
+
+    KEY is a hash of their own. A HASH that is NULL counts as 0 in TiDB, and as the least integer there.
+    """
+    kind, count = partition_kind(info), len(partition_definitions(info))
+    if kind == "KEY":
+        return "BY KEY"
+    if kind != "HASH" or count & (count - 1) == 0:
+        return ""
+    expression = str((info.raw.get("partition") or {}).get("expr") or "")
+    sure = any(
+        quote(column.name.lower()) == expression.lower() and column.type.not_null for column in info.public_columns
+    )
+    return "" if sure else "by a HASH of something else than a NOT NULL column"
+
+
+def hash_condition(info: TableInfo, partitions: Container[str]) -> str:
+    """Which rows TiDB has in these partitions of a table BY HASH; '' for another kind.
+
+    As TiDB's `locateHashPartition` does: a 64 bit integer with a sign, NULL is 0, and a remainder has none.
+    """
+    if partition_kind(info) != "HASH":
+        return ""
+    definitions = partition_definitions(info)
+    numbers = [str(at) for at, each in enumerate(definitions) if cistr(each["name"]) in partitions]
+    expression = str((info.raw.get("partition") or {}).get("expr") or "")
+    return f"COALESCE(ABS(MOD(CAST({expression} AS SIGNED), {len(definitions)})), 0) IN ({','.join(numbers)})"
 
 
 def partition_definitions(info: TableInfo) -> list[dict[str, Any]]:

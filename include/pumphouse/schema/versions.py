@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from pumphouse.errors import SchemaError
+from pumphouse.errors import HistoryUnavailable, SchemaError
 from pumphouse.model.table import DbInfo, Job, TableInfo
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import Action
 
 
@@ -45,6 +45,16 @@ def genesis_jobs(jobs: Iterable[Job], genesis_ts: Tso) -> list[TimedJob]:
         last = max(last, min(job.finished_ts, genesis_ts))
         timed.append(TimedJob(Tso(last), job, genesis=True))
     return timed
+
+
+def running_at_genesis(job_id: int, finished_ts: int, end: Tso) -> HistoryUnavailable:
+    """The error for a job that may have committed just before genesis or just after: later windows will tell."""
+    return HistoryUnavailable(
+        f"DDL job {job_id} was running at genesis; it is placed when the archive has passed {show(Tso(finished_ts))}, "
+        f"it ends at {show(end)}",
+        hint="pumphouse snapshot",
+        job_id=job_id,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from pumphouse.stack.dsn import Dsn
 from pumphouse.stack.mariadb import MariaDbServer
 from pumphouse.stack.pumps import PumpProcess
 from pumphouse.stack.s3 import S3Server
+from pumphouse.stack.spark import SparkConnectServer
 from pumphouse.stack.supervisor import StackError, Supervisor
 
 HISTORY_TABLE = "pumphouse_source.ddl_history"
@@ -77,6 +78,7 @@ class LocalStack:
             )
             for number in range(1, pumps + 1)
         ]
+        self.spark = SparkConnectServer(self.supervisor)
         self.airflow = AirflowServer(self.directory / "airflow", self.supervisor)
         self._cluster: Cluster | None = None
         self._lock: int | None = None
@@ -124,6 +126,13 @@ class LocalStack:
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
             for future in [pool.submit(pump.start) for pump in missing]:
                 future.result()
+
+    def start_spark(self) -> None:
+        """A Spark Connect server, which every load uses from now on. One that runs is left alone."""
+        if not self.spark.attach():
+            self.spark.start(self.config)
+        self.settings = {**self.settings, "spark": {**self.settings["spark"], "master": self.spark.url}}
+        self.write_settings()
 
     def start_airflow(self) -> None:
         """Airflow, with the connections of its DAGs."""

@@ -83,25 +83,25 @@ def _pump(pump: PumpState) -> Iterator[Finding]:
 
 
 def _target(target: TargetStatus) -> Iterator[Finding]:
-    loads = target.section == "target"
+    loads, name = target.section != "restore_target", target.section.removeprefix("targets.")
+    load = f"pumphouse load --target {name}" if loads and name != "target" else "pumphouse load"
     who = f"[{target.section}] {target.address}"
-    for name, why in target.parked.items():
-        yield _warning(who, f"{name} is {why}", f"pumphouse load --resync {name}, without its rule in load.rules")
+    rules = "load.rules" if name in ("target", "restore_target") else f"targets.{name}.rules"
+    for table, why in target.parked.items():
+        yield _warning(who, f"{table} is {why}", f"{load} --resync {table}, without its rule in {rules}")
     if target.problem:
         yield (_error if loads else _warning)(who, target.problem, "pumphouse status, when it is back")
     elif target.state and target.state != "ready":
-        into = "--into target " if loads else ""
+        into = f"--into {name} " if loads else ""
         yield _error(
             who,
             f"{target.task} is {target.state}: {target.reason}",
             f"pumphouse restore {into}--to TIME, the same as before",
         )
     elif loads and target.at is None:
-        yield _warning(who, "it was never loaded", "pumphouse load")
+        yield _warning(who, "it was never loaded", load)
     elif loads and target.lag_s is not None and target.lag_s > LATE_S and target.at is not None:
-        yield _warning(
-            who, f"{target.task} is {target.lag_s / 3600:.1f} h behind, at {show(target.at)}", "pumphouse load"
-        )
+        yield _warning(who, f"{target.task} is {target.lag_s / 3600:.1f} h behind, at {show(target.at)}", load)
 
 
 def _consumers(status: Status, settings: Settings) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pumphouse.archive.view import read_view
-from pumphouse.loader import decode, stages
+from pumphouse.loader import held, stages
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.work import Piece, works_between
 from pumphouse.settings import LoadSettings
@@ -43,7 +43,7 @@ def test_entries_of_many_small_tables_are_handed_on_before_all_pieces_are_read(
     assert sorted(blob.rows for blob in one) == [WINDOWS] * TABLES
     read.clear()
     # No table of these has as much by itself.
-    monkeypatch.setattr(decode, "_HELD_BYTES", sum(blob.size for blob in one) // WINDOWS)
+    monkeypatch.setattr(held, "HELD_BYTES", sum(blob.size for blob in one) // WINDOWS)
     blobs = stages.decode(context, pieces())
     first = next(blobs)
     assert len(read) < WINDOWS

@@ -59,4 +59,4 @@ def test_values_that_text_would_change_go_through_a_variable() -> None:
     columns = [Column("a`b", MysqlType.LONG), Column("e", MysqlType.ENUM), Column("y", MysqlType.YEAR)]
     text = statement("`d`.`t`", columns)
     assert "REPLACE INTO TABLE `d`.`t` CHARACTER SET utf8mb4" in text
-    assert text.endswith("(`a``b`,@v1,@v2) SET `e` = CAST(@v1 AS UNSIGNED),`y` = CAST(@v2 AS UNSIGNED)")
+    assert text.endswith("(@v0,@v1,@v2) SET `a``b` = @v0,`e` = CAST(@v1 AS UNSIGNED),`y` = CAST(@v2 AS UNSIGNED)")

@@ -9,7 +9,7 @@ import pytest
 from pumphouse.errors import ConfigError
 from pumphouse.settings import Settings, SparkSettings
 from spark_tasks.jobs import load, restore
-from spark_tasks.session import _options
+from spark_tasks.session import options_of
 
 LOOPBACK_MASTER = "spark://127.0.0.1:7077"
 
@@ -24,7 +24,7 @@ def test_what_submit_was_told_beats_the_settings_and_those_beat_ours() -> None:
         master="local[2]",
         conf={"spark.task.maxFailures": "7", "spark.executor.memory": "3g", "spark.ui.enabled": "true"},
     )
-    found = _options(settings, {"spark.master": LOOPBACK_MASTER, "spark.executor.memory": "5g"})
+    found = options_of(settings, {"spark.master": LOOPBACK_MASTER, "spark.executor.memory": "5g"})
     assert found["spark.master"] == LOOPBACK_MASTER
     assert found["spark.executor.memory"] == "5g"
     assert found["spark.task.maxFailures"] == "7"
@@ -47,24 +47,24 @@ def test_the_drivers_address_is_one_that_executors_can_call(
 ) -> None:
     if variable:
         monkeypatch.setenv("SPARK_LOCAL_IP", variable)
-    found = _options(SparkSettings(master=LOOPBACK_MASTER, conf=given), {})
+    found = options_of(SparkSettings(master=LOOPBACK_MASTER, conf=given), {})
     assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == (host, bind)
 
 
 @pytest.mark.parametrize("master", ["spark://no.such.host.invalid:7077", "spark://host", "spark://host:port"])
 def test_a_master_that_cannot_be_found_is_named(master: str) -> None:
     with pytest.raises(ConfigError, match="cannot be found"):
-        _options(SparkSettings(master=master), {})
+        options_of(SparkSettings(master=master), {})
 
 
 def test_the_package_comes_beside_the_users_archives(tmp_path: Path) -> None:
     package = tmp_path / "p.zip"
     settings = SparkSettings(master=LOOPBACK_MASTER, package=package, conf={"spark.archives": "env.tar.gz#env"})
     with pytest.raises(ConfigError, match=r"p\.zip.*spark package --output"):
-        _options(settings, {})
+        options_of(settings, {})
     package.write_bytes(b"")
-    assert _options(settings, {})["spark.archives"] == f"env.tar.gz#env,{package}#pumphouse-code"
-    assert "spark.archives" not in _options(settings.model_copy(update={"master": "local[2]", "conf": {}}), {})
+    assert options_of(settings, {})["spark.archives"] == f"env.tar.gz#env,{package}#pumphouse-code"
+    assert "spark.archives" not in options_of(settings.model_copy(update={"master": "local[2]", "conf": {}}), {})
 
 
 def test_settings_of_spark_are_a_free_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,54 @@
+"""Recorded histories of a real TiDB (tests/recorded/histories): two Pumps serve what it wrote, a MariaDB gets it by windows.
+
+At each recorded moment, after each load and after a restore, every row and column is what that TiDB showed. No rule helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pumphouse.settings import TargetSettings
+from tests.support import mariadb
+from tests.support.recorded import DIRECTORY, Recorded, load_and_compare, replayed
+from tests.tidb.chain import empty
+from tests.tidb.history import ACTIONS, TYPES
+
+RECORDS = sorted(DIRECTORY.glob("*.tar.xz"))
+_MOST_BYTES = 5_000_000  # of all that is in tests/recorded
+
+pytestmark = pytest.mark.row("S1", "S2", "S3", "L1", "L6")
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+    """Has the DDL jobs."""
+    with mariadb.running(tmp_path_factory.mktemp("jobs")) as settings:
+        yield settings
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name.partition(".")[0])
+def test_a_mariadb_equals_the_tidb_at_each_moment(
+    record: Path, history: TargetSettings, server: TargetSettings, tmp_path: Path
+) -> None:
+    empty(server)
+    recorded = Recorded.read(record)
+    with replayed(recorded, tmp_path, history=history, target=server) as settings:
+        assert load_and_compare(recorded, settings) == []
+
+
+def test_the_records_cover_what_the_generator_makes_and_are_small() -> None:
+    records = [Recorded.read(path) for path in RECORDS]
+    assert ACTIONS - {action for each in records for action in each.actions()} == set()
+    assert TYPES - {kind for each in records for kind in each.types()} == set()
+    assert all(len(each.moments) > 2 and len(each.pumps) == 2 for each in records)
+    assert sum(path.stat().st_size for path in DIRECTORY.parent.rglob("*") if path.is_file()) < _MOST_BYTES
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    recorded = Recorded.read(RECORDS[0])
+    recorded.write(tmp_path / "again.tar.xz")
+    assert Recorded.read(tmp_path / "again.tar.xz") == recorded
