@@ -16,6 +16,8 @@ from typing import Any
 from pumphouse.stack.supervisor import StackError
 
 _DONE = {"success", "failed"}
+# How long a question stands before its first answer; at the n-th asking n times that.
+_READ_S = 5.0
 # Loopback only: a proxy of the environment must not see it.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -129,10 +131,11 @@ class AirflowApi:
         """Wait until a run has ended; returns it.
 
         A task that asks somebody gets what ``asked(task_id, subject)`` says, an option by its name, as by the buttons
-        under Required Actions. It may ask twice: LocalExecutor takes a task that is answered before the process that
-        asked has ended for killed, and Airflow tries it again.
+        under Required Actions. The answer waits for the process that asked to end, as a reader of the question would:
+        LocalExecutor takes a task that is answered before that for killed, and Airflow asks again.
         """
         limit = time.monotonic() + timeout_s
+        asking: dict[tuple[str, int], float] = {}
         while True:
             found = dict(self.call("GET", f"/dags/{dag_id}/dagRuns/{_quote(run_id)}"))
             if found["state"] in _DONE:
@@ -140,6 +143,10 @@ class AirflowApi:
             tasks = self.tasks(dag_id, run_id)
             for task in tasks:
                 if asked and task["state"] == "awaiting_input":
+                    attempt = int(task["try_number"])
+                    since = asking.setdefault((task["task_id"], attempt), time.monotonic())
+                    if time.monotonic() < since + _READ_S * attempt:
+                        continue
                     path = f"/dags/{dag_id}/dagRuns/{_quote(run_id)}/taskInstances/{task['task_id']}/-1/hitlDetails"
                     option = asked(task["task_id"], self.call("GET", path)["subject"])
                     self.call("PATCH", path, {"chosen_options": [option], "params_input": {}})
