@@ -154,9 +154,11 @@ def blocks(lengths: Ints) -> Iterator[slice]:
     """Cut row images into blocks, each for one call of :func:`decode_images`.
 
     Every column is a pass over the images: as long as they stay in the processor's cache, that is twice as fast.
-    Smaller blocks cost more around the calls than they save.
+    Smaller blocks cost more around the calls than they save, so all are of about one size.
     """
-    step = min(max(_BLOCK_BYTES * len(lengths) // max(int(lengths.sum()), 1), _MIN_BLOCK), _MAX_BLOCK)
+    most = min(max(_BLOCK_BYTES * len(lengths) // max(int(lengths.sum()), 1), _MIN_BLOCK), _MAX_BLOCK)
+    count = max(-(-len(lengths) // most), 1)
+    step = max(-(-len(lengths) // count), 1)
     for at in range(0, len(lengths), step):
         yield slice(at, at + step)
 

@@ -39,10 +39,21 @@ def put_fixed(out: Bytes, at: int, value: int, width: int) -> int:
 
 
 @primitive
+def digits_of(value: int) -> int:
+    """Decimal digits of an integer below 10**9; 1 of 0."""
+    width = 1
+    for n in range(1, 9):
+        width += value >= POWERS[n]
+    return width
+
+
+@primitive
 def put_uint(out: Bytes, at: int, value: np.uint64) -> int:
     """Write an unsigned integer; position behind it."""
-    width = 1
-    rest = value // np.uint64(10)
+    if value < np.uint64(1_000_000_000):
+        return put_fixed(out, at, value, digits_of(value))
+    width = 10
+    rest = value // np.uint64(10_000_000_000)
     while rest > 0:
         width += 1
         rest //= np.uint64(10)
