@@ -5,7 +5,8 @@ somebody else holds: when little is left, streams get small batches, never none.
 `LEAST` a batch.
 
 A transaction that is larger than that cannot be made smaller. Such ones have the same limit once more, together; one
-that exceeds it alone is sent alone. Who waits for them ends a stream that does not take its own within `PATIENCE_S`.
+that exceeds it alone is sent alone. Who waits for them ends a stream that does not take its own within `PATIENCE_S`,
+and the stream says so.
 Owned by the event loop.
 """
 
@@ -13,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
+
+from pumphouse.errors import PullTooSlow
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +29,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Holder:
-    task: asyncio.Task[Any] | None
+    end: Callable[[PullTooSlow], None]
     size: int
     since: float
 
@@ -53,15 +55,15 @@ class PullRoom:
         self.taken -= granted
 
     @contextlib.asynccontextmanager
-    async def large(self, size: int, owner: asyncio.Task[Any] | None) -> AsyncIterator[None]:
-        """Room for one large transaction while it is read and sent by a task, which may be cancelled for it."""
+    async def large(self, size: int, end: Callable[[PullTooSlow], None]) -> AsyncIterator[None]:
+        """Room for one large transaction while it is read and sent; ``end`` is called when others wait too long."""
         while self._large and sum(each.size for each in self._large) + size > self.limit:
             self._freed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._patience_s / 10):
                     await self._freed.wait()
             self._end_the_slow()
-        mine = _Holder(owner, size, asyncio.get_running_loop().time())
+        mine = _Holder(end, size, asyncio.get_running_loop().time())
         self._large.append(mine)
         try:
             yield
@@ -72,6 +74,15 @@ class PullRoom:
     def _end_the_slow(self) -> None:
         now = asyncio.get_running_loop().time()
         for each in self._large:
-            if now - each.since > self._patience_s and each.task is not None:
-                log.warning("slow_puller_ended", transaction_bytes=each.size, seconds=round(now - each.since))
-                each.task.cancel()
+            held_s = round(now - each.since)
+            if now - each.since > self._patience_s:
+                log.warning("slow_puller_ended", transaction_bytes=each.size, seconds=held_s)
+                each.end(
+                    PullTooSlow(
+                        f"this pull has not taken a transaction of {each.size:,} bytes for {held_s} s, and others wait "
+                        "for its room",
+                        hint="pull again from where it stood; is the puller, or what it writes to, too slow?",
+                        size=each.size,
+                        seconds=held_s,
+                    )
+                )

@@ -12,7 +12,6 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -21,7 +20,7 @@ from pump_service.metrics import PumpMetrics
 from pump_service.pullroom import PullRoom
 from pump_service.store.batch import LargeBinlog, PullBatch
 from pump_service.store.store import Store
-from pumphouse.errors import CorruptionError
+from pumphouse.errors import CorruptionError, PullTooSlow
 from pumphouse.model.tso import Tso
 
 log = structlog.get_logger()
@@ -59,17 +58,20 @@ class _Want:
     render: Render
     max_bytes: int
     strict: bool
-    owner: asyncio.Task[Any] | None
+    end: Callable[[PullTooSlow], None]
 
 
 class _Ahead:
     """The reads of one stream: while a batch is being taken, the next is read."""
 
-    def __init__(self, pulls: Pulls, render: Render, max_bytes: int, *, strict: bool) -> None:
+    def __init__(
+        self, pulls: Pulls, render: Render, max_bytes: int, *, strict: bool, end: Callable[[PullTooSlow], None]
+    ) -> None:
         self._pulls = pulls
         self._render = render
         self._max_bytes = max_bytes
         self._strict = strict
+        self._end = end
         self._task: asyncio.Task[tuple[_Read, contextlib.AsyncExitStack]] | None = None
 
     @contextlib.asynccontextmanager
@@ -93,8 +95,7 @@ class _Ahead:
 
     def _begin(self, after: Tso) -> asyncio.Task[tuple[_Read, contextlib.AsyncExitStack]]:
         want = _Want(
-            after=after, render=self._render, max_bytes=self._max_bytes, strict=self._strict,
-            owner=asyncio.current_task(),
+            after=after, render=self._render, max_bytes=self._max_bytes, strict=self._strict, end=self._end,
         )  # fmt: skip
         return asyncio.get_running_loop().create_task(self._read(want))
 
@@ -144,7 +145,9 @@ class Pulls:
         """Wait for reads that are under way."""
         self._pool.shutdown(wait=True)
 
-    async def follow(self, after: Tso, render: Render, *, max_bytes: int, strict: bool) -> AsyncGenerator[Sent]:
+    async def follow(
+        self, after: Tso, render: Render, *, max_bytes: int, strict: bool, end: Callable[[PullTooSlow], None]
+    ) -> AsyncGenerator[Sent]:
         """Batches in order, for ever; an empty one now and then while nothing moves.
 
         Args:
@@ -152,6 +155,7 @@ class Pulls:
             render: makes messages of a batch.
             max_bytes: payload bytes of a batch, less when memory is short; one binlog is never cut.
             strict: refuse orphan and late commits (unary pulls cannot carry the flag).
+            end: ends the call at once, wherever it waits: others need the room of what its peer does not take.
 
         Raises:
             PositionCollected: ``after`` is, or has fallen, below the GC point.
@@ -160,7 +164,7 @@ class Pulls:
         """
         if after < 0 and not self._store.gc_point:
             after = Tso(0)
-        ahead = _Ahead(self, render, max_bytes, strict=strict)
+        ahead = _Ahead(self, render, max_bytes, strict=strict, end=end)
         silent_since = float("-inf")
         self._metrics.pull_streams.inc()
         try:
@@ -197,7 +201,7 @@ class Pulls:
             return await self._loop.run_in_executor(self._pool, self._pull, want, granted, 2 * want.max_bytes)
         except LargeBinlog as large:
             # What the kernel writes it to, and the message made of that.
-            await held.enter_async_context(self.room.large(2 * large.size, want.owner))
+            await held.enter_async_context(self.room.large(2 * large.size, want.end))
             return await self._loop.run_in_executor(self._pool, self._pull, want, granted, None)
 
     def _pull(self, want: _Want, max_bytes: int, most: int | None) -> _Read:

@@ -131,6 +131,12 @@ class PositionCollected(PumpError):
     """A pull asked for binlogs below the GC point. Facts: start_from, gc_point."""
 
 
+class PullTooSlow(PumpError):
+    """A pull held the room of a large transaction that others wait for. Facts: size, seconds."""
+
+    retryable = True
+
+
 class OrphanCommit(PumpError):
     """A commit whose prewrite is on no file. Facts: start_ts, commit_ts."""
 

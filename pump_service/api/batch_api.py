@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import grpc
 import structlog
 
+from pump_service.api.ending import ender
 from pump_service.api.frame import frame_message
 from pump_service.api.writes import BatchWrites
 from pump_service.door.group import Messages
@@ -97,7 +98,8 @@ class PumpBatchApi(PumpBatchServicer):
         try:
             self._ingest.check_cluster(request.cluster_id)
             size = max(min(request.max_frame_bytes or self._pull_bytes, self._pull_bytes), _MIN_FRAME_BYTES)
-            stream = self._pulls.follow(Tso(request.start_from), render, max_bytes=size, strict=False)
+            end = ender(context, abort_details)
+            stream = self._pulls.follow(Tso(request.start_from), render, max_bytes=size, strict=False, end=end)
             async with contextlib.aclosing(stream):
                 async for sent in stream:
                     yield sent.messages

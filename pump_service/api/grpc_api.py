@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import grpc
 
+from pump_service.api.ending import ender
 from pump_service.api.frame import binlog_messages
 from pump_service.api.writes import GroupWrites
 from pump_service.door.group import Messages
@@ -62,7 +63,8 @@ class PumpApi(PumpServicer):
         try:
             self._ingest.check_cluster(request.clusterID)
             after = Tso(request.startFrom.offset)
-            stream = self._pulls.follow(after, _messages, max_bytes=self._pull_bytes, strict=True)
+            end = ender(context, go_abort)
+            stream = self._pulls.follow(after, _messages, max_bytes=self._pull_bytes, strict=True, end=end)
             async with contextlib.aclosing(stream):
                 async for sent in stream:
                     yield sent.messages

@@ -498,3 +498,7 @@ class Context:
         if code is _Code.OK:
             raise ValueError("a call is not aborted with OK")
         raise Aborted(Refusal(code, details, tuple(trailing_metadata) or self.trailing))
+
+    def end(self, refusal: Refusal) -> None:
+        """End the call with this status, wherever its handler waits."""
+        self._call.refuse(refusal)

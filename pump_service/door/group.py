@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self, overload
+from typing import Protocol, Self, overload, runtime_checkable
 
 import grpc
 import numpy as np
@@ -26,6 +26,15 @@ class Refusal:
     code: grpc.StatusCode
     details: str = ""
     trailing: Trailing = ()
+
+
+@runtime_checkable
+class Endable(Protocol):
+    """A call's context by which it can be ended from outside its handler."""
+
+    def end(self, refusal: Refusal) -> None:
+        """End the call with this status, wherever its handler waits."""
+        ...
 
 
 # A serialized response message, or why there is none. Give the same object for equal answers: the door compares with

@@ -37,6 +37,7 @@ TABLE: dict[type[BinlogError], tuple[grpc.StatusCode, str]] = {
     errors.PumpDraining: (Code.UNAVAILABLE, "PUMP_DRAINING"),
     errors.PumpReadOnly: (Code.RESOURCE_EXHAUSTED, "PUMP_READ_ONLY"),
     errors.PositionCollected: (Code.OUT_OF_RANGE, "POSITION_COLLECTED"),
+    errors.PullTooSlow: (Code.RESOURCE_EXHAUSTED, "PULL_TOO_SLOW"),
     errors.OrphanCommit: (Code.FAILED_PRECONDITION, "ORPHAN_COMMIT"),
     errors.LateCommit: (Code.FAILED_PRECONDITION, "LATE_COMMIT"),
     errors.WriterFailed: (Code.INTERNAL, "WRITER_FAILED"),
@@ -53,7 +54,19 @@ _CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in C
 
 # Facts that are numbers; everything else comes back as text.
 _NUMBERS = frozenset(
-    {"got", "want", "available", "limit", "size", "offset", "start_from", "gc_point", "start_ts", "commit_ts"}
+    {
+        "got",
+        "want",
+        "available",
+        "limit",
+        "size",
+        "seconds",
+        "offset",
+        "start_from",
+        "gc_point",
+        "start_ts",
+        "commit_ts",
+    }
     | {"watermark", "from_ts", "to_ts"}
 )
 
@@ -95,10 +108,11 @@ def too_large_text(size: int, most: int) -> str:
 
 
 def go_abort(error: BinlogError) -> Abort:
-    """How ``binlog.Pump`` refuses: UNKNOWN (what is too large: RESOURCE_EXHAUSTED) and Go's text, no details."""
+    """How ``binlog.Pump`` refuses: UNKNOWN and Go's text, no details; RESOURCE_EXHAUSTED what is too large or slow."""
     if isinstance(error, errors.BadBinlog) and (limit := error.facts.get("limit")) is not None:
         return Abort(Code.RESOURCE_EXHAUSTED, f"{too_large_text(error.facts['size'], limit)}: {error.message}")
-    return Abort(Code.UNKNOWN, go_text(error))
+    code = Code.RESOURCE_EXHAUSTED if isinstance(error, errors.PullTooSlow) else Code.UNKNOWN
+    return Abort(code, go_text(error))
 
 
 def go_text(error: BinlogError) -> str:
@@ -143,8 +157,9 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str = "") -> BinlogError:
 
     Returns:
         The error that the other side refused with, if it says so in details or in Go's words. Else PumpUnavailable
-        where no answer came (with a hint where TLS may be why), BadBinlog where the message was too large, PumpError
-        for the rest. To see whether a call is known at all, look at ``error.code()`` for UNIMPLEMENTED first.
+        where no answer came (with a hint where TLS may be why) or something on the way has no room for the call,
+        BadBinlog where the message was too large, PumpError for the rest. To see whether a call is known at all, look
+        at ``error.code()`` for UNIMPLEMENTED first.
     """
     code, text, metadata = _parts(error)
     ours = _from_details(metadata)
@@ -158,6 +173,8 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str = "") -> BinlogError:
     if code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED):
         hint = TLS_HINT if _NO_HANDSHAKE.search(text) else ""
         return errors.PumpUnavailable(f"{where}{text or code.name}", hint=hint, node_id=peer, code=code.name)
+    if code is Code.RESOURCE_EXHAUSTED and not _TOO_LARGE.search(text):
+        return errors.PumpUnavailable(f"{where}{text or code.name}", node_id=peer, code=code.name)
     if code is Code.RESOURCE_EXHAUSTED:
         return errors.BadBinlog(
             f"{where}the message is too large: {text}",
@@ -178,6 +195,8 @@ TLS_HINT = "do both sides speak TLS? Check the settings tls.ca, tls.cert and tls
 
 TOO_LARGE_HINT = "split the transaction, or raise pump.max_message_bytes where that is the limit"
 _GO_TOO_LARGE = re.compile(r"received message larger than max \((\d{1,20}) vs\. (\d{1,20})\)", re.IGNORECASE)
+# As grpc-go, gRPC's core and grpc-java say it.
+_TOO_LARGE = re.compile(r"(message|size).*\b(larger than|exceeds)\b", re.IGNORECASE)
 _GO_MISMATCH = re.compile(r"cluster ID are mismatch, (\d+) vs (\d+)")
 _GO_STATE = re.compile(r"no online: (\w+)")
 _GO_SPACE = re.compile(r"no available space, available: (\d+), StopWriteAtAvailableSpace: (\d+)")

@@ -29,7 +29,7 @@ from pump_service.store.batch import PullBatch
 from pump_service.store.store import GcReport, Store
 from pump_service.submit import Submitter
 from pumphouse.clock import SYSTEM_CLOCK
-from pumphouse.errors import BadRecord, ConfigError, PositionCollected, PumpUnavailable
+from pumphouse.errors import BadRecord, BinlogError, ConfigError, PositionCollected, PumpUnavailable
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.file import FileCluster
@@ -37,6 +37,10 @@ from pumphouse.settings import TlsSettings
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.pumpserver import eventually
 from tests.support.storekit import commit, prewrite, settings, store_all, write
+
+
+def _never(error: BinlogError) -> None:
+    raise AssertionError(error)
 
 
 @pytest.fixture
@@ -342,7 +346,7 @@ def test_streams_wake_when_the_watermark_moves_say_so_when_it_does_not_and_end_o
             pulled.append(batch.commit_list)
             return Messages((b"",), len(batch))
 
-        stream = pulls.follow(Tso(0), render, max_bytes=1 << 20, strict=False)
+        stream = pulls.follow(Tso(0), render, max_bytes=1 << 20, strict=False, end=_never)
         assert (await anext(stream)).messages.count == 0  # nothing yet, and it says so at once
         began = loop.time()
         assert (await anext(stream)).messages.count == 0
@@ -370,7 +374,9 @@ def test_a_pull_from_below_zero_is_one_from_zero_until_something_was_collected(t
 
     async def first() -> int:
         pulls = Pulls(store, PumpMetrics(), memory_bytes=1 << 20)
-        stream = pulls.follow(Tso(-1), lambda batch: Messages((b"",), len(batch)), max_bytes=1 << 20, strict=True)
+        stream = pulls.follow(
+            Tso(-1), lambda batch: Messages((b"",), len(batch)), max_bytes=1 << 20, strict=True, end=_never
+        )
         try:
             async with contextlib.aclosing(stream):
                 return (await anext(stream)).messages.count
@@ -404,7 +410,9 @@ def test_damage_met_by_pulls_is_logged_once_for_each_place_with_its_absolute_pat
     async def pull_twice() -> None:
         pulls = Pulls(store, PumpMetrics(), memory_bytes=1 << 20)
         for _ in range(2):
-            stream = pulls.follow(Tso(0), lambda batch: Messages((b"",), len(batch)), max_bytes=1 << 20, strict=False)
+            stream = pulls.follow(
+                Tso(0), lambda batch: Messages((b"",), len(batch)), max_bytes=1 << 20, strict=False, end=_never
+            )
             assert (await anext(stream)).complete_to < 130  # what lies before it is served
             with pytest.raises(BadRecord):
                 await anext(stream)

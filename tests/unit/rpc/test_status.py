@@ -31,6 +31,7 @@ SAMPLES = [
     errors.PumpReadOnly("full", available=10, limit=20),
     errors.PumpDraining("closing", state="closing"),
     errors.PositionCollected("too old", hint="start a new archive", start_from=1 << 60, gc_point=(1 << 60) + 1),
+    errors.PullTooSlow("too slow", hint="pull again", size=10, seconds=61),
     errors.OrphanCommit("no P", start_ts=3, commit_ts=4),
     errors.LateCommit("late", start_ts=3, commit_ts=4, watermark=9),
     errors.WriterFailed("EIO", path="/data/value/000000.vlog"),
@@ -190,7 +191,7 @@ def test_what_is_too_large_is_said_in_the_words_that_tidb_looks_for_and_understo
         (grpc.StatusCode.UNAVAILABLE, errors.PumpUnavailable),
         (grpc.StatusCode.DEADLINE_EXCEEDED, errors.PumpUnavailable),
         (grpc.StatusCode.CANCELLED, errors.PumpUnavailable),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.BadBinlog),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.PumpUnavailable),
         (grpc.StatusCode.INTERNAL, errors.PumpError),
     ],
 )
