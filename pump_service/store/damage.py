@@ -16,6 +16,7 @@ from pump_service.store import frame, identity, recovery
 from pump_service.store.fs import REAL_FS, FileSystem, LogHandle
 from pump_service.store.gc import GcState
 from pump_service.store.index import Index
+from pump_service.store.laid import behind_zeros
 from pump_service.store.logfile import file_name, parse_name
 from pump_service.store.scan import FileScan
 from pump_service.store.skips import FILE_NAME, Stretch, load_skipped
@@ -130,6 +131,10 @@ def _behind(
                 Damage(file=name, start=scan.end, stop=stretch.stop, reason=scan.problem, accepted=True)
             )
             return min(stretch.stop, whole)
+    if (going_on := behind_zeros(handle, scan.end, whole)) is not None:
+        zeros = going_on - scan.end
+        report.notes.append(f"{name}: {zeros} bytes of zeros at {scan.end}, behind which another program went on")
+        return going_on
     if last:
         size = recovery.written_end(handle, scan.end, size)
         if size == scan.end:

@@ -13,6 +13,7 @@ import numpy as np
 from pump_service.store import frame
 from pump_service.store.crc import crc32c_of
 from pump_service.store.fs import FileSystem, LogHandle
+from pump_service.store.laid import AHEAD_BYTES, AHEAD_FOR, PAGE
 from pump_service.store.skips import SkippingScan, Stretch
 from pumphouse.codec.jit import frozen
 from pumphouse.errors import BadRecord
@@ -23,12 +24,6 @@ _PIECE = 4 << 20
 # What is read of a record whose key is only shown; TiDB's keys have 3 KiB at most.
 _PEEK = 16 << 10
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-# A write of at most `AHEAD_FOR` bytes that would grow the file lays this many zeros behind itself. What is written over
-# them later changes no size and takes no block, so that its fdatasync has no journal to wait for, which is a third to
-# a half of its time. Larger writes gain nothing from it.
-AHEAD_BYTES = 64 << 10
-AHEAD_FOR = 32 << 10
-PAGE = 4 << 10
 _ZEROS = bytes(AHEAD_BYTES)
 
 

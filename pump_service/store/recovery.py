@@ -3,8 +3,8 @@
 A *torn tail* is what a crash leaves of a write that was never answered: the last record is incomplete, or sectors of
 it are still zero because the medium had not written them. Anything else that does not read is *damage*: bytes that
 may have been answered and are no longer what was written. A torn tail is cut after a copy was kept beside the file;
-damage is refused by name, never skipped. Zeros at the end that the writer had laid ahead (`logfile.AHEAD_BYTES`) are
-neither, they are given back; what else there is behind the last good record is judged as if the file ended with it.
+damage is refused by name, never skipped. Zeros at the end that the writer had laid ahead (`laid`) are neither, they
+are given back; what else there is behind the last good record is judged as if the file ended with it.
 
 Assumptions about the medium: a sector (512 bytes) is written whole or not at all; unwritten sectors of a grown file
 read as zeros; fdatasync makes everything written before it durable.
@@ -24,7 +24,7 @@ from pump_service.store import frame
 from pump_service.store.block import Block
 from pump_service.store.crc import crc32c_of
 from pump_service.store.fs import FileSystem, LogHandle
-from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR, PAGE
+from pump_service.store.laid import AHEAD_BYTES, AHEAD_FOR, is_record
 from pump_service.store.skips import SkippingScan, Stretch
 from pumphouse.codec.jit import frozen
 
@@ -92,20 +92,8 @@ def examine(
         torn = is_torn(handle, scan.end, size)
     else:
         # Good behind bad: the sectors of one unanswered write came out of order, or bytes rotted.
-        torn = (
-            scan.end >= synced_floor
-            and left <= UNSYNCED_BYTES
-            and _has_zero_sector(handle, scan.end, follower)
-            and not _appended_behind_zeros(handle, scan.end, follower)
-        )
+        torn = scan.end >= synced_floor and left <= UNSYNCED_BYTES and _has_zero_sector(handle, scan.end, follower)
     return Tail(kind=TailKind.TORN if torn else TailKind.DAMAGED, end=scan.end, size=whole, reason=scan.problem)
-
-
-def _appended_behind_zeros(handle: LogHandle, end: int, follower: int) -> bool:
-    """Whether another program wrote on behind what was laid ahead, as the Go Pump does: that may have been answered."""
-    if follower % PAGE or follower - end > AHEAD_BYTES + AHEAD_FOR:
-        return False
-    return not any(handle.read_at(end, follower - end))
 
 
 def written_end(handle: LogHandle, end: int, size: int) -> int:
@@ -191,21 +179,11 @@ def next_good_record(handle: LogHandle, start: int, size: int) -> int | None:
         block = handle.read_at(at, _SEARCH_BLOCK + len(frame.RECORD_MAGIC_BYTES) - 1)
         found = block.find(frame.RECORD_MAGIC_BYTES)
         while found >= 0:
-            if _good_at(handle, at + found, size):
+            if is_record(handle, at + found, size):
                 return at + found
             found = block.find(frame.RECORD_MAGIC_BYTES, found + 1)
         at += _SEARCH_BLOCK
     return None
-
-
-def _good_at(handle: LogHandle, offset: int, size: int) -> bool:
-    head = handle.read_at(offset, frame.HEADER_BYTES)
-    if len(head) < frame.HEADER_BYTES:
-        return False
-    _, length, checksum = frame.decode_header(head)
-    if length == 0 or offset + frame.HEADER_BYTES + length > size:
-        return False
-    return bool(frame.crc32c(handle.read_at(offset + frame.HEADER_BYTES, length)) == checksum)
 
 
 def cut_torn_tail(fs: FileSystem, path: Path, handle: LogHandle, tail: Tail) -> Path:

@@ -2,6 +2,7 @@
 
 They stay as they are; <data_dir>/pumphouse/skipped.jsonl names them (a line: file id, start, stop, reason, who, when),
 written by `pump accept-damage`. The Go Pump leaves such stretches behind by itself: it appends after a torn tail.
+What it appends after zeros that were laid ahead (`laid`) needs nobody's word.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from pump_service.store.block import Block
 from pump_service.store.fs import FileSystem, LogHandle
+from pump_service.store.laid import behind_zeros
 from pump_service.store.scan import FileScan
 from pumphouse.errors import CorruptionError
 
@@ -30,7 +32,7 @@ Skipped = Mapping[int, Sequence[Stretch]]
 
 
 class SkippingScan:
-    """A `FileScan` that goes on behind accepted stretches; the same `end` and `problem`."""
+    """A `FileScan` that goes on behind accepted stretches and laid zeros; the same `end` and `problem`."""
 
     def __init__(self, handle: LogHandle, fid: int, start: int, stop: int, skipped: Sequence[Stretch]) -> None:
         self._handle = handle
@@ -44,12 +46,20 @@ class SkippingScan:
         for stretch in [*self._skipped, Stretch(self._stop, self._stop)]:
             if stretch.start < self.end:
                 continue
-            scan = FileScan(self._handle, self._fid, self.end, min(stretch.start, self._stop))
-            yield from scan
-            self.end, self.problem = scan.end, scan.problem
-            if scan.problem or stretch.start >= self._stop:
+            yield from self._upto(min(stretch.start, self._stop))
+            if self.problem or stretch.start >= self._stop:
                 return
             self.end = min(stretch.stop, self._stop)
+
+    def _upto(self, stop: int) -> Iterator[Block]:
+        while True:
+            scan = FileScan(self._handle, self._fid, self.end, stop)
+            yield from scan
+            self.end, self.problem = scan.end, scan.problem
+            going_on = behind_zeros(self._handle, self.end, stop) if self.problem else None
+            if going_on is None:
+                return
+            self.end = going_on
 
 
 def load_skipped(fs: FileSystem, own: Path) -> dict[int, list[Stretch]]:

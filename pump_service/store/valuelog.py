@@ -18,7 +18,8 @@ from pump_service.store import frame, recovery
 from pump_service.store.block import Block
 from pump_service.store.framing import Framer, Place, Write
 from pump_service.store.fs import FileSystem
-from pump_service.store.logfile import PAGE, LogFile, file_name, parse_name
+from pump_service.store.laid import PAGE
+from pump_service.store.logfile import LogFile, file_name, parse_name
 from pump_service.store.records import Records
 from pump_service.store.skips import Stretch
 from pump_service.store.summary import FileSummary

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pump_service.store.logfile import AHEAD_BYTES
+from pump_service.store.laid import AHEAD_BYTES
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot

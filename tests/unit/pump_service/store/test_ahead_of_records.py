@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pump_service.store import damage, frame
-from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR
+from pump_service.store.laid import AHEAD_BYTES, AHEAD_FOR
 from pump_service.store.records import Records
 from pump_service.store.valuelog import ValueLog
 from tests.support.crashfs import FaultyFs

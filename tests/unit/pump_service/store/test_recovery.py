@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from pump_service.store import frame, recovery
-from pump_service.store.logfile import AHEAD_BYTES, AHEAD_FOR
+from pump_service.store import damage, frame, recovery
+from pump_service.store.laid import AHEAD_BYTES, AHEAD_FOR
 from pump_service.store.store import Item
 from pumphouse.errors import BadRecord, WriterFailed
 from pumphouse.proto.binlog_pb2 import Binlog
@@ -178,21 +178,40 @@ def test_a_large_torn_record_is_judged_by_few_sums(tmp_path: Path, monkeypatch: 
     assert len(sums) < 3000
 
 
-@pytest.mark.row("P5")
-def test_what_another_program_wrote_behind_zeros_is_not_cut(tmp_path: Path) -> None:
-    """The Go Pump appends at the end of the file, whatever lies before it."""
+def _killed_and_gone_on(tmp_path: Path, theirs: Sequence[Item]) -> tuple[Path, int]:
+    """A directory whose Pump was killed, to which the Go Pump appended: at the file's end, whatever lies before it."""
     store = open_store(tmp_path / "live")
     store_all(store, prewrite(10), commit(10, 20))
     end = store.synced_end.offset
     shutil.copytree(tmp_path / "live", tmp_path / "killed")
     store.close()
     (path,) = value_files(tmp_path / "killed")
-    theirs = b"".join(frame.encode_record(item.payload) for item in (prewrite(30), commit(30, 40)))
-    path.write_bytes(path.read_bytes() + theirs)
-    shutil.rmtree(tmp_path / "killed" / "kv")
-    with pytest.raises(BadRecord) as raised:
-        open_store(tmp_path / "killed")
-    assert (raised.value.path, raised.value.offset) == (str(path), end)
+    path.write_bytes(path.read_bytes() + b"".join(frame.encode_record(item.payload) for item in theirs))
+    return path, end
+
+
+@pytest.mark.row("P5", "P1")
+@pytest.mark.parametrize("index", ["kept", "lost"])
+def test_what_a_go_pump_wrote_behind_laid_zeros_is_served_and_written_on(index: str, tmp_path: Path) -> None:
+    path, end = _killed_and_gone_on(tmp_path, (prewrite(30), commit(30, 40), prewrite(50)))
+    whole = path.stat().st_size
+    if index == "lost":
+        shutil.rmtree(tmp_path / "killed" / "kv")
+    report = damage.verify(tmp_path / "killed")
+    assert report.sound
+    (note,) = report.notes
+    assert f"bytes of zeros at {end}, behind which another program went on" in note
+    for _ in range(2):
+        store = open_store(tmp_path / "killed")
+        assert stream(store) == [(10, 20), (30, 40)]
+        assert [each.start_ts for each in store.unresolved()] == [50]
+        assert store.synced_end.offset == whole
+        store.close()
+    store = open_store(tmp_path / "killed")
+    store_all(store, commit(50, 60))
+    assert stream(store)[-1] == (50, 60)
+    store.close()
+    assert not list(path.parent.glob("*.broken"))
 
 
 def flip(offset_from_end: int) -> Callable[[bytes], bytes]:
