@@ -6,7 +6,7 @@ BinlogError
 │  ├─ TornTail (only the last file of a log; recoverable) ├─ BadRecord ├─ BadSegment └─ BadManifest
 ├─ PumpError
 │  ├─ ClusterMismatch ├─ BadBinlog ├─ PumpUnavailable* ├─ PumpReadOnly* ├─ PumpDraining*
-│  ├─ PositionCollected (asked for ts below the GC point) ├─ OrphanCommit ├─ LateCommit
+│  ├─ PositionCollected (asked for ts below the GC point) ├─ PullTooSlow* ├─ OrphanCommit ├─ LateCommit
 │  └─ WriterFailed (EIO or failed fsync; this process writes no more) · ResolverOverlap · PeerRefused
 ├─ GapError                     never skipped, never retried into silence
 │  └─ WindowHeld* (who holds the window, and since which start ts)

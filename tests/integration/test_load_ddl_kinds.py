@@ -126,7 +126,7 @@ def test_partitions_by_hash_become_more_and_fewer(
         raw["partition"] = spread(*titles)
         if type_ == 19:
             raw["partition"]["definitions"][: len(before)] = before[: len(titles)]
-        source._alter("t", type_ if len(titles) > len(before) else 64, raw)
+        source.alter("t", type_ if len(titles) > len(before) else 64, raw)
 
     source.create_table("t", [ID, column(2, "a")], partition=spread("p0", "p1"))
     source.genesis()
@@ -316,20 +316,20 @@ def test_foreign_keys_are_there_after_a_load_and_a_restore_and_hold_nothing_up(
 
     raw = copy.deepcopy(source.tables["other"].info.raw)
     raw["fk_info"] = raw["fk_info"][1:]
-    source._alter("other", 10, raw)
+    source.alter("other", 10, raw)
     raw = copy.deepcopy(raw)
     raw["fk_info"].append(foreign(3, "fk_3", "a", "parent"))
     raw["index_info"].append(index(2, "to_a", ("a", 2)))
-    source._alter("other", 9, raw)
+    source.alter("other", 9, raw)
     source.rename_table("child", "kid")
     source.truncate("parent")
     raw = copy.deepcopy(source.tables["kid"].info.raw)
     raw["cols"][1]["type"] |= {"Tp": int(MysqlType.LONGLONG), "Flen": 20}
-    source._alter("kid", 12, raw)
+    source.alter("kid", 12, raw)
     source.drop_table("parent")
     source.create_table("parent", [column(1, "id", MysqlType.LONGLONG, flag=3), column(2, "a")])
     raw = copy.deepcopy(source.tables["kid"].info.raw) | {"fk_info": []}
-    source._alter("kid", 10, raw)
+    source.alter("kid", 10, raw)
     end = source.cut()
     load.run(settings)
     for done in (None, end):
@@ -359,7 +359,7 @@ def test_an_unknown_type_of_ddl_stops_what_goes_past_it_and_nothing_else(
     source._ddl(211, 0, "CREATE SOMETHING new")
     work(source, "u", 1, 2)
     before, then = Tso(source.tick()), source.snapshot()
-    source._alter("t", 211, copy.deepcopy(source.tables["t"].info.raw))
+    source.alter("t", 211, copy.deepcopy(source.tables["t"].info.raw))
     work(source, "u", 11, 12)
     end = source.cut()
     for _ in range(2):

@@ -127,7 +127,7 @@ def test_a_rule_goes_past_a_ddl_that_nobody_knows(
     source.create_table("t", [ID, TEXT])
     source.genesis()
     put(source, "t", 1)
-    source._alter("t", 211, copy.deepcopy(source.tables["t"].info.raw))
+    source.alter("t", 211, copy.deepcopy(source.tables["t"].info.raw))
     put(source, "t", 2)
     end = source.cut()
     with pytest.raises(UnknownDdl) as caught:

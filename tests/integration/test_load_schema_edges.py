@@ -90,7 +90,7 @@ def unique_table(source: MadeSource) -> list[int]:
 def drop_key_and_column(source: MadeSource) -> None:
     raw = altered(source, "u")
     raw["cols"], raw["index_info"] = [{**raw["cols"][1], "offset": 0}], []
-    source._alter("u", 6, raw)
+    source.alter("u", 6, raw)
     for values in source.tables["u"].rows.values():
         values.pop(1)
 
@@ -174,7 +174,7 @@ def test_rows_that_share_a_key_which_is_being_dropped_all_arrive(
         t.insert("u", a=7, b=52)
         t.delete("u", handles[1])
     raw = altered(source, "u") | {"index_info": []}
-    source._alter("u", 8, raw)
+    source.alter("u", 8, raw)
     with source.txn() as t:
         t.insert("u", a=7, b=52)
     source.cut()

@@ -17,6 +17,7 @@ from pumphouse.errors import CodecError, ColumnMismatch
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.runs import load
+from pumphouse.schema.actions import Action
 from pumphouse.settings import Settings
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, index, table_info, target_rows, written_as
@@ -198,7 +199,7 @@ def modified(source: MadeSource, table: str, name: str, new: dict[str, Any], val
     at = next(n for n, c in enumerate(raw["cols"]) if c["name"]["O"] == name)
     old = raw["cols"][at]
     raw["cols"][at] = {**new, "offset": at}
-    source._alter(table, 12, raw)
+    source.alter(table, 12, raw)
     for row_ in held.rows.values():
         row_[new["id"]] = values(row_.pop(old["id"]))
 
@@ -275,3 +276,47 @@ def test_an_old_value_that_has_no_known_twin_in_the_new_type_stops_the_load_by_n
     with pytest.raises(ColumnMismatch, match=r"d\.t: the type of column v was changed") as caught:
         load.run(settings)
     assert 'do = "park", table = "d.t"' in caught.value.hint
+
+
+@pytest.mark.row("S2", "S3", "L6")
+@pytest.mark.parametrize("when", ["before the base", "in the log"])
+def test_a_generated_column_that_becomes_the_primary_key_and_is_no_more(
+    source: MadeSource, settings: Settings, target: TargetConnection, when: str
+) -> None:
+    of_name = "concat(_utf8mb4'g', `name`)"
+    generated = column(3, "g", MysqlType.VARCHAR, generated_expr_string=of_name, generated_stored=True)
+    source.create_table("t", [column(1, "id"), column(2, "name", MysqlType.VARCHAR), generated], pk_is_handle=False)
+
+    def write(*numbers: int) -> None:
+        with source.txn() as t:
+            for number in numbers:
+                handle = t.insert("t", id=number, name=b"%d" % number, g=b"g%d" % number)
+                t.update("t", handle, id=number, name=b"%d!" % number, g=b"g%d!" % number)
+
+    def keyed(*keys: dict[str, Any], flag: int) -> None:
+        raw = copy.deepcopy(source.tables["t"].info.raw)
+        raw["cols"][2]["type"]["Flag"] = flag
+        raw["index_info"] = list(keys)
+        source.alter("t", Action.ADD_PRIMARY_KEY if keys else Action.DROP_PRIMARY_KEY, raw)
+
+    def generated_on_target() -> bool:
+        words = target.value(
+            "SELECT extra FROM information_schema.columns WHERE table_name = 't' AND column_name = 'g'"
+        )
+        return "GENERATED" in str(words)
+
+    write(1)
+    if when == "in the log":
+        source.genesis()
+    keyed(index(1, "PRIMARY", ("g", 2), unique=True, primary=True), flag=int(KEY))
+    write(2)
+    if when != "in the log":
+        source.genesis()
+        write(3)
+    check(source, settings, target)
+    assert not generated_on_target()
+    assert [row[2] for row in target.query("SHOW INDEX FROM d.t")] == ["PRIMARY"]
+    keyed(flag=0)
+    write(4)
+    check(source, settings, target)
+    assert generated_on_target()

@@ -205,7 +205,7 @@ class MadeSource:
         held = self.tables[table]
         raw = copy.deepcopy(held.info.raw)
         raw["cols"].append({**new, "offset": len(raw["cols"])})
-        self._alter(table, 5, raw)
+        self.alter(table, 5, raw)
         default = new.get("origin_default")
         if default is not None:
             default = int(default) if new["type"]["Tp"] in {1, 2, 3, 8, 9} else default.encode()
@@ -219,14 +219,14 @@ class MadeSource:
         gone = next(c for c in raw["cols"] if c["name"]["O"] == name)
         raw["cols"].remove(gone)
         raw["cols"] = [{**c, "offset": at} for at, c in enumerate(raw["cols"])]
-        self._alter(table, 6, raw)
+        self.alter(table, 6, raw)
         for values in held.rows.values():
             values.pop(gone["id"], None)
 
     def rename_table(self, table: str, to: str) -> None:
         """RENAME TABLE."""
         raw = {**self.tables[table].info.raw, "name": {"O": to, "L": to.lower()}}
-        self._alter(table, 14, raw)
+        self.alter(table, 14, raw)
         self.tables[to] = self.tables.pop(table)
 
     def truncate(self, table: str) -> None:
@@ -260,7 +260,8 @@ class MadeSource:
         self._events.append(_Event(commit_ts, start_ts, merged))
         return commit_ts
 
-    def _alter(self, table: str, type_: int, raw: dict[str, Any]) -> None:
+    def alter(self, table: str, type_: int, raw: dict[str, Any]) -> None:
+        """A job that leaves the table as ``raw`` says; the rows keep their values."""
         held = self.tables[table]
         self._ddl(type_, held.info.id, f"ALTER TABLE `{table}`", TableInfo=raw)
         held.info = TableInfo.from_dict(raw)

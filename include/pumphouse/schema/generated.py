@@ -1,7 +1,8 @@
 """Generated columns that a target refuses, or would compute otherwise than TiDB: which ones, and what is there instead.
 
-A STORED one becomes a plain column: its values are in the binlogs. A VIRTUAL one is in no binlog: it is left out where
-its values would differ, and keeps no index where the target refuses that. The rules are in docs/types.md.
+A STORED one becomes a plain column: its values are in the binlogs. So does one of a primary key, which MariaDB refuses.
+A VIRTUAL one is in no binlog: it is left out where its values would differ, and keeps no index where the target refuses
+that. The rules are in docs/types.md.
 """
 
 from __future__ import annotations
@@ -71,11 +72,12 @@ def notes_of(table: TableInfo, dialect: Dialect) -> list[str]:
 def _instead(table: TableInfo) -> tuple[frozenset[int], frozenset[int]]:
     """Ids of the columns that become plain, and of those that are left out."""
     plain, absent = set(), set()
+    primary = {part.name.lower() for part in table.primary_key()}
     for column in table.columns:  # one may name only generated columns before it
         if not column.generated:
             continue
         differs = _differs(table, column) or any(each.id in absent for each in _named(table, column.generated_expr))
-        if column.generated_stored and (differs or _unsteady(table, column)):
+        if column.generated_stored and (differs or _unsteady(table, column) or column.name.lower() in primary):
             plain.add(column.id)
         elif differs and not column.generated_stored:
             absent.add(column.id)
