@@ -80,4 +80,4 @@ class Collector:
         consumers = checkpoints(self._cluster)
         if not consumers:
             log.warning("gc_without_consumer", hint="no consumer is registered: retention alone decides what goes")
-        return self._store.collect(consumers, oldest)
+        return self._store.gc.collect(consumers, oldest)

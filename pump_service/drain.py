@@ -50,11 +50,11 @@ async def drained(cluster: Cluster, store: Store, fakes: FakeWriter) -> Tso:
 
 async def _nothing_unresolved(store: Store) -> None:
     named_at = float("-inf")
-    while count := store.unresolved_count:
+    while count := store.prewrites.count:
         now = asyncio.get_running_loop().time()
         if now - named_at >= _NAMED_EVERY_S:
             named_at = now
-            oldest = store.min_unresolved()  # None: what is open is not indexed yet
+            oldest = store.prewrites.lowest()  # None: what is open is not indexed yet
             log.info(
                 "waiting_for_prewrites",
                 count=count,

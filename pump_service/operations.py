@@ -143,7 +143,7 @@ class Operations:
 
     def pull_response(self, batch: PullBatch) -> PullBatchesResponse:
         """What goes beside the frame of a batch. Any thread."""
-        blocking = self._store.unresolved(1)
+        blocking = self._store.prewrites.oldest(1)
         return PullBatchesResponse(
             watermark=batch.last,
             node_id=self._registrar.node_id,
@@ -164,9 +164,9 @@ class Operations:
         """The recorded way out for a P whose outcome nobody answers; ``commit_ts`` 0 = rolled back."""
         if not reason.strip():
             raise UsageError("settling a prewrite needs a reason", hint="--reason")
-        if not self._store.is_unresolved(start_ts):
+        if not self._store.prewrites.is_open(start_ts):
             await asyncio.to_thread(self._store.wait_for_index)
-        if not self._store.is_unresolved(start_ts):
+        if not self._store.prewrites.is_open(start_ts):
             raise UsageError(
                 f"no unresolved prewrite has start ts {show(start_ts)}",
                 hint="is it on another Pump: leave out --node, then each is asked; `pumphouse pump status NODE_ID`"
@@ -234,7 +234,7 @@ class Operations:
         return text
 
     def _shown(self, ts: int) -> tuple[str, Meta] | None:
-        stored = self._store.stored(ts)
+        stored = self._store.stream.stored(ts)
         if stored is None:
             return None
         if isinstance(stored, bytes):

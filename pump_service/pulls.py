@@ -205,7 +205,7 @@ class Pulls:
             return await self._loop.run_in_executor(self._pool, self._pull, want, granted, None)
 
     def _pull(self, want: _Want, max_bytes: int, most: int | None) -> _Read:
-        batch = self._store.pull(want.after, max_bytes=max_bytes, most=most, strict=want.strict)
+        batch = self._store.stream.pull(want.after, max_bytes=max_bytes, most=most, strict=want.strict)
         return _Read(want.render(batch), batch.last, batch.size, batch.more)
 
     async def _tail(self) -> None:

@@ -91,9 +91,13 @@ def build_stages(
     resolver: Resolver = application
     if isinstance(cluster, PdCluster):
         hold = GcHold(
-            cluster.client, registrar.node_id, store.min_unsettled, store.prewrites, ttl_s=settings.gc_hold_ttl_s,
+            cluster.client,
+            registrar.node_id,
+            store.prewrites.lowest_unsettled,
+            store.prewrites.written_and_indexed,
+            ttl_s=settings.gc_hold_ttl_s,
             caught_up=store.wait_for_index,
-        )  # fmt: skip
+        )
         calls = TikvCalls(cluster.client, clock=clock)
         resolver = ApplicationFirst(application, TikvResolver(calls, hold, cluster.tso, close=calls.close))
     collector = Collector(

@@ -64,7 +64,7 @@ class Asker:
     async def round(self) -> None:
         """Ask once about every P that has waited long enough, oldest first."""
         now = self._clock.monotonic()
-        due = [p for p in self._store.unresolved(_A_ROUND, keys=False) if now - p.arrived >= EARLIEST_S]
+        due = [p for p in self._store.prewrites.oldest(_A_ROUND, keys=False) if now - p.arrived >= EARLIEST_S]
         if not due:
             self._metrics.unanswered.set(0)
             return
@@ -114,7 +114,7 @@ class Asker:
     async def _ask(self, prewrite: Unresolved, *, decide: bool) -> Outcome:
         try:
             # Read from the value log, a whole record with its checksum: a wrong key could be answered by "rolled back".
-            key = await asyncio.to_thread(self._store.prewrite_key, prewrite)
+            key = await asyncio.to_thread(self._store.prewrites.key, prewrite)
         except (BinlogError, OSError) as error:
             raise NoAnswer(f"its prewrite key cannot be read: {error}") from error
         outcome = await self._resolver.ask(prewrite.start_ts, key, decide=decide)
@@ -134,14 +134,14 @@ class Asker:
     async def committed(self, start_ts: int, commit_ts: int, *, reason: str = "", who: str = "") -> None:
         """Complete a P by the Pump's own C; durable on return, or kept in memory where nothing can be written."""
         recorded, done = self._crossing()
-        await asyncio.to_thread(self._store.settle_committed, start_ts, commit_ts, reason=reason, who=who, done=done)
+        await asyncio.to_thread(self._store.settling.committed, start_ts, commit_ts, reason=reason, who=who, done=done)
         await recorded
         log.info("commit_completed", start_ts=start_ts, commit_ts=commit_ts)
 
     async def rolled_back(self, start_ts: int, *, reason: str = "", who: str = "") -> None:
         """Drop a P of which it is promised that no commit can follow; as durable as `committed`."""
         recorded, done = self._crossing()
-        await asyncio.to_thread(self._store.settle_rolled_back, start_ts, reason=reason, who=who, done=done)
+        await asyncio.to_thread(self._store.settling.rolled_back, start_ts, reason=reason, who=who, done=done)
         await recorded
         log.info("prewrite_rolled_back", start_ts=start_ts)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pump_service.store import frame, identity, recovery
 from pump_service.store.fs import REAL_FS, FileSystem, LogHandle
-from pump_service.store.gc import GcState
+from pump_service.store.gc_rules import GcState
 from pump_service.store.index import Index
 from pump_service.store.laid import behind_zeros
 from pump_service.store.logfile import file_name, parse_name

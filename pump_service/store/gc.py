@@ -1,48 +1,35 @@
-"""Garbage collection by two numbers (design: the Pump's promises; row P11). Pure decisions here, and their execution.
-
-The GC point G is the floor for pulls: min(checkpoints of all consumers, now - retention), never going back, persisted
-before anything else happens. The deletion limit D <= G is what may really go: no file and no key from D on.
-
-With them stands up to where the value log had been judged when they were decided: what was judged is in the index or
-noted as late or orphan, so every commit whose prewrite may be gone with its file lies before it. A commit behind it at
-or below G came when a watermark of G had been published.
-"""
+"""GC of a Pump's store: what `gc_rules` decides is persisted, then keys and files go (row P11)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
+from itertools import takewhile
 
-from pump_service.store.fs import FileSystem
+import structlog
+
+from pump_service.store import frame, gc_rules
+from pump_service.store.bookkeeping import Bookkeeping
+from pump_service.store.collected import HELD_BY, YOUNGER_THAN_MS, CollectedCommits
+from pump_service.store.gc_rules import GcState
+from pump_service.store.index import Index, key_ts, unpack_pointer
+from pump_service.store.indexer import Indexer
 from pump_service.store.logfile import LogFile
-from pumphouse.errors import CorruptionError
+from pump_service.store.pending import PendingCommits
+from pump_service.store.summary import NEVER, lowest_open_start
+from pump_service.store.valuelog import ValueLog
+from pumphouse.clock import Clock
+from pumphouse.errors import BadRecord, WriterFailed
 from pumphouse.model.position import Pointer
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import MAX_TSO, Tso, compose
 
-FILE_NAME = "gc.json"
-FORMAT_VERSION = 2
-RETENTION = "retention"
-WATERMARK = "watermark"
-# Behind every value log: where nothing says how far it was judged, that is up to its end.
-ALL_JUDGED = Pointer((1 << 32) - 1, 0)
+log = structlog.get_logger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GcPoint:
-    """A decided GC point."""
-
-    gc_point: Tso
-    held_by: list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A decided deletion limit."""
-
-    deletion_limit: Tso
-    held_by: list[str]
+_DELETE_KEYS_AT_ONCE = 1024
+_PERSIST_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,78 +49,180 @@ class GcReport:
     deleted_keys: int = 0
 
 
-def decide_point(before: int, checkpoints: Mapping[str, int], now_minus_retention: int, watermark: int) -> GcPoint:
-    """G: the smallest of all that hold it, or where it was; and who holds it there."""
-    holders = dict(checkpoints) | {RETENTION: now_minus_retention, WATERMARK: watermark}
-    lowest = min(holders.values())
-    held_by = sorted(name for name, ts in holders.items() if ts <= max(lowest, before))
-    return GcPoint(gc_point=Tso(max(before, lowest)), held_by=held_by)
+class Gc:
+    """Collects, on the caller's thread, one run at a time."""
 
+    def __init__(
+        self,
+        *,
+        state: GcState,
+        index: Index,
+        indexer: Indexer,
+        valuelog: ValueLog,
+        pending: PendingCommits,
+        collected: CollectedCommits,
+        bookkeeping: Bookkeeping,
+        clock: Clock,
+    ) -> None:
+        self._state = state
+        self._index = index
+        self._indexer = indexer
+        self._valuelog = valuelog
+        self._pending = pending
+        self._collected = collected
+        self._bookkeeping = bookkeeping
+        self._clock = clock
+        self._running = threading.Lock()
+        self._ending = False
+        self.held_by: list[str] = []  # by the last run
 
-def decide_limit(gc_point: int, *, unresolved: int | None, pending: int | None, open_start: int | None) -> Limit:
-    """D: the smallest of G, unresolved prewrites, pending commits and ``open_start``; and what keeps it below G.
+    def end(self) -> None:
+        """A run that is under way ends before it deletes more keys; it leaves nothing that the next run does not do."""
+        self._ending = True
 
-    ``open_start``: smallest start ts of a prewrite that is committed above G or not indexed yet.
-    """
-    reasons = {
-        f"unresolved prewrite {unresolved}": unresolved,
-        f"late or orphan commit {pending}": pending,
-        f"prewrite {open_start} committed above the GC point or not indexed yet": open_start,
-    }
-    below = {why: ts for why, ts in reasons.items() if ts is not None and ts < gc_point}
-    limit = min(below.values(), default=gc_point)
-    return Limit(deletion_limit=Tso(limit), held_by=[why for why, ts in below.items() if ts == limit])
+    def collect(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
+        """One GC run. ``checkpoints``: of every consumer that is not offline. Blocks; a second one at once is refused.
 
-
-def deletable(files: Sequence[LogFile], limit: int, head: Pointer, handle: Pointer) -> list[LogFile]:
-    """Sealed files whose every timestamp is below D and which lie before head and handle pointer.
-
-    Oldest first, ending at the first that must stay: a rebuild of the index must never meet a prewrite whose commit or
-    rollback went before it. The newest file stays in any case, so that file ids never come again.
-    """
-    gone = []
-    for file in files[:-1]:
-        if not file.sealed or file.max_ts >= limit or file.fid >= min(head.fid, handle.fid):
-            break
-        gone.append(file)
-    return gone
-
-
-class GcState:
-    """G, D and `judged_end` in <data_dir>/pumphouse/gc.json, outside LevelDB because that may be lost."""
-
-    def __init__(self, fs: FileSystem, directory: Path) -> None:
-        self._fs = fs
-        self._path = directory / FILE_NAME
-        self.gc_point = Tso(0)
-        self.deletion_limit = Tso(0)
-        self.judged_end = ALL_JUDGED
-
-    def load(self) -> None:
-        """Read them. Raises CorruptionError."""
-        if not self._fs.exists(self._path):
-            return
+        Raises OSError or IndexFailed when the bookkeeping cannot be written; nothing is deleted then.
+        """
+        if not self._running.acquire(blocking=False):
+            return GcReport(started=False, gc_point=self._state.gc_point, deletion_limit=self._state.deletion_limit)
         try:
-            data = json.loads(self._fs.read(self._path))
-            version = data["format_version"]
-            if version not in (1, FORMAT_VERSION):
-                raise CorruptionError(
-                    f"{self._path} has format {version}, this release reads 1 and 2", path=str(self._path)
-                )
-            self.gc_point = Tso(int(data["gc_point"]))
-            self.deletion_limit = Tso(int(data["deletion_limit"]))
-            if version == FORMAT_VERSION:
-                self.judged_end = Pointer(int(data["judged_fid"]), int(data["judged_offset"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(f"{self._path} cannot be read: {error}", path=str(self._path)) from error
+            return self._bookkeeping(lambda: self._run(checkpoints, now_minus_retention))
+        finally:
+            self._running.release()
 
-    def save(self, gc_point: Tso, deletion_limit: Tso, judged_end: Pointer) -> None:
-        """Persist, then use. Raises OSError."""
-        data = {
-            "format_version": FORMAT_VERSION, "gc_point": gc_point, "deletion_limit": deletion_limit,
-            "judged_fid": judged_end.fid, "judged_offset": judged_end.offset,
-        }  # fmt: skip
-        self._fs.write_atomic(self._path, json.dumps(data).encode() + b"\n")
-        self.gc_point = gc_point
-        self.deletion_limit = deletion_limit
-        self.judged_end = judged_end
+    def _run(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
+        begun = time.monotonic()
+        self._persist_position()
+        point = gc_rules.decide_point(self._state.gc_point, checkpoints, now_minus_retention, self._indexer.watermark)
+        # Behind the look at the watermark: what that has passed lies before it.
+        judged_end = self._indexer.indexed_end
+        if point.gc_point > self._state.gc_point:
+            # Persisted first: whatever is deleted later, a pull below it is refused, also after a restart.
+            self._state.save(point.gc_point, self._state.deletion_limit, judged_end)
+            self._index.save_gc_ts(point.gc_point)
+        # The snapshot comes before D: a prewrite that is indexed later cannot be among its keys, and one indexed
+        # before is in pairing when D is taken.
+        with self._index.snapshot() as snapshot:
+            limit = self._deletion_limit(judged_end)
+            self._state.save(self._state.gc_point, limit.deletion_limit, judged_end)
+            files = gc_rules.deletable(
+                self._valuelog.files(), limit.deletion_limit, self._index.head(), self._index.handle()
+            )
+            files = list(takewhile(lambda file: self._really_below(file, limit.deletion_limit), files))
+            deleted, upto = self._delete_keys(snapshot.below(limit.deletion_limit), limit.deletion_limit)
+        if upto < limit.deletion_limit:
+            # What could not be noted stays, with every file that has it.
+            limit = gc_rules.Limit(deletion_limit=Tso(upto), held_by=[*limit.held_by, HELD_BY])
+            # Killed before this, the higher one stays there until the next run: it says what may go, not what went.
+            self._state.save(self._state.gc_point, limit.deletion_limit, judged_end)
+            files = list(takewhile(lambda file: file.max_ts < upto, files))
+        freed_bytes = 0
+        for file in files:
+            freed_bytes += file.end
+            self._valuelog.remove(file)
+            log.info("value_log_file_freed", file_id=file.fid, max_ts=file.max_ts)
+        left = self._valuelog.files()
+        if files:
+            self._pending.forget_below(left[0].fid)
+        self.held_by = point.held_by + limit.held_by
+        report = GcReport(
+            started=True,
+            gc_point=self._state.gc_point,
+            deletion_limit=limit.deletion_limit,
+            requested_by_retention=Tso(now_minus_retention),
+            requested_by_checkpoints=Tso(min(checkpoints.values())) if checkpoints else None,
+            held_by=list(self.held_by),
+            freed_files=len(files),
+            freed_bytes=freed_bytes,
+            kept_files=len(left),
+            deleted_keys=deleted,
+        )
+        log.info(
+            "gc_done", gc_point=report.gc_point, deletion_limit=report.deletion_limit, freed_files=report.freed_files,
+            deleted_keys=deleted, held_by=report.held_by, requested_by_retention=report.requested_by_retention,
+            requested_by_checkpoints=report.requested_by_checkpoints, seconds=round(time.monotonic() - begun, 3),
+        )  # fmt: skip
+        return report
+
+    def _persist_position(self) -> None:
+        """Have the handle pointer persisted as it is now: files before it may go."""
+        persisted = threading.Event()
+
+        def persist() -> None:
+            self._indexer.persist()
+            persisted.set()
+
+        self._indexer.queue.call(persist)
+        # Without it less can go, so it is not waited for in vain.
+        persisted.wait(_PERSIST_WITHIN_S)
+
+    def _deletion_limit(self, indexed_end: Pointer) -> gc_rules.Limit:
+        """``indexed_end``: the indexer's, looked at before this."""
+        gc_point = self._state.gc_point
+        # The order of these looks matters. What is indexed after the first is covered by the summaries; a prewrite that
+        # pairing no longer has when it is asked has its commit in the summaries, which are read last. A late commit
+        # was noted before the first look, or is covered by the summaries as one that is not indexed.
+        unresolved = [self._indexer.pairing.min_start(), min(list(self._indexer.memory_starts), default=None)]
+        pending = self._pending.lowest()
+        lowest = NEVER
+        for file in self._valuelog.files():
+            if file.sealed and file.max_ts <= gc_point and file.fid < indexed_end.fid:
+                continue  # nothing in it is above G, everything in it is known to pairing
+            done_upto = -1 if file.fid > indexed_end.fid else int(MAX_TSO)
+            if file.fid == indexed_end.fid:
+                done_upto = indexed_end.offset
+            buckets = self._valuelog.summary(file).buckets()
+            read = partial(self._valuelog.between, file)
+            lowest = min(lowest, lowest_open_start(buckets, gc_point, done_upto, read))
+        return gc_rules.decide_limit(
+            gc_point,
+            unresolved=min((ts for ts in unresolved if ts is not None), default=None),
+            pending=pending,
+            open_start=lowest if lowest != NEVER else None,
+        )
+
+    def _really_below(self, file: LogFile, limit: int) -> bool:
+        """Whether a file's records say what its footer says, which has no checksum; a damaged file stays."""
+        try:
+            summary = self._valuelog.summary(file)
+        except BadRecord as error:
+            log.error("gc_held_by_damage", path=error.path, offset=error.offset, reason=error.reason)  # noqa: TRY400
+            return False
+        if summary.max_ts < limit:
+            return True
+        log.error("gc_held_by_footer", path=str(file.path), footer=file.max_ts, max_ts=summary.max_ts)
+        file.max_ts = summary.max_ts
+        return False
+
+    def _delete_keys(self, pairs: Iterable[tuple[bytes, bytes]], limit: int) -> tuple[int, int]:
+        """Delete in order of the timestamps; how many, and up to where all are gone: ``limit``, or less."""
+        deleted = 0
+        batch: list[tuple[bytes, bytes]] = []
+        for pair in pairs:
+            batch.append(pair)
+            if len(batch) >= _DELETE_KEYS_AT_ONCE:
+                if self._ending:  # which waits for this; files go behind their keys, so the next run does the rest
+                    raise WriterFailed("the store is closing", hint="the next GC run goes on")
+                if (done := self._delete_batch(batch)) is None:
+                    return deleted, key_ts(batch[0][0])
+                deleted += done
+                batch = []
+        if batch:
+            if (done := self._delete_batch(batch)) is None:
+                return deleted, key_ts(batch[0][0])
+            deleted += done
+        return deleted, limit
+
+    def _delete_batch(self, batch: list[tuple[bytes, bytes]]) -> int | None:
+        """Delete; None when there is no room to note which young commits these were."""
+        oldest = compose(max(int(self._clock.now() * 1000) - YOUNGER_THAN_MS, 0))
+        young = [unpack_pointer(value) for key, value in batch if key_ts(key) >= oldest]
+        if young:
+            # A key whose deletion was lost with the machine may point into a file that is gone: it was noted before.
+            metas = [frame.read_meta(self._valuelog.read(p)) for p in young if p.fid >= self._valuelog.first_fid]
+            if not self._collected.add([(m.start_ts, m.commit_ts) for m in metas if m.tp and m.commit_ts], oldest):
+                return None
+        with self._indexer.lock:
+            return self._index.delete_unchanged(batch)

@@ -103,7 +103,7 @@ def test_at_every_answer_all_names_and_bytes_it_stands_on_are_durable(
     settle(store)
     store.accept(397, 401, "test")
     assert calls.at_risk() == [], "after a late commit was noted and accepted"
-    assert store.collect({"archive": 250}, 1 << 60).freed_files >= 2
+    assert store.gc.collect({"archive": 250}, 1 << 60).freed_files >= 2
     assert calls.at_risk() == [], "after GC"
     store.close()
     assert calls.at_risk() == [], "after a stop"

@@ -107,15 +107,15 @@ def _run_and_kill(data_dir: Path, first: int, seconds: float, who: str) -> list[
 def _check(data_dir: Path, prewrites: set[int], outcomes: dict[int, int]) -> None:
     store = open_store(data_dir, value_log_file_bytes=1 << 16)
     try:
-        waiting = {each.start_ts for each in store.unresolved(1 << 20)}
+        waiting = {each.start_ts for each in store.prewrites.oldest(1 << 20)}
         in_log = [entry for entries in store._valuelog.scan(ZERO_POINTER) for entry in entries]
         assert prewrites <= {entry.start_ts for entry in in_log if entry.tp == 0}
         assert not waiting & set(outcomes)
         for start, ts in outcomes.items():
-            assert ts == 0 or store.find(ts) is not None, f"the commit of {start} was answered and is gone"
+            assert ts == 0 or store.stream.find(ts) is not None, f"the commit of {start} was answered and is gone"
         # What was not answered is settled as a resolver would, so that the stream can be read to its end.
         assert write(store, *map(rollback, waiting or {1})) == [None] * len(waiting or {1})
-        until(lambda: store.unresolved_count == 0)
+        until(lambda: store.prewrites.count == 0)
         settle(store)
         served = {(start, ts) for ts, start, _, _ in pull_all(store)}
         assert {(start, ts) for start, ts in outcomes.items() if ts} <= served

@@ -61,9 +61,9 @@ def run(data_dir: Path, seed: int) -> tuple[list[Image], History]:
     """A workload with rotation, rollbacks, fakes, a late commit, an orphan, a full disk, a large record and GC runs."""
     with pytest.MonkeyPatch.context() as patch:
         # Every commit is one that its client may repeat, and few of them can be noted.
-        patch.setattr("pump_service.store.store.YOUNGER_THAN_MS", 1 << 60)
-        patch.setattr("pump_service.store.store.CollectedCommits", partial(CollectedCommits, most=7, piece=4))
-        patch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 6)
+        patch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", 1 << 60)
+        patch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=7, piece=4))
+        patch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 6)
         return _run(data_dir, random.Random(seed))
 
 
@@ -118,7 +118,7 @@ def _run(data_dir: Path, chance: random.Random) -> tuple[list[Image], History]:
                 store.accept(start, commit_ts, "test")
         if step == 18:
             history.gc_point = min(150, int(store.watermark))
-            store.collect({"archive": 150}, 1 << 60)
+            store.gc.collect({"archive": 150}, 1 << 60)
         if step == 20:
             assert history.gc_point > 103
             below = commit(7, 103)  # where prewrites were collected
@@ -145,10 +145,10 @@ def _collect_across(store: Store, history: History) -> None:
         history.answered += group
         settle(store)
     history.gc_point = ACROSS[1] + 2
-    report = store.collect({"archive": history.gc_point}, 1 << 60)
+    report = store.gc.collect({"archive": history.gc_point}, 1 << 60)
     assert HELD_BY in report.held_by
     assert (report.gc_point, report.deletion_limit, report.freed_files) == (history.gc_point, 65, 1)
-    assert store.find(ACROSS[1]) is not None
+    assert store.stream.find(ACROSS[1]) is not None
 
 
 def crashed_store(how: str) -> tuple[list[Image], History]:
@@ -194,11 +194,11 @@ def _check_found(
     for item in answered:
         ts = item.commit_ts if item.tp else item.start_ts
         if ts > floor:
-            assert store.find(ts) == item.payload, f"{where}: {ts} was answered and is gone"
+            assert store.stream.find(ts) == item.payload, f"{where}: {ts} was answered and is gone"
     # The deletion limit may be lower again than what an earlier run has deleted.
     collected = {start for start in starts if start < store.deletion_limit}
     collected |= {item.start_ts for item in answered if item.tp == 1 and item.commit_ts <= floor}
-    waiting = {each.start_ts for each in store.unresolved(1000)}
+    waiting = {each.start_ts for each in store.prewrites.oldest(1000)}
     assert starts - resolved - collected <= waiting, f"{where}: an unresolved prewrite is forgotten"
     # Whatever lies at or below the watermark is in the stream.
     order = [(ts, start) for ts, start, _, _ in pull_all(store, floor)]
@@ -214,7 +214,7 @@ def _check_found(
 
 
 def _check_it_goes_on(store: Store, answered: list[Item], where: str) -> None:
-    left = [rollback(each.start_ts) for each in store.unresolved(1000)]
+    left = [rollback(each.start_ts) for each in store.prewrites.oldest(1000)]
     # A client whose answer was lost repeats its commit, be it collected or not: that is no late one, and no orphan.
     repeated = [
         item for item in answered

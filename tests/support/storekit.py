@@ -113,7 +113,7 @@ def pull_all(store: Store, after: int = 0, max_bytes: int = 1 << 20, **how: Any)
     """(commit ts, start ts, payload, flag) up to the watermark, batch by batch."""
     found: list[tuple[int, int, bytes, int]] = []
     while True:
-        batch: PullBatch = store.pull(after, max_bytes=max_bytes, **how)
+        batch: PullBatch = store.stream.pull(after, max_bytes=max_bytes, **how)
         found += zip(batch.commit_list, batch.start_list, batch.payloads, batch.flag_list, strict=True)
         if not batch.more:
             return found

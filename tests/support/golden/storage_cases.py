@@ -104,7 +104,7 @@ def pull(store: Any, after: int, upto: int) -> list[tuple[int, int, bytes]]:
     assert store.watermark >= upto
     found: list[tuple[int, int, bytes]] = []
     while True:
-        batch = store.pull(after, max_bytes=1 << 20)
+        batch = store.stream.pull(after, max_bytes=1 << 20)
         found += batch.rows()
         if not len(batch):
             return found

@@ -216,7 +216,7 @@ def test_a_large_prewrite_is_read_on_another_thread_while_the_loop_goes_on(tmp_p
         turns = 0
 
         def stored(ts: int) -> Source | None:
-            found = store.stored(ts)
+            found = store.stream.stored(ts)
             assert isinstance(found, Stored)
             return SlowStored(found.file, found.at, found.size)
 
@@ -231,7 +231,7 @@ def test_a_large_prewrite_is_read_on_another_thread_while_the_loop_goes_on(tmp_p
                 assert size <= 4 << 20
                 return super().read(at, size)
 
-        text = await operations(SimpleNamespace(stored=stored)).dump(100)
+        text = await operations(SimpleNamespace(stream=SimpleNamespace(stored=stored))).dump(100)
         assert turns > 3
         return text
 
@@ -244,9 +244,9 @@ def test_a_large_prewrite_is_read_on_another_thread_while_the_loop_goes_on(tmp_p
 def test_the_whole_of_a_record_is_where_the_text_says(tmp_path: Path) -> None:
     store = open_store(tmp_path, value_log_file_bytes=100 << 20)
     store_all(store, prewrite(90), prewrite(100, large()))
-    found = store.stored(100)
+    found = store.stream.stored(100)
     assert isinstance(found, Stored)
-    payload = store.find(100)
+    payload = store.stream.find(100)
     assert found.read(0, found.size) == payload
     read, _, decode = found.command.rpartition(" | ")
     cut = subprocess.run(read, shell=True, check=True, stdout=subprocess.PIPE).stdout
@@ -256,5 +256,5 @@ def test_the_whole_of_a_record_is_where_the_text_says(tmp_path: Path) -> None:
     small = prewrite(90).payload
     shown = subprocess.run(decode, shell=True, check=True, input=small, stdout=subprocess.PIPE, cwd=ROOT).stdout
     assert text_format.Parse(shown.decode(), Binlog()) == Binlog.FromString(small)
-    assert store.stored(5) is None
+    assert store.stream.stored(5) is None
     store.close()

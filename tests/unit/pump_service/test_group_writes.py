@@ -148,7 +148,7 @@ def test_batches_of_one_stream_are_stored_in_its_order_though_one_is_checked_ite
         await asyncio.gather(*answers)
         settle(bench.store)
         assert log_payloads(bench.store) == [*(first.payloads[at] for at in (0, 2)), *second.payloads]
-        assert not bench.store.unresolved()
+        assert not bench.store.prewrites.oldest()
 
     run(tmp_path, test)
 

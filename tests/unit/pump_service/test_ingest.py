@@ -63,9 +63,9 @@ class Bench:
 
     async def indexed(self, prewrites: int) -> None:
         """That many Ps are open, no more and no less, once the index has caught up."""
-        while self.store.status().queued_records or len(self.store.unresolved()) < prewrites:
+        while self.store.status().queued_records or len(self.store.prewrites.oldest()) < prewrites:
             await asyncio.sleep(0.01)
-        assert len(self.store.unresolved()) == prewrites
+        assert len(self.store.prewrites.oldest()) == prewrites
 
     async def holding(self) -> None:
         """Something was submitted and is held; whoever came with it waits for it, or for room."""
@@ -137,7 +137,7 @@ def test_callers_wait_for_room_and_keep_their_order(tmp_path: Path) -> None:
         bench.release()
         await asyncio.gather(first, second, third)
         await bench.indexed(3)
-        assert [p.start_ts for p in bench.store.unresolved()] == [10, 11, 12]
+        assert [p.start_ts for p in bench.store.prewrites.oldest()] == [10, 11, 12]
         assert b"binlog_pump_queued_bytes 0.0" in bench.metrics.text()
 
     run(tmp_path, test)

@@ -155,7 +155,7 @@ def test_power_is_used_only_after_the_time_out_and_only_an_outcome_ends_the_wait
     resolver, metrics = Knows(), PumpMetrics()
 
     async def rounds() -> None:
-        while len(store.unresolved()) < 2:
+        while len(store.prewrites.oldest()) < 2:
             await asyncio.sleep(0.01)
 
         def asker(seconds: float) -> Asker:
@@ -168,20 +168,20 @@ def test_power_is_used_only_after_the_time_out_and_only_an_outcome_ends_the_wait
         assert resolver.asked == []  # both arrived a moment ago
         await asker(2.0).round()
         assert resolver.asked == [(old, True), (young, False)]
-        assert store.unresolved_count == 2
+        assert store.prewrites.count == 2
         assert b"binlog_pump_unanswered_prewrites 1.0" in metrics.text()
         resolver.outcomes = {old: Outcome(fate=Fate.PENDING), young: Outcome(fate=Fate.PENDING)}
         await asker(2.0).round()
-        assert store.unresolved_count == 2
+        assert store.prewrites.count == 2
         commit_ts = cluster.tso()
         resolver.outcomes = {
             old: Outcome(fate=Fate.ROLLED_BACK),
             young: Outcome(fate=Fate.COMMITTED, commit_ts=commit_ts),
         }
         await asker(2.0).round()
-        while store.unresolved_count:
+        while store.prewrites.count:
             await asyncio.sleep(0.01)
-        (found,) = store.pull(old, max_bytes=1 << 20).start_list
+        (found,) = store.stream.pull(old, max_bytes=1 << 20).start_list
         assert found == young
         await asker(2.0).round()
         assert b"binlog_pump_unanswered_prewrites 0.0" in metrics.text()
@@ -201,13 +201,13 @@ def test_many_open_prewrites_are_all_asked_about_in_one_round(tmp_path: Path) ->
     resolver.outcomes = {ts: Outcome(fate=Fate.ROLLED_BACK) for ts in starts[::2]}
 
     async def one_round() -> None:
-        while len(store.unresolved(1000)) < 200:
+        while len(store.prewrites.oldest(1000)) < 200:
             await asyncio.sleep(0.01)
         await Asker(
             store=store, resolver=resolver, timestamps=Timestamps(cluster, SYSTEM_CLOCK), horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), settings=PumpSettings(), metrics=PumpMetrics(),
             clock=Later(2.0),
         ).round()  # fmt: skip
-        while store.unresolved_count > 100:
+        while store.prewrites.count > 100:
             await asyncio.sleep(0.01)
 
     try:
@@ -225,7 +225,7 @@ def test_a_commit_ts_from_the_future_is_no_answer(tmp_path: Path) -> None:
     resolver, metrics = Knows(), PumpMetrics()
 
     async def rounds() -> None:
-        while not store.unresolved():
+        while not store.prewrites.oldest():
             await asyncio.sleep(0.01)
         asker = Asker(
             store=store, resolver=resolver, timestamps=Timestamps(cluster, SYSTEM_CLOCK), horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK),
@@ -233,11 +233,11 @@ def test_a_commit_ts_from_the_future_is_no_answer(tmp_path: Path) -> None:
         )  # fmt: skip
         resolver.outcomes = {start: Outcome(fate=Fate.COMMITTED, commit_ts=compose(physical_ms(start) + 60_000))}
         await asker.round()
-        assert [waiting.start_ts for waiting in store.unresolved()] == [start]
+        assert [waiting.start_ts for waiting in store.prewrites.oldest()] == [start]
         assert b'binlog_pump_resolver_questions_total{answer="none"} 1.0' in metrics.text()
         resolver.outcomes = {start: Outcome(fate=Fate.COMMITTED, commit_ts=cluster.tso())}
         await asker.round()
-        while store.unresolved_count:
+        while store.prewrites.count:
             await asyncio.sleep(0.01)
 
     try:

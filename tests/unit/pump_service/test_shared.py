@@ -140,7 +140,7 @@ def test_a_question_that_fails_leaves_no_others_running_behind_it(tmp_path: Path
             return time.monotonic() + 10
 
     async def run() -> None:
-        while len(store.unresolved()) < 5:
+        while len(store.prewrites.oldest()) < 5:
             await asyncio.sleep(0.01)
         timestamps = Timestamps(cluster, SYSTEM_CLOCK)
         resolver: Any = Fails()

@@ -246,6 +246,7 @@ class HeldStore:
     def __init__(self) -> None:
         self.go = threading.Event()
         self.asked: list[dict[str, int]] = []
+        self.gc = self
 
     def collect(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
         self.asked.append(dict(checkpoints) | {"retention": now_minus_retention})
@@ -385,7 +386,7 @@ def test_a_pull_from_below_zero_is_one_from_zero_until_something_was_collected(t
 
     try:
         assert asyncio.run(first()) == 2
-        store.collect({}, 115)
+        store.gc.collect({}, 115)
         assert store.gc_point == 115
         with pytest.raises(PositionCollected, match="after -1 were asked for"):
             asyncio.run(first())

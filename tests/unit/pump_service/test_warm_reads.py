@@ -24,12 +24,12 @@ def test_pulls_use_the_kernels_that_were_loaded(tmp_path: Path) -> None:
     before = [kernel.signatures for kernel in kernels]  # type: ignore[attr-defined]
     store = open_store(tmp_path, value_log_file_bytes=32 << 20)
     store_all(store, prewrite(10), commit(10, 11), prewrite(20, b"\x12\x00" * (9 << 19)), commit(20, 21))
-    while (batch := store.pull(0, max_bytes=1 << 20)).more:
+    while (batch := store.stream.pull(0, max_bytes=1 << 20)).more:
         binlog_messages(batch.binlogs)
         frame_message(batch.binlogs, b"")
-        binlog_messages(store.pull(batch.last, max_bytes=1 << 20).binlogs)
+        binlog_messages(store.stream.pull(batch.last, max_bytes=1 << 20).binlogs)
         break
-    found = store.stored(20)
+    found = store.stream.stored(20)
     assert isinstance(found, Stored)
     describe(found)
     store.close()

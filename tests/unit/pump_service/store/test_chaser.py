@@ -169,11 +169,11 @@ def test_a_store_in_slow_mode_answers_and_loses_nothing_over_a_restart(tmp_path:
     for n in range(100, 200, 2):
         assert write(store, prewrite(n), commit(n, n + 1)) == [None, None]
     assert store.status().slow_mode
-    assert store.unresolved_count == 50, "counted, although only their value log records exist"
+    assert store.prewrites.count == 50, "counted, although only their value log records exist"
     go_on.set()
     settle(store)
     assert stream(store) == [(n, n + 1) for n in range(100, 200, 2)]
-    assert store.unresolved_count == 0
+    assert store.prewrites.count == 0
     store.close()
     store = open_store(tmp_path)
     assert len(stream(store)) == 50

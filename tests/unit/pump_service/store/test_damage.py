@@ -92,7 +92,7 @@ def test_damage_in_a_sealed_file_is_found_named_accepted_and_declared_by_a_new_i
     assert store.incarnation != incarnation
     found = stream(store)
     orphans = {(c.start_ts, c.commit_ts) for c in store.orphans()}
-    waiting = {each.start_ts for each in store.unresolved(10)}
+    waiting = {each.start_ts for each in store.prewrites.oldest(10)}
     lost = [each for each in expected if each not in found]
     assert len(lost) <= 2
     # Nothing of it is silent: the other half of a lost record shows, as orphan or as unresolved.
@@ -101,10 +101,10 @@ def test_damage_in_a_sealed_file_is_found_named_accepted_and_declared_by_a_new_i
     for start_ts in waiting:
         store_all(store, rollback(start_ts))
     store_all(store, prewrite(5000, b"more"), commit(5000, 5001))
-    assert store.find(5001) is not None
+    assert store.stream.find(5001) is not None
     store.close()
     again = open_store(tmp_path, **SMALL)
-    assert again.find(5001) is not None
+    assert again.stream.find(5001) is not None
     again.close()
 
 
@@ -170,7 +170,7 @@ def test_gc_does_not_believe_a_footer_that_lost_a_bit(summaries: bool, tmp_path:
         (tmp_path / "pumphouse" / "files" / "000001.summary").unlink()
     store = open_store(tmp_path, **SMALL)
     expected = stream(store, 115)
-    report = store.collect({"archive": 115}, 1 << 60)
+    report = store.gc.collect({"archive": 115}, 1 << 60)
     assert report.gc_point == 115
     assert victim.exists(), "it holds what no consumer has confirmed"
     assert stream(store, 115) == expected
@@ -246,7 +246,7 @@ def test_a_go_pumps_directory_opens_serves_and_goes_on(with_index: bool, tmp_pat
         go.index(max_commit_ts=130, gc_ts=0)
     store = open_store(tmp_path, **SMALL)
     assert stream(store) == [(100, 110), (120, 130)]
-    assert [each.start_ts for each in store.unresolved()] == [140]
+    assert [each.start_ts for each in store.prewrites.oldest()] == [140]
     store_all(store, commit(140, 150))
     assert stream(store)[-1] == (140, 150)
     store.close()

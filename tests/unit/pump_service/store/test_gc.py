@@ -16,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump_service.store import frame, gc
+from pump_service.store import frame
+from pump_service.store import gc_rules as gc
 from pump_service.store.block import Block, Entry
 from pump_service.store.collected import HELD_BY, CollectedCommits
+from pump_service.store.gc import Gc
 from pump_service.store.index import IndexFailed
 from pump_service.store.store import Item, Store
 from pump_service.store.summary import FileSummary
@@ -62,7 +64,7 @@ def test_files_and_keys_below_the_checkpoint_go_and_everything_above_stays(tmp_p
     transactions(store, 1000, 40)
     before = fids(tmp_path)
     assert len(before) > 8
-    report = store.collect({"archive": 1200}, FAR)
+    report = store.gc.collect({"archive": 1200}, FAR)
     assert (report.gc_point, report.deletion_limit) == (1200, 1200)
     assert report.held_by == ["archive"]
     assert report.freed_files > 3
@@ -70,12 +72,12 @@ def test_files_and_keys_below_the_checkpoint_go_and_everything_above_stays(tmp_p
     assert report.freed_bytes > 3 * 4096
     assert report.deleted_keys == 40, "20 prewrites and 20 commits"
     assert [c for c, _, _, _ in pull_all(store, after=1200)] == list(range(1205, 1400, 10))
-    assert store.find(1190) is None
+    assert store.stream.find(1190) is None
     store.close()
     store = open_store(tmp_path, **SMALL)
     assert (store.gc_point, store.deletion_limit) == (1200, 1200)
     with pytest.raises(PositionCollected):
-        store.pull(1199, max_bytes=1000)
+        store.stream.pull(1199, max_bytes=1000)
     assert len(pull_all(store, after=1200)) == 20
     store.close()
 
@@ -87,7 +89,7 @@ def test_after_gc_the_index_can_still_be_rebuilt(tmp_path: Path) -> None:
     transactions(store, 1000, 10)
     store_all(store, commit(990, 1105), prewrite(1101), rollback(1101))
     transactions(store, 1110, 10)
-    store.collect({"archive": 1106}, FAR)
+    store.gc.collect({"archive": 1106}, FAR)
     assert store.gc_point == 1106
     expected = pull_all(store, after=1106)
     watermark = store.watermark
@@ -97,7 +99,7 @@ def test_after_gc_the_index_can_still_be_rebuilt(tmp_path: Path) -> None:
     assert fids(tmp_path)[0] > 0
     assert pull_all(store, after=1106) == expected
     assert store.watermark == watermark
-    assert store.unresolved_count == 0
+    assert store.prewrites.count == 0
     assert store.orphans() == store.late() == []
     store.close()
 
@@ -110,19 +112,19 @@ def test_a_prewrite_before_the_checkpoint_keeps_its_payload_until_its_commit_was
     transactions(store, 1000, 20)
     # The watermark is held by 900, so no consumer can be beyond it; a later start shows the general case.
     assert store.watermark == 0
-    report = store.collect({"archive": 1150}, FAR)
+    report = store.gc.collect({"archive": 1150}, FAR)
     assert report.gc_point == 0
     assert "watermark" in report.held_by
     store_all(store, commit(900, 1205))
     transactions(store, 1210, 20)
     # Committed above the checkpoint: its file is older than the checkpoint and must stay.
-    report = store.collect({"archive": 1200}, FAR)
+    report = store.gc.collect({"archive": 1200}, FAR)
     assert report.gc_point == 1200
     assert report.deletion_limit == 900
     assert report.freed_files == 0
     assert any("900" in holder for holder in report.held_by)
     assert (1205, 900, merged(900, 1205, b"the payload"), 0) in pull_all(store, after=1200)
-    report = store.collect({"archive": 1210}, FAR)
+    report = store.gc.collect({"archive": 1210}, FAR)
     assert report.deletion_limit == 1210
     assert report.freed_files > 3
     store.close()
@@ -133,7 +135,7 @@ def test_an_unresolved_prewrite_with_an_old_start_ts_holds_deletion_but_not_the_
     store = open_store(tmp_path, **SMALL)
     transactions(store, 1000, 20)
     store_all(store, prewrite(500, b"a transaction that was open for long"))
-    report = store.collect({"archive": 1150}, FAR)
+    report = store.gc.collect({"archive": 1150}, FAR)
     assert (report.gc_point, report.deletion_limit, report.freed_files) == (1150, 500, 0)
     assert "unresolved prewrite 500" in report.held_by
     store_all(store, commit(500, 1300))
@@ -145,7 +147,7 @@ def test_an_unresolved_prewrite_with_an_old_start_ts_holds_deletion_but_not_the_
 def test_a_prewrite_that_is_written_but_not_indexed_holds_deletion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.store._PERSIST_WITHIN_S", 0.05)
+    monkeypatch.setattr("pump_service.store.gc._PERSIST_WITHIN_S", 0.05)
     store = open_store(tmp_path, **SMALL)
     transactions(store, 1000, 20)
     blocked, go_on = threading.Event(), threading.Event()
@@ -159,8 +161,8 @@ def test_a_prewrite_that_is_written_but_not_indexed_holds_deletion(
     answered = threading.Event()
     store.submit([prewrite(500, b"p")], lambda _: answered.set())
     assert answered.wait(5)
-    assert store.unresolved_count == 1, "counted although the index does not know it"
-    report = store.collect({"archive": 1150}, FAR)
+    assert store.prewrites.count == 1, "counted although the index does not know it"
+    report = store.gc.collect({"archive": 1150}, FAR)
     assert report.deletion_limit == 500
     go_on.set()
     store_all(store, commit(500, 1300))
@@ -176,11 +178,11 @@ def test_a_late_or_orphan_commit_holds_deletion_until_it_is_accepted(tmp_path: P
     assert [(i.start_ts, i.late, i.orphan) for i in store.late() + store.orphans()] == [
         (1010, True, False), (1, False, True),
     ]  # fmt: skip
-    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1
+    assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == 1
     store.accept(1, 1101, "test")
-    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1010
+    assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == 1010
     store.accept(1010, 1012, "test")
-    report = store.collect({"archive": 1200}, FAR)
+    report = store.gc.collect({"archive": 1200}, FAR)
     assert report.deletion_limit == 1200
     assert report.freed_files > 0
     store.close()
@@ -190,7 +192,7 @@ def test_a_late_or_orphan_commit_holds_deletion_until_it_is_accepted(tmp_path: P
 def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is noted again and again on a full disk, while its prewrite waits no more."""
     monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
-    monkeypatch.setattr("pump_service.store.store._PERSIST_WITHIN_S", 0.05)
+    monkeypatch.setattr("pump_service.store.gc._PERSIST_WITHIN_S", 0.05)
     fs = FaultyFs()
     store = open_store(tmp_path, fs, **SMALL)
     transactions(store, 1000, 10)
@@ -210,18 +212,18 @@ def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path, monk
     fs.faults["append"] = full
     assert write(store, commit(1096, 1150)) == [None]
     until(lambda: tries)
-    assert not store.is_unresolved(1096)
-    report = store.collect({"archive": 1200}, FAR)
+    assert not store.prewrites.is_open(1096)
+    report = store.gc.collect({"archive": 1200}, FAR)
     assert (report.gc_point, report.deletion_limit) == (1200, 1096)
     fs.faults.clear()
     store_all(store)
     assert [(each.start_ts, each.commit_ts, each.late, each.orphan) for each in store.late()] == [
         (1096, 1150, True, False)
     ]
-    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1096
-    assert store.find(1096) == large.payload
+    assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == 1096
+    assert store.stream.find(1096) == large.payload
     store.accept(1096, 1150, "test")
-    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1200
+    assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == 1200
     store.close()
 
 
@@ -250,10 +252,10 @@ def collected_store(data_dir: Path, fs: FaultyFs) -> Store:
     transactions(store, 1000, 10)
     store_all(store, commit(980, 1104), commit(990, 1105), prewrite(1101), rollback(1101))
     transactions(store, 1110, 10)
-    report = store.collect({"archive": 1106}, FAR)
+    report = store.gc.collect({"archive": 1106}, FAR)
     assert (report.deletion_limit, store.watermark) == (1106, 1205)
     assert report.freed_files > 0
-    assert store.find(980) is store.find(990) is None
+    assert store.stream.find(980) is store.stream.find(990) is None
     return store
 
 
@@ -281,15 +283,15 @@ def test_a_late_commit_whose_pump_died_before_it_was_noted_is_asked_about_and_wh
         assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(start, commit_ts)]
         assert {each.commit_ts for each in store.orphans()} <= {commit_ts}
         with pytest.raises(LateCommit):
-            store.pull(1200, max_bytes=1 << 20, strict=True)
-        assert store.collect({"archive": 1200}, FAR).deletion_limit == start
+            store.stream.pull(1200, max_bytes=1 << 20, strict=True)
+        assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == start
         # The client, which had its answer or not, says it again.
         store_all(store, commit(start, commit_ts))
         assert len(store.late()) == 1
         store.close()
     store = open_store(found, **SMALL)
     store.accept(start, commit_ts, "test")
-    assert store.collect({"archive": 1200}, FAR).deletion_limit == 1200
+    assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == 1200
     assert stream(store, 1200) == [each for each in expected if each[1] > 1200]
     store.close()
 
@@ -305,7 +307,7 @@ def test_it_is_asked_about_also_where_only_fakes_in_memory_had_passed_it(
     monkeypatch.setattr(Store, "read_only", True)
     assert store.publish_unpersisted(1500)
     until(lambda: store.watermark == 1500)
-    assert store.collect({"archive": 1400}, FAR).gc_point == 1400
+    assert store.gc.collect({"archive": 1400}, FAR).gc_point == 1400
     found = tmp_path / "found"
     killed_before_it_was_noted(store, fs, found, commit(7, 1300))
     monkeypatch.undo()
@@ -355,7 +357,7 @@ def test_what_is_written_where_the_log_went_back_has_not_been_judged(
     end = store.synced_end
     store_all(store, rollback(1300), prewrite(1320, VALUE), commit(1320, 1325))
     assert store.synced_end.fid == end.fid
-    assert store.collect({"archive": 1106}, FAR).gc_point == 1106
+    assert store.gc.collect({"archive": 1106}, FAR).gc_point == 1106
     store.close()
     newest = value_files(tmp_path / "live")[-1]
     newest.write_bytes(newest.read_bytes()[: end.offset])
@@ -380,14 +382,14 @@ def test_gc_numbers_of_another_release_are_refused_by_name(tmp_path: Path) -> No
 def test_the_slowest_consumer_and_retention_hold_the_gc_point_which_never_goes_back(tmp_path: Path) -> None:
     store = open_store(tmp_path, **SMALL)
     transactions(store, 1000, 40)
-    report = store.collect({"fast": 1300, "slow": 1100}, FAR)
+    report = store.gc.collect({"fast": 1300, "slow": 1100}, FAR)
     assert (report.gc_point, report.held_by) == (1100, ["slow"])
     assert (report.requested_by_retention, report.requested_by_checkpoints) == (FAR, 1100)
-    report = store.collect({"fast": 1300, "slow": 1050}, FAR)
+    report = store.gc.collect({"fast": 1300, "slow": 1050}, FAR)
     assert (report.gc_point, report.held_by) == (1100, ["slow"])
-    report = store.collect({"fast": 1300, "slow": 1250}, 1200)
+    report = store.gc.collect({"fast": 1300, "slow": 1250}, 1200)
     assert (report.gc_point, report.held_by) == (1200, ["retention"])
-    report = store.collect({}, 1250)
+    report = store.gc.collect({}, 1250)
     assert report.gc_point == 1250
     store.close()
 
@@ -396,12 +398,12 @@ def test_the_slowest_consumer_and_retention_hold_the_gc_point_which_never_goes_b
 def test_the_newest_file_and_files_that_pairing_has_not_passed_stay(tmp_path: Path) -> None:
     store = open_store(tmp_path, **SMALL)
     transactions(store, 1000, 20)
-    report = store.collect({"archive": FAR}, FAR)
+    report = store.gc.collect({"archive": FAR}, FAR)
     assert report.gc_point == 1195
     assert report.held_by == ["watermark"]
     newest = max(fids(tmp_path))
     store_all(store, fake(5000))
-    store.collect({"archive": FAR}, FAR)
+    store.gc.collect({"archive": FAR}, FAR)
     assert fids(tmp_path)[-1] >= newest
     assert store.gc_point == 5000
     store_all(store, prewrite(6000), commit(6000, 6001))
@@ -490,8 +492,8 @@ def test_a_commit_that_its_client_repeats_after_gc_is_a_duplicate_and_not_a_late
     store = open_store(tmp_path, **SMALL)
     now = compose(int(time.time() * 1000))
     transactions(store, now, 20)
-    store.collect({"archive": now + 150}, FAR)
-    assert store.find(now + 5) is None
+    store.gc.collect({"archive": now + 150}, FAR)
+    assert store.stream.find(now + 5) is None
     store_all(store, commit(now, now + 5))
     assert store.late() == store.orphans() == []
     assert store.status().duplicate_commits == 1
@@ -506,30 +508,30 @@ def test_a_commit_that_its_client_repeats_after_gc_is_a_duplicate_and_not_a_late
 def test_of_young_commits_only_so_many_go_as_can_be_noted_and_the_rest_when_it_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 4)
-    monkeypatch.setattr("pump_service.store.store.CollectedCommits", partial(CollectedCommits, most=20))
+    monkeypatch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 4)
+    monkeypatch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=20))
     store = open_store(tmp_path, **SMALL)
     now = compose(int(time.time() * 1000))
     transactions(store, now, 60)
     before = fids(tmp_path)
-    report = store.collect({"archive": now + 500}, FAR)
+    report = store.gc.collect({"archive": now + 500}, FAR)
     assert (report.gc_point, report.deletion_limit) == (now + 500, now + 200)
     assert report.deleted_keys == 40, "20 prewrites and 20 commits"
     assert HELD_BY in report.held_by
     assert 0 < report.freed_files < 10
     assert fids(tmp_path) == before[report.freed_files :]
     # What stays is whole, and a commit that is repeated is known, be it gone or there.
-    assert store.find(now + 195) is None
-    assert store.find(now + 200) is not None
+    assert store.stream.find(now + 195) is None
+    assert store.stream.find(now + 200) is not None
     store_all(store, commit(now, now + 5), commit(now + 190, now + 195), commit(now + 200, now + 205))
     assert store.late() == store.orphans() == []
     assert store.status().duplicate_commits == 3
-    assert store.collect({"archive": now + 500}, FAR).deleted_keys == 0
+    assert store.gc.collect({"archive": now + 500}, FAR).deleted_keys == 0
     store.close()
     store = open_store(tmp_path, **SMALL)
     assert [c for c, _, _, _ in pull_all(store, after=now + 500)] == list(range(now + 505, now + 600, 10))
-    monkeypatch.setattr("pump_service.store.store.YOUNGER_THAN_MS", -3_600_000)
-    report = store.collect({"archive": now + 500}, FAR)
+    monkeypatch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", -3_600_000)
+    report = store.gc.collect({"archive": now + 500}, FAR)
     assert (report.deletion_limit, report.deleted_keys, report.held_by) == (now + 500, 60, ["archive"])
     assert report.freed_files > 5
     store.close()
@@ -547,8 +549,8 @@ def test_of_young_commits_only_so_many_go_as_can_be_noted_and_the_rest_when_it_i
 def test_a_commit_that_stays_without_its_prewrite_is_found_by_its_repeat_after_the_index_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, point: int, holder: int | None, limit: int
 ) -> None:
-    monkeypatch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 4)
-    monkeypatch.setattr("pump_service.store.store.CollectedCommits", partial(CollectedCommits, most=most))
+    monkeypatch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 4)
+    monkeypatch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=most))
     store = open_store(tmp_path, **SMALL)
     now = compose(int(time.time() * 1000))
     store_all(store, prewrite(now + 1))
@@ -558,13 +560,13 @@ def test_a_commit_that_stays_without_its_prewrite_is_found_by_its_repeat_after_t
     if holder is not None:
         store_all(store, prewrite(now + holder + 3))
         limit = holder + 3
-    report = store.collect({"archive": now + point}, FAR)
+    report = store.gc.collect({"archive": now + point}, FAR)
     assert (report.gc_point, report.deletion_limit) == (now + point, now + limit)
     # So do all that show it, also after a restart.
     assert store.status().deletion_limit == now + limit
     assert json.loads((tmp_path / "pumphouse" / "gc.json").read_bytes())["deletion_limit"] == now + limit
     assert report.freed_files > 1, "its prewrite is gone"
-    assert store.find(now + 252) is not None
+    assert store.stream.find(now + 252) is not None
     expected = pull_all(store, after=now + point)
     store.close()
     shutil.rmtree(tmp_path / "kv")
@@ -575,25 +577,25 @@ def test_a_commit_that_stays_without_its_prewrite_is_found_by_its_repeat_after_t
         assert store.late() == store.orphans() == []
         assert store.status().duplicate_commits >= repeats
         assert pull_all(store, after=now + point) == expected
-        assert store.pull(now + point, max_bytes=1 << 20, strict=True).last > now + point
+        assert store.stream.pull(now + point, max_bytes=1 << 20, strict=True).last > now + point
         store.close()
     # It holds nothing, and goes when its time has come.
-    monkeypatch.setattr("pump_service.store.store.YOUNGER_THAN_MS", -3_600_000)
+    monkeypatch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", -3_600_000)
     store = open_store(tmp_path, **SMALL)
     if holder is not None:
         store_all(store, rollback(now + holder + 3))
-    report = store.collect({"archive": now + 600}, FAR)
+    report = store.gc.collect({"archive": now + 600}, FAR)
     assert report.deletion_limit == now + 600
-    assert store.find(now + 252) is None
+    assert store.stream.find(now + 252) is None
     store.close()
 
 
 def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    store._gc_running.acquire()
-    assert not store.collect({}, 5).started
-    store._gc_running.release()
-    assert store.collect({}, 5).started
+    store.gc._running.acquire()
+    assert not store.gc.collect({}, 5).started
+    store.gc._running.release()
+    assert store.gc.collect({}, 5).started
     store.close()
 
 
@@ -602,28 +604,28 @@ def test_a_run_ends_when_the_store_closes_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LevelDB cannot be closed under a run; the end of the process would wait for all of its keys."""
-    monkeypatch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 1)
+    monkeypatch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 1)
     store = open_store(tmp_path)
     for ts in range(10, 100, 10):
         store_all(store, prewrite(ts), commit(ts, ts + 1))
     store_all(store, fake(200))
     closing = threading.Thread(target=store.close)
-    real = Store._delete_batch
+    real = Gc._delete_batch
 
-    def delete(one: Store, batch: list[tuple[bytes, bytes]]) -> int | None:
-        if batch and not one._closed:
+    def delete(one: Gc, batch: list[tuple[bytes, bytes]]) -> int | None:
+        if batch and not one._ending:
             closing.start()
-            until(lambda: one._closed)
+            until(lambda: one._ending)
         return real(one, batch)
 
-    monkeypatch.setattr(Store, "_delete_batch", delete)
+    monkeypatch.setattr(Gc, "_delete_batch", delete)
     with pytest.raises(WriterFailed, match="closing"):
-        store.collect({}, 150)
+        store.gc.collect({}, 150)
     closing.join()
     monkeypatch.undo()
     assert json.loads((tmp_path / "pumphouse" / "incarnation.json").read_bytes())["clean"]
     store = open_store(tmp_path)
-    assert store.collect({}, 150).deleted_keys == 17
+    assert store.gc.collect({}, 150).deleted_keys == 17
     store.close()
 
 
@@ -641,7 +643,7 @@ def test_a_damaged_table_of_the_index_fails_a_run_by_name(tmp_path: Path) -> Non
         file.write(b"\xff" * 4000)
     store = open_store(tmp_path)
     with pytest.raises(IndexFailed, match="Corruption"):
-        store.collect({}, 30_000)
+        store.gc.collect({}, 30_000)
     store.close()
 
 
@@ -653,7 +655,7 @@ def test_nothing_is_deleted_when_the_gc_point_cannot_be_persisted(tmp_path: Path
     before = fids(tmp_path)
     fs.faults["replace"] = failing(5)
     with pytest.raises(OSError, match="injected"):
-        store.collect({"archive": 1150}, FAR)
+        store.gc.collect({"archive": 1150}, FAR)
     assert fids(tmp_path) == before
     assert store.gc_point == 0
     assert len(stream(store)) == 20
@@ -669,8 +671,8 @@ def test_a_key_that_was_written_again_during_gc_is_kept(tmp_path: Path) -> None:
         stale = list(snapshot.below(1050))
     # A retried prewrite replaces the pointer of its start ts.
     store_all(store, prewrite(1000, VALUE))
-    assert store._delete_batch(stale) == len(stale) - 1
-    assert store.find(1000) is not None
+    assert store.gc._delete_batch(stale) == len(stale) - 1
+    assert store.stream.find(1000) is not None
     store.close()
 
 

@@ -101,7 +101,7 @@ class Model:
         if int(self.store.watermark) <= start:
             return  # an older prewrite holds it
         ts = self.chance.randint(start + 1, int(self.store.watermark))
-        if ts in self.committed or ts in self.held or self.store.find(ts) is not None:
+        if ts in self.committed or ts in self.held or self.store.stream.find(ts) is not None:
             return
         store_all(self.store, commit(start, ts))
         self.held[ts] = (start, value)
@@ -120,7 +120,7 @@ class Model:
 
     def collect(self) -> None:
         checkpoint = self.chance.randint(self.point, self.ts)
-        report = self.store.collect({"archive": checkpoint, "other": checkpoint + self.chance.randint(0, 100)}, FAR)
+        report = self.store.gc.collect({"archive": checkpoint, "other": checkpoint + self.chance.randint(0, 100)}, FAR)
         assert self.point <= report.gc_point <= max(self.point, checkpoint)
         assert report.deletion_limit <= report.gc_point
         self.point = int(report.gc_point)
@@ -151,8 +151,8 @@ class Model:
         assert self.store.gc_point == self.point
         if self.point:
             with pytest.raises(PositionCollected):
-                self.store.pull(self.point - 1, max_bytes=1)
-        waiting = {each.start_ts for each in self.store.unresolved(10_000)}
+                self.store.stream.pull(self.point - 1, max_bytes=1)
+        waiting = {each.start_ts for each in self.store.prewrites.oldest(10_000)}
         assert waiting == set(self.open), "unresolved prewrites"
         watermark = int(self.store.watermark)
         expected = {
@@ -169,9 +169,9 @@ class Model:
         assert needed <= kept
         assert kept <= {(start, ts) for ts, (start, _) in self.held.items()}, "nobody is asked about what was collected"
         for start, ts in needed:
-            assert self.store.find(ts) is not None or ts in {c.commit_ts for c in self.store.late()}
+            assert self.store.stream.find(ts) is not None or ts in {c.commit_ts for c in self.store.late()}
             if self.held[ts][1] is not None:
-                assert self.store.find(start) is not None, "the prewrite of a late commit"
+                assert self.store.stream.find(start) is not None, "the prewrite of a late commit"
 
 
 @pytest.fixture
@@ -190,13 +190,11 @@ def test_so_it_is_while_clients_repeat_their_commits(
     most: int, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All are young; with a small ``most`` GC mostly ends where no more can be noted."""
-    monkeypatch.setattr("pump_service.store.store._DELETE_KEYS_AT_ONCE", 4)
-    monkeypatch.setattr("pump_service.store.store.CollectedCommits", partial(CollectedCommits, most=most, piece=8))
-    monkeypatch.setattr("pump_service.store.store.YOUNGER_THAN_MS", 1 << 60)
+    monkeypatch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 4)
+    monkeypatch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=most, piece=8))
+    monkeypatch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", 1 << 60)
     model = Model(directory, most)
-    check(
-        model, [model.repeat] * 4, lambda: monkeypatch.setattr("pump_service.store.store.YOUNGER_THAN_MS", -3_600_000)
-    )
+    check(model, [model.repeat] * 4, lambda: monkeypatch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", -3_600_000))
 
 
 def check(model: Model, more: Sequence[Callable[[], None]] = (), at_the_end: Callable[[], None] = int) -> None:
@@ -217,7 +215,7 @@ def check(model: Model, more: Sequence[Callable[[], None]] = (), at_the_end: Cal
     while any(ts not in model.accepted for ts in model.held):
         model.accept()
     model.check()
-    model.store.collect({"archive": model.ts}, FAR)
+    model.store.gc.collect({"archive": model.ts}, FAR)
     model.store.close()
     assert len(value_files(model.path)) <= 2
     assert model.held

@@ -136,7 +136,7 @@ class Beside:
         store = open_store(self.directory)
         found = log_payloads(store)
         store_all(store, prewrite(900), commit(900, 901))
-        assert store.find(901) == commit(900, 901).payload
+        assert store.stream.find(901) == commit(900, 901).payload
         store.close()
         return found
 
@@ -169,22 +169,22 @@ def test_a_small_group_is_written_by_the_loops_thread_and_answered_when_its_sync
         store, end = pump.store, pump.store.synced_end
         by_thread: list[object] = []
         monkeypatch.setattr(store._writer, "_write_group", by_thread.append)
-        prewrites = store.unresolved_count
+        prewrites = store.prewrites.count
         pump.submit(prewrite(10))
         assert len(pump.held.begun) == 1
         assert prewrite(10).payload in value_files(tmp_path)[0].read_bytes(), "the system has it"
         pump.held.run()
         assert pump.answers == [], "nobody is answered before the sync"
         assert store.synced_end == end
-        assert store.unresolved_count == prewrites
+        assert store.prewrites.count == prewrites
         assert log_payloads(store) == of(FIRST), "and nobody sees it"
         pump.held.end()
         assert pump.taken() == [durable(10)]
-        assert store.unresolved_count == prewrites + 1, "counted, though the index does not have it yet"
+        assert store.prewrites.count == prewrites + 1, "counted, though the index does not have it yet"
         assert log_payloads(store) == of(FIRST, 10)
         assert store.synced_end > end
         settle(store)
-        assert store.is_unresolved(10)
+        assert store.prewrites.is_open(10)
         assert by_thread == []
         assert (store.backlog_bytes, store._writer.groups, store._writer.records) == (0, 2, 2)
     assert pump.reopened() == of(FIRST, 10)
@@ -537,7 +537,7 @@ def test_when_the_index_has_no_room_the_loop_does_not_wait_for_it_and_slow_mode_
             assert pump.store.status().slow_mode
             assert pump.goes(prewrite(12), prewrite(13)) == HERE, "there is nothing to wait for now"
         settle(pump.store)
-        assert [pump.store.is_unresolved(start) for start in range(10, 14)] == [True] * 4
+        assert [pump.store.prewrites.is_open(start) for start in range(10, 14)] == [True] * 4
         assert log_payloads(pump.store) == of(FIRST, *range(10, 14))
 
 
@@ -987,7 +987,7 @@ def test_an_answer_that_raises_keeps_nobody_from_theirs_and_does_not_end_writing
         assert pump.faults == []
         assert not pump.store.writer_failed
         settle(pump.store)
-        assert pump.store.is_unresolved(12)
+        assert pump.store.prewrites.is_open(12)
         assert pump.goes(prewrite(15)) == HERE
 
 
@@ -1017,7 +1017,7 @@ def test_an_outcome_that_a_full_disk_did_not_take_is_written_behind_the_next_gro
     with beside(tmp_path) as pump:
         pump.fs.faults["write"] = failing(errno.ENOSPC)
         pump.fs.free = 0
-        pump.store.settle_committed(FIRST, 5)
+        pump.store.settling.committed(FIRST, 5)
         pump.held.run_until(lambda: not pump.inline._busy)
         pump.fs.faults.clear()
         pump.fs.free = 1 << 40

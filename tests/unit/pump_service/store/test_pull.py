@@ -40,7 +40,7 @@ def test_commits_come_in_commit_order_with_their_prewrite_merged_in(tmp_path: Pa
     assert pull_all(store) == expected
     assert pull_all(store, max_bytes=1) == expected, "batches of one"
     assert pull_all(store, after=2050) == expected[51:]
-    batch = store.pull(2010, until=2020, max_bytes=1 << 20)
+    batch = store.stream.pull(2010, until=2020, max_bytes=1 << 20)
     assert batch.commit_list == list(range(2011, 2021))
     assert batch.last == 2020
     assert batch.watermark == 2199
@@ -53,10 +53,10 @@ def test_an_unresolved_prewrite_holds_the_watermark_and_what_came_before_it_is_s
     store_all(store, prewrite(10), commit(10, 11), prewrite(20, key=b"the key"), prewrite(30), commit(30, 31), fake(40))
     assert store.watermark == 11
     assert stream(store) == [(10, 11)]
-    (waiting,) = store.unresolved()
+    (waiting,) = store.prewrites.oldest()
     assert (waiting.start_ts, waiting.prewrite_key) == (20, b"the key")
-    assert store.is_unresolved(20)
-    assert store.unresolved_count == 1
+    assert store.prewrites.is_open(20)
+    assert store.prewrites.count == 1
     store_all(store, commit(20, 45))
     assert store.watermark == 45
     assert stream(store) == [(10, 11), (30, 31), (20, 45)]
@@ -69,7 +69,7 @@ def test_a_rollback_of_the_client_or_of_the_pump_drops_the_prewrite(tmp_path: Pa
     store = open_store(tmp_path)
     store_all(store, prewrite(10), prewrite(20), fake(30), rollback(10))
     assert store.watermark == 0
-    store.settle_rolled_back(20, reason="nobody knows it", who="an operator")
+    store.settling.rolled_back(20, reason="nobody knows it", who="an operator")
     store_all(store, fake(31))
     assert store.watermark == 31
     assert stream(store) == []
@@ -77,7 +77,7 @@ def test_a_rollback_of_the_client_or_of_the_pump_drops_the_prewrite(tmp_path: Pa
     store.close()
     store = open_store(tmp_path)
     assert store.watermark == 31
-    assert store.unresolved_count == 0
+    assert store.prewrites.count == 0
     store.close()
 
 
@@ -85,7 +85,7 @@ def test_a_rollback_of_the_client_or_of_the_pump_drops_the_prewrite(tmp_path: Pa
 def test_the_pumps_own_commit_completes_a_transaction_and_the_clients_later_one_is_a_duplicate(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store_all(store, prewrite(10, b"v"))
-    store.settle_committed(10, 15)
+    store.settling.committed(10, 15)
     store_all(store, fake(20))
     ((commit_ts, start_ts, payload, flag), _fake) = pull_all(store)
     assert (commit_ts, start_ts, flag) == (15, 10, IN_ORDER)
@@ -102,10 +102,10 @@ def test_a_commit_without_prewrite_is_an_orphan_until_it_is_accepted_by_name(tmp
     store = open_store(tmp_path)
     store_all(store, prewrite(10), commit(10, 11), commit(15, 20), prewrite(30), commit(30, 31))
     assert [(c, flag) for c, _, _, flag in pull_all(store)] == [(11, IN_ORDER), (20, ORPHAN), (31, IN_ORDER)]
-    batch = store.pull(0, max_bytes=1 << 20, strict=True)
+    batch = store.stream.pull(0, max_bytes=1 << 20, strict=True)
     assert batch.commit_list == [11], "what lies before it is served"
     with pytest.raises(OrphanCommit) as raised:
-        store.pull(11, max_bytes=1 << 20, strict=True)
+        store.stream.pull(11, max_bytes=1 << 20, strict=True)
     assert (raised.value.start_ts, raised.value.commit_ts) == (15, 20)
     store.close()
     store = open_store(tmp_path)
@@ -143,13 +143,13 @@ def test_a_commit_below_the_published_watermark_is_late_and_refused_to_those_who
     (late,) = store.late()
     assert (late.start_ts, late.commit_ts, late.watermark, late.orphan) == (10, 50, 100, False)
     assert [(c, f) for c, _, _, f in pull_all(store)] == [(50, LATE), (100, IN_ORDER), (120, IN_ORDER)]
-    assert [item.commit_ts for item in store.pull(100, max_bytes=1000).behind] == [50]
+    assert [item.commit_ts for item in store.stream.pull(100, max_bytes=1000).behind] == [50]
     with pytest.raises(LateCommit) as raised:
-        store.pull(100, max_bytes=1 << 20, strict=True)
+        store.stream.pull(100, max_bytes=1 << 20, strict=True)
     assert raised.value.commit_ts == 50
     store.accept(10, 50, "test")
     assert [c for c, _, _, _ in pull_all(store, strict=True)] == [50, 100, 120]
-    assert store.pull(100, max_bytes=1000).behind == []
+    assert store.stream.pull(100, max_bytes=1000).behind == []
     store.close()
 
 
@@ -162,7 +162,7 @@ def test_two_transactions_with_one_commit_ts_are_both_kept(tmp_path: Path) -> No
         (20, merged(20, 30, b"b"), LATE),
     ]
     with pytest.raises(LateCommit):
-        store.pull(0, max_bytes=1, strict=True)
+        store.stream.pull(0, max_bytes=1, strict=True)
     store.close()
 
 
@@ -170,9 +170,9 @@ def test_two_transactions_with_one_commit_ts_are_both_kept(tmp_path: Path) -> No
 def test_a_pull_below_the_gc_point_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store_all(store, prewrite(10), commit(10, 11), prewrite(20), commit(20, 21))
-    assert store.collect({"archive": 15}, 1 << 60).gc_point == 15
+    assert store.gc.collect({"archive": 15}, 1 << 60).gc_point == 15
     with pytest.raises(PositionCollected) as raised:
-        store.pull(14, max_bytes=1000)
+        store.stream.pull(14, max_bytes=1000)
     assert (raised.value.start_from, raised.value.gc_point) == (14, 15)
     assert [c for c, _, _, _ in pull_all(store, after=15)] == [21]
     store.close()
@@ -182,15 +182,15 @@ def test_a_pull_below_the_gc_point_is_refused(tmp_path: Path) -> None:
 def test_a_pull_that_gc_overtakes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     store_all(store, prewrite(10), commit(10, 11), prewrite(20), commit(20, 21))
-    real = store._reader.read
+    real = store.stream._reader.read
 
     def overtaken(*args: Any, **how: Any) -> Any:
-        store.collect({"archive": 15}, 1 << 60)
+        store.gc.collect({"archive": 15}, 1 << 60)
         return real(*args, **how)
 
-    monkeypatch.setattr(store._reader, "read", overtaken)
+    monkeypatch.setattr(store.stream._reader, "read", overtaken)
     with pytest.raises(PositionCollected):
-        store.pull(5, max_bytes=1000)
+        store.stream.pull(5, max_bytes=1000)
     store.close()
 
 
@@ -235,7 +235,7 @@ def test_no_flipped_bit_makes_a_commit_disappear(byte: int, ts: int, tmp_path: P
     for bit in range(8):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
         with pytest.raises(BadRecord):
-            store.pull(0, max_bytes=1 << 20)
+            store.stream.pull(0, max_bytes=1 << 20)
     store.close()
 
 
@@ -250,5 +250,5 @@ def test_a_rotted_prewrite_is_named(tmp_path: Path) -> None:
     for at in range(pointer.offset, pointer.offset + frame.HEADER_BYTES + 8):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(BadRecord):
-            store.pull(0, max_bytes=1 << 20)
+            store.stream.pull(0, max_bytes=1 << 20)
     store.close()

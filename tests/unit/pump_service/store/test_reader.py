@@ -32,7 +32,7 @@ from tests.support.storekit import (
 def by_columns(store: Store, max_bytes: int, after: int = 0) -> list[tuple[int, int, int, bytes, int]]:
     found = []
     while True:
-        batch = store.pull(after, max_bytes=max_bytes)
+        batch = store.stream.pull(after, max_bytes=max_bytes)
         jobs = batch.binlogs.ddl_job_id.tolist()
         found += list(zip(batch.commit_list, batch.start_list, jobs, batch.payloads, batch.flag_list, strict=True))
         assert batch.size == sum(map(len, batch.payloads))
@@ -47,7 +47,7 @@ def by_columns(store: Store, max_bytes: int, after: int = 0) -> list[tuple[int, 
 def plainly(store: Store, after: int = 0) -> list[tuple[int, int, int, bytes, int]]:
     return [
         (b.commit_ts, b.start_ts, ddl_job_id(b.payload), b.payload, b.flag)
-        for b in store._reader.plain.binlogs(after, store.watermark, dict(store._indexer.memory))
+        for b in store.stream._reader.plain.binlogs(after, store.watermark, dict(store._indexer.memory))
     ]
 
 
@@ -134,12 +134,12 @@ def test_a_large_transaction_is_announced_and_read_to_its_place(tmp_path: Path) 
     value = os.urandom(12 << 20)
     store_all(store, prewrite(10, b"a"), commit(10, 11), prewrite(20, value, b"kk" * 50), commit(20, 21), fake(30))
     store_all(store, prewrite(40, b"z"), commit(40, 41))
-    first = store.pull(0, max_bytes=1 << 20, most=1 << 20)
+    first = store.stream.pull(0, max_bytes=1 << 20, most=1 << 20)
     assert first.commit_list == [11]
     with pytest.raises(LargeBinlog) as raised:
-        store.pull(first.last, max_bytes=1 << 20, most=1 << 20)
+        store.stream.pull(first.last, max_bytes=1 << 20, most=1 << 20)
     assert raised.value.size > len(value)
-    large = store.pull(first.last, max_bytes=1 << 20)
+    large = store.stream.pull(first.last, max_bytes=1 << 20)
     assert (large.commit_list, large.payloads) == ([21], [merged(20, 21, value, b"k")])
     assert [c for c, *_ in by_columns(store, 1 << 20)] == [11, 21, 30, 41]
     assert by_columns(store, 1 << 20) == plainly(store)
@@ -150,7 +150,7 @@ def test_a_large_transaction_is_announced_and_read_to_its_place(tmp_path: Path) 
         file.seek(pointer.offset + (6 << 20))
         file.write(b"rotten")
     with pytest.raises(BadRecord):
-        store.pull(first.last, max_bytes=1 << 20)
+        store.stream.pull(first.last, max_bytes=1 << 20)
     store.close()
 
 
@@ -166,10 +166,10 @@ def test_damage_is_named_when_it_is_next_and_what_lies_before_it_is_served(tmp_p
     with path.open("r+b") as file:
         file.seek(pointer.offset + 16 + 12)
         file.write(b"\xff")
-    batch = store.pull(0, max_bytes=1 << 20)
+    batch = store.stream.pull(0, max_bytes=1 << 20)
     assert batch.commit_list == [105 + 10 * n for n in range(30)]
     with pytest.raises(BadRecord):
-        store.pull(batch.last, max_bytes=1 << 20)
+        store.stream.pull(batch.last, max_bytes=1 << 20)
     store.close()
 
 
@@ -190,12 +190,12 @@ def test_a_length_that_rotted_is_named_and_nothing_of_that_size_is_made(
         rotten = file.read(1)[0] ^ 0x40
         file.seek(pointer.offset + byte)
         file.write(bytes((rotten,)))
-    batch = store.pull(0, max_bytes=1 << 20, most=most)
+    batch = store.stream.pull(0, max_bytes=1 << 20, most=most)
     assert batch.commit_list == [11]
     tracemalloc.start()
     try:
         with pytest.raises(BadRecord) as raised:
-            store.pull(batch.last, max_bytes=1 << 20, most=most)
+            store.stream.pull(batch.last, max_bytes=1 << 20, most=most)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()

@@ -204,7 +204,7 @@ def test_what_a_go_pump_wrote_behind_laid_zeros_is_served_and_written_on(index: 
     for _ in range(2):
         store = open_store(tmp_path / "killed")
         assert stream(store) == [(10, 20), (30, 40)]
-        assert [each.start_ts for each in store.unresolved()] == [50]
+        assert [each.start_ts for each in store.prewrites.oldest()] == [50]
         assert store.synced_end.offset == whole
         store.close()
     store = open_store(tmp_path / "killed")

@@ -13,6 +13,7 @@ import pytest
 
 from pump_service.store import damage, frame, identity
 from pump_service.store.index import Index, IndexFailed
+from pump_service.store.opening import Opening
 from pump_service.store.store import Elsewhere, Item, Store
 from pumphouse.errors import BadRecord, ConfigError, CorruptionError, PositionCollected
 from pumphouse.model.node import PumpExtra
@@ -68,7 +69,7 @@ def test_the_index_is_rebuilt_from_the_value_log(how: str, tmp_path: Path) -> No
     store = open_store(data, **SMALL)
     assert pull_all(store) == expected
     assert store.watermark == watermark
-    assert [each.start_ts for each in store.unresolved()] == [5000]
+    assert [each.start_ts for each in store.prewrites.oldest()] == [5000]
     assert [each.commit_ts for each in store.orphans()] == [6000]
     store.close()
 
@@ -83,7 +84,7 @@ def test_an_index_that_points_behind_the_log_is_thrown_away_with_a_new_incarnati
     store = open_store(tmp_path, **SMALL)
     assert store.incarnation != before
     assert store.start_count == 2
-    store_all(store, *[rollback(each.start_ts) for each in store.unresolved()], fake(900))
+    store_all(store, *[rollback(each.start_ts) for each in store.prewrites.oldest()], fake(900))
     found = stream(store)
     assert 0 < len(found) < 30
     fill(store, first=1000, count=3)
@@ -263,7 +264,7 @@ def test_a_directory_of_the_go_pump_is_taken_over(tmp_path: Path) -> None:
     made = tmp_path / "made"
     store = open_store(made, **SMALL)
     fill(store)
-    store.collect({"archive": 120}, 1 << 60)
+    store.gc.collect({"archive": 120}, 1 << 60)
     store.close()
     shutil.rmtree(made / "pumphouse")
     value_files(made)[1].unlink()
@@ -295,7 +296,7 @@ def test_the_go_pumps_floor_is_taken_over_though_the_first_start_fails(tmp_path:
     store = open_store(tmp_path)
     assert store.gc_point == 4000
     with pytest.raises(PositionCollected):
-        store.pull(100, max_bytes=1 << 20)
+        store.stream.pull(100, max_bytes=1 << 20)
     store.close()
 
 
@@ -355,7 +356,7 @@ def test_a_loss_is_known_though_the_start_that_saw_it_was_killed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(*((Index, "reset") if step == "reset" else (Store, "_replay")), killed)
+        patch.setattr(*((Index, "reset") if step == "reset" else (Opening, "_replayed")), killed)
         with pytest.raises(KeyboardInterrupt):
             open_store(tmp_path / "found")
     store = open_store(tmp_path / "found")
@@ -393,7 +394,7 @@ def test_an_index_whose_building_was_killed_is_not_trusted_with_another_value_lo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("pump_service.store.store.Indexer.replayed", killed)
+        patch.setattr("pump_service.store.opening.Indexer.replayed", killed)
         for _start in range(2):
             with pytest.raises(KeyboardInterrupt):
                 open_store(own)
@@ -407,7 +408,7 @@ def test_an_index_whose_building_was_killed_is_not_trusted_with_another_value_lo
     store = open_store(own)
     assert (store.incarnation != before) is log_goes_back
     assert stream(store) == (whole[:4] if log_goes_back else whole)
-    assert (store.find(1000) is None) is log_goes_back
+    assert (store.stream.find(1000) is None) is log_goes_back
     # Other records come to where those of before lay.
     store_all(store, prewrite(2000, b"w" * 400), commit(2000, 2005), fake(2010))
     assert stream(store) == [*(whole[:4] if log_goes_back else whole), (2000, 2005)]
@@ -468,7 +469,7 @@ def test_a_late_commit_that_was_answered_right_before_a_kill_is_still_a_late_one
     store.close()
     store = open_store(tmp_path / "killed")
     assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(60, 80)]
-    assert [each.commit_ts for each in store.pull(100, max_bytes=1 << 20).behind] == [80]
+    assert [each.commit_ts for each in store.stream.pull(100, max_bytes=1 << 20).behind] == [80]
     assert stream(store, 100) == [(70, 110)]
     store.close()
 

@@ -63,8 +63,8 @@ def test_a_key_that_cannot_be_shown_is_left_empty_and_named_once(store: Store, t
         file.seek(path.read_bytes().index(b"key of 11") - 5)
         file.write(b"\x0c")  # the start ts before it: what lies there says that it is another prewrite
     with structlog.testing.capture_logs() as logged:
-        shown = {p.start_ts: p.prewrite_key for p in store.unresolved()}
-        assert {p.start_ts: p.prewrite_key for p in store.unresolved()} == shown
+        shown = {p.start_ts: p.prewrite_key for p in store.prewrites.oldest()}
+        assert {p.start_ts: p.prewrite_key for p in store.prewrites.oldest()} == shown
     assert {ts: key for ts, key in shown.items() if ts not in (12, 13, 14)} == {
         10: b"key of 10", 11: b"", 20: b"", 21: b"short",
     }  # fmt: skip
@@ -79,5 +79,5 @@ def test_a_disk_that_does_not_read_now_may_read_later(store: Store, monkeypatch:
             raise OSError(errno.EIO, "not now")
 
         broken.setattr(kind, "read_at", read_at)
-        assert [p.prewrite_key for p in store.unresolved(1)] == [b""]
-    assert [p.prewrite_key for p in store.unresolved(1)] == [b"key of 10"]
+        assert [p.prewrite_key for p in store.prewrites.oldest(1)] == [b""]
+    assert [p.prewrite_key for p in store.prewrites.oldest(1)] == [b"key of 10"]

@@ -141,7 +141,7 @@ def test_below_the_limit_prewrites_are_refused_and_everything_else_is_taken(tmp_
     assert statuses[1:] == [None, None, None]
     settle(store)
     assert store.watermark == 50
-    assert store.find(30) is None
+    assert store.stream.find(30) is None
     fs.free = 5 << 20
     until(lambda: not store.read_only)
     store_all(store, prewrite(60), commit(60, 61))
@@ -320,12 +320,12 @@ def test_after_a_failed_write_or_sync_nothing_more_is_written_and_reads_go_on(
     # The disk works again, but what it holds is not known any more.
     assert isinstance(write(store, commit(20, 40), fake(50))[1], WriterFailed)
     assert store.synced_end == end
-    assert store.find(40) is None
+    assert store.stream.find(40) is None
     assert store.watermark == 0 if operation == "create" else 30
     store.close()
     store = open_store(tmp_path, value_log_file_bytes=4096)
     store_all(store, commit(20, 60))
-    assert store.find(30) is not None
+    assert store.stream.find(30) is not None
     store.close()
 
 
@@ -339,25 +339,25 @@ def test_where_nothing_can_be_written_outcomes_are_served_from_memory_and_asked_
     assert not store.publish_unpersisted(30), "only where nothing can be written"
     fs.faults["sync"] = failing(errno.EIO)
     assert isinstance(write(store, fake(26))[0], WriterFailed)
-    store.settle_committed(10, 28)
-    store.settle_rolled_back(20)
+    store.settling.committed(10, 28)
+    store.settling.rolled_back(20)
     until(lambda: store.watermark == 28)
     assert [(c, s, p) for c, s, p, _ in pull_all(store) if s == 10] == [
         (28, 10, merged(10, 28, b"v", key=None))  # type: ignore[arg-type]
     ]
-    assert store.unresolved_count == 0
+    assert store.prewrites.count == 0
     until(lambda: store.publish_unpersisted(40))
     until(lambda: store.watermark == 40)
     # The prewrites must be met again after a restart, so neither their files nor their keys may go.
-    report = store.collect({"archive": 40}, 1 << 60)
+    report = store.gc.collect({"archive": 40}, 1 << 60)
     assert (report.gc_point, report.deletion_limit) == (40, 10)
     store.close()
     store = open_store(tmp_path, value_log_file_bytes=4096)
-    assert {each.start_ts for each in store.unresolved()} == {10, 20}
+    assert {each.start_ts for each in store.prewrites.oldest()} == {10, 20}
     assert store.watermark == 6
-    store.settle_committed(10, 28)
-    store.settle_rolled_back(20)
-    until(lambda: store.unresolved_count == 0)
+    store.settling.committed(10, 28)
+    store.settling.rolled_back(20)
+    until(lambda: store.prewrites.count == 0)
     store_all(store, fake(50))
     assert store.late() == []
     store.close()
@@ -370,10 +370,10 @@ def test_an_outcome_kept_in_memory_on_a_full_disk_is_written_when_space_is_back(
     store_all(store, prewrite(10, b"v"), prewrite(11))
     fs.faults["write"] = failing(errno.ENOSPC)
     fs.free = 0
-    store.settle_committed(10, 28)
-    store.settle_rolled_back(11)
+    store.settling.committed(10, 28)
+    store.settling.rolled_back(11)
     until(lambda: store.watermark == 28)
-    assert store.find(28) is not None
+    assert store.stream.find(28) is not None
     fs.faults.clear()
     fs.free = 1 << 40
     until(lambda: not store.read_only)
@@ -385,7 +385,7 @@ def test_an_outcome_kept_in_memory_on_a_full_disk_is_written_when_space_is_back(
     store.close()
     store = open_store(tmp_path)
     assert stream(store) == [(10, 28)]
-    assert store.unresolved_count == 0
+    assert store.prewrites.count == 0
     store.close()
 
 
@@ -428,7 +428,7 @@ def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(
         payload = commit(start, start + 100).payload
         store._indexer.queue.call(partial(store._indexer.remember_commit, start, start + 100, payload))
     until(lambda: store.watermark == 219)
-    real = store._reader._extra
+    real = store.stream._reader._extra
 
     def then_they_are_written(*args: Any) -> Any:
         found = real(*args)
@@ -437,7 +437,7 @@ def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(
         assert not store._indexer.memory
         return found
 
-    monkeypatch.setattr(store._reader, "_extra", then_they_are_written)
+    monkeypatch.setattr(store.stream._reader, "_extra", then_they_are_written)
     found = [commit_ts for start, commit_ts in stream(store)]
     assert found == list(range(200, 220))
     store.close()
@@ -646,14 +646,14 @@ def test_who_waits_for_the_index_finds_a_prewrite_that_was_answered_before(tmp_p
     store._indexer.queue.call(hold)
     assert busy.wait(20)
     assert write(store, prewrite(10)) == [None]
-    assert not store.is_unresolved(10)
+    assert not store.prewrites.is_open(10)
     waiting = threading.Thread(target=store.wait_for_index)
     waiting.start()
     waiting.join(0.05)
     assert waiting.is_alive()
     go_on.set()
     waiting.join(20)
-    assert store.is_unresolved(10)
+    assert store.prewrites.is_open(10)
     store.close()
 
 

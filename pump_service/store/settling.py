@@ -1,0 +1,98 @@
+"""Outcomes that the store writes by itself: of prewrites whose transaction says nothing any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from pump_service.store.bookkeeping import Bookkeeping
+from pump_service.store.fs import FileSystem
+from pump_service.store.indexer import Indexer
+from pump_service.store.records import Item
+from pump_service.store.writer import Status, Writer
+from pumphouse.clock import Clock
+from pumphouse.proto import binlog_pb2
+
+log = structlog.get_logger(__name__)
+
+
+class Settling:
+    """Writes commits and rollbacks. Any thread."""
+
+    def __init__(
+        self, *, writer: Writer, indexer: Indexer, bookkeeping: Bookkeeping, fs: FileSystem, own: Path, clock: Clock
+    ) -> None:
+        self._writer = writer
+        self._indexer = indexer
+        self._bookkeeping = bookkeeping
+        self._fs = fs
+        self._path = own / "settled.jsonl"
+        self._clock = clock
+        self._unwritten: list[Callable[[], None]] = []
+        writer.on_written = self._write_again
+
+    def committed(
+        self,
+        start_ts: int,
+        commit_ts: int,
+        *,
+        reason: str = "",
+        who: str = "",
+        done: Callable[[Status], None] | None = None,
+    ) -> None:
+        """The outcome of a prewrite is known: write its commit, as the Go Pump would.
+
+        Where nothing can be written, the outcome is kept in memory and served; it is asked for again after a restart.
+        """
+        if reason and who != "resolver":
+            self._record(start_ts, commit_ts, reason, who)
+        message = binlog_pb2.Binlog(
+            tp=binlog_pb2.Commit, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0
+        )
+        payload = message.SerializeToString()
+        item = Item(payload, 1, start_ts, commit_ts)
+        self._write(item, done, lambda: self._indexer.remember_commit(start_ts, commit_ts, payload))
+
+    def rolled_back(
+        self, start_ts: int, *, reason: str = "", who: str = "", done: Callable[[Status], None] | None = None
+    ) -> None:
+        """The transaction can never commit: its prewrite is dropped by a rollback record of our own.
+
+        The record makes the outcome part of the value log, so a rebuilt index knows it too. Where nothing can be
+        written it is kept in memory. ``reason`` and ``who`` of a settlement by hand go to pumphouse/settled.jsonl.
+        """
+        if reason and who != "resolver":
+            self._record(start_ts, 0, reason, who)
+        message = binlog_pb2.Binlog(
+            tp=binlog_pb2.Rollback, start_ts=start_ts, commit_ts=0, ddl_job_id=0, ddl_schema_state=0
+        )
+        item = Item(message.SerializeToString(), 2, start_ts, 0)
+        self._write(item, done, lambda: self._indexer.remember_rollback(start_ts))
+
+    def _write(self, item: Item, done: Callable[[Status], None] | None, remember: Callable[[], None]) -> None:
+        def written(statuses: list[Status]) -> None:
+            if statuses[0] is not None:
+                log.warning("outcome_kept_in_memory", start_ts=item.start_ts, commit_ts=item.commit_ts)
+                self._indexer.queue.call(remember)
+                self._unwritten.append(partial(self._writer.submit, [item], written, own=True))
+            if done is not None:
+                done(None)
+
+        self._writer.submit([item], written, own=True)
+
+    def _write_again(self) -> None:
+        """After a group was written, by whoever wrote it: outcomes that a full disk did not take may go now."""
+        if self._unwritten:
+            again, self._unwritten = self._unwritten, []
+            for submit in again:
+                submit()
+
+    def _record(self, start_ts: int, commit_ts: int, reason: str, who: str) -> None:
+        line = {
+            "start_ts": start_ts, "commit_ts": commit_ts, "reason": reason, "who": who, "at": self._clock.now(),
+        }  # fmt: skip
+        self._bookkeeping(lambda: self._fs.append_line(self._path, json.dumps(line).encode() + b"\n"))
