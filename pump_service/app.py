@@ -27,7 +27,7 @@ from pump_service.api.http_api import HttpApi
 from pump_service.api.services import add_services
 from pump_service.compiler import compile_apart
 from pump_service.drain import drained
-from pump_service.footprint import give_back_compiler, share_heaps
+from pump_service.footprint import share_heaps
 from pump_service.horizon import BELIEVED_S
 from pump_service.lifecycle import Action, must_notify
 from pump_service.loop_syncs import loop_syncs
@@ -126,7 +126,6 @@ class PumpApp:
         await asyncio.to_thread(compile_apart)
         await asyncio.to_thread(warm)
         await asyncio.to_thread(warm_reads)
-        await asyncio.to_thread(give_back_compiler)
         known = registrar.found.extra if registrar.found is not None else None
         elsewhere = await asyncio.to_thread(_elsewhere, registrar, settings.data_dir, addr, stored=not had_id)
         store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known, elsewhere=elsewhere)

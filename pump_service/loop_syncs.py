@@ -2,10 +2,6 @@
 
 io_submit(2) with IOCB_CMD_FDSYNC (Linux 4.18) has a worker of the kernel do what fdatasync(2) does, on the same open
 file, so that an error of the medium is told to exactly one of them.
-
-To wake that worker, and the loop after it, takes as long as a quick disk's sync itself. So for a group of one small
-binlog, right behind a sync beside this loop that was quick, the loop's thread calls fdatasync(2) by itself: a tenth
-more rate for a caller that waits for each answer.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -25,10 +20,6 @@ from pump_service.store.fs import SyncDone
 
 log = structlog.get_logger(__name__)
 _AT_ONCE = 8
-# A sync that took no longer, and ended no longer ago, speaks for the next one: the loop may wait for it. A disk that
-# another thread has found slow in between, or that has gone to sleep, takes longer than that to be so.
-QUICK_S = 0.0005
-JUST_S = 0.005
 _SIGN = 1 << 63
 
 
@@ -41,7 +32,6 @@ class LoopSyncs:
         self._thread = threading.get_ident()
         self._fdsync = aio.Operation.fdsync
         self._context = aio.Context(_AT_ONCE)
-        self._quick_at = float("-inf")  # when the last one ended, if it was quick
         loop.add_reader(self._context.fileno, self._ready)
 
     def mine(self) -> bool:
@@ -49,28 +39,14 @@ class LoopSyncs:
         # The number of a thread that has ended is given out again.
         return threading.get_ident() == self._thread and not self._loop.is_closed()
 
-    def begin(self, fd: int, done: SyncDone, *, alone: bool) -> bool:
-        """Begin an fdatasync, or wait for it."""
-        began = time.monotonic()
-        if alone and began - self._quick_at <= JUST_S:
-            error = _synced(fd)
-            self._took(began)
-            self._loop.call_soon(done, error)
-            return True
+    def begin(self, fd: int, done: SyncDone) -> bool:
+        """Begin an fdatasync."""
         operation = self._fdsync(fd)
-        operation.set_callback(partial(self._ended, done, began))
+        operation.set_callback(partial(_ended, done))
         try:
             return bool(self._context.submit(operation) == 1)
         except (OverflowError, OSError, SystemError, ValueError):
             return False  # no resources, or a descriptor of which there is no sync
-
-    def _ended(self, done: SyncDone, began: float, result: int) -> None:
-        self._took(began)
-        done(_error(result))
-
-    def _took(self, began: float) -> None:
-        now = time.monotonic()
-        self._quick_at = now if now - began <= QUICK_S else float("-inf")
 
     def call(self, action: Callable[[], None]) -> bool:
         """Run it on the loop."""
@@ -92,12 +68,8 @@ class LoopSyncs:
         self._loop.remove_reader(self._context.fileno)
 
 
-def _synced(fd: int) -> OSError | None:
-    try:
-        os.fdatasync(fd)
-    except OSError as error:
-        return error
-    return None
+def _ended(done: SyncDone, result: int) -> None:
+    done(_error(result))
 
 
 def _error(result: int) -> OSError | None:

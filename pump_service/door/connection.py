@@ -71,7 +71,6 @@ class Connection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
         self.going = False  # GOAWAY is out
         self.feeds = False
-        self.prompt = False  # after its last answers it was back at once
         self._reasons: set[str] = set()
         self.peer, self.auth_context = server.identify(transport)
 

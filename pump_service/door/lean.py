@@ -10,23 +10,19 @@ anything else it stops; `connection` and `headers` say in plain Python what such
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import carray
 
 from pump_service.door.headers import TIMEOUT_LITERAL
-from pumphouse.codec.jit import Bytes, Ints, by_address, kernel, primitive
+from pumphouse.codec.jit import Bytes, Ints, kernel, primitive
 
 # Columns of the calls: stream ids, where the messages begin among all bytes that were taken, how long they are, and
 # timeouts in nanoseconds, NO_TIMEOUT where there is none.
 IDS, STARTS, SIZES, TIMEOUTS, COLUMNS = range(5)
 NO_TIMEOUT = -1
-# The kernel's table. What it is given: bytes that were read, where the calls begin, the stream id that theirs are
-# above, how many calls at most, bytes of a message at most, bytes of the block, how many calls the columns have room
-# for, and of earlier runs how many calls, and bytes from the first to the last of each. And what it says: where it
-# stopped, bytes of DATA frames, the shortest timeout or NO_TIMEOUT.
-SIZE, AT, LAST, ROOM, MOST, BLOCK, WIDTH, CALLS, BYTES, END, TAKEN, SOONEST, TABLE = range(13)
+# The kernel's table. What it is given: where the calls begin, the stream id that theirs are above, how many calls at
+# most, bytes of a message at most, and of earlier runs how many calls, and bytes from the first to the last of each.
+# And what it says: where it stopped, bytes of DATA frames, the shortest timeout or NO_TIMEOUT.
+AT, LAST, ROOM, MOST, CALLS, BYTES, END, TAKEN, SOONEST, TABLE = range(10)
 GIVEN = END
 # A call without a header block and message: the heads of both frames, and the message's prefix.
 SHORTEST = 9 + 9 + 5
@@ -128,14 +124,7 @@ def take_calls(data: Bytes, block: Bytes, wide: Ints, table: Ints) -> int:
     return row - first
 
 
-@by_address
-def take_calls_at(data_at: Any, block_at: Any, wide_at: Any, table_at: Any) -> int:
-    """`take_calls`, of addresses."""
-    table = carray(table_at, TABLE, np.int64)
-    data, block = carray(data_at, table[SIZE], np.uint8), carray(block_at, table[BLOCK], np.uint8)
-    return take_calls(data, block, carray(wide_at, (COLUMNS, table[WIDTH]), np.int64), table)
-
-
 def warm() -> None:
     """Load the kernel."""
-    take_calls_at()
+    nothing = np.frombuffer(b"", np.uint8)
+    take_calls(nothing, nothing, np.empty((COLUMNS, 0), np.int64), np.zeros(TABLE, np.int64))

@@ -6,23 +6,16 @@ Usually what was gathered goes to one handler together, and the columns are its 
 
 from __future__ import annotations
 
-import ctypes
 import math
-import struct
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pump_service.door import lean
 from pump_service.door.group import Requests
-from pump_service.door.lean import COLUMNS, SIZES, STARTS, TIMEOUTS, take_calls_at
+from pump_service.door.lean import COLUMNS, END, GIVEN, SIZES, STARTS, TABLE, TIMEOUTS, take_calls
 
 _ROOM = 4096  # calls, at least
-# What the kernel's table is given, and what is said in it behind that.
-_give = struct.Struct(f"={lean.GIVEN}q").pack_into
-_said = struct.Struct(f"={lean.TABLE - lean.GIVEN}q").unpack_from
-_SAID_AT = 8 * lean.GIVEN
 
 
 class Run:
@@ -72,11 +65,7 @@ class Runs:
         """``streams``: of one connection, at most."""
         self._room = max(streams, _ROOM)
         self._columns = np.empty((COLUMNS, self._room), np.int64)
-        self._ids = memoryview(self._columns[lean.IDS])
-        table = np.zeros(lean.TABLE, np.int64)
-        self._table = memoryview(table).cast("B")  # type: ignore[arg-type]
-        self._take_calls: Callable[..., int] | None = None  # the kernel: not loaded before it is needed
-        self._at = ctypes.c_void_p(self._columns.ctypes.data), ctypes.c_void_p(table.ctypes.data)
+        self._table = np.zeros(TABLE, np.int64)
         self._gathered = Gathered()
         self._runs: list[Run] = []  # all of it: so many calls and bytes
         self._calls = 0
@@ -92,19 +81,19 @@ class Runs:
         if self._calls + room > self._room:
             self._cut()
         first, begin = self._calls, self._bytes
-        _give(self._table, 0, len(data), at, last, room, most, len(block), self._room, first, begin)
-        if self._take_calls is None:
-            self._take_calls = take_calls_at()
-        count = self._take_calls(data, block, *self._at)
+        table = self._table
+        table[:GIVEN] = at, last, room, most, first, begin
+        count = take_calls(np.frombuffer(data, np.uint8), np.frombuffer(block, np.uint8), self._columns, table)
         if not count:
             return None
-        end, taken, soonest = _said(self._table, _SAID_AT)
+        end, taken, soonest = table[END:].tolist()
         if whole and end < len(data):
             return None
         chunk = data[at:end]  # no copy where it is all of it
         self._calls = stop = first + count
         self._bytes = begin + end - at
-        run = Run(self._gathered, first, self._ids[first:stop].tolist(), chunk, begin, taken - 5 * count, soonest)
+        ids = self._columns[lean.IDS, first:stop].tolist()
+        run = Run(self._gathered, first, ids, chunk, begin, taken - 5 * count, soonest)
         self._runs.append(run)
         return run, end, taken
 

@@ -28,7 +28,6 @@ from pump_service.door.turn import Turn
 
 log = structlog.get_logger()
 _LOOK_S = 1.0
-_FEW = 64  # connections
 _ENDED = Refusal(grpc.StatusCode.UNAVAILABLE, "the server has ended")
 
 
@@ -62,7 +61,7 @@ class Server:
         self._sniffers: set[Sniffer] = set()
         self._servers: list[asyncio.Server] = []
         self.runs = Runs(self.limits.streams)
-        self.turn = Turn(loop, self.runs, self.deadlines, busy=self._busy)
+        self.turn = Turn(loop, self.runs, self.deadlines)
         self.feeders = 0  # connections that bring requests in plenty
         self.paused = False  # whoever takes the requests has no room
         self._stopping = False
@@ -188,7 +187,7 @@ class Server:
         if connection in self._connections:
             self._connections.discard(connection)
             self.feeders -= connection.feeds
-            self.turn.lost(connection)
+            self.turn.lost()
         if not self._connections:
             self._empty.set()
 
@@ -200,15 +199,6 @@ class Server:
             return f"unix:{name or ''}", auth_context(transport)
         peer = f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"
         return peer, auth_context(transport)
-
-    def _busy(self) -> bool:
-        """Whether there are other calls than those of groups, or more connections than are quickly looked at.
-
-        Also while nothing is read, or nothing new taken: then nobody comes back.
-        """
-        if self.paused or self._stopping or len(self._connections) > _FEW:
-            return True
-        return any(connection.streams for connection in self._connections)
 
     def _keep_alive(self) -> None:
         """Ask peers that have been silent, give up those that do not answer."""

@@ -34,11 +34,8 @@ class Syncs(Protocol):
         """Whether the caller is that thread."""
         ...
 
-    def begin(self, fd: int, done: SyncDone, *, alone: bool) -> bool:
-        """Begin an fdatasync; ``done`` is called on that thread, later. False: nothing was begun. That thread only.
-
-        ``alone``: one caller waits for it, so it may be waited for in here where that is a moment.
-        """
+    def begin(self, fd: int, done: SyncDone) -> bool:
+        """Begin an fdatasync; ``done`` is called on that thread, later. False: nothing was begun. That thread only."""
         ...
 
     def call(self, action: Callable[[], None]) -> bool:
@@ -69,7 +66,7 @@ class LogHandle(Protocol):
         """Return when data and size are on the medium. Raises OSError."""
         ...
 
-    def begin_sync(self, syncs: Syncs, done: SyncDone, *, alone: bool) -> bool:
+    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
         """As `sync`, but ``done`` is called later, on the thread of ``syncs``. False: not begun."""
         ...
 
@@ -194,9 +191,9 @@ class RealLogHandle:
         """fdatasync, which brings the size along."""
         os.fdatasync(self._fd)
 
-    def begin_sync(self, syncs: Syncs, done: SyncDone, *, alone: bool) -> bool:
+    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
         """The same beside an event loop."""
-        return syncs.begin(self._fd, done, alone=alone)
+        return syncs.begin(self._fd, done)
 
     def truncate(self, size: int) -> None:
         """Cut the file."""

@@ -3,13 +3,12 @@
 A change of thread costs more than all else that is done for a group of few calls, and in Python each side waits for the
 other's hold of the interpreter besides. So, where there is an event loop that can be told of the end of an fdatasync
 (`fs.Syncs`), it takes what is queued for the writer. A group that is small and plain it writes by itself: into the page
-cache at once, then the sync, for which nothing waits (but for that of one small binlog: `loop_syncs`); at its end the
-answers, the hand-over to the index, and the next group. Every other group goes to the writer thread, one at a time:
-large ones, those that end a file, the first of each half second (which looks at the disk), all of them while the disk
-is full or slow, the index has no room, or a write has failed. So what may wait long for the disk or the index, and all
-that answers for failures, is on that thread as it is without a loop; it goes on by itself as long as what waits would
-only come back to it. What a disk can hold up here is the write into the page cache, and the sync of one small binlog
-where the last was quick.
+cache at once, then the sync, for which nothing waits; at its end the answers, the hand-over to the index, and the next
+group. Every other group goes to the writer thread, one at a time: large ones, those that end a file, the first of each
+half second (which looks at the disk), all of them while the disk is full or slow, the index has no room, or a write has
+failed. So what may wait long for the disk or the index, and all that answers for failures, is on that thread as it is
+without a loop; it goes on by itself as long as what waits would only come back to it. What a disk can hold up here is
+the write into the page cache.
 """
 
 from __future__ import annotations

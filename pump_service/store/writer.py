@@ -35,8 +35,6 @@ log = structlog.get_logger(__name__)
 SAVE_SUMMARY_EVERY = 64 << 20
 # Payload bytes of a group for which a change of thread is dearer than that the event loop does its work meanwhile.
 INLINE_BYTES = 512 << 10
-# Of one binlog whose sync is as quick as a disk's can be, and may be waited for.
-LONE_BYTES = 16 << 10
 # And the requests, each of which costs more than its rows.
 INLINE_REQUESTS = 64
 _SOON_S = 0.05
@@ -302,8 +300,7 @@ class Writer:
                 self._left_behind = written is not None
                 if written is not None:
                     done = partial(self._synced, group, written, ended)
-                    alone = size <= LONE_BYTES and len(group) == 1 and len(group[0].records) == 1
-                    begun = written.file.handle.begin_sync(syncs, done, alone=alone)
+                    begun = written.file.handle.begin_sync(syncs, done)
                     if not begun and self._inline is not None:
                         self._inline.stay_away()  # or each group would be written twice
         except OSError as error:

@@ -197,7 +197,7 @@ class _CrashHandle:
     def sync(self) -> None:
         self._fs._becomes_durable(self._path, "sync", self._handle.sync)
 
-    def begin_sync(self, syncs: Syncs, done: SyncDone, *, alone: bool) -> bool:
+    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
         with self._fs._lock:
             self._fs._take(f"sync {self._path.name}")
             data = self._path.read_bytes()
@@ -208,7 +208,7 @@ class _CrashHandle:
                     self._fs._durable[self._fs._name(self._path)] = data
             done(error)
 
-        return self._handle.begin_sync(syncs, ended, alone=alone)
+        return self._handle.begin_sync(syncs, ended)
 
     def truncate(self, size: int) -> None:
         with self._fs._lock:
@@ -293,13 +293,13 @@ class _FaultyHandle:
         self._fs.syncs += 1
         self._handle.sync()
 
-    def begin_sync(self, syncs: Syncs, done: SyncDone, *, alone: bool) -> bool:
+    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
         try:
             self._fs.check("sync", self._path)
         except OSError as error:
             return syncs.call(partial(done, error))
         self._fs.syncs += 1
-        return self._handle.begin_sync(syncs, done, alone=alone)
+        return self._handle.begin_sync(syncs, done)
 
     def truncate(self, size: int) -> None:
         self._fs.check("truncate", self._path)

@@ -89,16 +89,14 @@ class HeldSyncs:
         self._thread = threading.get_ident()
         self._actions: deque[Callable[[], None]] = deque()
         self.begun: deque[tuple[int, SyncDone]] = deque()
-        self.alone: list[bool] = []  # of each that was begun or refused
         self.refuses = False  # as where the kernel has no resources
         self.ended = False  # the loop is gone
 
     def mine(self) -> bool:
         return threading.get_ident() == self._thread
 
-    def begin(self, fd: int, done: SyncDone, *, alone: bool) -> bool:
+    def begin(self, fd: int, done: SyncDone) -> bool:
         assert self.mine()
-        self.alone.append(alone)
         if not self.refuses:
             self.begun.append((fd, done))
         return not self.refuses

@@ -7,9 +7,7 @@ silence. So each entry of the cache is named by a digest of all that went into i
 
 from __future__ import annotations
 
-import ctypes
 import enum
-import functools
 import hashlib
 import sys
 from collections.abc import Callable, Mapping
@@ -19,9 +17,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
-from numba import types
 from numba.core.caching import IndexDataCacheFile
-from numba.core.ccallback import CFunc
 from numba.core.extending import _Intrinsic
 from numpy.typing import NDArray
 
@@ -40,7 +36,6 @@ _OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
 
 _CONSTANTS = (bool, int, float, str, bytes, tuple, np.generic)
 _STAMPS: dict[str, str] = {}  # source file -> digest
-_NATIVE: list[CFunc] = []
 _KERNELS: list[Any] = []
 
 
@@ -67,40 +62,11 @@ def primitive(function: F) -> F:
     return cast("F", _named_by_stamp(numba.njit(**_OPTIONS, forceinline=True)(function)))
 
 
-def by_address(function: Callable[..., int]) -> Callable[[], Callable[..., int]]:
-    """For a kernel that is called for a few microseconds' work; what this gives compiles it once and returns it.
-
-    Every argument is the address of something, of which `numba.carray` makes an array: it is given as ``bytes`` or as
-    a `ctypes.c_void_p`, and as nothing else. Nothing looks at the arguments before it begins, which for arrays costs
-    more than such work, and it keeps the GIL. Lengths are the caller's to know.
-    """
-    if numba.config.DISABLE_JIT:
-        return lambda: lambda *arguments: function(*map(_address, arguments))
-
-    @functools.cache
-    def compiled() -> Callable[..., int]:
-        arguments = function.__code__.co_argcount
-        options = {"nopython": True, "error_model": _OPTIONS["error_model"]}
-        native = CFunc(function, ((types.voidptr,) * arguments, types.int64), {}, options)
-        native.enable_caching()
-        _named_by_stamp(native, function)
-        native.compile()
-        prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * arguments)
-        _NATIVE.append(native)  # which has the code
-        return cast("Callable[..., int]", prototype(cast("int", native.address)))
-
-    return compiled
-
-
-def _address(argument: bytes | ctypes.c_void_p) -> ctypes.c_void_p:
-    return ctypes.cast(ctypes.c_char_p(argument), ctypes.c_void_p) if isinstance(argument, bytes) else argument
-
-
-def _named_by_stamp(compiled: Any, function: Callable[..., Any] | None = None) -> Any:
+def _named_by_stamp(compiled: Any) -> Any:
     cache = getattr(compiled, "_cache", None)
     if cache is None:  # NUMBA_DISABLE_JIT
         return compiled
-    stamp = stamp_of(function or compiled.py_func)
+    stamp = stamp_of(compiled.py_func)
     base = f"{cache._impl.filename_base}.{stamp[:16]}"  # noqa: SLF001
     cache._cache_file = IndexDataCacheFile(cache._cache_path, base, stamp)  # noqa: SLF001
     return compiled

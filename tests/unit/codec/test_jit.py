@@ -41,72 +41,12 @@ FILES = {
 }
 
 
-def run(directory: Path, module: str = "whole") -> list[int]:
+def run(directory: Path) -> list[int]:
     """What the kernel says of 50, and whether it came from the cache."""
-    code = f"import sys; sys.path.insert(0, {str(directory)!r}); import pk.{module}"
+    code = f"import sys; sys.path.insert(0, {str(directory)!r}); import pk.whole"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [int(word) for word in done.stdout.split()]
-
-
-NATIVE = """
-import ctypes, gc, weakref
-import numpy as np
-from numba import carray
-from numba.core.ccallback import CFunc
-from pumphouse.codec.jit import by_address
-from pk.parts import small
-
-made = []
-compile_it = CFunc.compile
-
-def compile_and_tell(native):
-    made.append(weakref.ref(native))
-    compile_it(native)
-    print(native.cache_hits)
-
-CFunc.compile = compile_and_tell
-
-@by_address
-def judge(data_at, table_at):
-    table = carray(table_at, 2, np.int64)
-    total = 0
-    for byte in carray(data_at, table[0], np.uint8):
-        total += np.int64(byte)
-    table[1] = -total
-    return 10_000_000_000 * total + (1 if small(total) else 2)
-
-assert not made  # not before it is asked for
-found = judge()
-assert judge() is found
-assert len(made) == 1
-gc.collect()
-assert made[0]() is not None  # it has the code
-assert found._flags_ & 4  # _FUNCFLAG_PYTHONAPI: it keeps the GIL
-table = np.array([4, 0], np.int64)
-for _ in range(100):
-    said = found(b"\\x00\\x32\\x00\\x00\\xff", ctypes.c_void_p(table.ctypes.data))
-assert table.tolist() == [4, -50]
-print(said - 500_000_000_000)
-"""
-
-
-def test_a_kernel_that_is_called_by_address_is_compiled_once_and_again_when_what_it_takes_has_changed(
-    tmp_path: Path,
-) -> None:
-    package = tmp_path / "pk"
-    package.mkdir()
-    for name, text in (FILES | {"native.py": NATIVE}).items():
-        (package / name).write_text(text)
-    assert run(tmp_path, "native") == [0, 2]
-    assert run(tmp_path, "native") == [1, 2]
-    (package / "limits.py").write_text("MOST = 70\n")
-    assert run(tmp_path, "native") == [0, 1]
-    (package / "limits.py").write_text(FILES["limits.py"])
-    assert run(tmp_path, "native") == [1, 2]
-    names = {path.name.split(".", 1)[0] for path in (package / "__pycache__").glob("native.judge-*.nbi")}
-    assert names == {"native"}
-    assert len(list((package / "__pycache__").glob("native.judge-*.nbi"))) == 2  # each under its own stamp
 
 
 def test_a_kernel_is_compiled_again_when_what_it_takes_from_other_files_has_changed(tmp_path: Path) -> None:

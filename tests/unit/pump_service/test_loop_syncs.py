@@ -66,13 +66,12 @@ class Ends:
 
 
 @pytest.mark.row("P3")
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_sync_ends_on_the_loops_thread_and_later(kind: str, fd: int, alone: bool) -> None:
+def test_a_sync_ends_on_the_loops_thread_and_later(kind: str, fd: int) -> None:
     async def main() -> None:
         syncs, ends = mine(), Ends()
         for number in range(3):
             os.pwrite(fd, b"w" * 5000, 5000 * number)
-            assert syncs.begin(fd, partial(ends.done, number), alone=alone)
+            assert syncs.begin(fd, partial(ends.done, number))
             assert len(ends.found) == number, "never in the call"
             await ends.are(number + 1)
         assert ends.found == [(number, None, threading.get_ident()) for number in range(3)]
@@ -90,9 +89,7 @@ def test_the_loop_runs_while_a_sync_is_under_way_and_ends_that_come_together_are
         syncs, ends = mine(), Ends()
         for turn in range(20):
             ends.found.clear()
-            begun = [
-                number for number in range(8 * AT_ONCE) if syncs.begin(fd, partial(ends.done, number), alone=False)
-            ]
+            begun = [number for number in range(8 * AT_ONCE) if syncs.begin(fd, partial(ends.done, number))]
             assert begun[:AT_ONCE] == list(range(AT_ONCE)), "so many are allowed at once"
             if turn % 2:
                 threading.Event().wait(0.01)  # all of them end before the loop looks
@@ -105,17 +102,16 @@ def test_the_loop_runs_while_a_sync_is_under_way_and_ends_that_come_together_are
 
 
 @pytest.mark.row("P3")
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_sync_that_is_begun_when_another_ends_is_told_too(kind: str, fd: int, alone: bool) -> None:
+def test_a_sync_that_is_begun_when_another_ends_is_told_too(kind: str, fd: int) -> None:
     async def main() -> None:
         syncs, ends = mine(), Ends()
 
         def again(number: int, error: OSError | None) -> None:
             ends.done(number, error)
             if number < 200:
-                assert syncs.begin(fd, partial(again, number + 1), alone=alone)
+                assert syncs.begin(fd, partial(again, number + 1))
 
-        assert syncs.begin(fd, partial(again, 0), alone=alone)
+        assert syncs.begin(fd, partial(again, 0))
         await ends.are(201)
         assert [number for number, _, _ in ends.found] == list(range(201))
         syncs.close()
@@ -128,7 +124,7 @@ def test_a_wake_up_for_nothing_harms_nothing(fd: int) -> None:
     async def main() -> None:
         syncs, ends = mine(), Ends()
         syncs._ready()
-        assert syncs.begin(fd, partial(ends.done, 0), alone=False)
+        assert syncs.begin(fd, partial(ends.done, 0))
         threading.Event().wait(0.05)
         syncs._ready()
         syncs._ready()
@@ -147,10 +143,10 @@ def test_what_cannot_be_synced_is_refused_and_nothing_is_called(kind: str, fd: i
         os.close(closed)
         reader, writer = os.pipe()
         for number, each in enumerate((closed, -1, reader, writer)):
-            assert syncs.begin(each, partial(ends.done, number), alone=False) is False
+            assert syncs.begin(each, partial(ends.done, number)) is False
         os.close(reader)
         os.close(writer)
-        assert syncs.begin(fd, partial(ends.done, 9), alone=False), "others are not harmed"
+        assert syncs.begin(fd, partial(ends.done, 9)), "others are not harmed"
         await ends.are(1)
         await asyncio.sleep(0.02)
         assert [number for number, _, _ in ends.found] == [9]
@@ -176,7 +172,7 @@ def test_what_the_kernel_refuses_is_not_begun(
         syncs, ends = mine(), Ends()
         with monkeypatch.context() as patch:
             patch.setattr(syncs, "_context", Refusing())
-            assert syncs.begin(fd, partial(ends.done, 0), alone=False) is False
+            assert syncs.begin(fd, partial(ends.done, 0)) is False
         assert ends.found == []
         syncs.close()
 
@@ -197,96 +193,6 @@ def test_no_error_is_told_as_none() -> None:
     assert module._error(0) is None
 
 
-class Waits:
-    """fdatasync as the loop's thread calls it, on a disk and beside a clock that the test sets."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        self.takes = 0.0
-        self.fails: OSError | None = None
-        self.calls = 0
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self._plain = os.fdatasync
-        monkeypatch.setattr(module.os, "fdatasync", self._sync)
-
-    def _sync(self, fd: int) -> None:
-        self.calls += 1
-        self.now += self.takes
-        if self.fails is not None:
-            raise self.fails
-        self._plain(fd)
-
-
-@pytest.mark.row("P3")
-def test_one_callers_sync_is_waited_for_where_the_last_was_quick(
-    kind: str, fd: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = Waits(monkeypatch)
-
-    async def main() -> None:
-        syncs, ends = mine(), Ends()
-
-        async def sync(*, alone: bool, takes: float) -> bool:
-            """Whether it was waited for."""
-            before, number = waits.calls, len(ends.found)
-            waits.takes = takes
-            assert syncs.begin(fd, partial(ends.done, number), alone=alone)
-            waited = waits.calls > before
-            if not waited:
-                waits.now += takes
-            assert len(ends.found) == number, "never in the call"
-            await ends.are(number + 1)
-            return waited
-
-        quick, slow = module.QUICK_S / 2, module.QUICK_S * 2
-        assert not await sync(alone=True, takes=quick), "nothing is known of the disk yet"
-        assert await sync(alone=True, takes=quick)
-        assert not await sync(alone=False, takes=quick)
-        assert await sync(alone=True, takes=slow)
-        assert not await sync(alone=True, takes=slow), "others would wait with it"
-        assert not await sync(alone=True, takes=quick)
-        assert await sync(alone=True, takes=quick)
-        assert not await sync(alone=False, takes=slow)
-        assert not await sync(alone=True, takes=quick)
-        waits.now += module.JUST_S / 2
-        assert await sync(alone=True, takes=quick)
-        waits.now += module.JUST_S * 1.5
-        assert not await sync(alone=True, takes=quick), "the disk may be another by now, as a thread may have found"
-        assert [(number, error) for number, error, _ in ends.found] == [(number, None) for number in range(11)]
-        syncs.close()
-
-    run(kind, main())
-
-
-def test_what_the_loop_waits_for_is_a_moment() -> None:
-    assert module.QUICK_S <= 0.001
-    assert module.JUST_S <= 0.01
-
-
-@pytest.mark.row("P3", "P15")
-def test_an_error_of_a_sync_that_was_waited_for_is_told_too(
-    kind: str, fd: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = Waits(monkeypatch)
-
-    async def main() -> None:
-        syncs, ends = mine(), Ends()
-        assert syncs.begin(fd, partial(ends.done, 0), alone=True)
-        await ends.are(1)
-        waits.fails = OSError(errno.ENOSPC, "No space left on device")
-        assert syncs.begin(fd, partial(ends.done, 1), alone=True), "begun: whoever tried again might be told nothing"
-        assert len(ends.found) == 1
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert ends.found[1][1] is waits.fails, "in the next turn of the loop"
-        await asyncio.sleep(0.02)
-        assert len(ends.found) == 2, "once"
-        assert waits.calls == 1
-        syncs.close()
-
-    run(kind, main())
-
-
 @pytest.mark.row("P3")
 def test_a_descriptor_may_be_closed_while_its_sync_is_under_way(kind: str, fd: int) -> None:
     async def main() -> None:
@@ -294,7 +200,7 @@ def test_a_descriptor_may_be_closed_while_its_sync_is_under_way(kind: str, fd: i
         for number in range(20):
             file = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
             os.pwrite(file, b"w" * 5000, 0)
-            assert syncs.begin(file, partial(ends.done, number), alone=False)
+            assert syncs.begin(file, partial(ends.done, number))
             os.close(file)
             await ends.are(number + 1)
         assert [(number, error) for number, error, _ in ends.found] == [(number, None) for number in range(20)]
@@ -350,7 +256,7 @@ def test_when_the_loop_is_closed_nothing_is_called_and_that_is_said(kind: str) -
 def test_once_closed_the_loop_is_told_of_no_end(kind: str, fd: int) -> None:
     async def main() -> None:
         syncs, ends = mine(), Ends()
-        assert syncs.begin(fd, partial(ends.done, 0), alone=False)
+        assert syncs.begin(fd, partial(ends.done, 0))
         syncs.close()
         await asyncio.sleep(0.05)
         assert ends.found == []

@@ -19,7 +19,7 @@ from pump_service.door.calls import Call
 from pump_service.door.connection import Connection
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.headers import MALFORMED, TIMEOUT_LITERAL, timeout_s
-from pump_service.door.lean import COLUMNS, MOST, ROOM, SOONEST, TABLE, take_calls, take_calls_at
+from pump_service.door.lean import COLUMNS, MOST, ROOM, SOONEST, TABLE, take_calls
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from tests.support.doorkit import GROUP, UNARY, Echo, Peer, answers, frame, prefixed, statuses
@@ -42,14 +42,12 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many calls each run of the kernel took."""
     found: list[int] = []
 
-    take = take_calls_at()
-
     def spy(*args: Any) -> int:
-        rows = take(*args)
+        rows = int(take_calls(*args))
         found.append(rows)
         return rows
 
-    monkeypatch.setattr(door_runs, "take_calls_at", lambda: spy)
+    monkeypatch.setattr(door_runs, "take_calls", spy)
     return found
 
 
@@ -272,7 +270,6 @@ class _Talk:
         self.loop = still()
         self.server, self.echo = Server(limits=LIMITS), Echo()
         self.echo.register(self.server)
-        self.server.turn._now = self.loop.time
         self.echo.answer_groups = self.chance.random() < 0.3
         self.peers: list[Peer] = []
         self.open: list[Peer] = []  # not lost
@@ -378,7 +375,7 @@ class _Talk:
         assert len(self.echo.groups) == self.answered or self.echo.answer_groups
         states = [
             (left.closed, left.last_stream_id, left.recv_window, left._uncredited, list(left.lean), left.early_credit,
-             left.sender.window, sorted(left.streams), left.prompt)
+             left.sender.window, sorted(left.streams))
             for left in (peer.connection for peer in self.peers)
         ]  # fmt: skip
         watched = [each for bucket in self.server.deadlines._buckets.values() for each in bucket]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,7 +15,7 @@ from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.headers import TIMEOUT_LITERAL
 from pump_service.door.server import Server
 from pump_service.door.turn import Turn
-from tests.support.doorkit import DOWN, GROUP, Echo, Peer, answers, frame, prefixed, statuses
+from tests.support.doorkit import GROUP, Echo, Peer, answers, frame, prefixed, statuses
 from tests.unit.pump_service.door.test_protocol import run
 
 UNKNOWN = grpc.StatusCode.UNKNOWN
@@ -131,9 +130,7 @@ async def test_a_handler_that_fails_refuses_the_calls_of_all() -> None:
 @run
 async def test_very_many_connections_do_not_wait_for_the_end_of_the_turn() -> None:
     echo, peers = await peers_of(40)
-    peers[0].server.turn._answered_at.clear()  # who is back at once would be waited for
     for peer in peers:
-        peer.connection.prompt = False
         peer.send(peer.call(GROUP, b"x")[1])
     assert [len(requests) for requests, _ in echo.groups] == [32]
     await asyncio.sleep(0)
@@ -146,15 +143,8 @@ class Waiting:
     def __init__(self, echo: Echo, peers: list[Peer]) -> None:
         self.echo, self.peers = echo, peers
         self.turn: Turn = peers[0].server.turn
-        self.now = 1000.0
-        self.turn._now = lambda: self.now
         self.turn._loop = self  # type: ignore[assignment]
         self.ticks: list[asyncio.Handle] = []
-        self.slept: list[float] = []
-        self.more: list[Peer] = []
-        self.turn._sleep = self.slept.append
-        for peer in peers:
-            peer.connection.prompt = False
 
     @classmethod
     async def of(cls, count: int) -> Waiting:
@@ -195,14 +185,6 @@ class Waiting:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    async def round(self, *numbers: int, takes: float) -> None:
-        """What these connections bring so long after their last answers is answered."""
-        self.now += takes
-        for number in numbers:
-            await self.bring(number)
-        self.tick()
-        await self.answer()
-
 
 @run
 async def test_small_groups_wait_for_the_answers_of_the_one_before_and_go_together() -> None:
@@ -240,7 +222,6 @@ async def test_a_large_read_waits_for_nobody_and_neither_do_enough_calls() -> No
     await wait.bring(2, 24)
     assert wait.groups == [1, 47]
     await wait.answer()
-    wait.now += 1
     await wait.bring(0)
     for number in range(3):
         await wait.bring(number, 21)
@@ -313,99 +294,6 @@ async def test_what_waits_when_the_server_ends_is_answered() -> None:
 
 
 @run
-async def test_a_connection_that_was_back_at_once_is_waited_for_and_one_that_was_not_is_not() -> None:
-    wait = await Waiting.of(2)
-    await wait.round(0, 1, takes=1.0)  # known from now on
-    await wait.round(0, 1, takes=1.0)  # not back at once
-    assert not any(peer.connection.prompt for peer in wait.peers)
-    await wait.bring(0)
-    assert wait.groups == [1]
-    await wait.bring(1)
-    wait.tick()
-    await wait.answer()
-    await wait.round(0, 1, takes=0.0005)  # back at once
-    assert all(peer.connection.prompt for peer in wait.peers)
-    await wait.bring(0)
-    assert wait.groups == []
-    await wait.bring(1)
-    assert wait.groups == [2]
-
-
-@run
-async def test_who_is_expected_and_does_not_come_is_waited_for_until_the_next_tick_and_not_again() -> None:
-    wait = await Waiting.of(2)
-    for _ in range(3):
-        await wait.round(0, 1, takes=0.0005)
-    await wait.bring(0)
-    assert wait.groups == []
-    wait.tick()
-    assert wait.groups == [1]
-    await wait.answer()
-    wait.now += 0.002  # the other one is late
-    await wait.bring(0)
-    assert wait.groups == [1]
-    await wait.answer()
-    await wait.round(1, takes=0.0)
-    assert not wait.peers[1].connection.prompt
-    assert not wait.turn._expected.keys() & {wait.peers[1].connection}
-
-
-@run
-async def test_a_connection_with_open_calls_is_not_expected() -> None:
-    wait = await Waiting.of(2)
-    for _ in range(3):
-        await wait.round(0, 1, takes=0.0005)
-    for _ in range(2):
-        await wait.bring(0)
-        wait.tick()
-    assert wait.groups == [1, 1]
-    (_, first), (_, second) = wait.echo.groups
-    wait.echo.groups.clear()
-    first([b"y"])
-    assert wait.peers[0].connection not in wait.turn._expected
-    second([b"y"])
-    assert wait.peers[0].connection in wait.turn._expected
-
-
-@run
-async def test_a_connection_whose_calls_wait_is_not_expected() -> None:
-    wait = await Waiting.of(2)
-    for _ in range(3):
-        await wait.round(0, takes=0.0005)
-    await wait.bring(0)
-    peer = wait.peers[0]
-    stream_id, data = peer.call(GROUP, None)
-    message = prefixed(b"in pieces")
-    peer.send(data + frame(0, 0, stream_id, message[:7]) + frame(0, 1, stream_id, message[7:]))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert wait.groups == [1]
-    assert peer.connection.prompt
-    await wait.answer()
-    assert wait.groups == [1]
-    assert wait.echo.groups[0][0] == [b"in pieces"]
-
-
-@run
-async def test_a_connection_that_ends_is_expected_no_more() -> None:
-    wait = await Waiting.of(2)
-    for _ in range(3):
-        await wait.round(0, 1, takes=0.0005)
-    assert len(wait.turn._expected) == len(wait.turn._answered_at) == 2
-    await wait.bring(0)
-    assert wait.groups == []
-    wait.peers[1].wire.protocol.connection_lost(None)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert wait.groups == [1]
-    await wait.bring(0)  # its own calls are open
-    wait.peers[0].wire.protocol.connection_lost(None)
-    await wait.answer()
-    assert not wait.turn._expected
-    assert not wait.turn._answered_at
-
-
-@run
 async def test_answers_leave_in_one_write_with_the_answer_not_a_turn_of_the_loop_later() -> None:
     echo, peers = await peers_of(2, answering=False)
     for peer in peers:
@@ -455,7 +343,6 @@ class Several:
     def __init__(self, echo: Echo, peers: list[Peer]) -> None:
         self.echo, self.peers, self.loop = echo, peers, still()
         self.server = peers[0].server
-        self.server.turn._now = self.loop.time
         self.deadlines = self.server.deadlines
 
     @classmethod
@@ -465,10 +352,7 @@ class Several:
             peer.send(peer.call(GROUP, b"second")[1])
             await self.turns(0.01)
             assert answers(peer.frames())
-        self.server.turn._answered_at.clear()
-        self.server.turn._expected.clear()
         for peer in self.peers:
-            peer.connection.prompt = False  # nobody waits for it
             assert peer.connection._repeated
         self.echo.groups.clear()
         self.echo.answer_groups = False
@@ -926,143 +810,3 @@ async def test_a_read_that_comes_in_two_is_not_taken_whole() -> None:
     assert requests == [b"x", b"x"]
     answer([b"done"] * 2)
     assert several.ended()[0] == dict.fromkeys(ids, 0)
-
-
-async def prompt_ones(count: int) -> Waiting:
-    wait = await Waiting.of(count)
-    await wait.round(*range(count), takes=1.0)  # known from now on
-    await wait.round(*range(count), takes=0.0005)  # back at once
-    wait.slept.clear()
-    wait.now += 0.0005
-    return wait
-
-
-async def _naps(count: int, calls: int, *, meanwhile: Callable[[Waiting], None] = lambda _: None) -> list[float]:
-    """How long the loop sleeps on purpose once so many calls of each are answered, on connections that come back."""
-    wait = await prompt_ones(count)
-    for peer in wait.peers:
-        peer.send(b"".join(peer.call(GROUP, b"x")[1] for _ in range(calls)))
-    await asyncio.sleep(0)
-    wait.tick()
-    groups, wait.echo.groups = wait.echo.groups, []
-    ((requests, answer),) = groups
-    assert len(requests) == count * calls
-    answer([b"y"] * len(requests))
-    assert wait.slept == []  # behind all that is to be done for the answers
-    meanwhile(wait)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    return wait.slept
-
-
-def naps(count: int, calls: int, *, meanwhile: Callable[[Waiting], None] = lambda _: None) -> list[float]:
-    return asyncio.run(_naps(count, calls, meanwhile=meanwhile))
-
-
-def test_while_several_with_a_few_calls_each_are_expected_the_loop_sleeps_for_a_part_of_the_time() -> None:
-    assert naps(4, 6) == [pytest.approx(24 * 4e-6)]
-    assert naps(5, 8) == [pytest.approx(40 * 4e-6)]
-    assert naps(8, 8) == [pytest.approx(64 * 4e-6)]
-    assert naps(16, 16) == [pytest.approx(0.0003)]
-
-
-@pytest.mark.parametrize(("count", "calls"), [(3, 8), (4, 5), (4, 17)])
-def test_it_does_not_for_few_connections_few_calls_or_many(count: int, calls: int) -> None:
-    assert naps(count, calls) == []
-
-
-def _pull(wait: Waiting) -> None:
-    peer = wait.peers[0]
-    peer.send(peer.call(DOWN, b"x")[1])
-
-
-def _bring(wait: Waiting) -> None:
-    peer = wait.peers[0]
-    peer.send(peer.call(GROUP, b"x")[1])
-
-
-def _bring_and_hand_over(wait: Waiting) -> None:
-    _bring(wait)
-    wait.turn._hand_over()
-
-
-def _lose(wait: Waiting) -> None:
-    for peer in wait.peers[:2]:
-        peer.wire.protocol.connection_lost(None)
-
-
-def _fill(wait: Waiting) -> None:
-    server = wait.peers[0].server
-    wait.more = [Peer(server).greet() for _ in range(60)]
-
-
-@pytest.mark.parametrize("meanwhile", [_pull, _bring, _bring_and_hand_over, _lose, _fill])
-def test_it_does_not_where_the_server_has_anything_else_to_do(meanwhile: Callable[[Waiting], None]) -> None:
-    assert naps(5, 8, meanwhile=meanwhile) == []
-
-
-def test_it_does_not_where_one_was_not_back_at_once() -> None:
-    def late(wait: Waiting) -> None:
-        wait.turn._expected.pop(wait.peers[0].connection)
-
-    assert naps(4, 8, meanwhile=late) == []
-
-
-def test_groups_that_are_answered_together_are_slept_for_once() -> None:
-    async def run_it() -> list[float]:
-        wait = await prompt_ones(8)
-        for peers in (wait.peers[:4], wait.peers[4:]):
-            for peer in peers:
-                peer.send(b"".join(peer.call(GROUP, b"x")[1] for _ in range(6)))
-            wait.turn._hand_over()
-        assert wait.groups == [24, 24]
-        await wait.answer()
-        return wait.slept
-
-    assert asyncio.run(run_it()) == [pytest.approx(48 * 4e-6)]
-
-
-def test_it_does_not_for_those_that_should_have_been_back_long_ago() -> None:
-    def later(wait: Waiting) -> None:
-        wait.now += 60
-
-    assert naps(4, 8, meanwhile=later) == []
-
-
-@pytest.mark.parametrize("name", ["paused", "_stopping"])
-def test_it_does_not_where_nothing_is_read_or_taken(name: str) -> None:
-    assert naps(4, 8, meanwhile=lambda wait: setattr(wait.peers[0].server, name, True)) == []
-
-
-def test_who_overslept_stays_awake_for_a_while() -> None:
-    async def run_it() -> list[int]:
-        wait = await prompt_ones(4)
-        slept = []
-        takes = 0.0009
-
-        def sleep(seconds: float) -> None:
-            wait.slept.append(seconds)
-            wait.now += takes
-
-        wait.turn._sleep = sleep
-        for each, later in ((0.0009, 0.0), (0.0011, 0.0), (0.0, 0.0), (0.0, 1.1), (0.0, 0.0)):
-            takes = each
-            wait.now += later
-            for peer in wait.peers:
-                wait.turn._answered_at[peer.connection] = wait.now  # back at once
-                peer.send(b"".join(peer.call(GROUP, b"x")[1] for _ in range(8)))
-            await asyncio.sleep(0)
-            wait.tick()
-            await wait.answer()
-            slept.append(len(wait.slept))
-            wait.slept.clear()
-        return slept
-
-    assert asyncio.run(run_it()) == [1, 1, 0, 1, 1]
-
-
-def test_the_real_loop_sleeps_by_the_clock() -> None:
-    async def run_it() -> None:
-        assert Server().turn._sleep is time.sleep
-
-    asyncio.run(run_it())

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pump_service.store import inline, writer
+from pump_service.store import inline
 from pump_service.store.store import Item, Status, Store
 from pump_service.store.summary import FileSummary
 from pumphouse.clock import SystemClock
@@ -207,26 +207,6 @@ def test_what_comes_while_a_sync_is_under_way_goes_together_as_the_next_group(tm
         assert pump.fs.syncs - before == 2
         assert not pump.held.begun
         assert log_payloads(pump.store) == of(FIRST, *range(10, 40))
-
-
-@pytest.mark.row("P3")
-def test_the_sync_of_one_binlog_is_one_for_which_the_loop_may_wait(tmp_path: Path) -> None:
-    with beside(tmp_path) as pump:
-        pump.submit(prewrite(10))
-        pump.submit(prewrite(11))
-        pump.submit(prewrite(12))
-        pump.held.end()
-        pump.held.end()
-        assert pump.held.alone == [True, False]
-        pump.store.submit([prewrite(13), prewrite(14)], lambda _: None)
-        pump.held.end()
-        assert pump.held.alone == [True, False, False]
-        pump.submit(prewrite(15))
-        pump.held.end()
-        assert pump.held.alone == [True, False, False, True]
-        pump.submit(prewrite(16, bytes(writer.LONE_BYTES)))  # a large one's takes longer
-        pump.held.end()
-        assert pump.held.alone == [True, False, False, True, False]
 
 
 @pytest.mark.row("P3")
