@@ -43,3 +43,17 @@ def _succeeds(program: str) -> None:
 
 def test_what_a_pump_has_when_it_begins_to_serve_is_not_looked_at_again() -> None:
     _succeeds(_FREEZES)
+
+
+def test_neither_writes_nor_pulls_import_pandas() -> None:
+    _succeeds(
+        """
+import sys
+import pump_service.app
+from pump_service.warm import warm
+from pump_service.warm_reads import warm_reads
+warm()
+warm_reads()
+assert "pandas" not in sys.modules
+"""
+    )
