@@ -24,16 +24,13 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import grpc
 
 from pump_service.door.deadlines import Deadlines
 from pump_service.door.group import Refusal
 from pump_service.door.limits import Limits
-
-if TYPE_CHECKING:
-    from pump_service.door.calls import Call
+from pump_service.door.opencall import OpenCall
 
 
 class Assembly:
@@ -44,20 +41,20 @@ class Assembly:
         self._deadlines = deadlines
         self._now = now
         self.held = 0  # by all calls
-        self._calls: OrderedDict[Call, int] = OrderedDict()  # what each holds, oldest first; and those that wait
-        self._grew: dict[Call, tuple[float, int]] = {}  # when each had last grown by a quarter window, and to what
-        self._waiting: OrderedDict[Call, int] = OrderedDict()  # and how much more each asks for
-        self._coming: dict[Call, int] = {}  # what each may bring without more credit
+        self._calls: OrderedDict[OpenCall, int] = OrderedDict()  # what each holds, oldest first; and those that wait
+        self._grew: dict[OpenCall, tuple[float, int]] = {}  # when each had last grown by a quarter window, and to what
+        self._waiting: OrderedDict[OpenCall, int] = OrderedDict()  # and how much more each asks for
+        self._coming: dict[OpenCall, int] = {}  # what each may bring without more credit
         self._coming_bytes = 0
-        self._still: dict[Call, None] = {}  # lost their favour, and have not moved since
-        self._favoured: Call | None = None  # the oldest
+        self._still: dict[OpenCall, None] = {}  # lost their favour, and have not moved since
+        self._favoured: OpenCall | None = None  # the oldest
         self._since = 0.0  # when that was last found to move
         self._had = 0  # bytes that it held then
         self._bucket = 0
         self._stopped = math.inf  # when the server ceased to read, if it does not
         self._unread_s = 0.0  # for so long it did not read, in all; the times above are without it
 
-    def lets(self, call: Call, size: int) -> bool:
+    def lets(self, call: OpenCall, size: int) -> bool:
         """Whether a call may take so much more. If not, its `go_on` is called when it may."""
         if call is self._favoured or self._favoured is None or (not self._waiting and self._has_room(size)):
             if call in self._calls:
@@ -68,7 +65,7 @@ class Assembly:
         self._watch()
         return False
 
-    def count(self, call: Call, held: int) -> Refusal | None:
+    def count(self, call: OpenCall, held: int) -> Refusal | None:
         """What a call holds now; a Refusal if that cannot be."""
         before = self._calls.get(call, 0)
         change = held - before
@@ -86,7 +83,7 @@ class Assembly:
             self._go_on()
         return None
 
-    def moved(self, call: Call) -> None:
+    def moved(self, call: OpenCall) -> None:
         """It has, though it does not hold more: a step of inflating, a message that is complete."""
         if call in self._calls:
             self._mark(call)
@@ -102,13 +99,13 @@ class Assembly:
         self._unread_s += self._now() - self._stopped
         self._stopped = math.inf
 
-    def complete(self, call: Call) -> None:
+    def complete(self, call: OpenCall) -> None:
         """A message of it is, and more follow: others have their turn."""
         if call is self._favoured and self._waiting and self.held <= self._limits.assembling_most:
             self._calls.move_to_end(call)
             self._go_on()
 
-    def settled(self, call: Call) -> None:
+    def settled(self, call: OpenCall) -> None:
         """The peer has sent everything: nothing is to be asked for."""
         if call in self._calls:
             self._waiting.pop(call, None)
@@ -118,7 +115,7 @@ class Assembly:
                 self._forget(call)
             self._go_on()
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: OpenCall) -> None:
         """It has ended, or others count its request from here on."""
         if call in self._calls:
             self._waiting.pop(call, None)
@@ -150,7 +147,7 @@ class Assembly:
             coming -= self._coming.get(self._favoured, 0)
         return self._beside() + coming + size <= self._limits.assembling
 
-    def _comes(self, call: Call, size: int) -> None:
+    def _comes(self, call: OpenCall, size: int) -> None:
         self._coming_bytes += size - self._coming.get(call, 0)
         self._coming[call] = size
 
@@ -167,13 +164,13 @@ class Assembly:
         self._since = self._reading()
         self._had = self._calls[self._favoured] if self._favoured is not None else 0
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: OpenCall) -> None:
         self._coming_bytes -= self._coming.pop(call, 0)
         self._calls.pop(call, None)
         self._grew.pop(call, None)
         self._still.pop(call, None)
 
-    def _grown(self, call: Call) -> Refusal | None:
+    def _grown(self, call: OpenCall) -> Refusal | None:
         grew = self._grew.get(call)
         if grew is None or self._calls[call] - grew[1] >= self._limits.stream_window // 4:
             self._mark(call)
@@ -183,12 +180,12 @@ class Assembly:
             dead.refuse(self._refusal())
         return self._refusal() if self._over(call) else None
 
-    def _mark(self, call: Call) -> None:
+    def _mark(self, call: OpenCall) -> None:
         self._grew.pop(call, None)  # the stalest are first
         self._grew[call] = self._reading(), self._calls[call]
         self._still.pop(call, None)
 
-    def _dead(self, call: Call) -> Call | None:
+    def _dead(self, call: OpenCall) -> OpenCall | None:
         """One that stands still by its own fault."""
         for each in self._still:
             if each is not call:
@@ -202,7 +199,7 @@ class Assembly:
                     return each
         return None
 
-    def _over(self, call: Call) -> bool:
+    def _over(self, call: OpenCall) -> bool:
         limits = self._limits
         if call is not self._favoured and self._beside() > limits.assembling_most:
             return True
@@ -243,7 +240,7 @@ class Assembly:
             self._deadlines.discard(self._bucket, self)
             self._bucket = 0
 
-    def _let(self, call: Call) -> None:
+    def _let(self, call: OpenCall) -> None:
         size = self._waiting.pop(call)
         if self._calls[call]:
             # Not all of them are let in before the first has sent anything.

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import grpc
 import structlog
 
+from pump_service.door.carrier import Carrier
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.routes import Group
 from pump_service.door.runs import Run
 from pump_service.door.stream import Stream
-
-if TYPE_CHECKING:
-    from pump_service.door.connection import Connection
 
 log = structlog.get_logger()
 _DEADLINE = Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -32,7 +29,7 @@ class Batch:
         "mixed", "stream_ids",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, group: Group) -> None:
+    def __init__(self, connection: Carrier, group: Group) -> None:
         self.connection = connection
         self.group = group
         self.stream_ids: list[int] = []

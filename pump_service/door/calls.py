@@ -6,18 +6,16 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 import structlog
 
+from pump_service.door.carrier import Carrier
 from pump_service.door.group import Messages, Refusal, Trailing
 from pump_service.door.messages import PREFIX, STEP, Assembler
 from pump_service.door.routes import Head, metadata
 from pump_service.door.stream import Stream
-
-if TYPE_CHECKING:
-    from pump_service.door.connection import Connection
 
 log = structlog.get_logger()
 _Code = grpc.StatusCode
@@ -36,7 +34,7 @@ class Aborted(grpc.aio.AbortError):
 class Call:
     """One call. `cancel`, `refuse` and `expire` may come at any time until it is done."""
 
-    def __init__(self, connection: Connection, stream: Stream, head: Head, deadline: float | None) -> None:
+    def __init__(self, connection: Carrier, stream: Stream, head: Head, deadline: float | None) -> None:
         self._connection = connection
         self._stream = stream
         self._head = head
@@ -199,7 +197,7 @@ class PlainCall(Call):
 class HandlerCall(Call):
     """A call of a servicer's method: a task."""
 
-    def __init__(self, connection: Connection, stream: Stream, head: Head, deadline: float | None) -> None:
+    def __init__(self, connection: Carrier, stream: Stream, head: Head, deadline: float | None) -> None:
         super().__init__(connection, stream, head, deadline)
         self.context = Context(self, connection, head)
         self._begun = False  # response headers are out
@@ -425,7 +423,7 @@ class _Requests:
 class Context:
     """What servicers use of `grpc.aio.ServicerContext`."""
 
-    def __init__(self, call: HandlerCall, connection: Connection, head: Head) -> None:
+    def __init__(self, call: HandlerCall, connection: Carrier, head: Head) -> None:
         self._call = call
         self._connection = connection
         self._head = head

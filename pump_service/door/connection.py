@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import TYPE_CHECKING
 
 import structlog
 
 from pump_service.door import frames
 from pump_service.door.batch import Batch
 from pump_service.door.calls import Call, HandlerCall, PlainCall
+from pump_service.door.carrier import Host
 from pump_service.door.frames import ConnectionFault, StreamFault
 from pump_service.door.group import Answer, Refusal
 from pump_service.door.headers import HeaderReader
@@ -25,9 +25,6 @@ from pump_service.door.limits import Limits
 from pump_service.door.routes import Group, Head
 from pump_service.door.sender import Sender
 from pump_service.door.stream import Stream
-
-if TYPE_CHECKING:
-    from pump_service.door.server import Server
 
 log = structlog.get_logger()
 _HEAD = frames.HEAD.unpack_from
@@ -39,7 +36,7 @@ _LINGER_S = 5.0
 class Connection(asyncio.Protocol):
     """Protocol of a connection whose preface has been seen (`sniff` hands it over)."""
 
-    def __init__(self, server: Server, transport: asyncio.Transport, refusal: Refusal | None) -> None:
+    def __init__(self, server: Host, transport: asyncio.Transport, refusal: Refusal | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.heard = self._loop.time()
         self.server = server
@@ -140,7 +137,7 @@ class Connection(asyncio.Protocol):
             batches, self._batches = self._batches, {}
             for batch in batches.values():
                 if self.server.feeders > 1 and not self.closed:
-                    self.server.turn.add(batch)
+                    self.server.collect(batch)
                 else:
                     batch.hand_over()
         if self._uncredited >= self._credit_from:
@@ -237,7 +234,7 @@ class Connection(asyncio.Protocol):
                 return False
             batch, _, taken, self.last_stream_id = found
             self.received(taken)
-            server.turn.add(batch)
+            server.collect(batch)
             self._credit_connection()
         except Exception as error:  # noqa: BLE001
             self._failed(error)

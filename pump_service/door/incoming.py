@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import grpc
 
 from pump_service.door import frames
+from pump_service.door.carrier import Carrier
 from pump_service.door.floods import Bucket
 from pump_service.door.frames import ConnectionFault, StreamFault
 from pump_service.door.group import Refusal
 from pump_service.door.headers import MALFORMED, HeaderReader
 from pump_service.door.routes import Head, malformed
 from pump_service.door.stream import Stream
-
-if TYPE_CHECKING:
-    from pump_service.door.connection import Connection
 
 _REMEMBERED = 512  # streams that we have reset: frames that were under way are let pass
 _MALFORMED_TIMEOUT = Refusal(grpc.StatusCode.INTERNAL, "malformed grpc-timeout")
@@ -25,7 +22,7 @@ _MALFORMED_TIMEOUT = Refusal(grpc.StatusCode.INTERNAL, "malformed grpc-timeout")
 class Incoming:
     """Reader's state of a connection."""
 
-    def __init__(self, connection: Connection, headers: HeaderReader[Head]) -> None:
+    def __init__(self, connection: Carrier, headers: HeaderReader[Head]) -> None:
         self._connection = connection
         self._limits = connection.limits
         self._headers = headers

@@ -15,6 +15,7 @@ import grpc
 import structlog
 
 from pump_service.door.assembly import Assembly
+from pump_service.door.batch import Batch
 from pump_service.door.connection import Connection
 from pump_service.door.deadlines import Deadlines
 from pump_service.door.frames import PING, frame
@@ -181,6 +182,10 @@ class Server:
     def http1(self) -> asyncio.Protocol | None:
         """Protocol of a connection that speaks HTTP/1.x."""
         return self._http1() if self._http1 is not None else None
+
+    def collect(self, batch: Batch) -> None:
+        """Hand a batch over with those that other connections bring."""
+        self.turn.add(batch)
 
     def lost(self, connection: Connection) -> None:
         """A connection has ended."""

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import Any, Protocol, cast
 
 from pump_service.door import frames
-
-if TYPE_CHECKING:
-    from pump_service.door.server import Server
+from pump_service.door.limits import Limits
 
 # With any other beginning the Go Pump ends a connection too.
 _METHODS = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"TRACE ", b"CONNECT ")
 _KNOWN = (frames.PREFACE, *_METHODS)
 
 
+class Gate(Protocol):
+    """A server as connections see it that are not known yet."""
+
+    limits: Limits
+
+    def admit(self, sniffer: Any) -> bool:
+        """Whether one more is taken."""
+        ...
+
+    def sniffed(self, sniffer: Any) -> None:
+        """A connection is known, or gone."""
+
+    def connect(self, transport: asyncio.Transport) -> Any:
+        """Protocol of a connection that speaks HTTP/2."""
+
+    def http1(self) -> asyncio.Protocol | None:
+        """Protocol of a connection that speaks HTTP/1.x."""
+        ...
+
+
 class Sniffer(asyncio.Protocol):
     """Protocol of a connection until it is known which one it speaks; has `Limits.sniff_s` to find out."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Gate) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None

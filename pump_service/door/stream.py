@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
 
 from pump_service.door.group import Trailing
-
-if TYPE_CHECKING:
-    from pump_service.door.calls import Call
+from pump_service.door.opencall import OpenCall
 
 
 class Stream:
@@ -33,7 +30,7 @@ class Stream:
 
     def __init__(self, stream_id: int, recv_window: int, send_window: int, content_length: int | None) -> None:
         self.stream_id = stream_id
-        self.call: Call | None = None
+        self.call: OpenCall | None = None
         # ---- from the peer
         self.remote_closed = False
         self.recv_window = recv_window  # what it may still send

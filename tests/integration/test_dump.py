@@ -28,7 +28,7 @@ from pumphouse.dump.chunks import ChunkWriter, Throttle
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.dump.source import TableChanged, execute, session
 from pumphouse.errors import ConfigError, RestoreError, SourceFailed, UsageError
-from pumphouse.loader.tables import key_columns
+from pumphouse.loader.keys import key_columns
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from pumphouse.parts import Parts

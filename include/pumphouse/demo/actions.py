@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pumphouse.codec.datum import Value
 from pumphouse.demo.rows import Row, SourceTable
+from pumphouse.demo.tables import Tables
 from pumphouse.demo.transaction import SourceTransaction
-from pumphouse.demo.values import fill_generated, unique_columns
-
-if TYPE_CHECKING:
-    from pumphouse.demo.writer import WriterThread
+from pumphouse.demo.values import ValueMaker, fill_generated, unique_columns
 
 # Rows of a table without a key are shared out by this column.
 TAG = "tag"
 TAGS = 8
 
 
-def act(transaction: SourceTransaction, thread: WriterThread, table: SourceTable) -> None:
+class Actor(Protocol):
+    """A writer as its actions see it."""
+
+    number: int
+    rng: random.Random
+    values: ValueMaker
+    tables: Tables
+
+    def known(self, transaction: SourceTransaction, table: SourceTable, count: int) -> list[Row]:
+        """Some of its rows, read and locked."""
+        ...
+
+
+def act(transaction: SourceTransaction, thread: Actor, table: SourceTable) -> None:
     """Change a table in some ways, about eight rows."""
     if not table.key:
         _keyless(transaction, thread, table)
@@ -50,7 +61,7 @@ def act(transaction: SourceTransaction, thread: WriterThread, table: SourceTable
         step()
 
 
-def big_document(transaction: SourceTransaction, thread: WriterThread) -> None:
+def big_document(transaction: SourceTransaction, thread: Actor) -> None:
     """A row of several megabytes, or the end of an older one."""
     table = thread.tables.by_name["shop", "docs"]
     rng, values = thread.rng, thread.values
@@ -74,11 +85,11 @@ def _kept(table: SourceTable, row: Row) -> dict[int, Value]:
     return {column_id: row[column_id] for column_id in kept}
 
 
-def _insert(transaction: SourceTransaction, thread: WriterThread, table: SourceTable, count: int) -> None:
+def _insert(transaction: SourceTransaction, thread: Actor, table: SourceTable, count: int) -> None:
     transaction.insert(table, [_new_row(thread, table) for _ in range(count)])
 
 
-def _new_row(thread: WriterThread, table: SourceTable) -> Row:
+def _new_row(thread: Actor, table: SourceTable) -> Row:
     row = thread.values.row(table.info)
     first = table.key[0]
     if len(table.key) > 1 and first.type.flen <= 12 and not isinstance(row[first.id], int):
@@ -87,7 +98,7 @@ def _new_row(thread: WriterThread, table: SourceTable) -> Row:
     return row
 
 
-def _update(transaction: SourceTransaction, thread: WriterThread, table: SourceTable, rows: list[Row]) -> None:
+def _update(transaction: SourceTransaction, thread: Actor, table: SourceTable, rows: list[Row]) -> None:
     unique = unique_columns(table.info)
     fixed = {column.id for column in table.key}
     free = [column for column in table.stored if column.id not in fixed]
@@ -101,7 +112,7 @@ def _update(transaction: SourceTransaction, thread: WriterThread, table: SourceT
     transaction.update(table, rows, changed)
 
 
-def _accounts(transaction: SourceTransaction, thread: WriterThread, table: SourceTable) -> None:
+def _accounts(transaction: SourceTransaction, thread: Actor, table: SourceTable) -> None:
     """A transfer between rows that other threads use too, and a swap of their unique slots."""
     rng: random.Random = thread.rng
     ids = sorted(rng.sample(range(1, 401), 2))
@@ -116,7 +127,7 @@ def _accounts(transaction: SourceTransaction, thread: WriterThread, table: Sourc
     transaction.update(table, rows, new)
 
 
-def _keyless(transaction: SourceTransaction, thread: WriterThread, table: SourceTable) -> None:
+def _keyless(transaction: SourceTransaction, thread: Actor, table: SourceTable) -> None:
     rng = thread.rng
     tag = next(column for column in table.columns if column.name == TAG)
     mine = thread.number % TAGS

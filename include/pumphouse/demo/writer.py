@@ -24,15 +24,14 @@ from pymysql.connections import Connection
 from pumphouse.client.transaction import TransactionBinlog, TransactionRunner
 from pumphouse.codec.datum import Value
 from pumphouse.demo.actions import act, big_document
-from pumphouse.demo.catalog import Catalog, stamp
 from pumphouse.demo.gate import Gate
 from pumphouse.demo.keys import KnownKeys
 from pumphouse.demo.rows import SourceTable, connect
 from pumphouse.demo.store import prewrite_key
+from pumphouse.demo.tables import Tables
 from pumphouse.demo.transaction import PlannedRollback, SourceTransaction
 from pumphouse.demo.trouble import TroubledClient
 from pumphouse.demo.values import ValueMaker
-from pumphouse.demo.world import WEIGHTS
 from pumphouse.durable import create_exclusive, write_atomic
 from pumphouse.errors import BinlogError
 from pumphouse.log import configure_logging
@@ -45,30 +44,6 @@ log = structlog.get_logger()
 RANGE = 10_000_000
 # While this file is there, a process makes so many transactions a second at most.
 SLOW, SLOW_RATE = "slow", 10.0
-
-
-class Tables:
-    """The schema as a thread knows it; looked at again inside the gate."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp = (0, 0)
-        self.version = 0
-        self.choices: list[SourceTable] = []
-        self.weights: list[int] = []
-        self.by_name: dict[tuple[str, str], SourceTable] = {}
-
-    def refresh(self) -> None:
-        """Read the catalog when it changed."""
-        now = stamp(self._path)
-        if now == self._stamp:
-            return
-        catalog = Catalog.load(self._path)
-        self._stamp, self.version = now, catalog.schema_version
-        tables = [SourceTable.of(db, info) for db, info in catalog.all_tables()]
-        self.by_name = {(table.db, table.info.name): table for table in tables}
-        self.choices = [table for table in tables if table.info.name in WEIGHTS]
-        self.weights = [WEIGHTS[table.info.name] for table in self.choices]
 
 
 class Pace:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pumphouse.archive.base import BaseChunk, BaseTable
 from pumphouse.archive.view import ArchiveView, has_rows
-from pumphouse.loader.tables import key_columns
+from pumphouse.loader.keys import key_columns
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Action
 from pumphouse.schema.versions import Change, DdlEvent, TableVersion

@@ -12,7 +12,7 @@ from pumphouse.codec.datum import Kind, kind_of
 from pumphouse.codec.json import encode_json, json_text
 from pumphouse.codec.layout import arrow_field
 from pumphouse.dump.source import TableChanged
-from pumphouse.loader.tables import key_columns
+from pumphouse.loader.keys import key_columns
 from pumphouse.model.table import ColumnFlag, ColumnInfo, MysqlType
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.versions import TableVersion

@@ -18,11 +18,11 @@ from pumphouse.archive.manifest import Duplicate, Manifest, SegmentEntry
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError, UnknownDdl
 from pumphouse.loader.epochs import Epochs
+from pumphouse.loader.keys import key_columns
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import ORDERED, TIDB_UNIT_BYTES, Mode, Plan, UnitId, bucket_counts
 from pumphouse.loader.rules import NO_RULES, Rules, ddl_hint, park_hint
 from pumphouse.loader.state import NOTHING_BEGUN, Begun
-from pumphouse.loader.tables import key_columns
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect

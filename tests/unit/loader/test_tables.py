@@ -2,7 +2,7 @@
 
 import pytest
 
-from pumphouse.loader.tables import key_columns
+from pumphouse.loader.keys import key_columns
 from pumphouse.model.table import TableInfo
 from tests.support.madearchive import column, index, table_info
 

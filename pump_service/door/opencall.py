@@ -1,0 +1,46 @@
+"""A call as those see it that carry its frames, and that bound the bytes it holds. `calls` has the kinds of them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pump_service.door.group import Refusal
+
+
+class OpenCall(Protocol):
+    """A call that has a stream of its own."""
+
+    done: bool
+
+    def open(self) -> None:
+        """The headers are here."""
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of the request."""
+
+    def half_close(self) -> None:
+        """The peer has sent everything."""
+
+    def lets(self, size: int) -> bool:
+        """Whether so much more of the request may come; `go_on` is called when it may."""
+        ...
+
+    def go_on(self) -> None:
+        """More of the request may come."""
+
+    def coming(self) -> int:
+        """Bytes of the request that may come without more credit."""
+        ...
+
+    def needs_credit(self) -> bool:
+        """Whether the windows that it has are less than what is missing."""
+        ...
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End the call with a status, whatever it is doing."""
+
+    def cancel(self) -> None:
+        """The peer does not want it any more: nothing is answered."""
+
+    def ended(self) -> None:
+        """Somebody else has answered it (a group)."""
