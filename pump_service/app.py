@@ -128,13 +128,13 @@ class PumpApp:
         await asyncio.to_thread(warm_reads)
         known = registrar.found.extra if registrar.found is not None else None
         elsewhere = await asyncio.to_thread(_elsewhere, registrar, settings.data_dir, addr, stored=not had_id)
-        store = await asyncio.to_thread(Store.open, settings, clock=self._clock, registered=known, elsewhere=elsewhere)
         syncs = loop_syncs()
         if syncs is not None:
             undo.callback(syncs.close)
+        store = await asyncio.to_thread(
+            Store.open, settings, clock=self._clock, registered=known, elsewhere=elsewhere, syncs=syncs
+        )
         undo.push_async_callback(asyncio.to_thread, store.close)
-        if syncs is not None:
-            store.attach(syncs)
         await asyncio.to_thread(identity.keep_cluster, settings.data_dir, cluster_id)
         # A fresh one: the process before may have published until the store was ours.
         check_clock(await asyncio.to_thread(self._cluster.tso), store.watermark)

@@ -96,7 +96,15 @@ class StoreStatus:
 class Store:
     """Its parts, and what starts and ends them."""
 
-    def __init__(self, settings: PumpSettings, opened: Opening, fs: FileSystem, clock: Clock, lock: int) -> None:
+    def __init__(
+        self,
+        settings: PumpSettings,
+        opened: Opening,
+        fs: FileSystem,
+        clock: Clock,
+        lock: int,
+        syncs: Syncs | None,
+    ) -> None:
         self._settings = settings
         self._fs = fs
         self._clock = clock
@@ -122,7 +130,7 @@ class Store:
         )  # fmt: skip
         self._writer = Writer(
             valuelog=self._valuelog, guard=self._guard, next_stage=self._chaser, clock=clock,
-            group_bytes=settings.group_commit_bytes,
+            group_bytes=settings.group_commit_bytes, syncs=syncs,
         )  # fmt: skip
         self._chaser.write_lock = self._writer.lock
         self._bookkeeping = Bookkeeping(self._guard, self._indexer)
@@ -152,13 +160,15 @@ class Store:
         clock: Clock = SYSTEM_CLOCK,
         registered: PumpExtra | None = None,
         elsewhere: Elsewhere | None = None,
+        syncs: Syncs | None = None,
     ) -> Store:
         """Open a data directory: recovery is done and threads run on return.
 
         ``registered`` is what the registry holds of this node: a value log that ends before the registered synced end
         of the same incarnation has lost answered binlogs, and the store takes a new incarnation. ``elsewhere`` is
         where what is registered runs at this moment, None = it does not. Where it does, such a directory is a copy;
-        where it answers there, so is any of its incarnation.
+        where it answers there, so is any of its incarnation. ``syncs``: its event loop owns the writer and must live
+        until `close` is through; None = the writer's own thread.
 
         Raises ConfigError when another process has it, or has what this one is a copy of; BadRecord when bytes
         that may have been answered are damaged.
@@ -167,12 +177,12 @@ class Store:
         lock = _lock(settings.data_dir / ".lock")
         try:
             try:
-                return cls._opened(settings, fs, clock, lock, registered, elsewhere)
+                return cls._opened(settings, fs, clock, lock, registered, elsewhere, syncs)
             except (OSError, IndexFailed) as error:
                 if not is_full(error) or not give_back_at_start(fs, settings.data_dir / "pumphouse"):
                     raise
                 log.warning("started_on_a_full_disk", error=str(error))
-            return cls._opened(settings, fs, clock, lock, registered, elsewhere)
+            return cls._opened(settings, fs, clock, lock, registered, elsewhere, syncs)
         except BaseException:
             os.close(lock)
             raise
@@ -186,9 +196,10 @@ class Store:
         lock: int,
         registered: PumpExtra | None,
         elsewhere: Elsewhere | None,
+        syncs: Syncs | None,
     ) -> Store:
         begun = clock.monotonic()
-        store = cls(settings, Opening(settings, fs, clock, registered, elsewhere), fs, clock, lock)
+        store = cls(settings, Opening(settings, fs, clock, registered, elsewhere), fs, clock, lock, syncs)
         log.info(
             "store_opened", data_dir=str(settings.data_dir), incarnation=store.incarnation,
             start_count=store.start_count, watermark=store.watermark, unresolved=store.prewrites.count,
@@ -205,14 +216,10 @@ class Store:
         """Call this when a thread of the store ended by an unexpected error; the process should stop then."""
         self._fault_listeners.append(listener)
 
-    def attach(self, syncs: Syncs) -> None:
-        """Small groups are written on the thread of ``syncs`` from now on, which must live until `close` is through."""
-        self._writer.attach(syncs)
-
     def close(self) -> None:
         """Write and index what is queued, persist positions, close files. A second call does nothing.
 
-        Never on the thread of `attach`.
+        Never on the thread of the event loop that writes.
         """
         self._writer.refuse_loop()
         with self._closing:  # a second one comes back when the first is through

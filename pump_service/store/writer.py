@@ -1,48 +1,53 @@
-"""Who writes the value log: group commit, answers after the sync, then the hand-over to the index.
+"""Who writes the value log: group commit, answers after the sync, then the hand-over to the index (row P3).
 
-Whatever waits goes into one write and one fdatasync (row P3). An answer leaves only after that. There is one thread for
-it; beside an event loop that has what `inline` leaves to it. The thread also decides what a failure means: no space is
-a state that ends by itself; a failed sync, or any other failed write, ends writing in this process for good, because
-what the medium holds is unknown from then on (row P15).
+Whatever waits goes into one write and one fdatasync. An answer leaves only after that. One group is under way at a
+time, and one thread, the *owner*, decides what becomes of each: it takes it from the queue, writes it itself or gives
+it to the writer thread, and takes the next when it is answered.
+
+The owner is the event loop, where there is one that can be told of the end of an fdatasync (`fs.Syncs`): a change of
+thread costs more than all else that is done for a group of few calls, and in Python each side waits for the other's
+hold of the interpreter besides. A group that is small and plain the loop writes by itself: into the page cache at once,
+then the sync, for which nothing waits; at its end the answers and the hand-over. Every other group is for the thread:
+large ones, those that end a file, the first of each half second (which looks at the disk), all of them while the disk
+is full or slow, the index has no room, somebody has the write lock, or a write has failed. So what may wait long for
+the disk or the index, and all that answers for failures, is there. Without such a loop the thread is its own owner.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Protocol
 
-import numpy as np
 import structlog
 
-from pump_service.store.block import I64, Block
+from pump_service.store.appender import Appender
+from pump_service.store.block import Block
 from pump_service.store.disk import DiskGuard
 from pump_service.store.fs import Syncs
-from pump_service.store.inline import Inline
-from pump_service.store.logfile import NO_SPACE, SyncFailed
+from pump_service.store.groups import BlockDone, Done, Group, Request, Status, answer, is_small
+from pump_service.store.logfile import NO_SPACE
 from pump_service.store.records import Item, Records
 from pump_service.store.valuelog import Appended, Begun, ValueLog
 from pump_service.store.writelock import WriteLock
 from pumphouse.clock import Clock
-from pumphouse.errors import BinlogError, PumpReadOnly, WriterFailed
+from pumphouse.errors import WriterFailed
 from pumphouse.model.position import Pointer
+
+__all__ = ["BlockDone", "Done", "Status", "Writer"]
 
 log = structlog.get_logger(__name__)
 
 SAVE_SUMMARY_EVERY = 64 << 20
-# Payload bytes of a group for which a change of thread is dearer than that the event loop does its work meanwhile.
-INLINE_BYTES = 512 << 10
-# And the requests, each of which costs more than its rows.
-INLINE_REQUESTS = 64
+# A sync that took longer than this is a disk on which a write into the page cache may wait as well, and where a change
+# of thread is nothing. For so long every group is the thread's.
+SLOW_S = 0.02
+AWAY_S = 1.0
 _SOON_S = 0.05
-
-Status = BinlogError | None
-Done = Callable[[list[Status]], None]
-# None = every record is durable, else one status a record.
-BlockDone = Callable[[list[Status] | None], None]
 
 
 class HandOver(Protocol):
@@ -57,124 +62,111 @@ class HandOver(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Request:
-    records: Records
-    done: BlockDone
-    bytes: int
-    own: bool = False
-    durable: bool = False  # all of it
-    statuses: list[Status] | None = None  # where not all rows went the same way: None = durable
+class _Thread:
+    """Runs what it is given, one after the other."""
 
-    def set(self, rows: I64, status: Status) -> None:
-        if status is None and len(rows) == len(self.records):
-            self.durable = True
-            return
-        if self.statuses is None:
-            self.statuses = [_NOT_WRITTEN] * len(self.records)
-        for row in rows.tolist():
-            self.statuses[row] = status
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="pump-writer", daemon=True)
 
-    def outcome(self) -> list[Status] | None:
-        """Durable is only what an append reported: a row of which nothing was said was not written."""
-        if self.durable or not len(self.records):
-            return None
-        if self.statuses is None:
-            return [_NOT_WRITTEN] * len(self.records)
-        return self.statuses if any(status is not None for status in self.statuses) else None
+    def start(self) -> None:
+        self._thread.start()
 
+    def mine(self) -> bool:
+        """Whether the caller is it."""
+        return threading.get_ident() == self._thread.ident
 
-_NOT_WRITTEN = WriterFailed("the writer ended before this was written", hint="restart the Pump")
+    def call(self, action: Callable[[], None]) -> bool:
+        """Run something soon."""
+        self._work.put(action)
+        return True
 
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._work.put(None)
 
-class _Stop:
-    """The last of the queue."""
+    def join(self) -> None:
+        if self._thread.is_alive():
+            self._thread.join()
 
+    @property
+    def runs(self) -> bool:
+        return self._thread.is_alive()
 
-# Rows of requests that are still to be written, in order.
-_Left = list[tuple[_Request, I64]]
-_Group = list[_Request]
+    def _run(self) -> None:
+        while (action := self._work.get()) is not None:
+            action()
+            action = None  # the buffers of a group are answered
 
 
 class Writer:
-    """Queue and thread."""
+    """The queue, and the one group that is under way. What is said to be the owner's is done on its thread alone."""
 
     def __init__(
-        self, *, valuelog: ValueLog, guard: DiskGuard, next_stage: HandOver, clock: Clock, group_bytes: int
+        self,
+        *,
+        valuelog: ValueLog,
+        guard: DiskGuard,
+        next_stage: HandOver,
+        clock: Clock,
+        group_bytes: int,
+        syncs: Syncs | None = None,
     ) -> None:
         self._valuelog = valuelog
+        self._appender = Appender(valuelog, guard)
         self._guard = guard
         self._next = next_stage
         self._clock = clock
         self._group_bytes = group_bytes
-        # An Inline among them: from there on the queue is its.
-        self._queue: SimpleQueue[_Request | Inline[_Group] | _Stop] = SimpleQueue()
-        # Taken, but none of the last group. Of whoever has the queue.
-        self._put_back: _Request | Inline[_Group] | _Stop | None = None
-        self._inline: Inline[_Group] | None = None
-        self._lent: Inline[_Group] | None = None  # who has the queue; of the writer thread
-        self._stopping = False
-        self._unsaved = 0
-        # Something may lie behind the last good record: a group that was begun, and is to be written again or refused.
-        self._left_behind = False
-        self._taken_bytes = 0
-        self._submitted_bytes = 0
+        self._thread = _Thread()
+        self._syncs = syncs
+        self._owner: _Thread | Syncs = self._thread if syncs is None else syncs
+        # ---- any thread
         self._submitting = threading.Lock()
+        self._queue: deque[Request] = deque()
+        self._asked = False  # the owner was told that something waits, and has not looked yet
+        self._stopping = False
+        self._submitted_bytes = 0
+        # ---- the owner's
+        self._busy = False  # a group is under way, here or on the thread
+        self._under_way: Group | None = None  # here, until its sync ends
+        self._began = 0.0
+        self._away_until = float("-inf")
+        self._ending = False
+        self._taken_bytes = 0
+        # ---- who writes
+        self._unsaved = 0
         self.lock = WriteLock()
-        self.failed: WriterFailed | None = None
-        self.refused = 0
         self.groups = 0
         self.prewrites = 0  # written ones
         self.records = 0
-        self._thread = threading.Thread(target=self._run, name="pump-writer", daemon=True)
         self.on_fault: Callable[[BaseException], None] = lambda _error: None
         self.on_written: Callable[[], None] = lambda: None  # after each group of which something was written
+
+    # -- any thread ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to write."""
         self._thread.start()
 
-    def attach(self, syncs: Syncs) -> None:
-        """From now on the thread of ``syncs`` has the queue, and writes what `inline` says."""
-        with self._submitting:
-            if self._stopping or self._inline is not None:
-                return
-            self._inline = Inline(self, syncs, self._clock)
-            self._queue.put(self._inline)
+    @property
+    def failed(self) -> WriterFailed | None:
+        """What ended writing in this process."""
+        return self._appender.failed
 
-    def stop(self) -> None:
-        """Write what is queued, then end. Not on the thread of `attach`, which the group under way needs."""
-        self.refuse_loop()
-        with self._submitting:
-            self._stopping = True
-            self._queue.put(_Stop())
-        inline = self._inline
-        if inline is not None and not inline.look():
-            self._loop_ended(inline)
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def refuse_loop(self) -> None:
-        """RuntimeError on the thread of `attach`: what waits for the last groups must not be what they wait for."""
-        if self._inline is not None and self._inline.here and self._thread.is_alive():
-            raise RuntimeError("stopped on the event loop's thread, which its last groups need")
-
-    def try_lock(self) -> bool:
-        """Take the write lock, on any thread; False where it is not free soon, or is that of a group of the loop's."""
-        waits = self._inline is None or not self._inline.under_way
-        return self.lock.try_for(_SOON_S if waits else 0)
-
-    def _loop_ended(self, inline: Inline[_Group]) -> None:
-        """The loop is gone, which should have outlived the store: the queue is the thread's again."""
-        if inline.give_back_all():
-            # Its group may be durable or not, and nothing may follow it: the thread refuses it and all behind it.
-            self._fail(RuntimeError("the event loop ended while a group was written"))
-            self.lock.release()
+    @property
+    def refused(self) -> int:
+        """Records that were refused for want of space."""
+        return self._appender.refused
 
     @property
     def backlog_bytes(self) -> int:
         """Payload bytes that wait to be written."""
         return self._submitted_bytes - self._taken_bytes
+
+    def synced_end(self) -> Pointer:
+        """End of what is durable."""
+        return self._valuelog.end
 
     def submit(self, items: Sequence[Item], done: Done, *, own: bool = False) -> None:
         """Queue items; never blocks. ``done`` gets one status an item, from the thread that wrote them.
@@ -187,105 +179,111 @@ class Writer:
     def submit_records(self, records: Records, done: BlockDone, *, own: bool = False) -> None:
         """Queue records; never blocks. ``done`` is called once, when they are durable, from the thread that wrote them.
 
-        That is never in this call, but may be on this thread, where it is that of `attach`. What comes when that loop
+        That is never in this call, but may be on this thread, where it is the owner's. What comes when its event loop
         has ended, which it should not before the store is closed, is written by `stop`.
         """
         size = records.bytes
         with self._submitting:
-            stopping, inline = self._stopping, self._inline
+            stopping = self._stopping
             if not stopping:
                 self._submitted_bytes += size
-                self._queue.put(_Request(records, done, size, own))
+                self._queue.append(Request(records, done, size, own))
         if stopping:
             done([WriterFailed("the store is closing", hint="send it to another Pump")] * len(records))
-        elif inline is not None:
-            inline.look()
+        elif self._owner.mine():
+            self._step()
+        elif not self._asked:
+            self._asked = True
+            self._owner.call(self._step)
 
-    def _run(self) -> None:
-        while (group := self._next_group()) is not None:
-            while group is not None:  # none while it waits: the buffers of the last are answered
-                try:
-                    self._write_group(group)
-                except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
-                    self._stopped_by(error)
-                group = self._another()
+    def try_lock(self) -> bool:
+        """Take the write lock, on any thread; False where it is not free soon, or is that of a group of the loop's."""
+        return self.lock.try_for(_SOON_S if self._under_way is None else 0)
 
-    def _another(self) -> _Group | None:
-        """Beside a loop: the next group, where that would only hand it over again."""
-        if self._lent is None:
-            return None
-        group = self.next_waiting()
-        if group is None:
-            self._lent.done()
-            return None
-        return None if _small(group) and self._lent.take_back(group) else group
+    def refuse_loop(self) -> None:
+        """RuntimeError on the event loop's thread: what waits for the last groups must not be what they wait for."""
+        if self._syncs is not None and self._syncs.mine() and self._thread.runs:
+            raise RuntimeError("stopped on the event loop's thread, which its last groups need")
 
-    def _stopped_by(self, error: BaseException) -> None:
-        # A bug, not a disk: fail like a disk that cannot be trusted. Said last: nothing may depend on a log.
-        try:
-            self._fail(error)
-        finally:
-            self.on_fault(error)
-        log.error("writer_stopped", exc_info=error)
+    def stop(self) -> None:
+        """Write what is queued, then end. Not on the event loop's thread, which the group under way needs."""
+        self.refuse_loop()
+        with self._submitting:
+            self._stopping = True
+        if not self._owner.call(self._end):
+            self._loop_ended()
+        self._thread.join()
 
-    def _next_group(self) -> _Group | None:
-        """What this thread has to write next; None when it is time to end."""
-        while True:
-            if self._lent is not None:
-                group = self._lent.handed.get()
-                if group is not None:
-                    return group
-                self._lent = None
-            first, self._put_back = self._put_back, None
-            if first is None:
-                first = self._queue.get()
-            if isinstance(first, _Request):
-                return self._group_of(first)
-            if isinstance(first, _Stop):
-                return None
-            if first.lend():
-                self._lent = first
+    def _loop_ended(self) -> None:
+        """The loop is gone, which should have outlived the store: the thread is the owner from here on."""
+        group = self._under_way
+        if group is not None:
+            # It may be durable or not, and nothing may follow it: it is refused, and all behind it.
+            self._appender.fail(RuntimeError("the event loop ended while a group was written"))
+            self.lock.release()
+        self._owner, self._syncs = self._thread, None
+        self._thread.call(partial(self._take_over, group))
 
-    def next_waiting(self) -> _Group | None:
-        """What is to be written next, for whoever has the queue; gives it back where it is time to end."""
-        first, self._put_back = self._put_back, None
-        if first is None:
-            try:
-                first = self._queue.get_nowait()
-            except Empty:
-                return None
-        if isinstance(first, _Request):
-            return self._group_of(first)
-        self._put_back = first
-        if self._inline is not None:
-            self._inline.give_back()
-        return None
+    def _take_over(self, group: Group | None) -> None:
+        """The thread is the owner, and what was its own is done; a group that was under way on the loop is refused."""
+        if group is not None:
+            self._write_there(group)
+        self._busy = False
+        self._end()
 
-    def _group_of(self, first: _Request) -> _Group:
+    # -- the owner -----------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Nothing more is submitted."""
+        self._ending = True
+        self._step()
+
+    def _step(self) -> None:
+        """Begin the next group, if none is under way."""
+        self._asked = False
+        while not self._busy:
+            group = self._take()
+            if not group:
+                if self._ending:
+                    self._thread.end()
+                return
+            self._busy = True
+            begun = False
+            with contextlib.suppress(Exception):  # writing has failed and even that could not be said: the thread does
+                begun = self._begin(group)
+            if begun:
+                return
+            if self._thread.mine():
+                self._write_there(group)
+            else:
+                self._thread.call(partial(self._write_there, group))
+
+    def _free(self) -> None:
+        """The group under way is answered."""
+        self._busy = False
+        self._step()
+
+    def _take(self) -> Group:
         """Everything that waits, up to the bytes of a group."""
-        group, size = [first], first.bytes
-        while size < self._group_bytes:
-            try:
-                request = self._queue.get_nowait()
-            except Empty:
-                break
-            if not isinstance(request, _Request) or size + request.bytes > self._group_bytes:
-                self._put_back = request
-                break
-            group.append(request)
-            size += request.bytes
+        group: Group = []
+        size = 0
+        while self._queue and (not group or size + self._queue[0].bytes <= self._group_bytes):
+            group.append(self._queue.popleft())
+            size += group[-1].bytes
         self._taken_bytes += size
         return group
 
-    def begin(self, group: _Group, syncs: Syncs, ended: Callable[[bool], None]) -> bool:
-        """Write a group on the thread of ``syncs``, where nothing can be in the way and nothing blocks for long.
+    def _begin(self, group: Group) -> bool:
+        """Write a group here, where nothing can be in the way and nothing blocks for long.
 
-        False, and nothing is answered, where it must be the writer thread. Else ``ended`` is called on this thread
-        after the sync: whether the group was answered; if not, writing has failed and the writer thread is to say so.
+        False, and nothing is answered, where it is for the thread.
         """
         size = sum(request.bytes for request in group)
+        self._began = self._clock.monotonic()
         if (
-            not _small(group)
+            self._syncs is None
+            or self._began < self._away_until
+            or not is_small(group)
             or self.failed is not None
             or self._unsaved + size >= SAVE_SUMMARY_EVERY
             or not self._guard.at_ease()
@@ -293,39 +291,35 @@ class Writer:
         ):
             return False
         begun = False
+        self._under_way = group
         try:
-            if self._next.ready():
-                self._left_behind = True
-                written = self._valuelog.begin([request.records for request in group if len(request.records)])
-                self._left_behind = written is not None
-                if written is not None:
-                    done = partial(self._synced, group, written, ended)
-                    begun = written.file.handle.begin_sync(syncs, done)
-                    if not begun and self._inline is not None:
-                        self._inline.stay_away()  # or each group would be written twice
+            written = self._appender.begin(group) if self._next.ready() else None
+            if written is not None:
+                begun = written.file.handle.begin_sync(self._syncs, partial(self._synced, group, written))
+                if not begun:
+                    self._stay_away()  # or each group would be written twice
         except OSError as error:
             if error.errno not in NO_SPACE:  # of a full disk the thread takes care, and writes it again
-                self._fail(error)
+                self._appender.fail(error)
         except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
             self._stopped_by(error)
         finally:
             if not begun:
+                self._under_way = None
                 self.lock.release()
         return begun
 
-    def _synced(self, group: _Group, written: Begun, ended: Callable[[bool], None], error: OSError | None) -> None:
+    def _synced(self, group: Group, written: Begun, error: OSError | None) -> None:
+        """The sync of the group under way has ended."""
         answered = False
         try:
             if error is not None:
-                self._fail(error)
+                self._appender.fail(error)
                 return
-            stored = self._valuelog.finish(written)
-            self._left_behind = False
-            for request in group:
-                request.durable = True
+            stored = self._appender.finish(group, written)
             self.prewrites += stored.prewrites  # before the answer, as in `_write_group`
             answered = True
-            _answer(group)
+            answer(group)
             if stored.blocks:
                 self._next.hand_over(Block.concat(stored.blocks))  # at once: `ready` spoke for one
             self._after(stored)
@@ -333,26 +327,51 @@ class Writer:
             self._stopped_by(fault)
         finally:
             self.lock.release()
-            ended(answered)
+            self._under_way = None
+            if self._clock.monotonic() - self._began > SLOW_S:
+                self._stay_away()
+            if answered:
+                self._free()
+            else:  # writing has failed, and the thread is to say so
+                self._thread.call(partial(self._write_there, group))
 
-    def _write_group(self, group: _Group) -> None:
+    def _stay_away(self) -> None:
+        """For a while every group goes to the thread."""
+        self._away_until = self._clock.monotonic() + AWAY_S
+
+    # -- the writer thread ---------------------------------------------------------------------------------------------
+
+    def _write_there(self, group: Group) -> None:
+        try:
+            self._write_group(group)
+        except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
+            self._stopped_by(error)
+        finally:
+            if self._owner is self._thread:
+                self._busy = False  # its `_step` goes on
+            else:
+                self._owner.call(self._free)
+
+    def _write_group(self, group: Group) -> None:
         with self.lock:
             stored = Appended()
             try:
-                self._store(group, stored)
+                self._appender.append(group, stored)
             except BaseException as error:
-                self._fail(error)
+                self._appender.fail(error)
                 raise
             finally:
                 # Counted before the answer: who has it must find the prewrite among the unresolved.
                 self.prewrites += stored.prewrites
-                _answer(group)
+                answer(group)
             for block in stored.blocks:
                 self._next.hand_over(block)
         self._after(stored)
         if self._unsaved >= SAVE_SUMMARY_EVERY:
             self._unsaved = 0
             self._valuelog.save_active_summary()
+
+    # -- whoever wrote -------------------------------------------------------------------------------------------------
 
     def _after(self, stored: Appended) -> None:
         self.groups += 1
@@ -361,129 +380,10 @@ class Writer:
             self.records += stored.records
             self._unsaved += stored.bytes
 
-    def _store(self, group: _Group, stored: Appended) -> None:
-        """Append what may be appended, and say so in ``stored``; sets all statuses that are known."""
-        left: _Left = [(request, np.arange(len(request.records))) for request in group if len(request.records)]
-        if self.failed is None and self._left_behind:
-            # What is refused now must not be found later, and a footer does not go over it.
-            self._cut()
-        if self.failed is not None:
-            _set(left, self.failed)
-            return
-        if self._guard.left_to_bookkeeping():
-            left = self._only_own(left)
-        if self._guard.read_only():
-            left = self._refuse_prewrites(left)
-        for attempt in (1, 2, 3):
-            if not left:
-                return
-            appended = self._valuelog.append([_take(request.records, rows) for request, rows in left])
-            stored.add(appended)
-            left = _written(left, appended.records)
-            if appended.error is None:
-                return
-            if not self._survives(appended.error):
-                if self.failed is not None:
-                    _set(left, self.failed)
-                return
-            left = self._after_full(attempt, self._refuse_prewrites(left))
-
-    def _survives(self, error: OSError) -> bool:
-        """Whether a failed append leaves the log as it was: only a full disk does, and only when the cut works."""
-        if error.errno in NO_SPACE and not isinstance(error, SyncFailed):
-            self._cut()
-        else:
-            self._fail(error)
-        return self.failed is None
-
-    def _cut(self) -> None:
+    def _stopped_by(self, error: BaseException) -> None:
+        # A bug, not a disk: fail like a disk that cannot be trusted. Said last: nothing may depend on a log.
         try:
-            self._valuelog.cut_partial()
-        except OSError as error:
-            self._fail(error)
-        else:
-            self._left_behind = False
-
-    def _fail(self, error: BaseException) -> None:
-        if self.failed is None:
-            path = str(getattr(error, "filename", None) or "value log")
-            self.failed = WriterFailed(
-                f"writing failed and this process writes no more: {error!r}",
-                hint="check the disk, then restart the Pump",
-                path=path,
-            )
-            log.error("writer_failed", error=repr(error))
-
-    def _after_full(self, attempt: int, left: _Left) -> _Left:
-        """What may be tried once more on a full disk: first everything, then what may use the other reserve."""
-        if attempt == 1 and self._guard.went_full():
-            return left
-        left = self._only_own(left)
-        if attempt <= 2 and left and self._guard.make_room():
-            return left
-        self._refuse(left)
-        return []
-
-    def _only_own(self, left: _Left) -> _Left:
-        self._refuse([each for each in left if not each[0].own])
-        return [each for each in left if each[0].own]
-
-    def _refuse_prewrites(self, left: _Left) -> _Left:
-        split = [(request, rows, request.records.columns.tp[rows] == 0) for request, rows in left]
-        self._refuse([(request, rows[prewrite]) for request, rows, prewrite in split])
-        kept = [(request, rows[~prewrite]) for request, rows, prewrite in split]
-        return [(request, rows) for request, rows in kept if len(rows)]
-
-    def _refuse(self, which: _Left) -> None:
-        count = sum(len(rows) for _, rows in which)
-        if not count:
-            return
-        self.refused += count
-        available = self._guard.available()
-        error = PumpReadOnly(
-            f"no available space, available: {available}, StopWriteAtAvailableSpace: {self._guard.stop_at}",
-            available=available,
-            limit=self._guard.stop_at,
-        )
-        _set(which, error)
-
-    def synced_end(self) -> Pointer:
-        """End of what is durable."""
-        return self._valuelog.end
-
-
-def _small(group: _Group) -> bool:
-    return len(group) <= INLINE_REQUESTS and sum(request.bytes for request in group) <= INLINE_BYTES
-
-
-def _take(records: Records, rows: I64) -> Records:
-    return records if len(rows) == len(records) else records.take(rows)
-
-
-def _written(left: _Left, count: int) -> _Left:
-    """The first ``count`` rows are durable; returns what is left."""
-    rest = []
-    for request, rows in left:
-        if count:
-            request.set(rows[:count], None)
-        if count < len(rows):
-            rest.append((request, rows[count:]))
-        count = max(count - len(rows), 0)
-    return rest
-
-
-def _set(which: _Left, error: BinlogError) -> None:
-    for request, rows in which:
-        request.set(rows, error)
-
-
-def _answer(group: _Group) -> None:
-    failed: list[BaseException] = []
-    for request in group:
-        try:
-            request.done(request.outcome())
-        except BaseException as error:  # noqa: BLE001
-            # The caller's loop may be gone; the others must have their answers, whatever becomes of the log.
-            failed.append(error)
-    for each in failed:
-        log.error("answer_failed", exc_info=each)
+            self._appender.fail(error)
+        finally:
+            self.on_fault(error)
+        log.error("writer_stopped", exc_info=error)

@@ -73,9 +73,7 @@ def _opened(monkeypatch: pytest.MonkeyPatch, syncs: Callable[[], LoopSyncs]) -> 
     plain = Store.open.__func__  # type: ignore[attr-defined]
 
     def opened(cls: type[Store], *arguments: Any, **named: Any) -> Store:
-        store: Store = plain(cls, *arguments, **named)
-        store.attach(syncs())
-        return store
+        return plain(cls, *arguments, **named, syncs=syncs())  # type: ignore[no-any-return]
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "open", classmethod(opened))

@@ -331,7 +331,7 @@ def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
 ) -> None:
     async def test(bench: Bench) -> None:
         # As the path of a data directory that is no UTF-8 has it.
-        bench.store._writer.failed = WriterFailed("EIO on /data/\udcff")
+        bench.store._writer._appender.failed = WriterFailed("EIO on /data/\udcff")
 
         def fail(error: object) -> None:
             raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
@@ -348,7 +348,7 @@ def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
         with capture_logs():
             answers = await asyncio.wait_for(bench.write(*payloads), 5)
         assert all("surrogates not allowed" in _code_and_text(answer)[1] for answer in answers)
-        bench.store._writer.failed = None
+        bench.store._writer._appender.failed = None
         assert await asyncio.wait_for(bench.write(*payloads), 5) == [DURABLE, DURABLE]
 
     run(tmp_path, test)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pump_service.store import inline
+from pump_service.store import writer
 from pump_service.store.store import Item, Status, Store
 from pump_service.store.summary import FileSummary
 from pumphouse.clock import SystemClock
@@ -62,21 +62,17 @@ class Beside:
         self.clock = Hands()
         self.fs = FaultyFs()
         self.held = HeldSyncs()
-        self.store = Store.open(settings(directory, **values), fs=self.fs, clock=self.clock)
+        self.store = Store.open(settings(directory, **values), fs=self.fs, clock=self.clock, syncs=self.held)
         self.faults: list[BaseException] = []
         self.store.on_fault(self.faults.append)
         self.answers: list[tuple[int, type[Status], str]] = []  # start ts, status, who answered
-        self.store.attach(self.held)
-        self.held.run_until(lambda: self.inline._lent)
         self.submit(prewrite(FIRST))
-        self.held.run_until(lambda: not self.inline._busy)
+        self.held.run_until(lambda: not self.writer._busy)
         assert self.taken() == [(FIRST, type(None), THREAD)], "the thread makes the file and looks at the disk"
 
     @property
-    def inline(self) -> inline.Inline[Any]:
-        found = self.store._writer._inline
-        assert found is not None
-        return found
+    def writer(self) -> writer.Writer:
+        return self.store._writer
 
     def submit(self, *items: Item) -> None:
         self.store.submit(items, partial(self.answered, items))
@@ -92,13 +88,13 @@ class Beside:
 
     def come(self, number: int) -> list[tuple[int, type[Status], str]]:
         """Answers that come without the end of a sync, and nothing goes on then."""
-        self.held.run_until(lambda: len(self.answers) >= number and not self.inline._busy)
+        self.held.run_until(lambda: len(self.answers) >= number and not self.writer._busy)
         return self.taken()
 
     def goes(self, *items: Item) -> str:
         """Who writes and answers these, which are durable then."""
         self.submit(*items)
-        self.end_until(lambda: not self.inline._busy)
+        self.end_until(lambda: not self.writer._busy)
         found = self.taken()
         assert [(start, status) for start, status, _ in found] == [(item.start_ts, type(None)) for item in items]
         (who,) = {who for _, _, who in found}
@@ -146,7 +142,7 @@ def beside(directory: Path, **values: Any) -> Iterator[Beside]:
     pump = Beside(directory, **values)
     yield pump
     pump.close()
-    assert pump.inline._groups.next_waiting() is None, "nothing is left in the queue"
+    assert not pump.writer._queue, "nothing is left in the queue"
 
 
 def durable(start_ts: int, who: str = HERE) -> tuple[int, type[Status], str]:
@@ -270,7 +266,7 @@ def test_where_no_sync_can_be_begun_the_thread_writes_the_group_once(tmp_path: P
         assert log_payloads(pump.store) == of(FIRST, 10, 11, 12)
         pump.held.refuses = False
         assert pump.goes(prewrite(13)) == THREAD, "it is not tried again at once: each group would be written twice"
-        pump.clock.at += inline.AWAY_S
+        pump.clock.at += writer.AWAY_S
         pump.look_at_disk()
         assert pump.goes(prewrite(14)) == HERE
     assert pump.reopened() == of(FIRST, 10, 11, 12, 13, 14)
@@ -280,10 +276,10 @@ def test_where_no_sync_can_be_begun_the_thread_writes_the_group_once(tmp_path: P
 def test_a_large_group_goes_to_the_thread_and_small_ones_behind_it_are_written_here_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert inline.SLOW_S < inline.AWAY_S
+    assert writer.SLOW_S < writer.AWAY_S
     with beside(tmp_path) as pump:
         most = len(prewrite(10, b"v" * 2000).payload)
-        monkeypatch.setattr("pump_service.store.writer.INLINE_BYTES", most)
+        monkeypatch.setattr("pump_service.store.groups.SMALL_BYTES", most)
         assert pump.goes(prewrite(10, b"v" * 2000)) == HERE
         assert pump.goes(prewrite(11, b"v" * 2001)) == THREAD
         assert pump.goes(prewrite(12, b"v" * 1000), prewrite(13, b"v" * 1000)) == THREAD
@@ -416,7 +412,7 @@ def test_without_sync_the_thread_writes_everything(tmp_path: Path) -> None:
 def test_the_order_of_the_log_is_that_of_submission_whoever_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.writer.INLINE_BYTES", 3000)
+    monkeypatch.setattr("pump_service.store.groups.SMALL_BYTES", 3000)
     with beside(tmp_path, value_log_file_bytes=1 << 16, group_commit_bytes=8000) as pump:
         sizes = [start * 37 % 900 if start % 11 else 5000 for start in range(10, 200)]
         for at, (start, size) in enumerate(zip(range(10, 200), sizes, strict=True)):
@@ -538,7 +534,7 @@ def test_a_group_of_several_requests_does_not_wait_for_the_index_either(tmp_path
 
 @pytest.mark.row("P3")
 def test_a_group_of_many_requests_goes_to_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.store.writer.INLINE_REQUESTS", 3)
+    monkeypatch.setattr("pump_service.store.groups.SMALL_REQUESTS", 3)
     with beside(tmp_path) as pump:
         pump.submit(prewrite(10))
         for start in (11, 12, 13):
@@ -553,17 +549,15 @@ def test_a_group_of_many_requests_goes_to_the_thread(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.row("P3")
-def test_what_would_only_come_back_to_the_thread_it_takes_by_itself(
+def test_large_groups_go_to_the_thread_one_by_one_and_small_ones_behind_them_are_the_loops_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loop that is busy holds no large group up; small ones behind them are the loop's again."""
-    monkeypatch.setattr("pump_service.store.writer.INLINE_BYTES", 1000)
+    monkeypatch.setattr("pump_service.store.groups.SMALL_BYTES", 1000)
     with beside(tmp_path, group_commit_bytes=4096) as pump:
         with pump.store._writer.lock:  # none is written before all of them wait
             for start in (10, 11, 12, 13):
                 pump.submit(prewrite(start, b"v" * 3000))
-        until(lambda: len(pump.answers) == 4)  # the loop's thread does nothing meanwhile
-        assert pump.taken() == [durable(start, THREAD) for start in (10, 11, 12, 13)]
+        assert pump.come(4) == [durable(start, THREAD) for start in (10, 11, 12, 13)]
         assert pump.goes(prewrite(14)) == HERE
         with pump.store._writer.lock:
             pump.submit(prewrite(15, b"v" * 3000))
@@ -587,21 +581,21 @@ def test_after_a_slow_sync_the_thread_writes_for_a_while(tmp_path: Path) -> None
             pump.held.end()
             pump.taken()
 
-        sync_of(inline.SLOW_S - 0.001)
+        sync_of(writer.SLOW_S - 0.001)
         assert pump.goes(prewrite(next(starts))) == HERE
         pump.submit(prewrite(next(starts)))
         pump.submit(prewrite(next(starts)))
-        pump.clock.at += inline.SLOW_S + 0.001
+        pump.clock.at += writer.SLOW_S + 0.001
         pump.held.end()
         assert [who for _, _, who in pump.come(2)] == [HERE, THREAD], "from the very next on"
         assert pump.goes(prewrite(next(starts))) == THREAD
-        pump.clock.at += inline.AWAY_S - 0.001
+        pump.clock.at += writer.AWAY_S - 0.001
         pump.look_at_disk()
         assert pump.goes(prewrite(next(starts))) == THREAD
         pump.clock.at += 0.002
         pump.look_at_disk()
         assert pump.goes(prewrite(next(starts))) == HERE
-        sync_of(inline.SLOW_S + 0.001)
+        sync_of(writer.SLOW_S + 0.001)
         assert pump.goes(prewrite(next(starts))) == THREAD, "and again"
         assert log_payloads(pump.store) == of(FIRST, *range(10, next(starts)))
 
@@ -735,76 +729,6 @@ def test_when_the_loop_has_ended_while_the_thread_writes_stop_has_it_write_the_r
     assert not stopping.is_alive()
     assert pump.taken() == [durable(10, THREAD), durable(11, THREAD)]
     assert pump.reopened() == of(FIRST, 10, 11)
-
-
-@pytest.mark.row("P3")
-def test_beside_a_loop_that_has_ended_the_thread_keeps_its_queue(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    held = HeldSyncs()
-    held.ended = True
-    ended = threading.Thread(target=store.attach, args=(held,), daemon=True)
-    ended.start()
-    ended.join(20)
-    got: list[Status] = []
-    other = threading.Thread(target=store.submit, args=([prewrite(10)], got.extend), daemon=True)
-    other.start()
-    until(lambda: got)
-    assert got == [None]
-    stopping = threading.Thread(target=store.close, daemon=True)
-    stopping.start()
-    stopping.join(20)
-    assert not stopping.is_alive()
-
-
-@pytest.mark.row("P3")
-def test_until_the_thread_lends_its_queue_nothing_is_written_here(tmp_path: Path) -> None:
-    fs, held = FaultyFs(), HeldSyncs()
-    store = Store.open(settings(tmp_path), fs=fs, clock=Hands())
-    store_all(store, prewrite(FIRST))
-    syncing, go_on = threading.Event(), threading.Event()
-
-    def hold(_path: Path) -> None:
-        syncing.set()
-        go_on.wait(20)
-
-    got: list[Status] = []
-    fs.faults["sync"] = hold
-    store.submit([prewrite(10)], got.extend)
-    assert syncing.wait(20)
-    fs.faults.clear()
-    store.submit([prewrite(11)], got.extend)
-    store.attach(held)
-    store.submit([prewrite(12)], got.extend)
-    held.run()
-    inline_ = store._writer._inline
-    assert inline_ is not None
-    assert not inline_._busy, "nothing was taken from the queue"
-    assert got == []
-    go_on.set()
-    held.run_until(lambda: held.begun)
-    assert got == [None, None], "what was queued before is the thread's"
-    held.end()
-    assert got == [None] * 3
-    assert log_payloads(store) == of(FIRST, 10, 11, 12)
-    stopping = threading.Thread(target=store.close, daemon=True)
-    stopping.start()
-    held.run_until(lambda: not stopping.is_alive())
-
-
-@pytest.mark.row("P3")
-def test_a_store_that_was_closed_or_has_a_loop_takes_no_other(tmp_path: Path) -> None:
-    with beside(tmp_path) as pump:
-        other = HeldSyncs()
-        pump.store.attach(other)
-        assert pump.goes(prewrite(10)) == HERE
-        other.run()
-        assert not other.begun
-    pump.store._writer.attach(other)
-    assert pump.store._writer._queue.empty()
-    store = open_store(tmp_path)
-    store.close()
-    store.attach(other)
-    assert store._writer._inline is None
 
 
 @pytest.mark.row("P3", "P4")
@@ -977,7 +901,7 @@ def test_a_request_of_nothing_is_answered_alone_and_among_others(tmp_path: Path)
         got: list[object] = []
         before = pump.fs.syncs
         pump.store.submit([], got.append)
-        pump.held.run_until(lambda: not pump.inline._busy)
+        pump.held.run_until(lambda: not pump.writer._busy)
         assert got == [[]]
         assert pump.fs.syncs == before
         pump.submit(prewrite(10))
@@ -998,7 +922,7 @@ def test_an_outcome_that_a_full_disk_did_not_take_is_written_behind_the_next_gro
         pump.fs.faults["write"] = failing(errno.ENOSPC)
         pump.fs.free = 0
         pump.store.settling.committed(FIRST, 5)
-        pump.held.run_until(lambda: not pump.inline._busy)
+        pump.held.run_until(lambda: not pump.writer._busy)
         pump.fs.faults.clear()
         pump.fs.free = 1 << 40
         pump.clock.at += 0.5
@@ -1128,13 +1052,12 @@ def test_what_was_written_here_is_nothing_that_the_thread_would_cut(
 
 
 @pytest.mark.row("P3")
-def test_on_a_slow_disk_the_thread_goes_on_by_itself(tmp_path: Path) -> None:
+def test_on_a_slow_disk_the_thread_writes_what_waits(tmp_path: Path) -> None:
     with beside(tmp_path, group_commit_bytes=4096) as pump:
         pump.submit(prewrite(10))
-        pump.clock.at += inline.SLOW_S * 2
+        pump.clock.at += writer.SLOW_S * 2
         pump.held.end()
         with pump.store._writer.lock:  # none is written before all of them wait
             for start in (11, 12, 13):
                 pump.submit(prewrite(start, b"v" * 3000))
-        until(lambda: len(pump.answers) == 4)  # the loop's thread does nothing meanwhile
         assert pump.come(4) == [durable(10), *(durable(start, THREAD) for start in (11, 12, 13))]

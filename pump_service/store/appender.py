@@ -1,0 +1,135 @@
+"""Brings a group into the value log, and decides what a failure means (row P15).
+
+No space is a state that ends by itself; a failed sync, or any other failed write, ends writing in this process for
+good, because what the medium holds is unknown from then on. Whoever has the write lock calls this.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import structlog
+
+from pump_service.store.disk import DiskGuard
+from pump_service.store.groups import Group, Left, refuse, rows_of, written
+from pump_service.store.logfile import NO_SPACE, SyncFailed
+from pump_service.store.valuelog import Appended, Begun, ValueLog
+from pumphouse.errors import PumpReadOnly, WriterFailed
+
+log = structlog.get_logger(__name__)
+
+
+class Appender:
+    """The value log with a guard before it."""
+
+    def __init__(self, valuelog: ValueLog, guard: DiskGuard) -> None:
+        self._valuelog = valuelog
+        self._guard = guard
+        # Something may lie behind the last good record: a group that was begun, and is to be written again or refused.
+        self._left_behind = False
+        self.failed: WriterFailed | None = None
+        self.refused = 0
+
+    def begin(self, group: Group) -> Begun | None:
+        """Write a group without its sync; None, and nothing is written, where that cannot be. Raises OSError.
+
+        A full disk is the business of `append`, which writes it again; what else is raised ends writing (`fail`).
+        """
+        self._left_behind = True
+        begun = self._valuelog.begin([request.records for request in group if len(request.records)])
+        self._left_behind = begun is not None
+        return begun
+
+    def finish(self, group: Group, begun: Begun) -> Appended:
+        """What was begun is durable."""
+        stored = self._valuelog.finish(begun)
+        self._left_behind = False
+        for request in group:
+            request.durable = True
+        return stored
+
+    def append(self, group: Group, stored: Appended) -> None:
+        """Append what may be appended, and say so in ``stored``; sets all statuses that are known."""
+        left: Left = [(request, np.arange(len(request.records))) for request in group if len(request.records)]
+        if self.failed is None and self._left_behind:
+            # What is refused now must not be found later, and a footer does not go over it.
+            self._cut()
+        if self.failed is not None:
+            refuse(left, self.failed)
+            return
+        if self._guard.left_to_bookkeeping():
+            left = self._only_own(left)
+        if self._guard.read_only():
+            left = self._refuse_prewrites(left)
+        for attempt in (1, 2, 3):
+            if not left:
+                return
+            appended = self._valuelog.append(rows_of(left))
+            stored.add(appended)
+            left = written(left, appended.records)
+            if appended.error is None:
+                return
+            if not self._survives(appended.error):
+                if self.failed is not None:
+                    refuse(left, self.failed)
+                return
+            left = self._after_full(attempt, self._refuse_prewrites(left))
+
+    def fail(self, error: BaseException) -> None:
+        """Writing ends here."""
+        if self.failed is None:
+            path = str(getattr(error, "filename", None) or "value log")
+            self.failed = WriterFailed(
+                f"writing failed and this process writes no more: {error!r}",
+                hint="check the disk, then restart the Pump",
+                path=path,
+            )
+            log.error("writer_failed", error=repr(error))
+
+    def _survives(self, error: OSError) -> bool:
+        """Whether a failed append leaves the log as it was: only a full disk does, and only when the cut works."""
+        if error.errno in NO_SPACE and not isinstance(error, SyncFailed):
+            self._cut()
+        else:
+            self.fail(error)
+        return self.failed is None
+
+    def _cut(self) -> None:
+        try:
+            self._valuelog.cut_partial()
+        except OSError as error:
+            self.fail(error)
+        else:
+            self._left_behind = False
+
+    def _after_full(self, attempt: int, left: Left) -> Left:
+        """What may be tried once more on a full disk: first everything, then what may use the other reserve."""
+        if attempt == 1 and self._guard.went_full():
+            return left
+        left = self._only_own(left)
+        if attempt <= 2 and left and self._guard.make_room():
+            return left
+        self._refuse(left)
+        return []
+
+    def _only_own(self, left: Left) -> Left:
+        self._refuse([each for each in left if not each[0].own])
+        return [each for each in left if each[0].own]
+
+    def _refuse_prewrites(self, left: Left) -> Left:
+        split = [(request, rows, request.records.columns.tp[rows] == 0) for request, rows in left]
+        self._refuse([(request, rows[prewrite]) for request, rows, prewrite in split])
+        kept = [(request, rows[~prewrite]) for request, rows, prewrite in split]
+        return [(request, rows) for request, rows in kept if len(rows)]
+
+    def _refuse(self, which: Left) -> None:
+        count = sum(len(rows) for _, rows in which)
+        if not count:
+            return
+        self.refused += count
+        available = self._guard.available()
+        error = PumpReadOnly(
+            f"no available space, available: {available}, StopWriteAtAvailableSpace: {self._guard.stop_at}",
+            available=available,
+            limit=self._guard.stop_at,
+        )
+        refuse(which, error)

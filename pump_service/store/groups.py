@@ -1,0 +1,103 @@
+"""Requests to write, and the groups that they are written in: who is durable, who is refused, who was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from pump_service.store.block import I64
+from pump_service.store.records import Records
+from pumphouse.errors import BinlogError, WriterFailed
+
+log = structlog.get_logger(__name__)
+
+# Payload bytes of a group for which a change of thread is dearer than that the event loop does its work meanwhile.
+SMALL_BYTES = 512 << 10
+# And the requests, each of which costs more than its rows.
+SMALL_REQUESTS = 64
+
+Status = BinlogError | None
+Done = Callable[[list[Status]], None]
+# None = every record is durable, else one status a record.
+BlockDone = Callable[[list[Status] | None], None]
+_NOT_WRITTEN = WriterFailed("the writer ended before this was written", hint="restart the Pump")
+
+
+@dataclass(slots=True)
+class Request:
+    """Records that were submitted together, and who is told of them, once."""
+
+    records: Records
+    done: BlockDone
+    bytes: int
+    own: bool = False
+    durable: bool = False  # all of it
+    statuses: list[Status] | None = None  # where not all rows went the same way: None = durable
+
+    def set(self, rows: I64, status: Status) -> None:
+        """What became of some rows."""
+        if status is None and len(rows) == len(self.records):
+            self.durable = True
+            return
+        if self.statuses is None:
+            self.statuses = [_NOT_WRITTEN] * len(self.records)
+        for row in rows.tolist():
+            self.statuses[row] = status
+
+    def outcome(self) -> list[Status] | None:
+        """Durable is only what an append reported: a row of which nothing was said was not written."""
+        if self.durable or not len(self.records):
+            return None
+        if self.statuses is None:
+            return [_NOT_WRITTEN] * len(self.records)
+        return self.statuses if any(status is not None for status in self.statuses) else None
+
+
+Group = list[Request]
+# Rows of requests that are still to be written, in order.
+Left = list[tuple[Request, I64]]
+
+
+def is_small(group: Group) -> bool:
+    """Whether its own event loop may write it."""
+    return len(group) <= SMALL_REQUESTS and sum(request.bytes for request in group) <= SMALL_BYTES
+
+
+def rows_of(left: Left) -> list[Records]:
+    """The records that are left."""
+    return [
+        request.records if len(rows) == len(request.records) else request.records.take(rows) for request, rows in left
+    ]
+
+
+def written(left: Left, count: int) -> Left:
+    """The first ``count`` rows are durable; returns what is left."""
+    rest = []
+    for request, rows in left:
+        if count:
+            request.set(rows[:count], None)
+        if count < len(rows):
+            rest.append((request, rows[count:]))
+        count = max(count - len(rows), 0)
+    return rest
+
+
+def refuse(which: Left, error: BinlogError) -> None:
+    """These are not written."""
+    for request, rows in which:
+        request.set(rows, error)
+
+
+def answer(group: Group) -> None:
+    """Tell everybody."""
+    failed: list[BaseException] = []
+    for request in group:
+        try:
+            request.done(request.outcome())
+        except BaseException as error:  # noqa: BLE001
+            # The caller's loop may be gone; the others must have their answers, whatever becomes of the log.
+            failed.append(error)
+    for each in failed:
+        log.error("answer_failed", exc_info=each)
