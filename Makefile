@@ -34,11 +34,12 @@ system: $(STAMP)  ## MariaDB, PostgreSQL, etcd and Chromium, where they are miss
 servers: $(STAMP) # The same without the browser of the tests
 	@$(BIN)/python -m pumphouse.stack.system
 
-check: $(STAMP)  ## Format, lint, types, import contracts, generated code
+check: $(STAMP)  ## Format, lint, types, import contracts and circles, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest tests/architecture/test_batch_side.py -q -k circle
 	$(BIN)/python -m tests.architecture.proto_check
 
 unit: $(STAMP)   ## Unit, property and architecture tests
