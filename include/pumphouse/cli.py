@@ -22,12 +22,12 @@ from pumphouse.settings import Settings, settings_file
 
 # command -> (module:attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "status": ("pumphouse.commands.status:status", "How it all stands, and the next command to type."),
+    "status": ("pumphouse.commands.status:status", "Show how everything stands, and the next command to type."),
     "pump": ("pumphouse.commands.pump:pump", "Run a Pump, show its status, settle a prewrite."),
     "pumps": ("pumphouse.commands.nodes:pumps", "List the Pumps."),
     "drainers": ("pumphouse.commands.nodes:drainers", "List the consumers of the Pumps."),
     "consumer": ("pumphouse.commands.nodes:consumer", "Register or remove a consumer."),
-    "resolver": ("pumphouse.commands.resolvers:resolver", "List the applications' resolvers, or forget one."),
+    "resolver": ("pumphouse.commands.resolvers:resolver", "List the applications' resolvers, or remove one."),
     "pause-pump": ("pumphouse.commands.states:pause_pump", "Pause a Pump."),
     "offline-pump": ("pumphouse.commands.states:offline_pump", "Take a Pump out of the cluster, drained."),
     "update-pump": ("pumphouse.commands.states:update_pump", "Force a Pump's registered state."),
@@ -35,14 +35,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "offline-drainer": ("pumphouse.commands.states:offline_drainer", "Take a Drainer out of the cluster."),
     "update-drainer": ("pumphouse.commands.states:update_drainer", "Force a Drainer's registered state."),
     "generate-meta": ("pumphouse.commands.binlogctl:generate_meta", "Write a savepoint for a Drainer."),
-    "encrypt": ("pumphouse.commands.binlogctl:encrypt", "Hide a password for a Drainer's file."),
+    "encrypt": ("pumphouse.commands.binlogctl:encrypt", "Obscure a password for a Drainer's file."),
     "tso": ("pumphouse.commands.nodes:tso", "Convert between TSO and clock time."),
     "snapshot": ("pumphouse.commands.archive:snapshot", "Extend the archive."),
-    "archive": ("pumphouse.commands.archive:archive", "Start, list, verify and mend the archive."),
+    "archive": ("pumphouse.commands.archive:archive", "Start, list, verify and repair the archive."),
     "schema": ("pumphouse.commands.schema:schema", "Rebuild and show the schema timeline."),
     "load": ("pumphouse.commands.load:load", "Load the archive into a target."),
     "restore": ("pumphouse.commands.restore:restore", "Restore a target to a moment."),
-    "spark": ("pumphouse.commands.spark:spark", "Our code for a Spark cluster."),
+    "spark": ("pumphouse.commands.spark:spark", "Package our code for a Spark cluster."),
     "gc": ("pumphouse.commands.nodes:gc", "Trigger GC on the Pumps and show what holds it."),
     "diff": ("pumphouse.commands.diff:diff", "Compare two databases row by row."),
     "demo": ("pumphouse.commands.demo:demo", "The local stack: demo, up, down."),
@@ -127,14 +127,14 @@ pass_context = click.make_pass_decorator(Context)
     "--cluster",
     "--pd-urls",
     metavar="URL",
-    help="Cluster, as pd://host:port, or as binlogctl takes it: URLs or host:port of PD, separated by commas.",
+    help="Cluster, as pd://host:port, or as for binlogctl: URLs or host:port of PD, separated by commas.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
     default="info",
     show_default=True,
-    help="Least level that is logged.",
+    help="Minimum level to log.",
 )
 @click.version_option(package_name="pumphouse")
 @click.pass_context

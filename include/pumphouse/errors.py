@@ -64,7 +64,7 @@ def _rebuild(cls: type[BinlogError], message: str, hint: str, facts: dict[str, A
 
 
 class ConfigError(BinlogError):
-    """A setting is missing, misspelt or impossible."""
+    """A setting is missing, misspelled or impossible."""
 
 
 class UsageError(BinlogError):
@@ -102,7 +102,7 @@ class PumpError(BinlogError):
 
 
 class ClusterMismatch(PumpError):
-    """The caller's cluster id is not this Pump's. Facts: got, want."""
+    """The caller has another cluster id than this Pump. Facts: got, want."""
 
 
 class BadBinlog(PumpError):
@@ -116,7 +116,7 @@ class PumpUnavailable(PumpError):
 
 
 class PumpReadOnly(PumpError):
-    """Prewrites are refused for want of disk space. Facts: available, limit."""
+    """The Pump refuses prewrites because disk space is low. Facts: available, limit."""
 
     retryable = True
 
@@ -132,13 +132,13 @@ class PositionCollected(PumpError):
 
 
 class PullTooSlow(PumpError):
-    """A pull held the room of a large transaction that others wait for. Facts: size, seconds."""
+    """A pull that did not read held room that others waited for, and is ended. Facts: size, seconds."""
 
     retryable = True
 
 
 class OrphanCommit(PumpError):
-    """A commit whose prewrite is on no file. Facts: start_ts, commit_ts."""
+    """A commit whose prewrite is in no file. Facts: start_ts, commit_ts."""
 
 
 class LateCommit(PumpError):
@@ -146,7 +146,7 @@ class LateCommit(PumpError):
 
 
 class WriterFailed(PumpError):
-    """Write or fsync failed: nothing more is written by this process. Facts: path."""
+    """A write or fsync failed: this process writes nothing more. Facts: path."""
 
 
 class ResolverOverlap(PumpError):
@@ -172,11 +172,11 @@ class CodecError(BinlogError):
 
 
 class MissingColumn(CodecError):
-    """A row image lacks a column that tells which row it is. Facts: row, column."""
+    """A row image lacks a column of the key. Facts: row, column."""
 
 
 class SchemaError(BinlogError):
-    """The schema history does not say what is needed."""
+    """The schema history lacks a fact that is needed."""
 
 
 class UnknownTable(SchemaError):
@@ -184,17 +184,17 @@ class UnknownTable(SchemaError):
 
 
 class UnknownDdl(SchemaError):
-    """A DDL job of a type that is not known or not supported. Facts: job_id, type."""
+    """A DDL job has a type that is unknown or unsupported. Facts: job_id, type."""
 
 
 class HistoryUnavailable(SchemaError):
-    """The source of the DDL job history did not answer. Facts: url."""
+    """The source of the DDL job history does not answer. Facts: url."""
 
     retryable = True
 
 
 class ColumnMismatch(SchemaError):
-    """Row image and columns do not fit."""
+    """A row image does not fit the columns."""
 
 
 class StoreError(BinlogError):
@@ -206,7 +206,7 @@ class ObjectNotFound(StoreError):
 
 
 class ObjectExists(StoreError):
-    """A conditional put found the object there. Facts: key."""
+    """A conditional put found an existing object. Facts: key."""
 
 
 class UnsafeStore(StoreError):
@@ -220,13 +220,13 @@ class ManifestConflict(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer or answered 5xx."""
+    """The store does not answer, or answers 5xx."""
 
     retryable = True
 
 
 class SourceFailed(BinlogError):
-    """The database that a dump is taken of does not answer, or answers what makes no sense. Facts: source."""
+    """The source of a dump does not answer, or its answer makes no sense. Facts: source."""
 
     retryable = True
 
@@ -250,15 +250,15 @@ class TargetIncomplete(LoadError):
 
 
 class RowRejected(LoadError):
-    """The target did not take the rows as they are. Facts: table, rows."""
+    """The target cannot store the rows unchanged. Facts: table, rows."""
 
 
 class DuplicateKey(LoadError):
-    """Two rows of the source have the same key: it was not in force there. Facts: table, key, rows."""
+    """Two rows of the source have the same key: the source did not enforce it. Facts: table, key, rows."""
 
 
 class TargetUnavailable(LoadError):
-    """The target does not answer or dropped the connection. Facts: target."""
+    """The target does not answer, or closed the connection. Facts: target."""
 
     retryable = True
 
@@ -268,15 +268,15 @@ class FenceLost(LoadError):
 
 
 class DdlRefused(LoadError):
-    """The target took a DDL for wrong and ran nothing of it. Facts: code, statement, job_id."""
+    """The target refused a DDL and ran nothing of it. Facts: code, statement, job_id."""
 
 
 class ConversionUnknown(LoadError):
-    """A DDL changes a type, and what becomes of the rows' values at TiDB is not known. Facts: table, job_id."""
+    """A DDL changes a type, and it is not known how TiDB converts the rows' values. Facts: table, job_id."""
 
 
 class DdlUncertain(LoadError):
-    """A DDL may or may not have run before a crash and cannot be told by looking. Facts: statement."""
+    """A DDL may have run before a crash, and the target does not show whether it did. Facts: statement."""
 
 
 class RestoreError(BinlogError):
@@ -284,4 +284,4 @@ class RestoreError(BinlogError):
 
 
 class TargetUnreachable(RestoreError):
-    """The wanted moment is outside the restorable range. Facts: target, have_from, have_to."""
+    """The requested moment is outside the restorable range. Facts: target, have_from, have_to."""

@@ -93,13 +93,13 @@ class ClusterSettings(Section):
     url: str = Field(
         "file://./build/cluster", description="pd://host:port[,…], etcd://host:port[,…][/root] or file:///dir"
     )
-    user: str = Field("", description="user of etcd, where it asks for one")
+    user: str = Field("", description="user of etcd, if etcd asks for one")
     password: SecretStr = Field(SecretStr(""), description="password of that user")
     init_tries: int = Field(
         100,
         ge=1,
-        description="how often a Pump that starts asks PD or etcd before it gives up; a second passes between two, "
-        "and each takes some seconds where nothing answers",
+        description="how many times a starting Pump asks PD or etcd before it gives up, one second apart; each attempt "
+        "takes some seconds if nothing answers",
     )
 
 
@@ -108,7 +108,7 @@ class PumpSettings(Section):
 
     node_id: str = Field(
         "",
-        description="node id of an empty data directory, whose own it is from then on (<data_dir>/.node); empty = "
+        description="node id for an empty data directory, which keeps it from then on (<data_dir>/.node); empty = "
         "host name:port",
     )
     data_dir: Path = Field(Path("data.pump"), description="value log, index and identity")
@@ -121,40 +121,44 @@ class PumpSettings(Section):
     )
     advertise_addr: str = Field("", description="host:port that others connect to; empty = addr")
     heartbeat_interval_s: float = Field(
-        2.0, gt=0, description="seconds between heartbeats; a Pump whose last is 10 s old counts as silent"
+        2.0, gt=0, description="seconds between heartbeats; a Pump whose last heartbeat is 10 s old counts as silent"
     )
     gen_binlog_interval_s: float = Field(
         3.0, gt=0, description="seconds without progress after which a fake binlog is written"
     )
     max_txn_timeout_s: float = Field(
-        600.0, gt=0, description="age of a prewrite after which its outcome is asked with the power to roll back"
+        600.0,
+        gt=0,
+        description="age of a prewrite after which the Pump asks for its outcome with the power to roll back",
     )
     gc_hold_ttl_s: float = Field(
         6 * 3600.0,
         ge=3,
-        description="pd://: seconds for which TiDB's GC stays below an unresolved prewrite after this Pump's last word",
+        description="pd://: seconds that TiDB's GC stays below an unresolved prewrite after this Pump's last renewal",
     )
     resolve_interval_s: float = Field(1.0, gt=0, description="seconds between questions about one unresolved prewrite")
-    retention_s: float = Field(7 * 86_400.0, gt=0, description="binlogs younger than this are kept in any case")
+    retention_s: float = Field(7 * 86_400.0, gt=0, description="binlogs younger than this are always kept")
     gc_interval_s: float = Field(3600.0, gt=0, description="seconds between GC runs")
     # A pointer has 40 bits for an offset (pump_service.store.order), and the last record lies across the limit.
     value_log_file_bytes: int = Field(
-        500 * MIB, ge=4096, le=1 << 39, description="a value-log file is closed when it is larger"
+        500 * MIB, ge=4096, le=1 << 39, description="a value-log file is closed when it exceeds this size"
     )
     sync_log: bool = Field(True, description="fdatasync before an answer")
     stop_write_at_available_bytes: int = Field(
-        10 * GIB, ge=0, description="below this free space prewrites are refused"
+        10 * GIB, ge=0, description="prewrites are refused below this free space"
     )
-    reserve_bytes: int = Field(16 * MIB, ge=0, description="preallocated, for commits and fakes on a full disk")
-    group_commit_bytes: int = Field(8 * MIB, ge=4096, description="most bytes in one write and fsync")
+    reserve_bytes: int = Field(16 * MIB, ge=0, description="preallocated space for commits and fakes on a full disk")
+    group_commit_bytes: int = Field(8 * MIB, ge=4096, description="maximum bytes in one write and fsync")
     queue_bytes: int = Field(256 * MIB, ge=MIB, description="bytes of waiting requests before callers are held back")
     slow_chaser_threshold_s: float = Field(
-        1.0, gt=0, description="a hand-over to the index that blocks longer turns slow mode on"
+        1.0, gt=0, description="slow mode starts when a hand-over to the index blocks longer than this"
     )
-    index_queue_records: int = Field(1 << 20, ge=1, description="records between value log and index")
-    pull_batch_bytes: int = Field(4 * MIB, ge=4096, description="most bytes in one frame of a batch pull")
+    index_queue_records: int = Field(1 << 20, ge=1, description="maximum records between value log and index")
+    pull_batch_bytes: int = Field(4 * MIB, ge=4096, description="maximum bytes in one frame of a batch pull")
     pull_memory_bytes: int = Field(
-        64 * MIB, ge=MIB, description="bytes that all pull streams together hold for their peers; then frames get small"
+        64 * MIB,
+        ge=MIB,
+        description="bytes that all pull streams together may hold for peers; above it frames get small",
     )
     max_message_bytes: int = Field(
         (1 << 31) - 1, ge=4096, le=(1 << 31) - 1, description="a larger request is refused as ResourceExhausted"
@@ -162,24 +166,26 @@ class PumpSettings(Section):
     incomplete_bytes: int = Field(
         256 * MIB,
         ge=16 * MIB,
-        description="bytes of requests that are still coming in, over all connections and beside the oldest, before "
-        'the others wait for that; above twice as many they are refused as Unavailable (`transport = "builtin"`)',
+        description="bytes of incomplete requests over all connections, without the oldest; above it all but the "
+        'oldest wait, and above twice as many they are refused as Unavailable (`transport = "builtin"`)',
     )
-    socket: str = Field("", description="unix socket that gRPC listens on too, as unix:///path; empty = none")
+    socket: str = Field("", description="unix socket that gRPC also listens on, as unix:///path; empty = none")
     labels: dict[str, str] = Field(
-        {}, description="labels that heartbeats carry, as zone=a,rack=7; clients may choose Pumps by them"
+        {}, description="labels in heartbeats, as zone=a,rack=7; clients may choose Pumps by them"
     )
     metrics_push_addr: str = Field(
         "", description="host:port or URL of a Prometheus Pushgateway that gets the metrics; empty = none"
     )
     metrics_push_interval_s: float = Field(15.0, ge=0, description="seconds between pushes; 0 = none")
-    log_file: str = Field("", description="file that `pump run` logs to, appended; empty = stderr")
+    log_file: str = Field("", description="file that `pump run` appends its log to; empty = stderr")
     index_cache_bytes: int = Field(8 * MIB, ge=0, description="LevelDB: cache of index blocks")
     index_block_bytes: int = Field(4096, ge=1024, description="LevelDB: size of an index block")
     index_block_restart_interval: int = Field(16, ge=1, description="LevelDB: keys between restart points of a block")
     index_table_bytes: int = Field(2 * MIB, ge=MIB, description="LevelDB: size of a table file")
     index_open_tables: int = Field(
-        100, ge=74, description="LevelDB: table files kept open; filter and index of each are in memory (some 130 kB)"
+        100,
+        ge=74,
+        description="LevelDB: table files kept open; each keeps its filter and index in memory (some 130 kB)",
     )
     index_write_buffer_bytes: int = Field(
         4 * MIB, ge=64 << 10, description="LevelDB: bytes kept in memory before a table is written"
@@ -213,23 +219,25 @@ class ArchiveSettings(Section):
     )
     s3_endpoint: str = Field("", description="endpoint of an S3 server; empty = AWS")
     s3_region: str = Field("us-east-1", description="region")
-    s3_access_key: str = Field("", description="access key; empty = the SDK's own chain")
+    s3_access_key: str = Field("", description="access key; empty = the SDK's default chain")
     s3_secret_key: SecretStr = Field(SecretStr(""), description="secret key")
     task_budget_bytes: int = Field(
         256 * MIB, ge=1, description="payload bytes that one task pulls from one Pump for one window"
     )
     part_bytes: int = Field(64 * MIB, ge=1 << 10, description="a larger payload is cut into parts at row boundaries")
-    pull_timeout_s: float = Field(900.0, gt=0, description="a window held longer fails its task")
-    poll_interval_s: float = Field(0.5, gt=0, description="seconds between looks at a held window")
+    pull_timeout_s: float = Field(900.0, gt=0, description="a task fails if its window is held longer than this")
+    poll_interval_s: float = Field(0.5, gt=0, description="seconds between checks of a held window")
     consumer_stale_s: float = Field(
-        7200.0, gt=0, description="a consumer that did not write its checkpoint for so long is shown as stale"
+        7200.0, gt=0, description="a consumer is shown as stale if it writes no checkpoint for this long"
     )
     ddl_wait_s: float = Field(120.0, gt=0, description="how long a window waits for a DDL job to appear in the history")
     go_pump_gc_s: float = Field(
-        7 * 86_400.0, gt=0, description="the shortest `gc` of the Go Pumps: they free by age, whatever the archive has"
+        7 * 86_400.0,
+        gt=0,
+        description="the shortest `gc` of the Go Pumps, which free data by age, whatever the archive has",
     )
     go_pump_margin_s: float = Field(
-        20 * 3600.0, ge=0, description="GC reports a Go Pump as an error when the archive is less than this ahead of it"
+        20 * 3600.0, ge=0, description="GC reports a Go Pump as an error if the archive is less than this ahead of it"
     )
 
     @model_validator(mode="after")
@@ -244,11 +252,11 @@ class ArchiveSettings(Section):
 
 
 class SchemaSettings(Section):
-    """Where DDL job history comes from."""
+    """The source of the DDL job history."""
 
     history: str = Field(
         "",
-        description="http(s)://tidb:10080 (status API), mysql://user@host:port/schema.table (demo source); or empty",
+        description="http(s)://tidb:10080 (TiDB's status API) or mysql://user@host:port/schema.table; or empty",
     )
     history_password: SecretStr = Field(SecretStr(""), description="password of a mysql:// history")
 
@@ -265,9 +273,9 @@ class ServerSettings(Section):
 
 
 class SourceSettings(ServerSettings):
-    """The source database, where `archive dump` reads and which nothing of ours ever writes to."""
+    """The source database: `archive dump` reads it, and nothing of ours writes to it."""
 
-    host: str = Field("", description="host; empty = no source is known")
+    host: str = Field("", description="host; empty = no source is configured")
 
 
 class DumpSettings(Section):
@@ -275,12 +283,14 @@ class DumpSettings(Section):
 
     connections: int = Field(2, ge=1, description="tables read at once")
     chunk_bytes: int = Field(
-        32 * MIB, ge=1 << 10, description="bytes of one chunk; memory holds four for each connection"
+        32 * MIB, ge=1 << 10, description="bytes of one chunk; each connection holds four chunks in memory"
     )
-    chunk_rows: int = Field(500_000, ge=1, description="rows that one query asks for, at most")
-    bytes_per_s: int = Field(0, ge=0, description="bytes read from the source in a second, in all; 0 = no limit")
+    chunk_rows: int = Field(500_000, ge=1, description="maximum rows in one query")
+    bytes_per_s: int = Field(
+        0, ge=0, description="bytes per second read from the source over all connections; 0 = no limit"
+    )
     lock_wait_s: float = Field(
-        10.0, gt=0, description="how long writers of a table without a key are kept waiting at most"
+        10.0, gt=0, description="maximum time that writers of a table without a key have to wait"
     )
 
 
@@ -291,27 +301,27 @@ class TargetSettings(ServerSettings):
 
 
 class LoadRule(Section):
-    """Something that a load does otherwise than the source says; in `load.rules`, one table each."""
+    """A deviation of a load from what the source says; `load.rules` has one table for each."""
 
     do: Literal["skip", "replace", "park", "route"] = Field(
-        description="skip a DDL, a transaction or a table; replace a DDL; park a table: as skip, but loud until it is "
-        "brought back; route a database or a table to another name on the target"
+        description="skip a DDL, a transaction or a table; replace a DDL; park a table: skip it, and report it "
+        "until it is brought back; route a database or a table to another name on the target"
     )
     ddl: int = Field(0, ge=0, description="job id of the DDL, or commit ts of its binlog")
     txn: int = Field(0, ge=0, description="commit ts of a transaction whose rows are left out")
     table: str = Field(
         "",
-        description="`database.table`, by a pattern too (`audit.*`, `*.tmp_*`; of route with one `*`, in the table's "
+        description="`database.table`, also as a pattern (`audit.*`, `*.tmp_*`; for route with one `*`, in the table's "
         "name), or the id of a table that no DDL names",
     )
-    database: str = Field("", description="of route: a database, with what no rule of a table routes")
+    database: str = Field("", description="for route: a database, with all its tables that no other rule routes")
     to: str = Field(
-        "", description="of route: what it is called on the target; a `*` in it is what the pattern's stands for"
+        "", description="for route: the name on the target; a `*` stands for the text that the pattern's `*` matches"
     )
-    but: tuple[str, ...] = Field((), description="of a pattern: what it leaves in, by name or pattern")
-    sql: tuple[str, ...] = Field((), description="of replace: what the target executes; it may run twice")
-    why: str = Field(min_length=1, description="reason; it is kept on the target")
-    by: str = Field("", description="who wants it; empty = the user of the process that uses it first")
+    but: tuple[str, ...] = Field((), description="for a pattern: exceptions, by name or pattern")
+    sql: tuple[str, ...] = Field((), description="for replace: the statements for the target; they may run twice")
+    why: str = Field(min_length=1, description="reason; recorded on the target")
+    by: str = Field("", description="who requests it; empty = the user of the process that first uses it")
 
     @model_validator(mode="after")
     def _one_thing(self) -> Self:
@@ -375,9 +385,9 @@ LoadRules = Annotated[tuple[LoadRule, ...], BeforeValidator(_read_rules), AfterV
 
 
 class NamedTarget(TargetSettings):
-    """One more target of the same archive, with a checkpoint and rules of its own; nothing is taken from `[target]`.
+    """One more target of the same archive, with its own checkpoint and rules; it takes nothing from `[target]`.
 
-    `pumphouse load --target NAME` loads it. In Airflow it is the connection NAME, if there is one, else this section.
+    `pumphouse load --target NAME` loads it. Airflow uses the connection NAME if there is one, else this section.
     """
 
     host: str = Field("", description="host")
@@ -395,38 +405,41 @@ class LoadSettings(Section):
         "merge", description="merge folds to the net change per key; replay applies change by change, in commit order"
     )
     engine: Literal["auto", "spark", "local"] = Field(
-        "auto", description="where a load's stages run; local = in this process, auto = there up to `local_bytes`"
+        "auto",
+        description="where a load's stages run; local = in this process; auto = in this process up to `local_bytes`",
     )
     local_bytes: int = Field(
         2048 * MIB,
         ge=0,
-        description="with engine = auto: payload bytes up to which a plan is loaded without Spark; the process then "
-        "takes about 1.4 times as many, and on one machine it is the faster one (docs/performance.md)",
+        description="with engine = auto: a plan of up to this many payload bytes is loaded without Spark; the process "
+        "needs about 1.4 times as much memory, and on one machine it is faster than Spark (docs/performance.md)",
     )
     safe_mode: bool = Field(True, description="INSERT as REPLACE, UPDATE as DELETE and REPLACE")
-    buckets: int = Field(0, ge=0, description="buckets a table's changes are spread over; 0 = from their size")
-    unit_bytes: int = Field(64 * MIB, ge=1 << 16, description="bytes that one load unit aims at")
+    buckets: int = Field(
+        0, ge=0, description="buckets that a table's changes are divided into; 0 = chosen by their size"
+    )
+    unit_bytes: int = Field(64 * MIB, ge=1 << 16, description="target size of one load unit in bytes")
     connections: int = Field(2, ge=1, description="units applied at once")
     max_plan_bytes: int = Field(
-        32 * GIB, ge=1, description="archive bytes in one plan; a longer range is loaded in several"
+        32 * GIB, ge=1, description="maximum archive bytes in one plan; a longer range is loaded in several plans"
     )
     rules: LoadRules = Field(
-        (), description='what a load and a restore do otherwise than the source says: operations, "Rules"'
+        (), description='deviations of loads and restores from what the source says: operations, "Rules"'
     )
 
 
 class SparkSettings(Section):
-    """The Spark session. What spark-submit was told beats all of it."""
+    """The Spark session. Options given to spark-submit override this section."""
 
     master: str = Field("local[2]", description="local[N], spark://host:port, or sc://host:port")
     driver_memory: str = Field("2g", description="heap of the driver")
     shuffle_partitions: int = Field(4, ge=1, description="partitions after a shuffle")
     package: Path | None = Field(
         None,
-        description="file that `pumphouse spark package` wrote, for workers without our code; empty = they have it",
+        description="file written by `pumphouse spark package`, for workers without our code; empty = they have it",
     )
     conf: dict[str, str] = Field(
-        {}, description='any other settings of Spark, as a table `[spark.conf]` or as {"spark.executor.memory": "4g"}'
+        {}, description='any other Spark settings, as a table `[spark.conf]` or as {"spark.executor.memory": "4g"}'
     )
 
     @field_validator("conf", mode="before")
@@ -452,25 +465,27 @@ def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 class AirflowSettings(Section):
-    """How the DAGs are scheduled; read when Airflow parses them."""
+    """The schedules of the DAGs; read when Airflow parses them."""
 
     snapshot_cron: str = Field("*/5 * * * *", description="when the archive is extended")
-    apply_cron: str = Field("0 * * * *", description="intervals of the apply DAG, for backfills onto a restore target")
+    apply_cron: str = Field(
+        "0 * * * *", description="intervals of `binlog_apply`, for backfills onto a restored target"
+    )
     gc_follows: Literal["snapshot", "load"] = Field(
         "snapshot",
-        description="Pumps may free what the archive has, or only what every target has too; everything that takes "
-        "snapshots or runs GC must have the same, `pumphouse snapshot` and `pumphouse gc` too",
+        description="Pumps may free what the archive has, or only what every target also has; give the same value to "
+        "everything that takes snapshots or runs GC, including `pumphouse snapshot` and `pumphouse gc`",
     )
     load_targets: tuple[str, ...] = Field(
-        (), description="connections of the targets that `binlog_load` loads; none: [target] and each [targets.NAME]"
+        (), description="connections of the targets that `binlog_load` loads; none = [target] and each [targets.NAME]"
     )
     gc_targets: tuple[str, ...] = Field(
         (),
         description='with `gc_follows = "load"`: connections of the targets whose checkpoints `pump_gc` and `pumphouse '
-        "gc` wait for; none: those that are loaded",
+        "gc` wait for; none = those that are loaded",
     )
     restore_targets: tuple[str, ...] = Field(
-        ("pumphouse_restore",), min_length=1, description="connections that the form of `binlog_restore` offers"
+        ("pumphouse_restore",), min_length=1, description="connections offered by the form of `binlog_restore`"
     )
 
     @field_validator("load_targets", "gc_targets", "restore_targets", mode="before")

@@ -7,6 +7,7 @@ against what is made here, so a page that drifted fails.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import tempfile
 import types
@@ -38,7 +39,7 @@ def configuration() -> str:
     out = [
         "# Configuration\n",
         NOTE.format(source="include/pumphouse/settings.py"),
-        """One table of settings. Of several values for one setting the first of these counts:
+        """One table of settings. If a setting has several values, the first of these counts:
 
 1. an option of the command (`pumphouse pump run --addr …`), then `--set section.name=value`;
 2. the environment, `PUMPHOUSE_<SECTION>__<NAME>`: two underscores between section and name;
@@ -53,13 +54,13 @@ url = "file:///srv/cluster"
 root = "s3://backups/binlog"
 ```
 
-`pumphouse pump run` also takes the Go Pump's own: its flags (with one dash or two), its variables `PUMP_<FLAG>` beside ours in 2, and a `pump.toml` in its
-layout (`pumphouse pump run --config pump.toml`), which beats `pumphouse.toml` in 3. The tables name what means the same ("Go:"; a word with dots is a
-key of `pump.toml`, one with dashes in front a flag). Sizes there are written for people (`10 gib`, `42 MB`), `gc` is days or a duration (`8h`), and unknown keys are
-fatal. What means nothing here is accepted and logged. Without `pd-urls` and without a cluster of ours, a `pump.toml` means the PD of this machine.
+`pumphouse pump run` also takes the Go Pump's configuration: its flags (with one dash or two), its variables `PUMP_<FLAG>` beside ours in 2, and a `pump.toml` in its
+layout (`pumphouse pump run --config pump.toml`), which overrides `pumphouse.toml` in 3. The tables give the corresponding Go names ("Go:"; a name with dots is a
+key of `pump.toml`, a name with leading dashes is a flag). Its sizes have units (`10 gib`, `42 MB`), `gc` is days or a duration (`8h`), and unknown keys are
+fatal. Options without a meaning here are accepted and logged. Without `pd-urls` and without a cluster of ours, a `pump.toml` means the PD of this machine.
 
 An unknown name is an error that lists the known ones. Relative paths are relative to the working directory. Secrets are never
-printed. Airflow's connections give the same settings to the DAGs, see [operations](operations.md).
+printed. Airflow's connections give the same settings to the DAGs; see [operations](operations.md).
 """,
     ]
     for name, info in Settings.model_fields.items():
@@ -69,7 +70,7 @@ printed. Airflow's connections give the same settings to the DAGs, see [operatio
             section, model = "targets.NAME", NamedTarget
         assert isinstance(model, type), section
         assert issubclass(model, BaseModel), section
-        text = (model.__doc__ or "").strip()
+        text = inspect.getdoc(model) or ""
         if name == "restore_target":
             text = "The database that `pumphouse restore` works on; fields as in `[target]`."
         out.append(f"## [{section}]\n\n{text}\n")
@@ -129,6 +130,8 @@ def _default(name: str, info: FieldInfo) -> str:
         return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`{', '.join(value)}`"
     if isinstance(value, float):
         return f"`{value:g}`"
     if isinstance(value, int) and name.endswith("_bytes"):
@@ -150,8 +153,8 @@ def command_line() -> str:
     out = [
         "# Commands\n",
         NOTE.format(source="the commands' `--help`"),
-        """Exit code 0 done, 1 failed, 2 usage; what `status` found and parked tables of `load` have codes of their own. TIME is a TSO, an ISO time (UTC where no zone is given) or `now`. What lists
-something has `--json`. `--config`, `--set` and `--log-level` stand before the command:
+        """Exit code 0 means done, 1 failed, 2 wrong usage; findings of `status` and parked tables of `load` have their own codes. TIME is a TSO, an ISO time (UTC unless a zone is given) or `now`. Every command that lists
+something has `--json`. `--config`, `--set` and `--log-level` go before the command:
 `pumphouse --set archive.root=file:///srv/archive archive ls`. Settings are in [configuration](configuration.md).
 """,
     ]
@@ -193,9 +196,9 @@ def error_tree() -> str:
         "# Errors\n",
         NOTE.format(source="include/pumphouse/errors.py and include/pumphouse/rpc/status.py"),
         """Every error that Pumphouse raises on purpose. A command prints `pumphouse: <class>: <message> (<what to do>)` and ends with
-exit code 1; ConfigError and UsageError end with 2 and are printed without the class. Airflow tries a task again where "again" says yes, and fails it at once
-otherwise. The gRPC code and the reason are what a Pump answers on `pumphouse.v1` ([formats](formats.md), "Refusals");
-a class without a row of its own there has that of its nearest ancestor.
+exit code 1; ConfigError and UsageError end with 2 and are printed without the class. Airflow retries a task if "again" says yes, and otherwise fails it at once.
+The gRPC code and the reason are a Pump's answer on `pumphouse.v1` ([formats](formats.md), "Refusals");
+a class without its own row there has the answer of its nearest ancestor.
 
 | class | again | gRPC code | reason | meaning |
 |---|---|---|---|---|""",
@@ -263,13 +266,13 @@ def metrics() -> str:
     out = [
         "# Metrics\n",
         NOTE.format(source="pump_service/metrics.py and pump_service/stages.py"),
-        """`GET /metrics` on a Pump's HTTP port, Prometheus text format 0.0.4. Names of the Go Pump are kept where the meaning is the
-same. Gauges of timestamps (`…_ts`) carry milliseconds since 1970, as there. What to watch: `binlog_pump_unanswered_prewrites`
+        """`GET /metrics` on a Pump's HTTP port, Prometheus text format 0.0.4. A metric with the same meaning
+has the Go Pump's name. Gauges of timestamps (`…_ts`) carry milliseconds since 1970, as in the Go Pump. Watch `binlog_pump_unanswered_prewrites`
 above 0 (the archive is held), `binlog_pump_late_commits` and `binlog_pump_orphan_commits` above 0,
 `binlog_pump_read_only`, `binlog_pump_writer_failed`, and the distance of `binlog_pump_storage_max_commit_ts` from now.
 
-With `pump.metrics_push_addr` set, the same goes to a Pushgateway every `pump.metrics_push_interval_s`: job `binlog`, grouped by `instance` = the node id. A
-gateway that does not answer is logged and counted, nothing more. The Go Pump's counters without `_total` in their names are shown as gauges.
+If `pump.metrics_push_addr` is set, the Pump also pushes them to a Pushgateway every `pump.metrics_push_interval_s`: job `binlog`, grouped by `instance` = the node id. If the
+gateway does not answer, this is logged and counted; nothing else happens. The Go Pump's counters without `_total` in their names are shown as gauges.
 
 | metric | type | labels | meaning |
 |---|---|---|---|""",

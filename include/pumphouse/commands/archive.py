@@ -173,7 +173,7 @@ def snapshot(context: Context, *, until: str, as_json: bool) -> None:
 
 @click.group()
 def archive() -> None:
-    """Start, list, verify and mend the archive."""
+    """Start, list, verify and repair the archive."""
 
 
 @archive.command("init")
@@ -181,12 +181,12 @@ def archive() -> None:
     "--dump",
     "with_dump",
     is_flag=True,
-    help="Dump the source as well (`archive dump`), so that restores have a beginning.",
+    help="Also dump the source (`archive dump`), so that restores have a start.",
 )
 @json_option
 @pass_context
 def init_command(context: Context, *, with_dump: bool, as_json: bool) -> None:
-    """Begin the archive: register it, take the schema of this moment. Run again, it goes on where it was."""
+    """Begin the archive: register it, and store the current schema. If run again, it resumes."""
     settings = context.settings
     opened, cluster = _open(settings)
     history = Parts(settings).history
@@ -218,15 +218,15 @@ def init_command(context: Context, *, with_dump: bool, as_json: bool) -> None:
     "tables",
     multiple=True,
     metavar="DB.TABLE",
-    help="Read only this table (DB.* = all of a database) anew; take the rest over from the newest dump. Repeatable.",
+    help="Read only this table again (DB.* = a whole database); take the rest from the newest dump. Repeatable.",
 )
 @json_option
 @pass_context
 def dump_command(context: Context, *, tables: tuple[str, ...], as_json: bool) -> None:
-    """Dump the source ([source]) while it is written to: every moment behind the dump can be restored.
+    """Dump the source ([source]) while applications write to it: every later moment can be restored.
 
-    At any time, also months after `archive init`. The archive is extended as far as the dump needs. A dump that was
-    killed goes on where it was when this runs again.
+    You may run it at any time, even months after `archive init`. It extends the archive as far as the dump needs. If a
+    dump is killed, the next run continues where it stopped.
     """
     report = _dump(context.settings, tables or None)
     if as_json:
@@ -259,7 +259,7 @@ def _print_dump(report: DumpReport) -> None:
 @json_option
 @pass_context
 def ls_command(context: Context, *, as_json: bool) -> None:
-    """What the archive covers: genesis, windows, declared losses, its checkpoint on the Pumps."""
+    """Show what the archive covers: genesis, windows, declared losses, its checkpoint on the Pumps."""
     opened, cluster = _open(context.settings)
     genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
     checkpoint = consumer.checkpoint(cluster, opened.archive_id)
@@ -342,7 +342,7 @@ def _window_dict(manifest: Manifest) -> dict[str, Any]:
 @click.argument("which", metavar="genesis|TIME")
 @pass_context
 def show_command(context: Context, *, which: str) -> None:
-    """One object as stored: genesis, or the manifest of the window that holds a moment (or begins after it)."""
+    """Show one object as stored: genesis, or the manifest of the window that holds a moment (or begins after it)."""
     opened, cluster = _open(context.settings)
     opened.genesis()  # says what to do where there is none
     if which == "genesis":
@@ -359,11 +359,11 @@ def show_command(context: Context, *, which: str) -> None:
 
 
 @archive.command("verify")
-@click.option("--quick", is_flag=True, help="Names, chain, coverage and sizes only; contents are not read.")
+@click.option("--quick", is_flag=True, help="Check names, chain, coverage and sizes only; do not read contents.")
 @json_option
 @pass_context
 def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
-    """Prove coverage and content: every window, every object, every row. Exit 1 when anything is wrong."""
+    """Prove coverage and content: every window, every object, every row. Exit 1 if anything is wrong."""
     opened, cluster = _open(context.settings)
     checkpoint = consumer.checkpoint(cluster, opened.archive_id)
     with _bars() as shown:
@@ -401,11 +401,11 @@ def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
 @archive.command("declare-lost")
 @click.argument("node")
 @click.option("--reason", required=True, help="Why; kept for ever.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @pass_context
 def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool, as_json: bool) -> None:
-    """Give up what a Pump had behind the archive's end, so that the window can go on without it.
+    """Give up a Pump's data beyond the archive's end, so that the window can go on without it.
 
     Transactions that only this Pump had are then in no archive, no target and no restore.
     """
@@ -434,9 +434,9 @@ def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool,
 @json_option
 @pass_context
 def accept_command(context: Context, *, node: str, start_ts: int, commit_ts: int, reason: str, as_json: bool) -> None:
-    """Take a late or orphan commit of a Pump by name; it no longer holds the window, nor the Pump's GC.
+    """Accept a late or orphan commit of a Pump by name; it then holds neither the window nor the Pump's GC.
 
-    An orphan's content is on no file: accepting it says that it may be missing. A late one below the archive's end
+    An orphan's content is in no file: accepting it says that it may be missing. A late one below the archive's end
     stays out of the archive.
     """
     settings = context.settings

@@ -21,9 +21,9 @@ from pumphouse.model.tso import show, to_datetime
 @click.command("generate-meta")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), default="binlog_position", show_default=True,
-    help="Where the file savepoint is written.",
+    help="Directory for the file savepoint.",
 )  # fmt: skip
-@click.option("--time-zone", default="", metavar="ZONE", help="Add the clock time in UTC and in this zone.")
+@click.option("--time-zone", default="", metavar="ZONE", help="Also write the clock time in UTC and in this zone.")
 @yes_option
 @json_option
 @pass_context
@@ -47,10 +47,10 @@ def generate_meta(context: Context, data_dir: Path, time_zone: str, *, yes: bool
 
 
 @click.command()
-@click.option("--text", help="What is to be hidden; default: a line of stdin, which no list of processes shows.")
+@click.option("--text", help="Text to obscure; default: a line of stdin, which no process list shows.")
 @json_option
 def encrypt(text: str | None, *, as_json: bool) -> None:
-    """Hide a password for a Drainer's encrypted_password; the key is BINLOG_SECRET_KEY, else Drainer's own."""
+    """Obscure a password for a Drainer's encrypted_password; the key is BINLOG_SECRET_KEY, else Drainer's own."""
     from pumphouse import secret_text
 
     plain = sys.stdin.readline().rstrip("\n") if text is None else text

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BUILD = Path("build")
 _build = click.option(
-    "--build", type=click.Path(path_type=Path), default=BUILD, show_default=True, help="Directory for all of it."
+    "--build", type=click.Path(path_type=Path), default=BUILD, show_default=True, help="Directory for all files."
 )
 
 
@@ -46,15 +46,17 @@ def _end_on_sigterm() -> None:
 @demo.command()
 @_build
 @click.option("--keep", is_flag=True, help="Leave everything running at the end; `pumphouse demo down` ends it.")
-@click.option("--transactions", default=20_000, show_default=True, help="At least so many.")
+@click.option("--transactions", default=20_000, show_default=True, help="Minimum number of transactions.")
 @click.option("--rate", default=140.0, show_default=True, help="Transactions a second.")
-@click.option("--limit-s", default=1800.0, show_default=True, help="Give up when it takes longer.")
-@click.option("--seed", type=int, help="Where loads are held and killed: that of an earlier run. [default: a new one]")
+@click.option("--limit-s", default=1800.0, show_default=True, help="Give up after this many seconds.")
+@click.option(
+    "--seed", type=int, help="Seed of an earlier run: decides where loads are held and killed. [default: a new one]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def run(
     build: Path, keep: bool, transactions: int, rate: float, limit_s: float, seed: int | None, as_json: bool
 ) -> None:
-    """Run everything for some minutes and check it from end to end; exit code 0 only when all of it holds."""
+    """Run everything for some minutes and check it end to end; exit code 0 only if every check passes."""
     from pumphouse.demo.run import Demo, DemoSize, summary, write_up
     from pumphouse.demo.say import Say
     from pumphouse.demo.up import end
@@ -103,7 +105,7 @@ def run(
 def up(build: Path, as_json: bool) -> None:
     """Start the stack to stay, with a slow workload and the UI; an archive of an earlier `up` goes on.
 
-    On a stack that runs it starts what is missing, as a Pump that was killed, and leaves the rest alone.
+    On a running stack, it starts missing parts, such as a killed Pump, and leaves the rest alone.
     """
     from pumphouse.demo import up as stay
     from pumphouse.demo.say import Say
@@ -132,9 +134,9 @@ def up(build: Path, as_json: bool) -> None:
 
 @demo.command()
 @_build
-@click.option("--purge", is_flag=True, help="Remove the data as well.")
+@click.option("--purge", is_flag=True, help="Also remove the data.")
 def down(build: Path, purge: bool) -> None:
-    """End what `demo up` or `demo run --keep` started. No error when nothing runs."""
+    """End what `demo up` or `demo run --keep` started. No error if nothing runs."""
     from pumphouse.demo import up as stay
     from pumphouse.stack.local import LocalStack
 

@@ -36,11 +36,11 @@ _SIDE = (
     "schemas",
     multiple=True,
     metavar="NAME[=TARGET_NAME]",
-    help="Compare this schema only; repeatable. Default: every schema but the system's and Pumphouse's own.",
+    help="Compare this schema only; repeatable. Default: every schema except the system's and Pumphouse's.",
 )
 @click.option("--ignore", multiple=True, metavar="NAME", help="Leave this schema out; repeatable.")
 @click.option("--no-views", is_flag=True, help="Compare tables only.")
-@click.option("--first", default=5, show_default=True, help="Rows to name for each table that differs.")
+@click.option("--first", default=5, show_default=True, help="Rows to show for each table that differs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_context
 def diff(
@@ -55,9 +55,9 @@ def diff(
 ) -> None:
     """Compare two servers: JSON by value, FLOAT by its four bytes, tables without a key as multisets.
 
-    Collations count: two columns that order or tell apart otherwise differ, unless the target has no such collation and
-    its columns have the one that a load gives them. A table that load.rules routes is looked for where it is. Exit code
-    1 when anything differs. Let both stand still meanwhile.
+    Collations count: columns whose collations order or distinguish values differently differ, unless the target lacks
+    the source's collation and its column has the one that a load gives it. A table that load.rules routes is compared
+    under its name on the target. Exit code 1 if anything differs. Let both servers stand still.
     """
     from pymysql.err import MySQLError
 

@@ -30,11 +30,11 @@ NOT_WHOLE = 3
 )
 @click.option("--task", help="Name of the load (default: setting load.task).")
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
-@click.option("--run-id", default="", help="Name of this run; the same name takes over from itself.")
+@click.option("--run-id", default="", help="Name of this run; a run takes over from one of the same name.")
 @click.option(
     "--repeat-from",
     metavar="TIME",
-    help="Apply what was loaded since this moment (UTC without a zone) once more, by force.",
+    help="Apply again, by force, everything loaded since this moment (UTC without a zone).",
 )
 @click.option(
     "--equal-at", metavar="TIME", help="First load: the target equals the source at this moment; UTC without a zone."
@@ -42,10 +42,10 @@ NOT_WHOLE = 3
 @click.option(
     "--abandon-plan",
     metavar="REASON",
-    help="Give an unfinished plan up; only a restore helps then. The way past a statement or a table is load.rules.",
+    help="Give up an unfinished plan; only a restore helps then. To get past a statement or table, use load.rules.",
 )
 @click.option(
-    "--resync", metavar="DB.TABLE", help="Make one table anew from the dump and the log, also one that a rule left out."
+    "--resync", metavar="DB.TABLE", help="Rebuild one table from the dump and the log, even if a rule left it out."
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pumphouse.loader.confirmed import Published
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
-offline_option = click.option("--show-offline", "--show-offline-nodes", is_flag=True, help="Offline ones too.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+offline_option = click.option("--show-offline", "--show-offline-nodes", is_flag=True, help="Include offline nodes.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def open_registry(settings: Settings, *, create: bool = False) -> Cluster:
@@ -187,7 +187,7 @@ def consumer_list(context: Context, *, show_offline: bool, as_json: bool) -> Non
     default="now",
     show_default=True,
     metavar="TIME",
-    help="What it has read already; UTC without a zone.",
+    help="The position that it has already read; UTC without a zone.",
 )
 @json_option
 @pass_context
@@ -208,7 +208,7 @@ def consumer_register(context: Context, node_id: str, checkpoint: str, *, as_jso
 @json_option
 @pass_context
 def consumer_unregister(context: Context, node_id: str, *, yes: bool, as_json: bool) -> None:
-    """Remove a consumer. What it has not read yet is no longer kept for it."""
+    """Remove a consumer. The Pumps no longer keep data for it."""
     cluster = open_registry(context.settings)
     found = cluster.node(NodeKind.DRAINER, node_id)
     if found is not None:
@@ -250,7 +250,7 @@ def _held_by(report: admin.PumpGc) -> str:
 @json_option
 @pass_context
 def gc(context: Context, *, as_json: bool) -> None:
-    """Run GC on every Pump; show up to where it was asked for, what was freed and who holds the rest."""
+    """Run GC on every Pump; show what was requested, what was freed and who holds the rest."""
     cluster, archive = open_registry(context.settings), context.settings.archive
     published = _publish_loaded(context.settings, cluster) if context.settings.airflow.gc_follows == "load" else None
     limits = GoLimits(

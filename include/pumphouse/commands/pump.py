@@ -63,7 +63,7 @@ def run(context: Context, /, config: Path | None, **options: str | None) -> None
 @click.option("--committed", metavar="TIME", help="It was committed at this TSO.")
 @click.option("--rolled-back", is_flag=True, help="It was rolled back, and no commit can follow.")
 @click.option("--reason", required=True, help="Why this is known; recorded by the Pump.")
-@click.option("--node", help="The Pump that holds it; default: every Pump is asked.")
+@click.option("--node", help="The Pump that holds it; default: ask every Pump.")
 @yes_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_context
@@ -78,10 +78,10 @@ def settle(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Say what became of the transaction with START_TS, where no resolver answers.
+    """Record the outcome of the transaction with START_TS, if no resolver answers.
 
-    The last way out: a wrong answer loses a transaction, or makes one that never was. Where a resolver is registered
-    that may answer for its key, it asks first.
+    This is the last way out: a wrong answer loses a transaction, or invents one. If a registered resolver may answer
+    for its key, the command asks for confirmation.
     """
     if (committed is None) == (not rolled_back):
         raise click.UsageError("give one of --committed TIME and --rolled-back")
@@ -183,9 +183,9 @@ def _holders(
 @click.argument("data_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify_command(data_dir: Path, *, as_json: bool) -> None:
-    """Read and check every record of the value log in DATA_DIR; changes nothing. Exit 1 when anything is wrong.
+    """Read and check every record of the value log in DATA_DIR; changes nothing. Exit 1 if anything is wrong.
 
-    A Pump may run on it: then its newest file is left out.
+    A Pump may run on the directory; its newest file is then left out.
     """
     from pump_service.store.damage import verify
 
@@ -218,8 +218,8 @@ def verify_command(data_dir: Path, *, as_json: bool) -> None:
 def accept_damage(data_dir: Path, stretches: tuple[str, ...], reason: str) -> None:
     """Give up damaged bytes of a stopped Pump's value log, as `pump verify` names them.
 
-    The bytes stay where they are and are read past from then on. What they held may have been answered: the Pump takes
-    a new incarnation, so that the archive asks for the gap to be declared, and builds its index again.
+    The bytes stay where they are, and the Pump reads past them. They may have held answered binlogs, so the Pump takes
+    a new incarnation, which makes the archive ask for the gap to be declared, and rebuilds its index.
     """
     from pump_service.store.damage import accept
 

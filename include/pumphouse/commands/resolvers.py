@@ -17,7 +17,7 @@ from pumphouse.registry.resolvers import is_live
 
 @click.group()
 def resolver() -> None:
-    """List the applications' resolvers, or forget one."""
+    """List the applications' resolvers, or remove one."""
 
 
 @resolver.command("list")
@@ -51,9 +51,9 @@ def _shown(record: ResolverRecord) -> dict[str, Any]:
 @yes_option
 @pass_context
 def unregister(context: Context, resolver_id: str, *, yes: bool) -> None:
-    """Forget RESOLVER_ID and the keys that it claims.
+    """Remove RESOLVER_ID and its claim to keys.
 
-    With pd:// TiKV is asked from then on about those of its keys that look like TiDB's.
+    With pd://, Pumps then ask TiKV about those of its keys that look like TiDB's.
     """
     cluster = open_registry(context.settings)
     found = {each.resolver_id: each for each in cluster.resolvers()}.get(resolver_id)

@@ -23,7 +23,7 @@ from pumphouse.restore.run import RestoreReport
     required=True,
     help="The moment, inclusive: latest (the archive's end), a TSO or an ISO time (UTC without a zone).",
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan and what is found of the target; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and the checks of the target; change nothing.")
 @click.option("--plan-only", is_flag=True, help="A dry run that does not look at the target.")
 @click.option(
     "--into",
@@ -37,12 +37,12 @@ from pumphouse.restore.run import RestoreReport
     "--replace",
     default="",
     metavar="HOST:PORT",
-    help="The target's name, as the plan prints it: its data may go. Without it a terminal is asked.",
+    help="The target's name, as the plan prints it: permits dropping its data. Without it, asks at the terminal.",
 )
-@click.option("--task", help="Load that goes on from there (default: setting load.task).")
+@click.option("--task", help="Name of the load that continues from there (default: setting load.task).")
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
-@click.option("--run-id", default="", help="Name of this run; the same name takes over from itself.")
-@click.option("--accept-losses", is_flag=True, help="Restore although something in the range was declared lost.")
+@click.option("--run-id", default="", help="Name of this run; a run takes over from one of the same name.")
+@click.option("--accept-losses", is_flag=True, help="Restore even if something in the range was declared lost.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
 def restore(

@@ -31,7 +31,7 @@ def schema() -> None:
 
 @schema.command("rebuild")
 @click.option("--upto", metavar="TIME", help="TSO, ISO time (UTC without a zone) or now; default: the archive's end.")
-@click.option("--spark/--no-spark", default=True, show_default=True, help="As the Spark task, or in this process.")
+@click.option("--spark/--no-spark", default=True, show_default=True, help="Run as a Spark task, or in this process.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
 def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bool) -> None:
@@ -59,7 +59,7 @@ def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bo
     default="127.0.0.1:0",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where Pumps ask what became of the import's binlogs: an address that they reach.",
+    help="Address where Pumps ask for outcomes of the import's binlogs; they must reach it.",
 )
 @click.option("--dry-run", is_flag=True, help="Show the jobs, write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
@@ -74,7 +74,7 @@ def import_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Write the schema of a MySQL or MariaDB, or what changed in it, into the history table as DDL jobs.
+    """Write the schema of a MySQL or MariaDB, or its changes, to the history table as DDL jobs.
 
     Without a URL the server is that of [source]. The password is that of [source] (PUMPHOUSE_SOURCE__PASSWORD).
     """
@@ -147,7 +147,7 @@ def source_of(settings: ServerSettings, url: str | None) -> tuple[ServerSettings
     type=click.Choice([d.value for d in Dialect if d is not Dialect.TIDB]),
     default="mariadb",
     show_default=True,
-    help="Whose SQL.",
+    help="SQL dialect.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context

@@ -10,7 +10,7 @@ import click
 
 @click.group()
 def spark() -> None:
-    """Our code for a Spark cluster."""
+    """Package our code for a Spark cluster."""
 
 
 @spark.command("package")

@@ -113,7 +113,7 @@ def pause_pump(context: Context, node_id: str, wait_s: float, *, as_json: bool) 
 @json_option
 @pass_context
 def offline_pump(context: Context, node_id: str, wait_s: float, *, as_json: bool) -> None:
-    """Ask a running Pump to leave the cluster: offline once every consumer has read all of it."""
+    """Ask a running Pump to leave the cluster: it goes offline once every consumer has read all its data."""
     _change(context, node_id, "close", wait_s, kind=NodeKind.PUMP, as_json=as_json)
 
 
@@ -133,7 +133,7 @@ def pause_drainer(context: Context, node_id: str, wait_s: float, *, as_json: boo
 @json_option
 @pass_context
 def offline_drainer(context: Context, node_id: str, wait_s: float, *, as_json: bool) -> None:
-    """Ask a running Drainer to end and leave the cluster: the Pumps keep nothing for it any more."""
+    """Ask a running Drainer to end and leave the cluster; the Pumps then keep no data for it."""
     _change(context, node_id, "close", wait_s, kind=NodeKind.DRAINER, as_json=as_json)
 
 
@@ -161,7 +161,7 @@ state_option = click.option(
 @json_option
 @pass_context
 def update_pump(context: Context, node_id: str, state: str, *, yes: bool, as_json: bool) -> None:
-    """Write a Pump's state into the registry without asking the Pump. For one that will never run again."""
+    """Write a Pump's state to the registry without asking the Pump. For a Pump that will never run again."""
     _update(context, node_id, state, kind=NodeKind.PUMP, yes=yes, as_json=as_json)
 
 
@@ -172,7 +172,7 @@ def update_pump(context: Context, node_id: str, state: str, *, yes: bool, as_jso
 @json_option
 @pass_context
 def update_drainer(context: Context, node_id: str, state: str, *, yes: bool, as_json: bool) -> None:
-    """Write a Drainer's state into the registry without asking it. For one that will never run again."""
+    """Write a Drainer's state to the registry without asking it. For a Drainer that will never run again."""
     _update(context, node_id, state, kind=NodeKind.DRAINER, yes=yes, as_json=as_json)
 
 

@@ -17,10 +17,10 @@ from pumphouse.status.report import PumpState, Status
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout; TSOs are text in it.")
 @pass_context
 def status(context: Context, *, as_json: bool) -> None:
-    """Show how it all stands: what can be restored, Pumps, targets, who holds what, and the next command to type.
+    """Show how everything stands: what can be restored, Pumps, targets, who holds what, and the next command.
 
-    Exit code 0: all is well. 3: something wants a look. 4: something stands still. It takes less than two seconds, also
-    where something does not answer.
+    Exit code 0: all is well. 3: something needs attention. 4: something stands still. It takes less than two seconds,
+    even if something does not answer.
     """
     from pumphouse.status.look import look
 

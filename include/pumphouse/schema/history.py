@@ -1,4 +1,4 @@
-"""Where DDL jobs come from: TiDB's status API, or the demo source's table. The archive is a source of its own.
+"""Where DDL jobs come from: TiDB's status API, or a table that `schema import` fills. The archive is another source.
 
 A source gives jobs as the cluster wrote them, whole; what they mean is the timeline's business. Sources hold no
 connection between calls, so they may be used from several threads and after a fork.

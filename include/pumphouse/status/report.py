@@ -12,7 +12,7 @@ from pumphouse.model.tso import Tso
 class Severity(StrEnum):
     """How bad a finding is."""
 
-    WARNING = "warning"  # goes on, but wants a look
+    WARNING = "warning"  # goes on, but needs attention
     ERROR = "error"  # something stands still, or cannot be restored
 
 
