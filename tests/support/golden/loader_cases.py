@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.golden.case import Case, Json, NotCovered, native
-from tests.support.golden.codec_cases import LATER
+from tests.support.golden.codec_cases import UNKNOWN
 
 
 def loader(content: Json) -> Iterator[Case]:
@@ -21,7 +21,7 @@ def loader(content: Json) -> Iterator[Case]:
                 check, rows = known[name]
                 yield Case(title, partial(check, entry), rows=rows)
             else:
-                yield Case(title, skip=f"{name}: {LATER}")
+                yield Case(title, skip=f"{name} {UNKNOWN}")
 
 
 def _values(typed: Json | None) -> dict[str, Any] | None:

@@ -57,3 +57,11 @@ def test_a_changed_value_fails_its_case_and_no_other(tmp_path: Path, file: str, 
     inner[path[-1]] = value
     cases = [case for case in of(tmp_path, "any_name.json", content) if "store" not in case.id]
     assert len(run(cases, tmp_path)) == 1
+
+
+def test_a_commit_whose_prewrite_is_left_out_is_expected_as_an_orphan(tmp_path: Path) -> None:
+    content = json.loads((GOLDEN / "scenario_basic.json").read_text())
+    content["arrival_order"] = [each for each in content["arrival_order"] if each != content["arrival_order"][0]]
+    store = [case for case in of(tmp_path, "any_name.json", content) if case.id.endswith("store")]
+    assert len(store) == 1
+    assert run(store, tmp_path) == []
