@@ -1,4 +1,4 @@
-"""`make campaign` keeps what it ran: one record a campaign in docs/reliability.json.
+"""How long each tier took, at the end of a run; and what `make campaign` ran, one record a campaign in docs/reliability.json.
 
 A test that runs many rounds says so by ``record_property("rounds", n)``; losses are failed tests.
 """
@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ import structlog
 
 RECORD = Path(__file__).resolve().parents[1] / "docs" / "reliability.json"
 _results: list[dict[str, object]] = []
+# By tier, which is a folder of tests: seconds of all its tests, with what they set up; and how many there were.
+_seconds: Counter[str] = Counter()
+_tests: Counter[str] = Counter()
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +31,21 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # With pytest-xdist this is told of every test in the process that began it too.
+    tier = report.nodeid.split("/")[1] if report.nodeid.startswith("tests/") else ""
+    _seconds[tier] += report.duration
+    _tests[tier] += report.when == "setup"
     if report.when == "call":
         said = dict(report.user_properties)  # seeds, rounds and figures, by `record_property`
         _results.append({"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 1)} | said)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if len(_seconds) < 2:
+        return
+    terminalreporter.section("tiers")
+    for tier, seconds in _seconds.most_common():
+        terminalreporter.write_line(f"{tier:14}{_tests[tier]:6} tests {seconds:8.0f} s")
 
 
 def pytest_sessionfinish() -> None:
