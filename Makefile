@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose tidb test-tidb rows bench campaign demo up down docs proto lock clean
+.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose tidb test-tidb rows mutants bench campaign demo up down docs proto lock clean
 
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -75,6 +75,9 @@ test: $(STAMP) system ## All tiers
 
 rows: $(STAMP)   ## Requirement row -> tests
 	@$(BIN)/python -m tests.support.rows
+
+mutants: $(STAMP) system ## Break each mechanism of a list: is it seen? (ONLY=P6 for a part)
+	@$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
 
 bench: $(STAMP) system ## Benchmarks (ONLY=<name prefix> for a part)
 	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
