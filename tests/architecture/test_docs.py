@@ -196,3 +196,54 @@ def test_every_page_is_reachable_from_the_readme() -> None:
         links = re.findall(r"\]\(([^)#\s]+\.md)[^)]*\)", page.read_text())
         todo += [(page.parent / link).resolve() for link in links if "://" not in link]
     assert [page.name for page in PAGES if page not in seen and page.name != "CHANGELOG.md"] == []
+
+
+# -- the map of the code ------------------------------------------------------------------------------------------
+
+CODE = ("include/pumphouse", "pump_service", "spark_tasks", "plugins", "dags")
+# Their modules are named one by one; the Pump's rooms are named here, its files in docs/pump.md too.
+MAPPED = ("include/pumphouse", "spark_tasks", "plugins", "dags")
+
+
+def _modules(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in found if "_pb2" not in path.name and path.name != "__init__.py"]
+
+
+def _rooms() -> list[str]:
+    """Every folder that has modules, as the pages name it."""
+    return sorted({path.parent.relative_to(ROOT).as_posix() for path in _modules(*CODE)})
+
+
+def _mapped(page: str) -> tuple[set[Path], list[str]]:
+    """Files that the tables of "Where to look" name, by the folders that stand above each table; names of no file."""
+    named, wrong = set(), []
+    for room in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
+        head = room.split("|", 1)[0]
+        folders = [ROOT, *(ROOT / each for each in re.findall(rf"`((?:{'|'.join(MAPPED)})[\w/]*)`", head))]
+        if len(folders) == 1:
+            continue  # the Pump
+        for name in re.findall(r"`([\w/]+\.py)`", room):
+            there = [folder / name for folder in folders if (folder / name).exists()]
+            named |= set(there)
+            wrong += [name] * (not there)
+    return named, wrong
+
+
+def test_every_room_of_the_code_is_named() -> None:
+    pages = (ROOT / "ARCHITECTURE.md").read_text() + (ROOT / "docs" / "glossary.md").read_text()
+    assert [room for room in _rooms() if not re.search(rf"`{re.escape(room)}\b", pages)] == []
+
+
+def test_where_to_look_names_every_module_and_none_that_is_not_there() -> None:
+    named, wrong = _mapped((ROOT / "ARCHITECTURE.md").read_text())
+    assert wrong == []
+    assert [path.relative_to(ROOT).as_posix() for path in _modules(*MAPPED) if path not in named] == []
+
+
+def test_words_of_the_glossary_are_sorted_and_live_where_it_says() -> None:
+    rows = re.findall(r"^\| (.+?) \| .+ \| `([\w./]+)` \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    words = [re.sub("[()]", "", word).lower() for word, _ in rows]
+    assert len(words) > 200
+    assert words == sorted(set(words))
+    assert [path for _, path in rows if path.startswith(MAPPED) and not (ROOT / path).exists()] == []
