@@ -142,7 +142,7 @@ def _settings() -> dict[str, set[str]]:
     }
 
 
-_FILES_AND_COLUMNS = {"json", "toml", "spec", "statement", "looks", "ts", "number"}
+_FILES_AND_COLUMNS = {"json", "py", "toml", "spec", "statement", "looks", "ts", "number"}
 
 
 @pytest.mark.parametrize("page", BY_HAND, ids=lambda page: page.name)
