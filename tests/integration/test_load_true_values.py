@@ -258,6 +258,31 @@ def test_a_writer_that_does_not_know_yet_that_a_type_was_changed_loses_nothing(
 
 
 @pytest.mark.row("S3", "L6")
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_transaction_that_began_before_the_ddls_of_a_table_loses_nothing(
+    source: MadeSource, settings: Settings, target: TargetConnection, keyed: bool
+) -> None:
+    """TiDB's metadata lock shows it each table as that is when it first touches it; its rows say when it began."""
+    first = ID if keyed else column(1, "id")
+    source.create_table("t", [first, column(2, "v")], pk_is_handle=keyed)
+    source.create_table("again", [first, column(2, "v")], pk_is_handle=keyed)
+    source.genesis()
+    with source.txn() as t:
+        handles = [t.insert("t", id=n, v=n) for n in (1, 2, 3)]
+        t.insert("again", id=1, v=1)
+    began = source.schema_version
+    modified(source, "t", "v", column(7, "w", MysqlType.VARCHAR, flen=20), lambda value: str(value).encode())
+    source.add_column("t", column(8, "n", origin_default="5"))
+    source.truncate("again")
+    with source.txn(schema_version=began) as t:
+        t.insert("t", id=9, w=b"came", n=9)
+        t.update("t", handles[0], w=b"changed", n=4)
+        t.delete("t", handles[1])
+        t.insert("again", id=2, v=2)
+    check(source, settings, target)
+
+
+@pytest.mark.row("S3", "L6")
 def test_an_old_value_that_has_no_known_twin_in_the_new_type_stops_the_load_by_name(
     source: MadeSource, settings: Settings, target: TargetConnection
 ) -> None:

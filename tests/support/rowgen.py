@@ -252,10 +252,10 @@ def rows(draw: st.DrawFn, info: TableInfo) -> dict[int, Value]:
 
 @st.composite
 def later_versions(draw: st.DrawFn, info: TableInfo) -> TableInfo:
-    """What the table may be at the commit: columns gone, public by then, or new; another order."""
+    """What the table may be at the commit: columns gone, public by then, new, or of a type that grew; another order."""
     keys = {each.id for each in info.columns if each.type.flag & ColumnFlag.PRI_KEY}
     kept = [
-        dict(each.raw) | {"state": PUBLIC, "name": f"n{each.id}"}
+        dict(each.raw) | {"state": PUBLIC, "name": f"n{each.id}", "type": _grown(each.raw["type"])}
         for each in info.columns
         if each.id in keys or draw(st.integers(0, 4))
     ]
@@ -263,7 +263,7 @@ def later_versions(draw: st.DrawFn, info: TableInfo) -> TableInfo:
         column(5000, 0, field(MysqlType.LONG), origin_default="7"),
         column(5001, 0, field(MysqlType.VARCHAR, 1, 20, -1, "utf8mb4")),
         column(5002, 0, field(MysqlType.NEWDECIMAL, 1, 10, 2), origin_default="1.5"),
-        column(5003, 0, field(MysqlType.DATETIME, 1)),
+        column(5003, 0, field(MysqlType.DATETIME, 1, 19, 0)),
         column(5004, 0, field(MysqlType.DOUBLE)),
         column(5005, 0, field(MysqlType.JSON, 1)),
         column(5006, 0, field(MysqlType.STRING, 129, 300)),
@@ -274,6 +274,15 @@ def later_versions(draw: st.DrawFn, info: TableInfo) -> TableInfo:
     kept += draw(st.lists(st.sampled_from(new), unique_by=lambda c: c["id"], max_size=4))
     kept = draw(st.permutations(kept))
     return table([c | {"offset": i} for i, c in enumerate(kept)])
+
+
+def _grown(tp: Json) -> Json:
+    """A wider type that TiDB makes of it without rewriting a row."""
+    if tp["Tp"] in (MysqlType.DATETIME, MysqlType.TIMESTAMP, MysqlType.TIME):
+        return tp | {"Decimal": 6}
+    if tp["Tp"] in (MysqlType.ENUM, MysqlType.SET):
+        return tp | {"Elems": [*tp["Elems"], "grown"]}
+    return tp
 
 
 def to_float32(value: float) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pumphouse.codec import hashing, locate, texts
@@ -195,12 +196,7 @@ def decode_images(
     failed = np.zeros(3, np.int64)
     locate.locate(data, starts, lengths, layout.ids, handle, layout.needed[kind], layout.partial, first, second, failed)
     if failed[0] == locate.NO_KEY:
-        name = layout.name_of(int(failed[2]))
-        raise MissingColumn(
-            f"row image {failed[1]}, of {len(starts)} {_KINDS[kind]} rows: the column {name} is missing",
-            row=int(failed[1]),
-            column=name,
-        )
+        raise _missing(layout, int(failed[2]), int(failed[1]), f"of {len(starts)} {_KINDS[kind]} rows")
     check(failed, f"of {len(starts)} {_KINDS[kind]} rows")
     if kind == UPDATE:
         second[layout.kept] = first[layout.kept]
@@ -212,7 +208,7 @@ def decode_images(
         arrays = [
             pa.nulls(len(starts), layout.schema.field(index).type)
             if only is not None and column.info.name not in only
-            else _former(images, layout, index)
+            else _old_values(images, layout, index)
             if old and index in layout.former
             else build(images, index, column)
             for index, column in enumerate(layout.columns)
@@ -232,20 +228,31 @@ def copied(sources: Sequence[Bytes], source: NDArray[Any], starts: Ints, lengths
     return frozen(out)
 
 
-def _former(images: Images, layout: RowLayout, index: int) -> pa.Array:
-    """Values of a column that had another type when the rows were written."""
-    at, before = layout.former[index]
-    column = layout.columns[index].info
-    if keeps_values(before.info.type, column.type):
-        try:
-            return retyped(build(images, at, before), layout.schema.field(index).type)
-        except pa.ArrowInvalid as error:
-            raise CodecError(f"column {column.name}: {error}") from error
-    raise ColumnMismatch(
-        f"the type of column {column.name} was changed while these rows were written, and what its old values are "
-        "in the new type is not known here",
-        column=column.name,
-    )
+def _missing(layout: RowLayout, index: int, row: int, what: str) -> MissingColumn:
+    name = layout.columns[index].info.name
+    return MissingColumn(f"row image {row}, {what}: the column {name} is missing", row=row, column=name)
+
+
+def _old_values(images: Images, layout: RowLayout, index: int) -> pa.Array:
+    """Old values of a column that was rewritten since: in the type that it had before, else in the one that it has."""
+    column, (at, before) = layout.columns[index], layout.former[index]
+    rewritten = images.places[at] == locate.ABSENT
+    lacking = rewritten & (images.places[index] == locate.ABSENT)
+    if index in layout.told and lacking.any():
+        raise _missing(layout, index, int(lacking.argmax()), f"of {len(images)} old rows")
+    if rewritten.all():
+        return build(images, index, column)
+    if not keeps_values(before.info.type, column.info.type):
+        raise ColumnMismatch(
+            f"the type of column {column.info.name} was changed while these rows were written, and what its old values "
+            "are in the new type is not known here",
+            column=column.info.name,
+        )
+    try:
+        values = retyped(build(images, at, before), column.arrow)
+    except pa.ArrowInvalid as error:
+        raise CodecError(f"column {column.info.name}: {error}") from error
+    return pc.if_else(pa.array(rewritten), build(images, index, column), values) if rewritten.any() else values
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:

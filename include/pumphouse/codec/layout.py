@@ -16,9 +16,6 @@ from pumphouse.codec.time import fsp_of
 from pumphouse.errors import ColumnMismatch
 from pumphouse.model.table import ColumnInfo, TableInfo
 
-# No column has this id: a wanted column that the row's schema version does not know is never found in a row.
-UNKNOWN_ID = -(1 << 62)
-
 _ARROW = {
     Kind.INT: pa.int64(),
     Kind.UINT: pa.uint64(),
@@ -49,7 +46,7 @@ class OutputColumn:
 
     Attributes:
         info: The column as wanted.
-        kind: How the row holds its values (by the row's own schema version).
+        kind: How the row holds its values.
         fsp: Fractional digits of its times.
         elements: Elements of an ENUM or SET.
         handle: It is the integer handle.
@@ -69,13 +66,17 @@ class OutputColumn:
 
     @classmethod
     def of(cls, column: ColumnInfo, source: ColumnInfo, written: TableInfo) -> OutputColumn:
-        """``column`` as it is in rows of ``written``, where it is ``source``."""
+        """``column`` as it is in rows of ``written``, where it is ``source``.
+
+        Its type is the wanted one: one that changes without the rows being rewritten only grows, and a row may be of a
+        later version of its table than it says (`Timeline.at_version`).
+        """
         handle = written.pk_is_handle and any(c.id == source.id for c, _ in key_parts(written))
-        kind, fsp = kind_of(source.type), fsp_of(source.type.decimal)
+        kind, fsp = kind_of(column.type), fsp_of(column.type.decimal)
         fill = missing_value(source)
         raw = fill.encode() if isinstance(fill, str) else fill if isinstance(fill, bytes) else b""
         return cls(
-            column, kind, fsp, len(source.type.elems), handle, fill, arrow_type(column),
+            column, kind, fsp, len(column.type.elems), handle, fill, arrow_type(column),
             frozen(np.frombuffer(raw, np.uint8)),
         )  # fmt: skip
 
@@ -92,7 +93,8 @@ class RowLayout:
         needed: Indices in ``ids`` of the columns that no image lacks: of inserts, updates and deletes.
         kept: Indices of the columns that an update leaves as they were, whatever its new image says.
         former: Index of a column that was rewritten in between (a MODIFY COLUMN) -> index in ``ids`` and shape of what
-            it was before: old images have that of it.
+            it was before: old images have that of it, but those of a writer that came when it was done.
+        told: Indices of the rewritten columns that old images have in one of the two types.
         partial: Only some columns are wanted: what an image has behind them is not looked at.
     """
 
@@ -103,12 +105,8 @@ class RowLayout:
     needed: tuple[Ints, Ints, Ints]
     kept: Ints
     former: Mapping[int, tuple[int, OutputColumn]]
+    told: frozenset[int]
     partial: bool
-
-    def name_of(self, index: int) -> str:
-        """Name of the column at an index in ``ids``."""
-        before = [column for _, column in self.former.values()]
-        return (*self.columns, *before)[index].info.name
 
     @classmethod
     def of(
@@ -151,19 +149,18 @@ class RowLayout:
                     table_id=wanted.id,
                 )
             columns.append(OutputColumn.of(column, source, written))
-            ids.append(column.id if own is not None or column.id in rewritten else UNKNOWN_ID)
+            ids.append(column.id)  # no id is given out again, so whatever a row has under it is this column
+        known = {c.id for c in written.public_columns} & set(ids)
+        names = [each.info.name for each in columns]
+        keys = {ids.index(c.id) for c, _ in parts if c.id in known} | {names.index(name) for name in key or ()}
         new = {at for at, id_ in enumerate(ids) if id_ in rewritten}
+        old = keys - new | ({ids.index(id_) for id_ in known} if key == () else set())
         former = {}
         for at in sorted(new):
             before = written.column_by_id(rewritten[ids[at]])
             if before is not None:
                 former[at] = (len(ids), OutputColumn.of(before, before, written))
                 ids.append(before.id)
-        known = {c.id for c in written.public_columns} & set(ids)
-        names = [each.info.name for each in columns]
-        keys = {ids.index(c.id) for c, _ in parts if c.id in known} | {names.index(name) for name in key or ()}
-        old = {former[at][0] if at in former else at for at in keys}
-        old |= {ids.index(id_) for id_ in known} if key == () else set()
         # A prefix part of a clustered key is no value; the row list has the whole column.
         handle = [-1 if is_prefix(c, length) or c.id not in ids else ids.index(c.id) for c, length in parts]
         return cls(
@@ -174,6 +171,7 @@ class RowLayout:
             (_indices(keys | new), _indices(old | new), _indices(old)),
             _indices({ids.index(id_) for id_ in kept_on_update(written) if id_ in ids}),
             former,
+            frozenset(former if key == () else keys & set(former)),
             only is not None,
         )
 

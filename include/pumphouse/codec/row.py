@@ -7,6 +7,7 @@ the old list followed by the new one. Loader values go in and come out, by colum
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pumphouse.codec.bytes import append_compact
 from pumphouse.codec.datum import (
@@ -255,13 +256,25 @@ def decode_update(table: TableInfo, data: bytes) -> tuple[Row, Row]:
     return old, new | {column_id: old[column_id] for column_id in kept_on_update(table)}
 
 
+def as_read(written: TableInfo, wanted: TableInfo) -> TableInfo:
+    """The table to decode rows of ``written`` with: its columns in their present types, and those that it lacks.
+
+    A row may be of a later version of its table than it says (`Timeline.at_version`). A type that changes without the
+    rows being rewritten only grows.
+    """
+    present = {column.id: column for column in wanted.columns}
+    own = [replace(c, type=present[c.id].type) if c.id in present else c for c in written.columns]
+    later = [column for column in wanted.columns if written.column_by_id(column.id) is None]
+    return replace(written, columns=(*own, *later))
+
+
 def project(written: TableInfo, wanted: TableInfo, row: Mapping[int, Value]) -> Row:
     """Values of the public, not generated columns of ``wanted``; what the row lacks is filled.
 
     Args:
         written: Table at the row's own schema version.
         wanted: Table at the commit timestamp.
-        row: Decoded with ``written``.
+        row: Decoded with `as_read` of the two.
     """
     out: Row = {}
     for column in wanted.public_columns:

@@ -53,14 +53,16 @@ class Timeline(Versions):
     def at_version(self, table_id: int, schema_version: int) -> TableVersion:
         """The version in force for rows written at `schema_version`: the one to decode with; UnknownTable.
 
-        A partition's id stands for its table. Versions below genesis decode with the schema of genesis.
+        A partition's id stands for its table. Below a table's first version that one counts: of genesis, because older
+        ones are not known; of a table that came later, because a transaction that began before may write to it. TiDB's
+        metadata lock shows it each table as that is when it first touches it, and its rows say the version of when it
+        began. Whether a table is there when the transaction commits is the question of `at_ts`.
         """
         found = self._find(table_id, schema_version, lambda v: v.schema_version)
         if found is not None:
             return found
-        first = next(iter(self.versions.get(self.partitions.get(table_id, table_id), ())), None)
-        if first is not None and first.genesis:
-            return first
+        if versions := self.versions.get(table_id) or self.versions.get(self.partitions.get(table_id, table_id)):
+            return versions[0]
         raise UnknownTable(
             f"no table has the id {table_id} at schema version {schema_version}",
             hint=_UNKNOWN,

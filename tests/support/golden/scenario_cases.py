@@ -200,7 +200,7 @@ def _both(
     """One row change by the reference and in columns, which are equal."""
     slow = [
         {wanted.column_by_id(i).name: value for i, value in row.project(written, wanted, r).items()}
-        for r in _decode(written, kind, image)
+        for r in _decode(row.as_read(written, wanted), kind, image)
     ]
     one = slice(index, index + 1)
     batches = columnar.decode_images(

@@ -315,8 +315,32 @@ def test_versions_below_genesis_decode_with_the_genesis_schema(source: Source) -
     table_id = source.tables["d.t"]["id"]
     timeline = Timeline.empty().fold(genesis_jobs([t.job for t in source.jobs], source.jobs[-1].commit_ts))
     assert _names(timeline.at_version(table_id, 1)) == ["id"]
+
+
+@pytest.mark.row("S1", "S3")
+def test_a_transaction_that_began_before_a_table_writes_to_its_first_version(source: Source) -> None:
+    """TRUNCATE gives the name another id, and who first uses the name behind it writes under that id."""
+    source.create("d.t", [ID])
+    began = source.jobs[-1].job.schema_version
+    truncated = source.truncate("d.t")
+    source.alter("d.t", Action.ADD_COLUMN, lambda t: add(t, int_col("b")))
+    table_id, timeline = source.tables["d.t"]["id"], source.timeline()
+    assert timeline.at_version(table_id, began) is timeline.at_version(table_id, truncated.job.schema_version)
+    assert _names(timeline.at_version(table_id, began)) == ["id"]
+    # A row that commits before the table is there belongs to nothing.
     with pytest.raises(UnknownTable):
-        source.timeline().at_version(table_id, 1)
+        timeline.at_ts(table_id, truncated.commit_ts - 1)
+
+
+@pytest.mark.row("S1", "S2")
+def test_a_table_that_got_a_partitions_id_writes_to_its_own_first_version(source: Source) -> None:
+    began = source.jobs[-1].job.schema_version
+    source.create("d.p", [int_col("a")], partition=source.partitions(("p0", "10"), ("p1", "20"), expr="`a`"))
+    source.create("d.n", [int_col("a")])
+    source.exchange("d.p", "p1", "d.n")
+    moved = source.tables["d.n"]["id"]
+    assert source.timeline().at_version(moved, began).name == ("d", "n")
+    assert source.timeline().at_version(source.tables["d.p"]["id"], began).name == ("d", "p")
 
 
 def test_jobs_whose_versions_and_commit_ts_disagree_are_refused(source: Source) -> None:
