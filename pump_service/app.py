@@ -25,6 +25,7 @@ from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
 from pump_service.api.services import add_services
+from pump_service.api.writes import BatchWrites, GroupWrites
 from pump_service.compiler import compile_apart
 from pump_service.drain import drained
 from pump_service.footprint import share_heaps
@@ -153,14 +154,7 @@ class PumpApp:
         undo.callback(stages.pulls.close)
         self._stages = stages
 
-        add_services(
-            serving.server,
-            PumpApi(stages.ingest, stages.pulls, stages.metrics, pull_bytes=settings.pull_batch_bytes),
-            PumpBatchApi(
-                stages.ingest, stages.pulls, stages.operations, stages.metrics, pull_bytes=settings.pull_batch_bytes
-            ),
-            max_message_bytes=settings.max_message_bytes,
-        )
+        self._offer(serving, stages)
         unnotified = notify.Unnotified(settings.data_dir)
         was = registrar.found.state if registrar.found is not None else None
         if must_notify(was):
@@ -182,6 +176,23 @@ class PumpApp:
         self._announce(Serving(node_id=node_id, grpc=_reachable(addr), http=_reachable(http_addr), pid=os.getpid()))
         log.info("pump_serving", node_id=node_id, grpc=addr, http=http_addr, incarnation=store.incarnation)
         return stages
+
+    def _offer(self, serving: front.Front, stages: Stages) -> None:
+        """Put the services on the server."""
+        pull_bytes = self._settings.pull_batch_bytes
+        batches = BatchWrites(stages.ingest, stages.submitter)
+        add_services(
+            serving.server,
+            PumpApi(stages.ingest, stages.pulls, stages.metrics, pull_bytes=pull_bytes),
+            PumpBatchApi(
+                stages.ingest, batches, stages.pulls, stages.operations, stages.metrics, pull_bytes=pull_bytes
+            ),
+            max_message_bytes=self._settings.max_message_bytes,
+        )
+        if serving.door is not None:
+            groups = GroupWrites(stages.ingest, stages.submitter, stages.metrics)
+            serving.door.add_group_method("/binlog.Pump/WriteBinlog", groups.write_group)
+            stages.submitter.hold_back(serving.door.pause_reading, serving.door.resume_reading)
 
     async def _notify_drainers(self, unnotified: notify.Unnotified) -> None:
         if unnotified.is_set:

@@ -12,6 +12,7 @@ import structlog
 
 from pump_service.horizon import Timestamps
 from pump_service.metrics import PumpMetrics
+from pump_service.store.records import fake
 from pump_service.store.store import Store
 from pump_service.submit import Submitter
 from pumphouse.errors import BinlogError
@@ -33,7 +34,7 @@ class FakeWriter:
     async def write(self) -> Tso | None:
         """One fake; its ts, or None when it could be neither written nor published."""
         ts = await self._timestamps.own()
-        (status,) = await self._submitter.submit((self._store.fake_item(ts),))
+        (status,) = await self._submitter.submit((fake(ts),))
         if status is None:
             self._metrics.fakes.labels("written").inc()
             self._last = ts

@@ -7,15 +7,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from pump_service.api.convert import item_of
 from pump_service.horizon import Horizon
-from pump_service.intake.requests import Intake
+from pump_service.intake import Intake
 from pump_service.lifecycle import Lifecycle
+from pump_service.store.groups import Done
 from pump_service.store.store import Item, Store
-from pump_service.submit import Done, Statuses, Submitter
+from pump_service.submit import Statuses, Submitter
 from pumphouse.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpUnavailable
 from pumphouse.model.binlog import BinlogType
 from pumphouse.model.tso import show
@@ -49,9 +50,9 @@ class Ingest:
             return False
         if intake.prewrites and (not self._lifecycle.takes_prewrites or self._store.read_only):
             return False
-        if intake.prewrites < len(intake) and not self._lifecycle.takes_outcomes:
+        if intake.prewrites < len(intake.records) and not self._lifecycle.takes_outcomes:
             return False
-        self._submitter.send(intake, done)
+        self._submitter.send(intake.records, done)
         return True
 
     async def take_soon(self, intake: Intake, done: Done) -> bool:
@@ -64,37 +65,11 @@ class Ingest:
             return False
         return self.take(intake, done)
 
-    async def room(self, size: int) -> None:
-        """Wait until that many bytes more may be handed over."""
-        await self._submitter.room(size)
-
-    def hold(self, size: int, count: int) -> int:
-        """Count requests that go through `write` one by one, for as long as they do; returns what `release` wants."""
-        return self._submitter.hold(size, count)
-
-    def release(self, held: int) -> None:
-        """They are done."""
-        self._submitter.release(held)
-
-    def hold_back(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """What to call when there is no room for more, and when there is again."""
-        self._submitter.hold_back(pause, resume)
-
     async def write(self, payload: bytes) -> None:
         """One payload; returns when it is durable. A probe (both times 0) stores nothing."""
-        await self._submitter.room(len(payload))
-        item = item_of(payload)
-        if not self._horizon.covers(_latest(item)):
-            status: Statuses = [None]
-            await self._without_future([(0, item)], status)
-            if status[0] is not None:
-                raise status[0]
-            await self._submitter.room(len(payload))
-        if self._probe_or_refuse(item):
-            return
-        statuses = await self._submitter.submit((item,))
-        if statuses[0] is not None:
-            raise statuses[0]
+        (status,) = await (await self.write_batch((payload,)))
+        if status is not None:
+            raise status
 
     async def write_batch(self, payloads: Sequence[bytes]) -> asyncio.Future[Statuses]:
         """Hand a batch over in order, as soon as there is room; the future has one status for each payload."""

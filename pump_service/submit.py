@@ -1,7 +1,8 @@
-"""From many callers on the event loop to the store's one writer: what one turn of the loop brings goes as one group.
+"""From many callers on the event loop to the store's one writer, and the bytes that may wait for it.
 
-Bounded by bytes: a caller waits for room before its items are handed over. Owned by the event loop; the store calls
-back from its writer thread, and that call crosses over once a group, by ``call_soon_threadsafe``.
+A caller waits for room before its items are handed over, or stops reading when it is told to. The store answers from
+the thread that wrote: that crosses over to the event loop, which owns all of this, by one wake-up for all answers that
+are there.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any
 
 import structlog
 
-from pump_service.intake.requests import Intake
 from pump_service.metrics import PumpMetrics
-from pump_service.store.store import Item, Store
+from pump_service.store.groups import Done, Status
+from pump_service.store.records import Item, Records
+from pump_service.store.store import Store
 from pumphouse.errors import BinlogError
 
 log = structlog.get_logger()
-Statuses = list[BinlogError | None]
-Done = Callable[[Statuses | None], None]  # None = all are durable
+Statuses = list[Status]
 _ROW_OVERHEAD = 64  # of columns
 _CAREFUL_OVERHEAD = 1024  # of a request that is checked by itself: a task, a message
 _ITEM_OVERHEAD = 200  # bytes of bookkeeping that an item costs beside its payload
@@ -31,9 +31,10 @@ _ITEM_OVERHEAD = 200  # bytes of bookkeeping that an item costs beside its paylo
 
 @dataclass(slots=True)
 class _Part:
+    """Items that one caller handed over."""
+
     future: asyncio.Future[Statuses]
-    count: int
-    size: int
+    items: Sequence[Item]
 
 
 @dataclass(slots=True, eq=False)
@@ -55,11 +56,10 @@ class Submitter:
         self._write_bytes = metrics.write_bytes.labels("batch")
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
-        self._items: list[Item] = []
-        self._parts: list[_Part] = []
+        self._parts: list[_Part] = []  # handed over in this turn of the loop
+        self._parts_size = 0
         self._bytes = 0
         self._held = 0  # of requests that are on their way to `submit`, one by one
-        self._in_flight: set[asyncio.Future[Statuses]] = set()
         self._sent: set[_Sent] = set()  # has no answer yet
         self._settled: list[tuple[set[_Sent], asyncio.Future[None]]] = []  # who waits until these have theirs
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -105,36 +105,59 @@ class Submitter:
             self._resume()
 
     def submit(self, items: Sequence[Item]) -> asyncio.Future[Statuses]:
-        """Hand items over, in order; the future has one status for each, after fsync. Ask for `room` before."""
-        future: asyncio.Future[Statuses] = self._loop.create_future()
-        size = sum(len(item.payload) for item in items) + _ITEM_OVERHEAD * len(items)
-        if not self._items:
-            self._loop.call_soon(self._flush)
-        self._items.extend(items)
-        self._parts.append(_Part(future, len(items), size))
-        self._bytes += size
-        self._in_flight.add(future)
-        future.add_done_callback(self._in_flight.discard)
-        return future
+        """Hand items over, in order; the future has one status for each, after fsync. Ask for `room` before.
 
-    def send(self, intake: Intake, done: Done) -> None:
-        """Hand columns over; ``done`` is called on the event loop after fsync: None = all durable, else a status a row.
+        What one turn of the loop brings goes as one group.
+        """
+        part = _Part(self._loop.create_future(), items)
+        size = sum(len(item.payload) for item in items) + _ITEM_OVERHEAD * len(items)
+        if not self._parts:
+            self._loop.call_soon(self._flush)
+        self._parts.append(part)
+        self._parts_size += size
+        self._bytes += size
+        return part.future
+
+    def send(self, records: Records, done: Done) -> None:
+        """Hand records over; ``done`` is called on the event loop after fsync, and never in this call.
 
         Never waits: callers that are many ask `room` before, or stop reading when they are held back.
         """
-        queued = len(intake.data) + _ROW_OVERHEAD * len(intake)
-        sent = _Sent(done, self._loop.time(), intake.bytes, queued)
-        self._bytes += queued
-        self._sent.add(sent)
+        size = len(records.data) + _ROW_OVERHEAD * len(records)
+        self._bytes += size
         self._pause_when_full()
         self._flush()  # what one stream sends must not overtake what it has sent: a C before its P is an orphan
-        self._sending = True  # a store that is closing answers at once; `done` is never called in here
+        self._hand_over(records, done, size)
+
+    def _flush(self) -> None:
+        if not self._parts:
+            return
+        parts, self._parts = self._parts, []
+        size, self._parts_size = self._parts_size, 0
+        items = [item for part in parts for item in part.items]
+
+        def done(statuses: Statuses | None) -> None:
+            at = 0
+            for part in parts:
+                count = len(part.items)
+                if not part.future.done():  # the caller may have gone
+                    part.future.set_result([None] * count if statuses is None else statuses[at : at + count])
+                at += count
+
         try:
-            self._store.submit_block(
-                intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes, partial(self._cross_over, sent)
-            )
+            self._hand_over(Records.of(items), done, size)
+        except Exception as error:
+            log.exception("submit_failed", items=len(items))
+            done([BinlogError(f"Unexpected {type(error)}: {error}")] * len(items))
+
+    def _hand_over(self, records: Records, done: Done, size: int) -> None:
+        sent = _Sent(done, self._loop.time(), records.bytes, size)
+        self._sent.add(sent)
+        self._sending = True  # a store that is closing answers at once
+        try:
+            self._store.submit(records, partial(self._cross_over, sent))
         except BaseException:  # whoever called answers; nothing of it is queued
-            self._bytes -= queued
+            self._bytes -= size
             self._sent.discard(sent)
             self._after_answers()
             raise
@@ -177,13 +200,11 @@ class Submitter:
 
     async def settled(self) -> None:
         """Wait until everything that was submitted before this call has its answer."""
-        pending: set[asyncio.Future[Any]] = set(self._in_flight)
+        self._flush()
         if self._sent:
             answered = self._loop.create_future()
             self._settled.append((set(self._sent), answered))
-            pending.add(answered)
-        if pending:
-            await asyncio.wait(pending)
+            await answered
 
     def _wake_settled(self) -> None:
         waiting, self._settled = self._settled, []
@@ -193,31 +214,3 @@ class Submitter:
                 self._settled.append((left, answered))
             elif not answered.done():
                 answered.set_result(None)
-
-    def _flush(self) -> None:
-        if not self._items:
-            return
-        items, self._items = self._items, []
-        parts, self._parts = self._parts, []
-
-        def done(statuses: Statuses) -> None:
-            # After the loop has ended nobody waits any more.
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._settle, parts, statuses)
-
-        try:
-            self._store.submit(items, done)
-        except Exception as error:
-            if not isinstance(error, BinlogError):
-                log.exception("submit_failed", items=len(items))
-                error = BinlogError(f"Unexpected {type(error)}: {error}")
-            self._settle(parts, [error] * len(items))
-
-    def _settle(self, parts: list[_Part], statuses: Statuses) -> None:
-        at = 0
-        for part in parts:
-            if not part.future.done():  # the caller may have gone
-                part.future.set_result(statuses[at : at + part.count])
-            at += part.count
-            self._bytes -= part.size
-        self._after_answers()

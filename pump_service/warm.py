@@ -10,13 +10,12 @@ import numpy as np
 
 from pump_service.door import lean
 from pump_service.door.group import Requests
-from pump_service.intake.parse import parse
-from pump_service.intake.requests import read_batch, read_group
+from pump_service.intake import read_batch, read_group
 from pump_service.store.block import Block
-from pump_service.store.crc import crc32c_by_table, crc32c_of
+from pump_service.store.crc import crc32c_of
 from pump_service.store.framing import Framer, Place
 from pump_service.store.order import SMALLEST, Recent, Waiting
-from pump_service.store.records import Records
+from pump_service.store.parse import parse
 from pump_service.store.rows import Puts
 from pump_service.store.summary import FileSummary
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
@@ -31,11 +30,10 @@ def warm() -> None:
     lean.warm()
     intake = read_group(requests.data, requests.starts, requests.sizes, 1)
     read_batch(WriteBinlogsRequest(cluster_id=1, batch_id=1, payloads=[payload]).SerializeToString())
-    records = Records(intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes)
+    records = intake.records
     Framer().write([records], Place(), fid=0, begin=0, limit=1 << 20, most=1 << 20)
-    parse(intake.data, intake.starts, intake.sizes)
+    parse(records.data, records.starts, records.sizes)
     crc32c_of(records.data, 0, 1, 0)
-    crc32c_by_table(records.data, 0, 1, 0)
     block = Block.zeros(3)
     block.tp[:] = 0, 1, 2
     block.start_ts[:] = 1, 1, 3

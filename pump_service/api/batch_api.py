@@ -50,10 +50,17 @@ class PumpBatchApi(PumpBatchServicer):
     """The six calls."""
 
     def __init__(
-        self, ingest: Ingest, pulls: Pulls, operations: Operations, metrics: PumpMetrics, *, pull_bytes: int
+        self,
+        ingest: Ingest,
+        writes: BatchWrites,
+        pulls: Pulls,
+        operations: Operations,
+        metrics: PumpMetrics,
+        *,
+        pull_bytes: int,
     ) -> None:
         self._ingest = ingest
-        self._writes = BatchWrites(ingest)
+        self._writes = writes
         self._pulls = pulls
         self._operations = operations
         self._metrics = metrics

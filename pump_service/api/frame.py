@@ -82,11 +82,6 @@ def _numbers(values: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def arrow_frame(binlogs: Binlogs) -> bytes:
-    """The bytes of a frame."""
-    return b"".join(_arrow(binlogs).pieces)
-
-
 def frame_message(binlogs: Binlogs, beside: bytes) -> Messages:
     """One PullBatchesResponse. ``beside``: its other fields, which come behind the frame, serialized."""
     if not len(binlogs):

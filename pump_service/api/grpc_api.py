@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
 import grpc
 
 from pump_service.api.ending import ender
 from pump_service.api.frame import binlog_messages
-from pump_service.api.writes import GroupWrites
 from pump_service.door.group import Messages
 from pump_service.ingest import Ingest
 from pump_service.metrics import PumpMetrics
@@ -38,7 +37,6 @@ class PumpApi(PumpServicer):
         self._pulls = pulls
         self._metrics = metrics
         self._pull_bytes = pull_bytes
-        self.groups = GroupWrites(ingest, metrics)
         self._written = metrics.rpc_seconds.labels("WriteBinlog", "succ")
         self._failed = metrics.rpc_seconds.labels("WriteBinlog", "fail")
 
@@ -53,10 +51,6 @@ class PumpApi(PumpServicer):
             await self._refuse(context, error)
         self._written.observe(time.perf_counter() - began)
         return _DURABLE
-
-    def hold_back(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """What to call when no more groups of writes can be taken, and when they can again."""
-        self._ingest.hold_back(pause, resume)
 
     async def PullBinlogs(self, request: PullBinlogReq, context: Context) -> AsyncIterator[Messages]:  # noqa: N802
         """Every committed binlog with a commit ts above ``startFrom.offset``, one a message, many at once."""

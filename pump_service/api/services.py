@@ -26,9 +26,6 @@ def add_services(server: Any, pump: PumpApi, batch: PumpBatchApi, *, max_message
     target = server if isinstance(server, Server) else _Splitting(server, max_message_bytes)
     add_PumpServicer_to_server(pump, target)
     add_PumpBatchServicer_to_server(batch, _Raw(target))
-    if isinstance(server, Server):
-        server.add_group_method("/binlog.Pump/WriteBinlog", pump.groups.write_group)
-        pump.hold_back(server.pause_reading, server.resume_reading)
 
 
 class _Raw:

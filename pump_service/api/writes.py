@@ -16,9 +16,10 @@ from google.protobuf.message import DecodeError
 
 from pump_service.door.group import Answer, AnswerGroup, Refusal, Requests
 from pump_service.ingest import Ingest
-from pump_service.intake.requests import Intake, read_batch, read_group
+from pump_service.intake import Intake, read_batch, read_group
 from pump_service.metrics import PumpMetrics
-from pump_service.submit import Done, Statuses
+from pump_service.store.groups import Done
+from pump_service.submit import Statuses, Submitter
 from pumphouse.errors import BadBinlog, BinlogError
 from pumphouse.proto.pump_pb2 import WriteBinlogReq, WriteBinlogResp
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
@@ -32,8 +33,9 @@ _STATUS_OK = b"\x12\x00"  # field 2 of WriteBinlogsResponse, an empty ItemStatus
 class GroupWrites:
     """``WriteBinlog`` calls of which many come at once. On the event loop."""
 
-    def __init__(self, ingest: Ingest, metrics: PumpMetrics) -> None:
+    def __init__(self, ingest: Ingest, submitter: Submitter, metrics: PumpMetrics) -> None:
         self._ingest = ingest
+        self._submitter = submitter
         self._metrics = metrics
         self._written = metrics.rpc_seconds.labels("WriteBinlog", "succ")
         self._failed = metrics.rpc_seconds.labels("WriteBinlog", "fail")
@@ -55,11 +57,11 @@ class GroupWrites:
         if not self._ingest.take(intake, done):
             task = asyncio.get_running_loop().create_task(self._later(requests, intake, done, answer, began))
             self._careful.add(task)
-            held = self._ingest.hold(len(requests.data), len(requests))
+            held = self._submitter.hold(len(requests.data), len(requests))
 
             def ended(task: asyncio.Task[None]) -> None:
                 self._careful.discard(task)
-                self._ingest.release(held)
+                self._submitter.release(held)
 
             task.add_done_callback(ended)
 
@@ -121,8 +123,9 @@ class GroupWrites:
 class BatchWrites:
     """Batches of ``WriteBinlogs`` streams. On the event loop."""
 
-    def __init__(self, ingest: Ingest) -> None:
+    def __init__(self, ingest: Ingest, submitter: Submitter) -> None:
         self._ingest = ingest
+        self._submitter = submitter
 
     async def write_batch(self, request: bytes) -> asyncio.Future[bytes]:
         """A serialized ``WriteBinlogsRequest``, handed over as soon as there is room; the future has the response.
@@ -130,23 +133,23 @@ class BatchWrites:
         Raises ClusterMismatch, and BadBinlog when it is no such message.
         """
         # A stream waits for room by itself; but of many streams each holds a batch meanwhile.
-        held = self._ingest.hold(len(request), 1)
+        held = self._submitter.hold(len(request), 1)
         try:
             return await self._hand_over(request)
         finally:
-            self._ingest.release(held)
+            self._submitter.release(held)
 
     async def _hand_over(self, request: bytes) -> asyncio.Future[bytes]:
         found = read_batch(request)
         if found is not None:
             cluster_id, batch_id, intake = found
             self._ingest.check_cluster(cluster_id)
-            if len(intake):
-                await self._ingest.room(len(request))
+            if len(intake.records):
+                await self._submitter.room(len(request))
                 answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
                 def done(statuses: Statuses | None) -> None:
-                    _set(answer, lambda: _response(batch_id, statuses, len(intake)))
+                    _set(answer, lambda: _response(batch_id, statuses, len(intake.records)))
 
                 if self._ingest.take(intake, done) or await self._ingest.take_soon(intake, done):
                     return answer

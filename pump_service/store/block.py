@@ -21,7 +21,7 @@ I64 = NDArray[np.int64]
 
 
 class Entry(NamedTuple):
-    """One record of the value log, as the plain implementations take it."""
+    """One record of the value log by itself."""
 
     tp: int
     start_ts: int
@@ -29,7 +29,6 @@ class Entry(NamedTuple):
     fid: int
     offset: int
     size: int  # bytes of the payload; the record is 16 longer
-    key: bytes  # prewrite_key of a prewrite, else b""; b"" where it comes from a block, which does not hold keys
 
     @property
     def end(self) -> int:
@@ -99,13 +98,12 @@ class Block:
             return Block(*(column(self)[at] for column in _COLUMNS))
         return Entry(
             int(self.tp[at]), int(self.start_ts[at]), int(self.commit_ts[at]), int(self.fid[at]),
-            int(self.offset[at]), int(self.size[at]), b"",
+            int(self.offset[at]), int(self.size[at]),
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[Entry]:
         columns = (self.tp, self.start_ts, self.commit_ts, self.fid, self.offset, self.size)
-        for tp, start_ts, commit_ts, fid, offset, size in zip(*(c.tolist() for c in columns), strict=True):
-            yield Entry(tp, start_ts, commit_ts, fid, offset, size, b"")
+        return map(Entry._make, zip(*(c.tolist() for c in columns), strict=True))
 
     @property
     def first(self) -> Pointer:

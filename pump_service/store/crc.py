@@ -117,9 +117,3 @@ else:
 def crc32c_of(data: Bytes, start: int, stop: int, crc: int) -> int:
     """CRC-32C of data[start:stop], for callers outside kernels; ``crc`` goes on from an earlier part, else 0."""
     return crc_more(data, start, stop, crc)
-
-
-@kernel
-def crc32c_by_table(data: Bytes, start: int, stop: int, crc: int) -> int:
-    """As `crc32c_of`, without the instruction."""
-    return crc_by_table(data, start, stop, crc)

@@ -200,7 +200,7 @@ def _give_up_index(fs: FileSystem, data_dir: Path, own: Path) -> None:
     state.load()
     index = Index.open(data_dir / "kv")
     try:
-        floor = max(index.gc_ts(), state.gc_point)
+        floor = max(index.positions().gc_ts, state.gc_point)
         state.save(Tso(floor), Tso(max(state.deletion_limit, floor)), state.judged_end)
         index.reset()
     finally:

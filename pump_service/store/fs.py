@@ -1,7 +1,7 @@
-"""The file-system seam of the store: everything that the value log and the bookkeeping do to files goes through it.
+"""The file system as the store sees it: everything that the value log and the bookkeeping do to files goes through it.
 
-One real implementation here; tests/support/crashfs.py has one that forgets what was not synced. LevelDB does its own
-I/O, which is allowed to be lost: the index is derived from the value log.
+What derives from it in tests/support/crashfs.py forgets what was not synced, or fails. LevelDB does its own I/O, which
+is allowed to be lost: the index is derived from the value log.
 """
 
 from __future__ import annotations
@@ -43,115 +43,23 @@ class Syncs(Protocol):
         ...
 
 
-class LogHandle(Protocol):
-    """One open file of the value log."""
+class LogHandle:
+    """The descriptor of a value-log file."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
 
     def write_at(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
         """Write all chunks from that offset on; a short write goes on until done. Raises OSError."""
-        ...
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Up to that many bytes; fewer only at the end of the file."""
-        ...
-
-    def read_into(self, offset: int, into: memoryview) -> int:
-        """Fill a buffer from that offset on; returns how many bytes, fewer only at the end of the file."""
-        ...
-
-    def size(self) -> int:
-        """Bytes in the file."""
-        ...
-
-    def sync(self) -> None:
-        """Return when data and size are on the medium. Raises OSError."""
-        ...
-
-    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
-        """As `sync`, but ``done`` is called later, on the thread of ``syncs``. False: not begun."""
-        ...
-
-    def truncate(self, size: int) -> None:
-        """Cut the file."""
-        ...
-
-    def close(self) -> None:
-        """Release the descriptor."""
-        ...
-
-
-class FileSystem(Protocol):
-    """What the store needs of a file system."""
-
-    def make_dirs(self, path: Path) -> None:
-        """Create a directory with its parents, durably."""
-        ...
-
-    def list_dir(self, path: Path) -> list[str]:
-        """Names in a directory, sorted."""
-        ...
-
-    def exists(self, path: Path) -> bool:
-        """Whether there is such a file."""
-        ...
-
-    def open_log(self, path: Path, *, create: bool = False, read_only: bool = False) -> LogHandle:
-        """Open a value-log file; ``create`` makes a new one, and its name durable."""
-        ...
-
-    def read(self, path: Path) -> bytes:
-        """A whole small file."""
-        ...
-
-    def write_atomic(self, path: Path, data: bytes) -> None:
-        """Replace a small file, durably."""
-        ...
-
-    def write_cache(self, path: Path, data: bytes) -> None:
-        """Replace a small file that can be rebuilt: atomic for readers, not durable."""
-        ...
-
-    def append_line(self, path: Path, line: bytes) -> None:
-        """Append to a small file, durably."""
-        ...
-
-    def copy(self, source: Path, target: Path, start: int) -> None:
-        """Copy the bytes from ``start`` on into a new durable file."""
-        ...
-
-    def remove(self, path: Path) -> None:
-        """Remove a file, durably; a missing one is no error."""
-        ...
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Rename within a directory, durably."""
-        ...
-
-    def free_bytes(self, path: Path) -> int:
-        """Bytes that an unprivileged process may still write."""
-        ...
-
-    def preallocate(self, path: Path, size: int) -> None:
-        """A file of that many really allocated bytes. Raises OSError where there is no room."""
-        ...
-
-
-class RealLogHandle:
-    """A descriptor."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def write_at(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
-        """Write all chunks from that offset on."""
         if len(chunks) == 1:
-            _pwrite_all(self._fd, memoryview(chunks[0]), offset)
+            _pwrite_all(self.fd, memoryview(chunks[0]), offset)
             return
         if sum(map(len, chunks)) <= _JOIN_BYTES:
-            _pwrite_all(self._fd, memoryview(b"".join(chunks)), offset)
+            _pwrite_all(self.fd, memoryview(b"".join(chunks)), offset)
             return
         left = deque(memoryview(chunk) for chunk in chunks)
         while left:
-            done = os.pwritev(self._fd, list(islice(left, _IOV_MAX)), offset)
+            done = os.pwritev(self.fd, list(islice(left, _IOV_MAX)), offset)
             offset += done
             while left and done >= len(left[0]):
                 done -= len(left.popleft())
@@ -159,14 +67,14 @@ class RealLogHandle:
                 left[0] = left[0][done:]
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to that many bytes."""
-        data = os.pread(self._fd, size, offset)
+        """Up to that many bytes; fewer only at the end of the file."""
+        data = os.pread(self.fd, size, offset)
         if len(data) == size or not data:
             return data
         parts = [data]
         have = len(data)
         while have < size:
-            data = os.pread(self._fd, size - have, offset + have)
+            data = os.pread(self.fd, size - have, offset + have)
             if not data:
                 break
             parts.append(data)
@@ -174,10 +82,10 @@ class RealLogHandle:
         return b"".join(parts)
 
     def read_into(self, offset: int, into: memoryview) -> int:
-        """Fill a buffer."""
+        """Fill a buffer from that offset on; returns how many bytes, fewer only at the end of the file."""
         have = 0
         while have < len(into):
-            done = os.preadv(self._fd, [into[have:]], offset + have)
+            done = os.preadv(self.fd, [into[have:]], offset + have)
             if not done:
                 break
             have += done
@@ -185,23 +93,23 @@ class RealLogHandle:
 
     def size(self) -> int:
         """Bytes in the file."""
-        return os.fstat(self._fd).st_size
+        return os.fstat(self.fd).st_size
 
     def sync(self) -> None:
-        """fdatasync, which brings the size along."""
-        os.fdatasync(self._fd)
+        """Return when data and size are on the medium. Raises OSError."""
+        os.fdatasync(self.fd)
 
     def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
-        """The same beside an event loop."""
-        return syncs.begin(self._fd, done)
+        """As `sync`, but ``done`` is called later, on the thread of ``syncs``. False: not begun."""
+        return syncs.begin(self.fd, done)
 
     def truncate(self, size: int) -> None:
         """Cut the file."""
-        os.ftruncate(self._fd, size)
+        os.ftruncate(self.fd, size)
 
     def close(self) -> None:
         """Release the descriptor; a second call does nothing."""
-        fd, self._fd = self._fd, -1
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
@@ -227,15 +135,15 @@ def _pwrite_all(fd: int, view: memoryview, offset: int) -> None:
         offset += done
 
 
-class RealFileSystem:
+class FileSystem:
     """The machine's file system."""
 
     def make_dirs(self, path: Path) -> None:
-        """Create a directory with its parents."""
+        """Create a directory with its parents, durably."""
         durable.make_dirs(path, 0o700)
 
     def list_dir(self, path: Path) -> list[str]:
-        """Names in a directory."""
+        """Names in a directory, sorted."""
         return sorted(entry.name for entry in os.scandir(path))
 
     def exists(self, path: Path) -> bool:
@@ -243,7 +151,7 @@ class RealFileSystem:
         return path.exists()
 
     def open_log(self, path: Path, *, create: bool = False, read_only: bool = False) -> LogHandle:
-        """Open a value-log file."""
+        """Open a value-log file; ``create`` makes a new one, and its name durable."""
         flags = os.O_RDONLY if read_only else os.O_RDWR
         if create:
             flags |= os.O_CREAT | os.O_EXCL
@@ -257,24 +165,24 @@ class RealFileSystem:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 raise
-        return RealLogHandle(fd)
+        return LogHandle(fd)
 
     def read(self, path: Path) -> bytes:
         """A whole small file."""
         return path.read_bytes()
 
     def write_atomic(self, path: Path, data: bytes) -> None:
-        """Replace a small file."""
+        """Replace a small file, durably."""
         durable.write_atomic(path, data, 0o600)
 
     def write_cache(self, path: Path, data: bytes) -> None:
-        """Replace a file that can be rebuilt."""
+        """Replace a small file that can be rebuilt: atomic for readers, not durable."""
         temporary = path.with_name(f".{path.name}.tmp")
         temporary.write_bytes(data)
         temporary.rename(path)
 
     def append_line(self, path: Path, line: bytes) -> None:
-        """Append to a small file."""
+        """Append to a small file, durably."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # settlements come from several threads
@@ -297,7 +205,7 @@ class RealFileSystem:
         os.fsync(fd)
 
     def copy(self, source: Path, target: Path, start: int) -> None:
-        """Copy a tail."""
+        """Copy the bytes from ``start`` on into a new durable file."""
         with source.open("rb") as reader, target.open("wb") as writer:
             reader.seek(start)
             while block := reader.read(1 << 20):
@@ -307,12 +215,12 @@ class RealFileSystem:
         durable.fsync_dir(target.parent)
 
     def remove(self, path: Path) -> None:
-        """Remove a file."""
+        """Remove a file, durably; a missing one is no error."""
         path.unlink(missing_ok=True)
         durable.fsync_dir(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename within a directory."""
+        """Rename within a directory, durably."""
         source.rename(target)
         durable.fsync_dir(target.parent)
 
@@ -322,7 +230,7 @@ class RealFileSystem:
         return stat.f_bavail * stat.f_frsize
 
     def preallocate(self, path: Path, size: int) -> None:
-        """A file of that many allocated bytes."""
+        """A file of that many really allocated bytes. Raises OSError where there is no room."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
@@ -334,4 +242,4 @@ class RealFileSystem:
             os.close(fd)
 
 
-REAL_FS = RealFileSystem()
+REAL_FS = FileSystem()

@@ -23,7 +23,7 @@ from pump_service.store.summary import NEVER, lowest_open_start
 from pump_service.store.valuelog import ValueLog
 from pumphouse.clock import Clock
 from pumphouse.errors import BadRecord, WriterFailed
-from pumphouse.model.position import Pointer
+from pumphouse.model.position import ZERO_POINTER, Pointer
 from pumphouse.model.tso import MAX_TSO, Tso, compose
 
 log = structlog.get_logger(__name__)
@@ -104,14 +104,15 @@ class Gc:
             self._index.save_gc_ts(point.gc_point)
         # The snapshot comes before D: a prewrite that is indexed later cannot be among its keys, and one indexed
         # before is in pairing when D is taken.
-        with self._index.snapshot() as snapshot:
+        with self._index.snapshot() as keys_below:
             limit = self._deletion_limit(judged_end)
             self._state.save(self._state.gc_point, limit.deletion_limit, judged_end)
+            positions = self._index.positions()
             files = gc_rules.deletable(
-                self._valuelog.files(), limit.deletion_limit, self._index.head(), self._index.handle()
+                self._valuelog.files(), limit.deletion_limit, positions.head or ZERO_POINTER, positions.handle
             )
             files = list(takewhile(lambda file: self._really_below(file, limit.deletion_limit), files))
-            deleted, upto = self._delete_keys(snapshot.below(limit.deletion_limit), limit.deletion_limit)
+            deleted, upto = self._delete_keys(keys_below(limit.deletion_limit), limit.deletion_limit)
         if upto < limit.deletion_limit:
             # What could not be noted stays, with every file that has it.
             limit = gc_rules.Limit(deletion_limit=Tso(upto), held_by=[*limit.held_by, HELD_BY])

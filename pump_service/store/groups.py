@@ -19,9 +19,8 @@ SMALL_BYTES = 512 << 10
 SMALL_REQUESTS = 64
 
 Status = BinlogError | None
-Done = Callable[[list[Status]], None]
 # None = every record is durable, else one status a record.
-BlockDone = Callable[[list[Status] | None], None]
+Done = Callable[[list[Status] | None], None]
 _NOT_WRITTEN = WriterFailed("the writer ended before this was written", hint="restart the Pump")
 
 
@@ -30,7 +29,7 @@ class Request:
     """Records that were submitted together, and who is told of them, once."""
 
     records: Records
-    done: BlockDone
+    done: Done
     bytes: int
     own: bool = False
     durable: bool = False  # all of it

@@ -6,21 +6,20 @@ be lost or behind at any time. Every LevelDB failure is raised as IndexFailed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import plyvel
 import structlog
 from numpy.typing import NDArray
 
-from pump_service.store.block import Entry
 from pump_service.store.disk import is_full
 from pump_service.store.users import Users
 from pumphouse import durable
@@ -74,21 +73,13 @@ def ts_key(ts: int) -> bytes:
     return _TS.pack(_PREFIX, ts)
 
 
-class Batch:
-    """Records to be indexed together."""
+class Positions(NamedTuple):
+    """What the index says of itself, as it was saved last."""
 
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-
-    def put(self, ts: int, fid: int, offset: int) -> None:
-        """Point a timestamp at a record."""
-        self.raw.put(_TS.pack(_PREFIX, ts), _POINTER.pack(fid, offset))
-
-    def put_all(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Entries as they are kept: key and value."""
-        put = self.raw.put
-        for key, value in pairs:
-            put(key, value)
+    head: Pointer | None  # of the last record that was indexed; None = nothing ever was
+    handle: Pointer  # of the last record that was passed in order
+    watermark: int  # which belongs to `handle`
+    gc_ts: int  # the GC point, as the Go Pump keeps it
 
 
 class Index:
@@ -152,170 +143,122 @@ class Index:
         finally:
             self._users.open()
 
-    # -- timestamps ----------------------------------------------------------------------------------------------------
-
-    def get(self, ts: int) -> Pointer | None:
-        """Where the binlog with this storage ts lies. Raises IndexFailed."""
-        return self.get_all([ts])[0]
-
-    def get_all(self, timestamps: Sequence[int]) -> list[Pointer | None]:
-        """As `get`, of each."""
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            with self._users:
-                get = self._db.get
-                values = [get(_TS.pack(_PREFIX, ts)) for ts in timestamps]
-        except (plyvel.Error, RuntimeError) as error:
+            yield
+        except (plyvel.Error, RuntimeError, OSError) as error:  # RuntimeError: it is closed, and could not be reopened
             raise self._failed(error) from error
-        return [None if value is None else Pointer(*_POINTER.unpack(value)) for value in values]
-
-    def batch(self) -> Batch:
-        """A new batch. Raises IndexFailed."""
-        try:
-            return Batch(self._db.write_batch())
-        except (plyvel.Error, RuntimeError) as error:  # closed, and could not be opened again
-            raise self._failed(error) from error
-
-    def write(self, batch: Batch, head: Pointer | None) -> None:
-        """Write a batch, and with it that everything up to ``head`` (inclusive) is indexed. Raises IndexFailed.
-
-        None leaves the head as it is. The head's key is below all timestamps: each table that has it overlaps with all
-        others, and LevelDB merges them again and again, where tables of ascending timestamps alone are only moved.
-        """
-        if head is not None:
-            batch.raw.put(_HEAD, _POINTER.pack(*head))
-        try:
-            with self._users:
-                batch.raw.write()
-        except (plyvel.Error, RuntimeError, OSError) as error:
-            raise self._failed(error) from error
-
-    def pointers(self, after: int, upto: int) -> Iterator[tuple[int, Pointer]]:
-        """(ts, pointer) with after < ts <= upto, ascending, of one moment. Raises IndexFailed."""
-        if upto <= after:
-            return
-        try:
-            with (
-                self._users,
-                self._db.iterator(
-                    start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True
-                ) as iterator,
-            ):
-                for key, value in iterator:
-                    yield int.from_bytes(key[3:], "big"), Pointer(*_POINTER.unpack(value))
-        except (plyvel.Error, RuntimeError) as error:
-            raise self._failed(error) from error
-
-    def columns(
-        self, after: int, upto: int, most: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.int64]]:
-        """As `pointers`, the first ``most`` of them: timestamps, file ids, offsets. Raises IndexFailed."""
-        joined = b""
-        if upto > after:
-            try:
-                # A range is read once; the cache is for single look-ups.
-                with (
-                    self._users,
-                    self._db.iterator(
-                        start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True, fill_cache=False
-                    ) as iterator,
-                ):
-                    joined = b"".join(chain.from_iterable(islice(iterator, most)))
-            except (plyvel.Error, RuntimeError) as error:
-                raise self._failed(error) from error
-        rows = np.frombuffer(joined, _ROW)
-        return rows["ts"].astype(np.int64), rows["fid"].astype(np.uint32), rows["offset"].astype(np.int64)
 
     def _failed(self, error: BaseException) -> IndexFailed:
         hint = _BUILD_ANEW if isinstance(error, plyvel.CorruptionError) else ""
         return IndexFailed(f"LevelDB in {self._path}: {error}", hint=hint, path=str(self._path))
 
-    def last_ts(self) -> int:
-        """Largest timestamp in the index, 0 when it is empty. Raises IndexFailed."""
-        stop = _PREFIX + b"\xff" * 9
-        try:
-            with self._users:
-                with self._db.iterator(start=ts_key(0), stop=stop, reverse=True) as iterator:
-                    last = next((key_ts(key) for key, _value in iterator), 0)
-                # A block that does not read is passed over; it is told of where an iteration comes to its end.
-                with self._db.iterator(start=ts_key(last), stop=stop, include_value=False) as iterator:
-                    return max((key_ts(key) for key in iterator), default=0)
-        except (plyvel.Error, RuntimeError) as error:
-            raise self._failed(error) from error
+    # -- timestamps: each raises IndexFailed ---------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
-        """Keys as they are now; use as a context manager. Raises IndexFailed."""
-        try:
-            with self._users:
-                return Snapshot(self._db.snapshot(), self._users, self._failed)
-        except (plyvel.Error, RuntimeError) as error:
-            raise self._failed(error) from error
+    def get(self, ts: int) -> Pointer | None:
+        """Where the binlog with this storage ts lies."""
+        return self.get_all([ts])[0]
+
+    def get_all(self, timestamps: Sequence[int]) -> list[Pointer | None]:
+        """As `get`, of each."""
+        with self._users, self._errors():
+            get = self._db.get
+            values = [get(ts_key(ts)) for ts in timestamps]
+        return [None if value is None else unpack_pointer(value) for value in values]
+
+    def write(self, entries: Iterable[tuple[bytes, bytes]], head: Pointer | None) -> None:
+        """Write entries (`rows.Puts`), and with them that everything up to ``head`` (inclusive) is indexed.
+
+        None leaves the head as it is. The head's key is below all timestamps: each table that has it overlaps with all
+        others, and LevelDB merges them again and again, where tables of ascending timestamps alone are only moved.
+        """
+        with self._users, self._errors():
+            batch = self._db.write_batch()
+            put = batch.put
+            for key, value in entries:
+                put(key, value)
+            if head is not None:
+                put(_HEAD, _POINTER.pack(*head))
+            batch.write()
+
+    def pointers(self, after: int, upto: int) -> Iterator[tuple[int, Pointer]]:
+        """(ts, pointer) with after < ts <= upto, ascending, of one moment."""
+        if upto > after:
+            with self._users, self._errors(), self._range(after, upto) as iterator:
+                for key, value in iterator:
+                    yield key_ts(key), unpack_pointer(value)
+
+    def columns(
+        self, after: int, upto: int, most: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.int64]]:
+        """As `pointers`, the first ``most`` of them: timestamps, file ids, offsets."""
+        joined = b""
+        if upto > after:
+            # A range is read once; the cache is for single look-ups.
+            with self._users, self._errors(), self._range(after, upto, fill_cache=False) as iterator:
+                joined = b"".join(chain.from_iterable(islice(iterator, most)))
+        rows = np.frombuffer(joined, _ROW)
+        return rows["ts"].astype(np.int64), rows["fid"].astype(np.uint32), rows["offset"].astype(np.int64)
+
+    def _range(self, after: int, upto: int, **options: Any) -> Any:
+        return self._db.iterator(
+            start=ts_key(after), include_start=False, stop=ts_key(upto), include_stop=True, **options
+        )
+
+    def last_ts(self) -> int:
+        """Largest timestamp in the index, 0 when it is empty."""
+        stop = _PREFIX + b"\xff" * 9
+        with self._users, self._errors():
+            with self._db.iterator(start=ts_key(0), stop=stop, reverse=True) as iterator:
+                last = next((key_ts(key) for key, _value in iterator), 0)
+            # A block that does not read is passed over; it is told of where an iteration comes to its end.
+            with self._db.iterator(start=ts_key(last), stop=stop, include_value=False) as iterator:
+                return max((key_ts(key) for key in iterator), default=0)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[Callable[[int], Iterator[tuple[bytes, bytes]]]]:
+        """The keys of this moment: called with a timestamp it gives raw (key, value) of all below that, ascending."""
+        with self._users:
+            with self._errors():
+                keys = self._db.snapshot()
+
+            def below(ts: int) -> Iterator[tuple[bytes, bytes]]:
+                with self._errors(), keys.iterator(start=ts_key(0), stop=ts_key(ts)) as iterator:
+                    yield from iterator
+
+            with contextlib.closing(keys):
+                yield below
 
     def delete_unchanged(self, pairs: Sequence[tuple[bytes, bytes]]) -> int:
         """Delete keys that still have these values; returns how many did."""
         deleted = 0
-        try:
-            with self._users, self._db.write_batch() as batch:
-                for key, value in pairs:
-                    if self._db.get(key) == value:
-                        batch.delete(key)
-                        deleted += 1
-        except (plyvel.Error, RuntimeError, OSError) as error:
-            raise self._failed(error) from error
+        with self._users, self._errors(), self._db.write_batch() as batch:
+            for key, value in pairs:
+                if self._db.get(key) == value:
+                    batch.delete(key)
+                    deleted += 1
         return deleted
 
-    # -- named positions ---------------------------------------------------------------------------------------------
+    # -- named positions: each raises IndexFailed ----------------------------------------------------------------------
 
-    def head(self) -> Pointer:
-        """Pointer of the last record that was indexed."""
-        return self._pointer(_HEAD)
-
-    def handle(self) -> Pointer:
-        """Pointer of the last record that was passed in order."""
-        return self._pointer(_HANDLE)
-
-    def watermark(self) -> int:
-        """The watermark that belongs to `handle`."""
-        return self._number(_MAX_COMMIT_TS)
-
-    def gc_ts(self) -> int:
-        """GC point as the Go Pump keeps it."""
-        return self._number(_GC_TS)
-
-    def has_head(self) -> bool:
-        """Whether anything was ever indexed."""
-        return self._value(_HEAD) is not None
+    def positions(self) -> Positions:
+        """As they were saved last."""
+        with self._users, self._errors():
+            return _positions(self._db)
 
     def save_position(self, watermark: int, handle: Pointer) -> None:
-        """Persist watermark and handle together. Raises IndexFailed."""
-        self._put({_MAX_COMMIT_TS: _I64.pack(watermark), _HANDLE: _POINTER.pack(*handle)})
+        """Persist watermark and handle together."""
+        with self._users, self._errors(), self._db.write_batch() as batch:
+            batch.put(_MAX_COMMIT_TS, _I64.pack(watermark))
+            batch.put(_HANDLE, _POINTER.pack(*handle))
 
     def save_gc_ts(self, ts: int) -> None:
-        """Persist the GC point. Raises IndexFailed."""
-        self._put({_GC_TS: _I64.pack(ts)})
+        """Persist the GC point."""
+        with self._users, self._errors():
+            self._db.put(_GC_TS, _I64.pack(ts))
 
-    def _put(self, values: dict[bytes, bytes]) -> None:
-        try:
-            with self._users, self._db.write_batch() as batch:
-                for key, value in values.items():
-                    batch.put(key, value)
-        except (plyvel.Error, RuntimeError, OSError) as error:
-            raise self._failed(error) from error
-
-    def _pointer(self, key: bytes) -> Pointer:
-        value = self._value(key)
-        return ZERO_POINTER if value is None else Pointer(*_POINTER.unpack(value))
-
-    def _number(self, key: bytes) -> int:
-        value = self._value(key)
-        return 0 if value is None else int(_I64.unpack(value)[0])
-
-    def _value(self, key: bytes) -> bytes | None:
-        try:
-            with self._users:
-                value: bytes | None = self._db.get(key)
-        except (plyvel.Error, RuntimeError) as error:
-            raise self._failed(error) from error
-        return value
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close LevelDB; a second call does nothing. Where somebody reads for ever it stays open until the end."""
@@ -342,35 +285,6 @@ class Index:
         durable.fsync_dir(self._path)
 
 
-class Snapshot:
-    """Keys of one moment."""
-
-    def __init__(self, raw: Any, users: Users, failed: Callable[[BaseException], IndexFailed]) -> None:
-        self._raw = raw
-        self._users = users
-        self._failed = failed
-        users.__enter__()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._raw.close()
-        finally:
-            self._users.__exit__(kind, error, trace)
-
-    def below(self, ts: int) -> Iterator[tuple[bytes, bytes]]:
-        """Raw (key, value) of every timestamp below ``ts``. Raises IndexFailed."""
-        try:
-            with self._raw.iterator(start=ts_key(0), stop=ts_key(ts)) as iterator:
-                yield from iterator
-        except (plyvel.Error, RuntimeError) as error:
-            raise self._failed(error) from error
-
-
 def key_ts(key: bytes) -> int:
     """Timestamp of a raw key."""
     return int.from_bytes(key[3:], "big")
@@ -381,9 +295,14 @@ def unpack_pointer(value: bytes) -> Pointer:
     return Pointer(*_POINTER.unpack(value))
 
 
-def entry_pointer(entry: Entry) -> Pointer:
-    """Pointer of an entry."""
-    return Pointer(entry.fid, entry.offset)
+def _positions(db: Any) -> Positions:
+    head, handle, watermark, gc_ts = map(db.get, (_HEAD, _HANDLE, _MAX_COMMIT_TS, _GC_TS))
+    return Positions(
+        head=None if head is None else unpack_pointer(head),
+        handle=ZERO_POINTER if handle is None else unpack_pointer(handle),
+        watermark=0 if watermark is None else _I64.unpack(watermark)[0],
+        gc_ts=0 if gc_ts is None else _I64.unpack(gc_ts)[0],
+    )
 
 
 def _open(path: Path, tuning: Mapping[str, Any]) -> Any:
@@ -395,8 +314,7 @@ def _open_whole(path: Path, tuning: Mapping[str, Any]) -> Any:
     """Open; plyvel.Error also where a named position lies in a block that rotted."""
     db = _open(path, tuning)
     try:
-        for key in (_HEAD, _HANDLE, _MAX_COMMIT_TS, _GC_TS):
-            db.get(key)
+        _positions(db)
     except plyvel.Error:
         db.close()
         raise

@@ -153,9 +153,10 @@ class Indexer:
         self._judged_end = judged_end  # of `gc.GcState`, as it is while the value log is read again
         self.queue = IndexQueue(queue_records)
         self.lock = threading.Lock()  # index keys: this thread's puts against GC's deletes
-        self.pairing = Waiting(index.watermark(), index.handle())
+        saved = index.positions()
+        self.pairing = Waiting(saved.watermark, saved.handle)
         self._recent = Recent(index.last_ts())
-        self.watermark = Tso(index.watermark())
+        self.watermark = Tso(saved.watermark)
         self.indexed_end = ZERO_POINTER  # behind the last indexed record
         self.duplicates = 0
         self.prewrites = 0  # indexed ones, since the threads run
@@ -163,7 +164,7 @@ class Indexer:
         self.memory: dict[int, tuple[int, bytes]] = {}  # commit ts -> (start ts, bare commit), not on file
         self.memory_starts: set[int] = set()  # prewrites whose outcome is in memory only
         self._replaying = True
-        self._saved: tuple[int, Pointer] = (self.watermark, index.handle())
+        self._saved: tuple[int, Pointer] = (self.watermark, saved.handle)
         self._saved_at = clock.monotonic()
         self._listeners: list[Callable[[], None]] = []
         self._stop = threading.Event()
@@ -176,7 +177,7 @@ class Indexer:
     def replayed(self, last: Pointer) -> None:
         """Everything that the value log has was processed: remember so. Raises IndexFailed."""
         with self.lock:
-            self._index.write(self._index.batch(), last)
+            self._index.write((), last)
         self.persist()
 
     def start(self) -> None:
@@ -385,10 +386,8 @@ class Indexer:
 
     def _write(self, puts: Puts, head: Pointer) -> None:
         with self.lock:
-            batch = self._index.batch()
-            batch.put_all(puts)
             # A replay begins at the handle, which it moves at its end only: the head need not come along.
-            self._index.write(batch, None if self._replaying else head)
+            self._index.write(puts, None if self._replaying else head)
 
     def _until_done(self, action: Callable[[], None]) -> None:
         """Bookkeeping must not be left out: try again until it works, publish nothing meanwhile."""

@@ -77,13 +77,14 @@ class Opening:
 
     def _open_value_log(self) -> None:
         previous, registered, elsewhere = self._previous, self._registered, self._elsewhere
+        positions = self.index.positions()
+        head = positions.head
         if previous is None:
             # A data directory of the Go Pump brings its own floor. Before the identity, which says that it was taken.
-            floor = Tso(self.index.gc_ts())
+            floor = Tso(positions.gc_ts)
             self.gc.save(max(floor, self.gc.gc_point), max(floor, self.gc.deletion_limit), self.gc.judged_end)
-        head = self.index.head()
         self.valuelog.open(
-            synced_floor=head,
+            synced_floor=head or ZERO_POINTER,
             gaps_upto=int(MAX_TSO) if previous is None else previous.taken_over_fid,
             clean=previous is not None and previous.clean,
         )
@@ -96,8 +97,8 @@ class Opening:
         # Pointers into what is no longer there, or into other records at the same place. A replay brings no head until
         # its end: of one that was killed the identity tells, and that the index has timestamps without a head.
         went_back = previous is not None and end < previous.end
-        ahead = went_back or (self.index.has_head() and head >= end)
-        unfinished = self._is_index_unfinished()
+        ahead = went_back or (head is not None and head >= end)
+        unfinished = head is None and self._has_timestamps()
         # LevelDB's log is not synced: of a machine that went down it may have a hole, behind which it reads on.
         holes = identity.machine_went_down(previous)
         self.identity = identity.begin(
@@ -175,12 +176,10 @@ class Opening:
             and end < Pointer(registered.synced_fid, registered.synced_offset)
         ):
             return f"the value log ends at {end}, the registry knows {registered.synced_fid}:{registered.synced_offset}"
-        return f"the index points at {self.index.head()}, the value log ends at {end}" if ahead else ""
+        return f"the index points at {self.index.positions().head}, the value log ends at {end}" if ahead else ""
 
-    def _is_index_unfinished(self) -> bool:
-        """Whether building it was not finished: it has no head, and timestamps, or what does not read."""
-        if self.index.has_head():
-            return False
+    def _has_timestamps(self) -> bool:
+        """Whether there are any, or what does not read; of an index without a head: its building was not finished."""
         try:
             return self.index.last_ts() > 0
         except IndexFailed as error:
@@ -195,10 +194,11 @@ class Opening:
 
     def _indexed(self) -> Indexer:
         """The indexer, of an index that has everything of the value log."""
+        head, handle = self.index.positions()[:2]
         try:
-            return self._replayed(min(self.index.head(), self.index.handle()))
+            return self._replayed(min(head or ZERO_POINTER, handle))
         except (BadRecord, IndexFailed) as error:
-            if is_full(error) or not self.index.has_head():
+            if is_full(error) or head is None:
                 raise
             # The index does not fit this value log, or does not read. If the log itself is damaged, the second reading
             # says so.

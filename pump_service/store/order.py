@@ -1,9 +1,17 @@
-"""Pairing and the order of the stream over whole blocks: the kernel side of `pump_service.store.pairing`.
+"""Prewrites wait for their outcome; the watermark is what no unresolved prewrite stands before (design: promises).
 
-Unresolved prewrites are rows of an array, linked in order of arrival, found by start ts through an open-addressing
-table: some 70 bytes each. Beside them stands what was put into the index last (`Recent`), so that hardly any commit
-has to be looked up in LevelDB. `advance` takes records as long as they are plain; one that is not (late, orphan, met
-before, below the GC point) it leaves to the indexer, which judges it in Python, and goes on behind it.
+Records come in the order of the value log. The order of the stream is that of the Go Pump: a record counts as passed
+when every prewrite before it is resolved, and the watermark is the largest commit ts among the passed. Because a writer
+takes its commit ts after its prewrite was answered, no later commit can lie at or below it.
+
+Only unresolved prewrites cost memory: each holds, in a linked list in order of arrival, the largest commit ts and the
+last pointer among the records between itself and the next unresolved one. Resolving it folds both into its predecessor.
+
+All of it runs in kernels over whole blocks. Unresolved prewrites are rows of an array, found by start ts through an
+open-addressing table: some 70 bytes each. Beside them stands what was put into the index last (`Recent`), so that
+hardly any commit has to be looked up in LevelDB. `advance` takes records as long as they are plain; one that is not
+(late, orphan, met before, below the GC point) it leaves to the indexer, which judges it in Python, and goes on behind
+it.
 """
 
 # mypy: disable-error-code="arg-type, assignment, return-value, no-any-return"
@@ -18,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pump_service.store.block import I64, Block
-from pump_service.store.pairing import Unresolved
 from pump_service.store.rows import Puts, put_row
 from pumphouse.codec.jit import Bytes, Int32s, Ints, kernel, primitive
 from pumphouse.model.position import ZERO_POINTER, Pointer
@@ -335,6 +342,16 @@ NOBODY = np.zeros(0, np.int64)
 NOTHING_KNOWN = Known(NOBODY, NOBODY, 0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A prewrite without an outcome."""
+
+    start_ts: int
+    arrived: float  # monotonic seconds at which this process saw it
+    pointer: Pointer
+    prewrite_key: bytes = b""  # read back from the value log where it is asked for
+
+
 class Recent:
     """What was put into the index last: every timestamp above a floor, and some below. Indexer thread only."""
 
@@ -366,7 +383,7 @@ class Recent:
 
 
 class Waiting:
-    """Wait set and head-of-line order, as `pairing.Pairing` has them; that one is the reference."""
+    """Wait set and head-of-line order."""
 
     def __init__(self, watermark: int = 0, handle: Pointer = ZERO_POINTER) -> None:
         self._lock = threading.Lock()

@@ -53,7 +53,6 @@ class PendingCommits:
         self._path = directory / FILE_NAME
         self._lock = threading.Lock()
         self._items: dict[tuple[int, int], PendingCommit] = {}
-        self._commit_ts: dict[int, int] = {}
 
     def load(self) -> None:
         """Read the events. A last line without newline was never synced, so nothing relied on it."""
@@ -85,10 +84,7 @@ class PendingCommits:
             raise ValueError(f"unknown event {kind!r}")
 
     def _put(self, item: PendingCommit) -> None:
-        key = (item.start_ts, item.commit_ts)
-        if key not in self._items:
-            self._commit_ts[item.commit_ts] = self._commit_ts.get(item.commit_ts, 0) + 1
-        self._items[key] = item
+        self._items[item.start_ts, item.commit_ts] = item
 
     def _heal(self, start_ts: int) -> None:
         for key, item in list(self._items.items()):
@@ -136,16 +132,8 @@ class PendingCommits:
             gone = [key for key, item in self._items.items() if item.fid < first_fid and not item.holds]
             if gone:
                 for key in gone:
-                    self._drop(key)
+                    del self._items[key]
                 self._rewrite()
-
-    def _drop(self, key: tuple[int, int]) -> None:
-        del self._items[key]
-        left = self._commit_ts[key[1]] - 1
-        if left:
-            self._commit_ts[key[1]] = left
-        else:
-            del self._commit_ts[key[1]]
 
     def _append(self, events: Iterable[dict[str, Any]]) -> None:
         lines = b"".join(json.dumps(event, separators=(",", ":")).encode() + b"\n" for event in events)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import structlog
 
 from pump_service.store.indexer import Indexer
-from pump_service.store.pairing import Unresolved
+from pump_service.store.order import Unresolved
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writer import Writer
 from pumphouse.errors import BadRecord

@@ -8,9 +8,10 @@ from typing import Self
 
 import numpy as np
 
-from pump_service.intake.parse import GOOD, Columns, parse
 from pump_service.store import frame
 from pump_service.store.block import I64, U8
+from pump_service.store.parse import GOOD, Columns, parse
+from pumphouse.proto import binlog_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,26 @@ class Item:
     start_ts: int
     commit_ts: int
     prewrite_key: bytes = b""
+
+
+def fake(ts: int) -> Item:
+    """A binlog that only moves the watermark."""
+    return _own(binlog_pb2.Rollback, ts, ts)
+
+
+def commit(start_ts: int, commit_ts: int) -> Item:
+    """The commit that the Pump writes for a transaction that was committed."""
+    return _own(binlog_pb2.Commit, start_ts, commit_ts)
+
+
+def rollback(start_ts: int) -> Item:
+    """The rollback that the Pump writes for a transaction that cannot commit."""
+    return _own(binlog_pb2.Rollback, start_ts, 0)
+
+
+def _own(tp: binlog_pb2.BinlogType, start_ts: int, commit_ts: int) -> Item:
+    message = binlog_pb2.Binlog(tp=tp, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0)
+    return Item(message.SerializeToString(), int(tp), start_ts, commit_ts)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that sets each field by a call, and there is one of these a group

@@ -1,7 +1,6 @@
 """Reading records one after the other out of a value-log file: the slow part of a restart and of catching up.
 
-A file is read in pieces into one buffer; a kernel checks and parses the records of a piece without the GIL. `walk`
-says the same in plain Python and is what tests hold the kernel against. Any thread.
+A file is read in pieces into one buffer; a kernel checks and parses the records of a piece without the GIL. Any thread.
 """
 
 # mypy: disable-error-code="arg-type, assignment, return-value"
@@ -10,19 +9,16 @@ says the same in plain Python and is what tests hold the kernel against. Any thr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pump_service.store import frame
-from pump_service.store.block import Block, Entry
+from pump_service.store.block import Block
 from pump_service.store.crc import crc_more
 from pump_service.store.fs import LogHandle
 from pumphouse.codec.jit import Bytes, Ints, kernel
 from pumphouse.codec.raw import load_u32, load_u64
 from pumphouse.codec.wire import read_field, read_uvarint
-from pumphouse.errors import BadRecord
 
 BLOCK_BYTES = 8 << 20
 # Most records of one block.
@@ -40,41 +36,6 @@ _PROBLEMS = {
     # Nobody writes one; where only a magic reached the medium, zeros behind it would pass for its length and checksum.
     _NO_PAYLOAD: "a record without a payload",
 }
-
-
-class Walk(NamedTuple):
-    """What one buffer gave."""
-
-    entries: list[Entry]
-    consumed: int  # bytes up to the end of the last good record
-    problem: str  # '' = the buffer ends here or inside a record that may go on
-    wanted: int  # bytes that the record at `consumed` claims, 0 when not even its header is there
-
-
-def walk(data: bytes, fid: int, base: int) -> Walk:
-    """Read records from the start of a buffer that lies at offset ``base`` of file ``fid``: the reference."""
-    entries: list[Entry] = []
-    at, end = 0, len(data)
-    while at + frame.HEADER_BYTES <= end:
-        magic, length, checksum = frame.decode_header(data, at)
-        if magic != frame.RECORD_MAGIC or not length:
-            return Walk(entries, at, _PROBLEMS[_NO_PAYLOAD if magic == frame.RECORD_MAGIC else _NO_MAGIC], 0)
-        begin = at + frame.HEADER_BYTES
-        if begin + length > end:
-            return Walk(entries, at, "", frame.HEADER_BYTES + length)
-        payload = data[begin : begin + length]
-        if frame.crc32c(payload) != checksum:
-            return Walk(entries, at, _PROBLEMS[_NO_SUM], frame.HEADER_BYTES + length)
-        try:
-            meta = frame.read_meta(payload)
-        except BadRecord as error:
-            return Walk(entries, at, error.message, frame.HEADER_BYTES + length)
-        if meta.start_ts < 0 or meta.commit_ts < 0:
-            return Walk(entries, at, _PROBLEMS[_NO_TIME], frame.HEADER_BYTES + length)
-        key = meta.prewrite_key if meta.tp == 0 else b""
-        entries.append(Entry(meta.tp, meta.start_ts, meta.commit_ts, fid, base + at, length, key))
-        at = begin + length
-    return Walk(entries, at, "", 0)
 
 
 @kernel

@@ -11,11 +11,11 @@ import structlog
 
 from pump_service.store.bookkeeping import Bookkeeping
 from pump_service.store.fs import FileSystem
+from pump_service.store.groups import Status
 from pump_service.store.indexer import Indexer
-from pump_service.store.records import Item
-from pump_service.store.writer import Status, Writer
+from pump_service.store.records import Item, Records, commit, rollback
+from pump_service.store.writer import Writer
 from pumphouse.clock import Clock
-from pumphouse.proto import binlog_pb2
 
 log = structlog.get_logger(__name__)
 
@@ -50,12 +50,8 @@ class Settling:
         """
         if reason and who != "resolver":
             self._record(start_ts, commit_ts, reason, who)
-        message = binlog_pb2.Binlog(
-            tp=binlog_pb2.Commit, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0
-        )
-        payload = message.SerializeToString()
-        item = Item(payload, 1, start_ts, commit_ts)
-        self._write(item, done, lambda: self._indexer.remember_commit(start_ts, commit_ts, payload))
+        item = commit(start_ts, commit_ts)
+        self._write(item, done, lambda: self._indexer.remember_commit(start_ts, commit_ts, item.payload))
 
     def rolled_back(
         self, start_ts: int, *, reason: str = "", who: str = "", done: Callable[[Status], None] | None = None
@@ -67,22 +63,20 @@ class Settling:
         """
         if reason and who != "resolver":
             self._record(start_ts, 0, reason, who)
-        message = binlog_pb2.Binlog(
-            tp=binlog_pb2.Rollback, start_ts=start_ts, commit_ts=0, ddl_job_id=0, ddl_schema_state=0
-        )
-        item = Item(message.SerializeToString(), 2, start_ts, 0)
-        self._write(item, done, lambda: self._indexer.remember_rollback(start_ts))
+        self._write(rollback(start_ts), done, lambda: self._indexer.remember_rollback(start_ts))
 
     def _write(self, item: Item, done: Callable[[Status], None] | None, remember: Callable[[], None]) -> None:
-        def written(statuses: list[Status]) -> None:
-            if statuses[0] is not None:
+        records = Records.of([item])
+
+        def written(statuses: list[Status] | None) -> None:
+            if statuses is not None:
                 log.warning("outcome_kept_in_memory", start_ts=item.start_ts, commit_ts=item.commit_ts)
                 self._indexer.queue.call(remember)
-                self._unwritten.append(partial(self._writer.submit, [item], written, own=True))
+                self._unwritten.append(partial(self._writer.submit, records, written, own=True))
             if done is not None:
                 done(None)
 
-        self._writer.submit([item], written, own=True)
+        self._writer.submit(records, written, own=True)
 
     def _write_again(self) -> None:
         """After a group was written, by whoever wrote it: outcomes that a full disk did not take may go now."""

@@ -12,38 +12,35 @@ import fcntl
 import os
 import shlex
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
-from pump_service.intake.parse import Columns
 from pump_service.store import identity
 from pump_service.store.batch import PullBatch
-from pump_service.store.block import I64, U8
 from pump_service.store.bookkeeping import Bookkeeping
 from pump_service.store.chaser import Chaser
 from pump_service.store.disk import DiskGuard, give_back_at_start, is_full
 from pump_service.store.fs import REAL_FS, FileSystem, Syncs
 from pump_service.store.gc import Gc, GcReport
+from pump_service.store.groups import Done, Status
 from pump_service.store.index import IndexFailed
 from pump_service.store.logfile import Stored
 from pump_service.store.opening import Elsewhere, Opening
-from pump_service.store.pairing import Unresolved
+from pump_service.store.order import Unresolved
 from pump_service.store.pending import PendingCommit
 from pump_service.store.prewrites import OpenPrewrites
 from pump_service.store.records import Item, Records
 from pump_service.store.settling import Settling
 from pump_service.store.stream import Stream
-from pump_service.store.writer import BlockDone, Done, Status, Writer
+from pump_service.store.writer import Writer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.codec.jit import frozen
 from pumphouse.errors import ConfigError, PumpReadOnly, WriterFailed
 from pumphouse.model.node import PumpExtra
 from pumphouse.model.position import Pointer
 from pumphouse.model.tso import Tso
-from pumphouse.proto import binlog_pb2
 from pumphouse.settings import PumpSettings
 
 __all__ = [
@@ -247,35 +244,13 @@ class Store:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def submit(self, items: Sequence[Item], done: Done) -> None:
-        """Store binlogs; never blocks. ``done`` gets one status an item (None = durable) from the thread that wrote.
+    def submit(self, records: Records, done: Done) -> None:
+        """Store binlogs; never blocks. Arrays and buffer belong to the store until ``done`` is called.
 
-        Statuses: PumpReadOnly (prewrites on a full disk; anything when not even the reserve is left), WriterFailed.
-        Callers hold back while `backlog_bytes` is above ``queue_bytes``.
+        It is called once, never in this call, by the thread that wrote: None = all are durable, else a status a record:
+        PumpReadOnly (prewrites on a full disk; anything when not even the reserve is left), WriterFailed.
         """
-        self._writer.submit(items, done)
-
-    def submit_block(
-        self, data: U8, starts: I64, sizes: I64, columns: Columns, payload_bytes: int, done: BlockDone
-    ) -> None:
-        """Store payloads that lie in a buffer, as `pump_service.intake.parse` describes them; never blocks.
-
-        Every row must be `GOOD`; ``payload_bytes`` is the sum of their sizes. The arrays belong to the store from here
-        on, also the buffer, until ``done`` is called, once, from the thread that wrote: None = all are durable, else
-        one status a row, as `submit` has them.
-        """
-        self._writer.submit_records(Records(frozen(data), starts, sizes, columns, payload_bytes), done)
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Bytes of payloads that wait to be written."""
-        return self._writer.backlog_bytes
-
-    @staticmethod
-    def fake_item(ts: int) -> Item:
-        """A fake binlog, which only moves the watermark: submit it."""
-        message = binlog_pb2.Binlog(tp=binlog_pb2.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
-        return Item(message.SerializeToString(), 2, ts, ts)
+        self._writer.submit(records, done)
 
     def publish_unpersisted(self, ts: int) -> bool:
         """Move the watermark by a fake that is on no file, when nothing can be written.
@@ -404,7 +379,7 @@ class Store:
             duplicate_commits=self._indexer.duplicates,
             index_failures=self._indexer.failures,
             queued_records=len(self._indexer.queue),
-            backlog_bytes=self.backlog_bytes,
+            backlog_bytes=self._writer.backlog_bytes,
             synced_end=self.synced_end,
         )
 

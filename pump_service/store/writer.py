@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
@@ -29,16 +29,14 @@ from pump_service.store.appender import Appender
 from pump_service.store.block import Block
 from pump_service.store.disk import DiskGuard
 from pump_service.store.fs import Syncs
-from pump_service.store.groups import BlockDone, Done, Group, Request, Status, answer, is_small
+from pump_service.store.groups import Done, Group, Request, answer, is_small
 from pump_service.store.logfile import NO_SPACE
-from pump_service.store.records import Item, Records
+from pump_service.store.records import Records
 from pump_service.store.valuelog import Appended, Begun, ValueLog
 from pump_service.store.writelock import WriteLock
 from pumphouse.clock import Clock
 from pumphouse.errors import WriterFailed
 from pumphouse.model.position import Pointer
-
-__all__ = ["BlockDone", "Done", "Status", "Writer"]
 
 log = structlog.get_logger(__name__)
 
@@ -168,19 +166,14 @@ class Writer:
         """End of what is durable."""
         return self._valuelog.end
 
-    def submit(self, items: Sequence[Item], done: Done, *, own: bool = False) -> None:
-        """Queue items; never blocks. ``done`` gets one status an item, from the thread that wrote them.
-
-        ``own``: outcomes that the store settles. They may use the bookkeeping's reserve: a prewrite without an outcome
-        on file keeps every file behind it, and then a full disk would stay full.
-        """
-        self.submit_records(Records.of(items), lambda statuses: done(statuses or [None] * len(items)), own=own)
-
-    def submit_records(self, records: Records, done: BlockDone, *, own: bool = False) -> None:
+    def submit(self, records: Records, done: Done, *, own: bool = False) -> None:
         """Queue records; never blocks. ``done`` is called once, when they are durable, from the thread that wrote them.
 
         That is never in this call, but may be on this thread, where it is the owner's. What comes when its event loop
         has ended, which it should not before the store is closed, is written by `stop`.
+
+        ``own``: outcomes that the store settles. They may use the bookkeeping's reserve: a prewrite without an outcome
+        on file keeps every file behind it, and then a full disk would stay full.
         """
         size = records.bytes
         with self._submitting:

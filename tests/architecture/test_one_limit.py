@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pump_service.api import convert
-from pump_service.intake import parse
+from pump_service.store import parse
 from pumphouse.client import pump as client
 from pumphouse.model import binlog
 from pumphouse.rpc.channel import MAX_MESSAGE_BYTES

@@ -40,7 +40,7 @@ def _requests(cluster_id: int, first: int, count: int, size: int) -> list[bytes]
 def run_here(work: Path, size: int, group: int, seconds: float) -> dict[str, float]:
     """Write for some seconds in this process; records, seconds, CPU seconds."""
     from pump_service.door.group import Requests
-    from pump_service.intake.requests import read_group
+    from pump_service.intake import read_group
     from pump_service.store.store import Store
     from pump_service.warm import warm
     from pumphouse.settings import PumpSettings
@@ -63,7 +63,7 @@ def run_here(work: Path, size: int, group: int, seconds: float) -> dict[str, flo
         slots.acquire()
         requests = Requests.of(groups[records // group])
         intake = read_group(requests.data, requests.starts, requests.sizes, 7)
-        store.submit_block(intake.data, intake.starts, intake.sizes, intake.columns, intake.bytes, done)
+        store.submit(intake.records, done)
         records += group
     while len(store._indexer.queue) or store.synced_end != store._indexer.indexed_end:
         time.sleep(0.001)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pump_service.store.fs import RealFileSystem
+from pump_service.store.fs import FileSystem
 from tests.support.storekit import commit, open_store, prewrite, settle, stream, write
 
 pytestmark = pytest.mark.row("P3", "P15")
@@ -116,7 +116,7 @@ def test_at_every_answer_all_names_and_bytes_it_stands_on_are_durable(
 
 def test_without_the_sync_of_the_directory_this_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls(tmp_path, monkeypatch)
-    fs = RealFileSystem()
+    fs = FileSystem()
     monkeypatch.setattr("pumphouse.durable.fsync_dir", lambda _path: None)
     fs.open_log(tmp_path / "000000.vlog", create=True).close()
     assert calls.at_risk() == ["/000000.vlog"]

@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from pumphouse.model.position import ZERO_POINTER
-from tests.support.storekit import open_store, pull_all, rollback, settle, until, write
+from tests.support.storekit import (
+    open_store,
+    pull_all,
+    rollback,
+    settle,
+    until,
+    write,
+)
 
 _WRITER = """
 import contextlib, json, os, random, sys, threading
@@ -47,14 +54,14 @@ def run(seed):
     while True:
         start = tso()
         done = threading.Event()
-        store.submit([prewrite(start, chance.randbytes(chance.randint(0, 2000)))], lambda s: (answered(s, "p", start), done.set()))
+        submit(store, [prewrite(start, chance.randbytes(chance.randint(0, 2000)))], lambda s: (answered(s, "p", start), done.set()))
         done.wait()
         done = threading.Event()
         if chance.random() < 0.1:
-            store.submit([rollback(start)], lambda s: (answered(s, "r", start), done.set()))
+            submit(store, [rollback(start)], lambda s: (answered(s, "r", start), done.set()))
         else:
             ts = tso()
-            store.submit([commit(start, ts)], lambda s: (answered(s, "c", start, ts), done.set()))
+            submit(store, [commit(start, ts)], lambda s: (answered(s, "c", start, ts), done.set()))
         done.wait()
 
 for seed in range(8):

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pump_service.store.fs import LogHandle, RealFileSystem, SyncDone, Syncs
+from pump_service.store.fs import FileSystem, LogHandle, SyncDone, Syncs
 
 SECTOR = 512
 PAGE = 4096
@@ -109,7 +109,7 @@ def _tail(durable: bytes, written: bytes | None, tail: str, chance: random.Rando
     return bytes(holes) + (durable[len(holes) :] if chance.random() < 0.5 else b"")
 
 
-class CrashFs(RealFileSystem):
+class CrashFs(FileSystem):
     """A real directory, and an image of each moment at which something became durable."""
 
     def __init__(self, root: Path, note: Callable[[], Any]) -> None:
@@ -180,22 +180,23 @@ class CrashFs(RealFileSystem):
         return 1 << 40
 
 
-class _CrashHandle:
+class _CrashHandle(LogHandle):
     def __init__(self, fs: CrashFs, path: Path, handle: LogHandle) -> None:
+        super().__init__(os.dup(handle.fd))
+        handle.close()
         self._fs = fs
         self._path = path
-        self._handle = handle
 
-    def write_at(self, offset: int, chunks: Sequence[bytes]) -> None:
+    def write_at(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
         with self._fs._lock:
             left = self._fs.full
             if left is not None and sum(map(len, chunks)) > left:
-                self._handle.write_at(offset, [b"".join(chunks)[:left]])
+                super().write_at(offset, [b"".join(chunks)[:left]])
                 raise OSError(errno.ENOSPC, "no space left", str(self._path))
-            self._handle.write_at(offset, chunks)
+            super().write_at(offset, chunks)
 
     def sync(self) -> None:
-        self._fs._becomes_durable(self._path, "sync", self._handle.sync)
+        self._fs._becomes_durable(self._path, "sync", super().sync)
 
     def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
         with self._fs._lock:
@@ -208,26 +209,14 @@ class _CrashHandle:
                     self._fs._durable[self._fs._name(self._path)] = data
             done(error)
 
-        return self._handle.begin_sync(syncs, ended)
+        return super().begin_sync(syncs, ended)
 
     def truncate(self, size: int) -> None:
         with self._fs._lock:
-            self._handle.truncate(size)
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        return self._handle.read_at(offset, size)
-
-    def read_into(self, offset: int, into: memoryview) -> int:
-        return self._handle.read_into(offset, into)
-
-    def size(self) -> int:
-        return self._handle.size()
-
-    def close(self) -> None:
-        self._handle.close()
+            super().truncate(size)
 
 
-class FaultyFs(RealFileSystem):
+class FaultyFs(FileSystem):
     """Fails where the test says so: ``faults[operation]`` is called with the path and may raise.
 
     Operations: write, sync, truncate, create, replace, append, remove, preallocate. A write or an append may also be
@@ -274,24 +263,25 @@ class FaultyFs(RealFileSystem):
         return self.free
 
 
-class _FaultyHandle:
+class _FaultyHandle(LogHandle):
     def __init__(self, fs: FaultyFs, path: Path, handle: LogHandle) -> None:
+        super().__init__(os.dup(handle.fd))
+        handle.close()
         self._fs = fs
         self._path = path
-        self._handle = handle
 
-    def write_at(self, offset: int, chunks: Sequence[bytes]) -> None:
+    def write_at(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
         try:
             self._fs.check("write", self._path)
         except OSError:
-            self._handle.write_at(offset, [b"".join(chunks)[: self._fs.short_write]])
+            super().write_at(offset, [b"".join(chunks)[: self._fs.short_write]])
             raise
-        self._handle.write_at(offset, chunks)
+        super().write_at(offset, chunks)
 
     def sync(self) -> None:
         self._fs.check("sync", self._path)
         self._fs.syncs += 1
-        self._handle.sync()
+        super().sync()
 
     def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
         try:
@@ -299,23 +289,11 @@ class _FaultyHandle:
         except OSError as error:
             return syncs.call(partial(done, error))
         self._fs.syncs += 1
-        return self._handle.begin_sync(syncs, done)
+        return super().begin_sync(syncs, done)
 
     def truncate(self, size: int) -> None:
         self._fs.check("truncate", self._path)
-        self._handle.truncate(size)
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        return self._handle.read_at(offset, size)
-
-    def read_into(self, offset: int, into: memoryview) -> int:
-        return self._handle.read_into(offset, into)
-
-    def size(self) -> int:
-        return self._handle.size()
-
-    def close(self) -> None:
-        self._handle.close()
+        super().truncate(size)
 
 
 def failing(number: int, *, times: int | None = None) -> Callable[[Path], None]:

@@ -11,8 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pump_service.store import records
 from pump_service.store.fs import REAL_FS, FileSystem
-from pump_service.store.store import Item, PullBatch, Store
+from pump_service.store.parse import TAILS
+from pump_service.store.records import Item, Records
+from pump_service.store.rows import Puts
+from pump_service.store.store import PullBatch, Store
 from pumphouse.errors import BinlogError
 from pumphouse.model.position import ZERO_POINTER, Pointer
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
@@ -48,7 +52,7 @@ def rollback(start_ts: int) -> Item:
 
 
 def fake(ts: int) -> Item:
-    return Store.fake_item(ts)
+    return records.fake(ts)
 
 
 def merged(start_ts: int, commit_ts: int, value: bytes = b"value", key: bytes = b"k") -> bytes:
@@ -57,6 +61,22 @@ def merged(start_ts: int, commit_ts: int, value: bytes = b"value", key: bytes = 
         tp=BinlogType.Commit, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key, prewrite_value=value,
         ddl_job_id=0, ddl_schema_state=0,
     ).SerializeToString()  # fmt: skip
+
+
+def as_stored(made: Records, row: int) -> bytes:
+    """The payload of a row with the bytes that are put behind it."""
+    start = int(made.starts[row])
+    payload: bytes = made.data[start : start + int(made.sizes[row])].tobytes()
+    return payload + TAILS[int(made.columns.tail[row])]
+
+
+def puts(timestamps: Iterable[int]) -> Puts:
+    """Entries of an index; each timestamp points to the offset of its own number."""
+    wanted = list(timestamps)
+    made = Puts(len(wanted))
+    for ts in wanted:
+        made.add(ts, Pointer(0, ts))
+    return made
 
 
 def settings(data_dir: Path, **values: Any) -> PumpSettings:
@@ -69,16 +89,20 @@ def open_store(data_dir: Path, fs: FileSystem = REAL_FS, **values: Any) -> Store
     return Store.open(settings(data_dir, **values), fs=fs)
 
 
+def submit(store: Store, items: Sequence[Item], done: Callable[[list[BinlogError | None]], object]) -> None:
+    """Submit items; ``done`` gets a status for each."""
+    store.submit(Records.of(items), lambda statuses: void(done([None] * len(items) if statuses is None else statuses)))
+
+
+def void(_result: object) -> None:
+    """For a callback whose result is of no interest."""
+
+
 def write(store: Store, *items: Item) -> list[BinlogError | None]:
     """Submit and wait for the statuses."""
     answered = threading.Event()
     got: list[BinlogError | None] = []
-
-    def done(statuses: list[BinlogError | None]) -> None:
-        got.extend(statuses)
-        answered.set()
-
-    store.submit(items, done)
+    submit(store, items, lambda statuses: (got.extend(statuses), answered.set()))
     assert answered.wait(20), "no answer"
     return got
 

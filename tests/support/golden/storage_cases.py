@@ -72,18 +72,12 @@ def open_store(directory: Path) -> Any:
 
 def submit(store: Any, payloads: Sequence[bytes]) -> None:
     """Write binlogs one after the other, each answered before the next."""
-    from pump_service.store.store import Item
+    from pump_service.store.records import Item
     from pumphouse.codec.payload import parse
+    from tests.support.storekit import write
 
     for payload in payloads:
         binlog = parse(payload)
-        answered = threading.Event()
-        statuses: list[Any] = []
-
-        def done(results: list[Any], statuses: list[Any] = statuses, answered: threading.Event = answered) -> None:
-            statuses.extend(results)
-            answered.set()
-
         item = Item(
             payload=payload,
             tp=int(binlog.tp),
@@ -91,9 +85,7 @@ def submit(store: Any, payloads: Sequence[bytes]) -> None:
             commit_ts=binlog.commit_ts,
             prewrite_key=binlog.prewrite_key,
         )
-        store.submit([item], done)
-        assert answered.wait(WAIT_S)
-        assert statuses == [None]
+        assert write(store, item) == [None]
 
 
 Row = tuple[int, int, bytes]  # start ts, commit ts, payload

@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 from pump_service import cli
 from pump_service.app import PumpApp, Serving, check_clock
 from pump_service.lifecycle import Action
+from pump_service.store.groups import Done
 from pump_service.store.records import Records
 from pump_service.store.store import Store
-from pump_service.store.writer import BlockDone, Writer
+from pump_service.store.writer import Writer
 from pumphouse.errors import CorruptionError
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import compose
@@ -37,14 +38,14 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
     cluster = FileCluster(tmp_path / "cluster")
     hold, held = threading.Event(), threading.Event()
     stored: list[NodeState] = []
-    real = Writer.submit_records
+    real = Writer.submit
 
     def state() -> NodeState:
         node = cluster.node(NodeKind.PUMP, "p1")
         assert node is not None
         return node.state
 
-    def submit(writer: Writer, records: Records, done: BlockDone, *, own: bool = False) -> None:
+    def submit(writer: Writer, records: Records, done: Done, *, own: bool = False) -> None:
         if (records.columns.tp == 0).any():
             held.set()
 
@@ -57,7 +58,7 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
         else:
             real(writer, records, done, own=own)
 
-    monkeypatch.setattr(Writer, "submit_records", submit)  # a disk that takes its time
+    monkeypatch.setattr(Writer, "submit", submit)  # a disk that takes its time
 
     async def run() -> int:
         serving: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()

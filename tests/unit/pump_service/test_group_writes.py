@@ -18,7 +18,7 @@ from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.horizon import Horizon, Timestamps
 from pump_service.ingest import Ingest
-from pump_service.intake.requests import read_group
+from pump_service.intake import read_group
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Store
@@ -49,8 +49,8 @@ class Bench:
             cluster_id=CLUSTER, horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), lifecycle=self.life, store=store,
             submitter=self.submitter,
         )  # fmt: skip
-        self.groups = GroupWrites(self.ingest, self.metrics)
-        self.batches = BatchWrites(self.ingest)
+        self.groups = GroupWrites(self.ingest, self.submitter, self.metrics)
+        self.batches = BatchWrites(self.ingest, self.submitter)
 
     async def write(self, *payloads: bytes, cluster_id: int = CLUSTER) -> Sequence[Answer]:
         """One group."""
@@ -157,7 +157,7 @@ def test_batches_of_one_stream_are_stored_in_its_order_though_one_is_checked_ite
 def test_reading_is_held_back_while_the_queue_is_full(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         calls: list[str] = []
-        bench.ingest.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
+        bench.submitter.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
         writes = [asyncio.create_task(bench.write(prewrite(n, b"v" * 60_000).payload)) for n in range(1, 30)]
         await asyncio.gather(*writes)
         assert "pause" in calls
@@ -213,7 +213,7 @@ def test_an_error_that_nobody_expects_refuses_the_group_and_the_others_go_on(tmp
 def test_an_answer_that_fails_keeps_no_other_back(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         calls: list[str] = []
-        bench.ingest.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
+        bench.submitter.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
 
         def fail(answers: Sequence[Answer]) -> None:
             raise RuntimeError("a group that cannot be answered")
@@ -243,8 +243,8 @@ def test_a_stream_of_batches_ends_with_an_error_that_nobody_expects(tmp_path: Pa
         if broken == "the clock":
             bench.cluster.tso = fail  # type: ignore[method-assign]
         else:
-            bench.store.submit_block = fail  # type: ignore[method-assign,assignment]
-        api = PumpBatchApi(bench.ingest, None, None, bench.metrics, pull_bytes=1 << 20)  # type: ignore[arg-type]
+            bench.store.submit = fail  # type: ignore[method-assign,assignment]
+        api = PumpBatchApi(bench.ingest, bench.batches, None, None, bench.metrics, pull_bytes=1 << 20)  # type: ignore[arg-type]
         payloads = [prewrite(1 << 60 if broken == "the clock" else 5).payload]
 
         async def requests() -> AsyncIterator[bytes]:
@@ -279,7 +279,7 @@ def test_a_store_that_fails_in_its_own_way_refuses_what_was_handed_over(tmp_path
 def test_groups_that_wait_for_the_disk_hold_readers_back_whichever_way_they_go(tmp_path: Path, tail: bytes) -> None:
     async def test(bench: Bench) -> None:
         calls: list[str] = []
-        bench.ingest.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
+        bench.submitter.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
         payload = prewrite(10, b"v" * 200_000).payload + tail  # with a field that is unknown
         with bench.store._writer.lock:
             under_way: list[asyncio.Future[Sequence[Answer]]] = []
@@ -305,7 +305,7 @@ def test_batches_that_wait_for_room_hold_readers_back(tmp_path: Path, tail: byte
 
     async def test(bench: Bench) -> None:
         calls: list[str] = []
-        bench.ingest.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
+        bench.submitter.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
         payload = prewrite(10, b"v" * 300_000).payload + tail
         request = WriteBinlogsRequest(cluster_id=CLUSTER, payloads=[payload]).SerializeToString()
         with bench.store._writer.lock:
@@ -336,7 +336,7 @@ def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
         def fail(error: object) -> None:
             raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
 
-        api = PumpBatchApi(bench.ingest, None, None, bench.metrics, pull_bytes=1 << 20)  # type: ignore[arg-type]
+        api = PumpBatchApi(bench.ingest, bench.batches, None, None, bench.metrics, pull_bytes=1 << 20)  # type: ignore[arg-type]
         payloads = [prewrite(n).payload + tail for n in (5, 6)]
 
         async def requests() -> AsyncIterator[bytes]:
@@ -376,13 +376,13 @@ def test_a_binlog_over_the_limit_is_refused_so_that_tidb_does_not_send_it_again(
 def test_settled_waits_for_the_groups_that_were_sent_before_it_and_for_no_later_one(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         held: list[Callable[[], None]] = []
-        real = bench.store.submit_block
+        real = bench.store.submit
 
-        def submit_block(*args: Any) -> None:
+        def submit(*args: Any) -> None:
             held.append(lambda: real(*args))
 
         await bench.write(prewrite(9).payload)  # the cluster's clock was asked
-        bench.store.submit_block = submit_block  # type: ignore[method-assign]
+        bench.store.submit = submit  # type: ignore[method-assign]
         writes = [asyncio.create_task(bench.write(prewrite(ts).payload)) for ts in (1, 2)]
         await asyncio.sleep(0)
         assert len(held) == 2
@@ -437,7 +437,9 @@ def test_a_store_that_closes_answers_after_the_call_not_in_it(tmp_path: Path) ->
         bench.store._writer._stopping = True
         answers: list[Statuses | None] = []
         requests = Requests.of([WriteBinlogReq(clusterID=CLUSTER, payload=prewrite(1).payload).SerializeToString()])
-        bench.submitter.send(read_group(requests.data, requests.starts, requests.sizes, CLUSTER), answers.append)
+        bench.submitter.send(
+            read_group(requests.data, requests.starts, requests.sizes, CLUSTER).records, answers.append
+        )
         assert answers == []
         while not answers:
             await asyncio.sleep(0)

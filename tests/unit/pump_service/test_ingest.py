@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from pump_service.horizon import Horizon, Timestamps
 from pump_service.ingest import Ingest
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
-from pump_service.store.store import Item, Store
+from pump_service.store.groups import Done
+from pump_service.store.records import Records
+from pump_service.store.store import Store
 from pump_service.submit import Submitter
 from pumphouse.clock import SYSTEM_CLOCK
-from pumphouse.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
+from pumphouse.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import compose, physical_ms
 from pumphouse.registry.file import FileCluster
@@ -44,12 +46,12 @@ class Bench:
         self.hold = False
         real = store.submit
 
-        def submit(items: Sequence[Item], done: Callable[[list[BinlogError | None]], None]) -> None:
-            self.groups.append(len(items))
+        def submit(records: Records, done: Done) -> None:
+            self.groups.append(len(records))
             if self.hold:
-                self.held.append(lambda: real(items, done))
+                self.held.append(lambda: real(records, done))
             else:
-                real(items, done)
+                real(records, done)
 
         store.submit = submit  # type: ignore[method-assign]
         self.life = Lifecycle(None)

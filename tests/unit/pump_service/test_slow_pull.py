@@ -55,7 +55,7 @@ def test_a_pull_that_does_not_read_is_ended_with_its_reason_when_another_needs_i
         with closing(listen.bind_http("127.0.0.1:0")) as listening:
             server = Server(listening)
             add_PumpServicer_to_server(PumpApi(ingest, pulls, PumpMetrics(), pull_bytes=_MIB), server)  # type: ignore[no-untyped-call]
-            batches = PumpBatchApi(ingest, pulls, operations, PumpMetrics(), pull_bytes=_MIB)
+            batches = PumpBatchApi(ingest, None, pulls, operations, PumpMetrics(), pull_bytes=_MIB)
             add_PumpBatchServicer_to_server(batches, server)  # type: ignore[no-untyped-call]
             await server.start()
             addr = f"127.0.0.1:{listening.getsockname()[1]}"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 SCRIPT = """
-from pump_service.intake import requests
+from pump_service import intake as requests
 from pump_service.store import crc, framing, order, summary
 from pump_service.warm import warm
 

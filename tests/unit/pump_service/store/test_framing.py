@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from pump_service.intake.parse import GOOD, parse, stored
 from pump_service.store import frame
 from pump_service.store.framing import Framer, Place, Write
+from pump_service.store.parse import GOOD, parse
 from pump_service.store.records import Records
 from pumphouse.codec.jit import frozen
-from tests.support.storekit import commit, fake, prewrite, rollback
+from tests.support.storekit import as_stored, commit, fake, prewrite, rollback
 
 pytestmark = pytest.mark.row("P1")
 
@@ -34,11 +34,7 @@ def _records(chance: random.Random) -> Records:
 
 
 def _plain(parts: list[Records]) -> list[bytes]:
-    return [
-        frame.encode_record(stored(part.data, part.starts, part.sizes, part.columns, row))
-        for part in parts
-        for row in range(len(part))
-    ]
+    return [frame.encode_record(as_stored(part, row)) for part in parts for row in range(len(part))]
 
 
 def _written(parts: list[Records], *, most: int, limit: int) -> list[tuple[bytes, Write]]:

@@ -38,6 +38,7 @@ from tests.support.storekit import (
     rollback,
     store_all,
     stream,
+    submit,
     until,
     value_files,
     write,
@@ -159,7 +160,7 @@ def test_a_prewrite_that_is_written_but_not_indexed_holds_deletion(
     store._indexer.queue.call(block)
     assert blocked.wait(5)
     answered = threading.Event()
-    store.submit([prewrite(500, b"p")], lambda _: answered.set())
+    submit(store, [prewrite(500, b"p")], lambda _: answered.set())
     assert answered.wait(5)
     assert store.prewrites.count == 1, "counted although the index does not know it"
     report = store.gc.collect({"archive": 1150}, FAR)
@@ -441,7 +442,7 @@ def test_a_summary_is_the_same_whenever_it_is_read() -> None:
         for _ in range(chance.choice([1, 2, 30, 700])):
             start = chance.randrange(1, 10_000)
             tp, commit = chance.choice([(0, 0), (1, start + chance.randrange(1, 99)), (2, 0), (2, start)])
-            entries.append(Entry(tp, start, commit, 3, at, 20, b""))
+            entries.append(Entry(tp, start, commit, 3, at, 20))
             at += 36
         blocks.append(Block.of(entries))
     late, read = FileSummary(3), FileSummary(3)
@@ -459,7 +460,7 @@ def test_a_summary_is_the_same_whenever_it_is_read() -> None:
 
 def test_what_could_not_be_summed_up_for_want_of_memory_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     summary = FileSummary(3)
-    summary.add([Entry(0, 10, 0, 3, 0, 20, b"")])
+    summary.add([Entry(0, 10, 0, 3, 0, 20)])
 
     def no_memory(*_: object) -> None:
         raise MemoryError
@@ -468,13 +469,13 @@ def test_what_could_not_be_summed_up_for_want_of_memory_is_not_left_out(monkeypa
         patch.setattr("pump_service.store.summary.sum_up", no_memory)
         with pytest.raises(MemoryError):
             summary.buckets()
-    summary.add([Entry(0, 11, 0, 3, 36, 20, b"")])
+    summary.add([Entry(0, 11, 0, 3, 36, 20)])
     assert (summary.records, summary.end, summary.max_ts) == (2, 72, 11)
 
 
 def test_a_summary_of_which_any_bit_flipped_is_made_again() -> None:
     summary = FileSummary(3)
-    summary.add([Entry(0, 10, 0, 3, 0, 20, b""), Entry(1, 10, 15, 3, 36, 20, b"")])
+    summary.add([Entry(0, 10, 0, 3, 0, 20), Entry(1, 10, 15, 3, 36, 20)])
     data = summary.to_bytes()
     again = FileSummary.from_bytes(data)
     assert again is not None
@@ -667,8 +668,8 @@ def test_nothing_is_deleted_when_the_gc_point_cannot_be_persisted(tmp_path: Path
 def test_a_key_that_was_written_again_during_gc_is_kept(tmp_path: Path) -> None:
     store = open_store(tmp_path, **SMALL)
     transactions(store, 1000, 20)
-    with store._index.snapshot() as snapshot:
-        stale = list(snapshot.below(1050))
+    with store._index.snapshot() as keys_below:
+        stale = list(keys_below(1050))
     # A retried prewrite replaces the pointer of its start ts.
     store_all(store, prewrite(1000, VALUE))
     assert store.gc._delete_batch(stale) == len(stale) - 1

@@ -13,7 +13,7 @@ import pytest
 from pump_service.store import index as index_module
 from pump_service.store.index import Index, IndexFailed
 from pumphouse.model.position import Pointer
-from tests.support.storekit import commit, open_store, prewrite, settle, store_all, until
+from tests.support.storekit import commit, open_store, prewrite, puts, settle, store_all, until
 
 
 @pytest.mark.row("P2")
@@ -21,10 +21,7 @@ def test_a_closed_index_has_nothing_left_in_its_log(tmp_path: Path) -> None:
     """The Go Pump's LevelDB would skip batches of the log that were written while a table was flushed."""
     index = Index.open(tmp_path / "kv", {"write_buffer_size": 65536})
     for number in range(200):
-        batch = index.batch()
-        for ts in range(number * 128, number * 128 + 128):
-            batch.put(ts, 0, ts)
-        index.write(batch, Pointer(0, number))
+        index.write(puts(range(number * 128, number * 128 + 128)), Pointer(0, number))
     index.close_durably()
 
     assert sum(path.stat().st_size for path in (tmp_path / "kv").glob("*.log")) == 0
@@ -38,10 +35,7 @@ def test_a_closed_index_has_nothing_left_in_its_log(tmp_path: Path) -> None:
 
 def _filled(directory: Path) -> Index:
     index = Index.open(directory / "kv")
-    batch = index.batch()
-    for ts in range(1, 5000):
-        batch.put(ts, 0, ts)
-    index.write(batch, Pointer(0, 4999))
+    index.write(puts(range(1, 5000)), Pointer(0, 4999))
     return index
 
 
@@ -56,8 +50,8 @@ def test_an_index_is_not_opened_again_under_somebody_who_reads_it(
     with pytest.raises(IndexFailed, match="in use"):
         index.reopen()
     assert len(list(pointers)) == 4998
-    with index.snapshot() as snapshot, pytest.raises(IndexFailed, match="in use"):
-        assert len(list(snapshot.below(5000))) == 4999
+    with index.snapshot() as below, pytest.raises(IndexFailed, match="in use"):
+        assert len(list(below(5000))) == 4999
         index.reopen()
     index.reopen()
     assert index.get_all([0, 7]) == [None, Pointer(0, 7)]
@@ -76,8 +70,8 @@ def test_readers_go_on_while_the_index_is_opened_again_and_again(tmp_path: Path)
             while not done.is_set():
                 assert index.get(7) == Pointer(0, 7)
                 assert len(index.columns(0, 4999, 1 << 20)[0]) == 4999
-                with index.snapshot() as snapshot:
-                    assert len(list(snapshot.below(100))) == 99
+                with index.snapshot() as below:
+                    assert len(list(below(100))) == 99
         except BaseException as error:
             failed.append(error)
 

@@ -11,7 +11,7 @@ import pytest
 from pump_service.store.index import Index, IndexFailed
 from pumphouse.codec.number import read_uvarint
 from pumphouse.model.position import Pointer
-from tests.support.storekit import commit, fake, open_store, prewrite, rollback, settle, store_all, stream, write
+from tests.support.storekit import commit, fake, open_store, prewrite, puts, rollback, settle, store_all, stream, write
 
 pytestmark = pytest.mark.row("P2", "P4")
 
@@ -65,7 +65,7 @@ def test_an_index_of_which_a_block_without_positions_rotted_is_built_anew_from_t
     with pytest.raises(IndexFailed, match="Corruption") as rotted:
         index.last_ts()
     assert "kv directory" in str(rotted.value.hint)
-    assert index.has_head() is head
+    assert (index.positions().head is not None) is head
     index.close()
     store = open_store(tmp_path)
     try:
@@ -78,12 +78,10 @@ def test_an_index_of_which_a_block_without_positions_rotted_is_built_anew_from_t
 
 def test_an_index_that_is_open_elsewhere_is_not_taken_for_a_broken_one(tmp_path: Path) -> None:
     first = Index.open(tmp_path / "kv")
-    batch = first.batch()
-    batch.put(7, 0, 70)
-    first.write(batch, Pointer(0, 70))
+    first.write(puts([7]), Pointer(0, 7))
     with pytest.raises(IndexFailed, match="already held") as refused:
         Index.open(tmp_path / "kv")
     assert "another process" in str(refused.value.hint)
     assert [path.name for path in tmp_path.iterdir()] == ["kv"]
-    assert first.get(7) == Pointer(0, 70)
+    assert first.get(7) == Pointer(0, 7)
     first.close()

@@ -16,7 +16,7 @@ LONG = 20.0
 
 
 def block(records: int) -> Block:
-    found = Block.of([Entry(0, 1, 0, 0, 0, 10, b"")])
+    found = Block.of([Entry(0, 1, 0, 0, 0, 10)])
     return Block(*(np.repeat(getattr(found, name), records) for name in Block.__slots__))
 
 

@@ -35,6 +35,7 @@ from tests.support.storekit import (
     settle,
     store_all,
     stream,
+    submit,
     until,
     value_files,
 )
@@ -75,7 +76,7 @@ class Beside:
         return self.store._writer
 
     def submit(self, *items: Item) -> None:
-        self.store.submit(items, partial(self.answered, items))
+        submit(self.store, items, partial(self.answered, items))
 
     def answered(self, items: tuple[Item, ...], statuses: list[Status]) -> None:
         who = HERE if self.held.mine() else THREAD
@@ -182,7 +183,7 @@ def test_a_small_group_is_written_by_the_loops_thread_and_answered_when_its_sync
         settle(store)
         assert store.prewrites.is_open(10)
         assert by_thread == []
-        assert (store.backlog_bytes, store._writer.groups, store._writer.records) == (0, 2, 2)
+        assert (store.status().backlog_bytes, store._writer.groups, store._writer.records) == (0, 2, 2)
     assert pump.reopened() == of(FIRST, 10)
 
 
@@ -222,7 +223,7 @@ def test_a_group_takes_no_more_bytes_than_it_may_and_what_was_too_much_comes_fir
 @pytest.mark.row("P3")
 def test_what_is_submitted_in_an_answer_is_written_behind_it(tmp_path: Path) -> None:
     with beside(tmp_path) as pump:
-        pump.store.submit([prewrite(10)], lambda _: pump.submit(prewrite(11)))
+        submit(pump.store, [prewrite(10)], lambda _: pump.submit(prewrite(11)))
         pump.held.end()
         assert len(pump.held.begun) == 1
         pump.held.end()
@@ -880,7 +881,7 @@ def test_an_answer_that_raises_keeps_nobody_from_theirs_and_does_not_end_writing
     with beside(tmp_path) as pump:
         pump.submit(prewrite(10))
         pump.submit(prewrite(11))
-        pump.store.submit([prewrite(12)], bad)
+        submit(pump.store, [prewrite(12)], bad)
         pump.submit(prewrite(13))
         pump.held.end()
         pump.submit(prewrite(14))
@@ -900,14 +901,14 @@ def test_a_request_of_nothing_is_answered_alone_and_among_others(tmp_path: Path)
     with beside(tmp_path) as pump:
         got: list[object] = []
         before = pump.fs.syncs
-        pump.store.submit([], got.append)
+        submit(pump.store, [], got.append)
         pump.held.run_until(lambda: not pump.writer._busy)
         assert got == [[]]
         assert pump.fs.syncs == before
         pump.submit(prewrite(10))
-        pump.store.submit([], got.append)
+        submit(pump.store, [], got.append)
         pump.submit(prewrite(11))
-        pump.store.submit([], got.append)
+        submit(pump.store, [], got.append)
         pump.held.end()
         assert got == [[]]
         pump.held.end()

@@ -13,13 +13,13 @@ from pump_service.store.fs import REAL_FS
 from pump_service.store.index import Index
 from pump_service.store.indexer import Indexer
 from pump_service.store.order import Recent, Waiting
-from pump_service.store.pairing import Pairing
 from pump_service.store.pending import PendingCommits
 from pump_service.store.records import Item, Records
 from pump_service.store.rows import Puts
 from pump_service.store.valuelog import ValueLog
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.model.position import ZERO_POINTER, Pointer
+from tests.support.plainpairing import Pairing
 from tests.support.storekit import commit, fake, prewrite, rollback
 
 pytestmark = pytest.mark.row("P6", "P7")
@@ -75,7 +75,7 @@ class Bench:
             "duplicates": indexer.duplicates,
             "pending": self.pending.all(),
             "index": [self.index.get(0), *self.index.pointers(0, 1 << 62)],
-            "head": self.index.head(),
+            "head": self.index.positions().head,
         }
 
 
@@ -203,7 +203,7 @@ def test_what_was_put_last_is_all_known_above_the_floor() -> None:
 
 
 def test_an_entry_reads_as_it_was_made() -> None:
-    entries = [Entry(n % 3, n, n + 1, n, n * 100, n + 5, b"") for n in range(20)]
+    entries = [Entry(n % 3, n, n + 1, n, n * 100, n + 5) for n in range(20)]
     block = Block.concat([Block.of(entries[:7]), Block.of(entries[7:])])
     assert list(block) == entries
     assert block[3] == entries[3]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump_service.store.pairing import Pairing
 from pumphouse.model.position import Pointer
+from tests.support.plainpairing import Pairing
 
 
 class Naive:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pump_service.store.fs import REAL_FS, LogHandle, RealFileSystem
+from pump_service.store.fs import REAL_FS, FileSystem, LogHandle
 from pump_service.store.records import Records
 from pump_service.store.valuelog import ValueLog
 from tests.support.storekit import prewrite
 
 
-class Recorded:
+class Recorded(LogHandle):
     """A descriptor that tells what is written through it."""
 
     def __init__(self, handle: LogHandle, written: list[tuple[int, int]]) -> None:
-        self._handle = handle
+        super().__init__(os.dup(handle.fd))
+        handle.close()
         self._written = written
 
     def write_at(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
         self._written.append((offset, offset + sum(map(len, chunks))))
-        self._handle.write_at(offset, chunks)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._handle, name)
+        super().write_at(offset, chunks)
 
 
-class RecordingFs(RealFileSystem):
+class RecordingFs(FileSystem):
     """The machine's file system, and what went into value-log files."""
 
     def __init__(self) -> None:
@@ -37,7 +35,7 @@ class RecordingFs(RealFileSystem):
 
     def open_log(self, path: Path, *, create: bool = False, read_only: bool = False) -> LogHandle:
         handle = super().open_log(path, create=create, read_only=read_only)
-        return Recorded(handle, self.written)  # type: ignore[return-value]
+        return Recorded(handle, self.written)
 
 
 def records(first: int) -> Records:
@@ -49,7 +47,7 @@ def records(first: int) -> Records:
     "summary", ["none", "of the half", "of all", "of another life, shorter", "of another life, longer"]
 )
 def test_what_lies_behind_the_saved_summary_is_written_again(summary: str, tmp_path: Path) -> None:
-    def opened(fs: RealFileSystem, where: Path = tmp_path) -> ValueLog:
+    def opened(fs: FileSystem, where: Path = tmp_path) -> ValueLog:
         found = ValueLog(fs, where / "value", where / "files", limit=1 << 30, sync=True)
         found.open()
         return found

@@ -19,7 +19,7 @@ def _entries(chance: random.Random, count: int) -> list[Entry]:
     for _ in range(count):
         start, size = chance.randrange(1, 1 << 60), chance.randrange(200)
         tp, commit = chance.choice([(0, 0), (0, 0), (1, start + 5), (1, start), (1, 0), (2, 0)])
-        found.append(Entry(tp, start, commit, 3, at, size, b""))
+        found.append(Entry(tp, start, commit, 3, at, size))
         at += size + frame.HEADER_BYTES
     return found
 

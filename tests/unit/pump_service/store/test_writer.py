@@ -18,11 +18,13 @@ import plyvel
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service.intake.parse import parse
 from pump_service.store import index as index_module
 from pump_service.store.fs import REAL_FS
 from pump_service.store.index import IndexFailed
-from pump_service.store.records import Records
+from pump_service.store.parse import parse
+from pump_service.store.records import (
+    Records,
+)
 from pump_service.store.store import Item, Store
 from pump_service.store.summary import FileSummary
 from pumphouse import durable
@@ -44,6 +46,7 @@ from tests.support.storekit import (
     settle,
     store_all,
     stream,
+    submit,
     until,
     value_files,
     write,
@@ -82,10 +85,10 @@ def test_everything_that_waits_goes_into_one_write_and_one_sync(tmp_path: Path) 
     answers: list[int] = []
     fs.faults["sync"] = hold
     before = fs.syncs
-    store.submit([prewrite(1)], lambda _: answers.append(0))
+    submit(store, [prewrite(1)], lambda _: answers.append(0))
     assert first_sync.wait(10)
     for n in range(1, 101):
-        store.submit([prewrite(n + 1)], lambda _, n=n: answers.append(n))  # type: ignore[misc]
+        submit(store, [prewrite(n + 1)], lambda _, n=n: answers.append(n))  # type: ignore[misc]
     assert answers == [], "nobody is answered before the sync"
     fs.faults.clear()
     go_on.set()
@@ -118,7 +121,7 @@ def test_order_of_submission_is_the_order_of_the_log_also_over_rotation(tmp_path
     items = [prewrite(n, b"v" * (n * 37 % 900)) for n in range(1, 120)]
     left = threading.Semaphore(0)
     for item in items:
-        store.submit([item], lambda _: left.release())
+        submit(store, [item], lambda _: left.release())
     for _ in items:
         assert left.acquire(timeout=10)
     assert log_payloads(store) == [item.payload for item in items]
@@ -154,8 +157,8 @@ def test_a_request_of_nothing_is_answered_and_harms_nobody(tmp_path: Path) -> No
     assert write(store) == []
     with store._writer.lock:
         answered = threading.Event()
-        store.submit([], lambda _: None)
-        store.submit([prewrite(10)], lambda _: answered.set())
+        submit(store, [], lambda _: None)
+        submit(store, [prewrite(10)], lambda _: answered.set())
     assert answered.wait(20)
     store_all(store, commit(10, 20))
     assert stream(store) == [(10, 20)]
@@ -508,10 +511,10 @@ def test_one_write_is_never_longer_than_what_recovery_takes_for_torn(
 def test_a_closing_store_answers_with_a_refusal(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     got: list[object] = []
-    store.submit([prewrite(10)], got.extend)
+    submit(store, [prewrite(10)], got.extend)
     store.close()
     assert got == [None], "what was submitted before is written"
-    store.submit([prewrite(11)], got.extend)
+    submit(store, [prewrite(11)], got.extend)
     assert isinstance(got[1], WriterFailed)
     store.close()
 
@@ -522,7 +525,7 @@ def test_a_callback_that_raises_does_not_stop_the_writer(tmp_path: Path) -> None
     def bad(_statuses: object) -> None:
         raise RuntimeError("the loop is gone")
 
-    store.submit([prewrite(10)], bad)
+    submit(store, [prewrite(10)], bad)
     store_all(store, commit(10, 11))
     assert stream(store) == [(10, 11)]
     store.close()
@@ -665,10 +668,9 @@ def test_what_was_answered_is_not_held_while_the_writer_waits_for_more(tmp_path:
     held = weakref.ref(data)
     sizes = np.array([len(data)])
     answered = threading.Event()
-    store.submit_block(
-        data, sizes - sizes, sizes, parse(data, sizes - sizes, sizes), len(data), lambda _: answered.set()
-    )
-    del data
+    records = Records(data, sizes - sizes, sizes, parse(data, sizes - sizes, sizes), len(data))
+    store.submit(records, lambda _: answered.set())
+    del data, records
     assert answered.wait(20)
     until(lambda: held() is None)
     store.close()

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 
 from pump_service.api.convert import item_of
-from pump_service.intake.parse import GOOD, stored
-from pump_service.intake.requests import Intake, read_batch, read_group
+from pump_service.intake import Intake, read_batch, read_group
+from pump_service.store.parse import GOOD
 from pumphouse.errors import BadBinlog
 from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest
-from tests.support.storekit import commit, fake, prewrite, rollback
+from tests.support.storekit import (
+    as_stored,
+    commit,
+    fake,
+    prewrite,
+    rollback,
+)
 
 pytestmark = pytest.mark.row("W1")
 
@@ -42,7 +48,7 @@ def _damaged(data: bytes, chance: random.Random) -> bytes:
 
 def _check(intake: Intake, row: int, payload: bytes) -> None:
     """A row that the kernel takes is what protobuf would have stored of the same payload."""
-    assert stored(intake.data, intake.starts, intake.sizes, intake.columns, row) == item_of(payload).payload
+    assert as_stored(intake.records, row) == item_of(payload).payload
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -63,7 +69,7 @@ def test_a_group_of_requests_holds_what_protobuf_finds_in_each(seed: int) -> Non
     good = 0
     latest = prewrites = probes = 0
     for row, request in enumerate(requests):
-        if intake.columns.verdict[row] != GOOD:
+        if intake.records.columns.verdict[row] != GOOD:
             continue
         good += 1
         message = WriteBinlogReq.FromString(request)
@@ -74,7 +80,7 @@ def test_a_group_of_requests_holds_what_protobuf_finds_in_each(seed: int) -> Non
         prewrites += item.tp == 0
         probes += item.start_ts == item.commit_ts == 0
     assert good > 20
-    assert intake.bytes == int(intake.sizes[intake.columns.verdict == GOOD].sum())
+    assert intake.records.bytes == int(intake.records.sizes[intake.records.columns.verdict == GOOD].sum())
     assert (intake.others, intake.latest, intake.prewrites, intake.probes) == (
         len(requests) - good, latest, prewrites, probes,
     )  # fmt: skip
@@ -95,10 +101,14 @@ def test_a_batch_holds_what_protobuf_finds_in_it(seed: int) -> None:
             continue
         message = WriteBinlogsRequest.FromString(request)
         cluster_id, batch_id, intake = found
-        assert intake.bytes == int(intake.sizes[intake.columns.verdict == GOOD].sum())
-        assert (cluster_id, batch_id, len(intake)) == (message.cluster_id, message.batch_id, len(message.payloads))
+        assert intake.records.bytes == int(intake.records.sizes[intake.records.columns.verdict == GOOD].sum())
+        assert (cluster_id, batch_id, len(intake.records)) == (
+            message.cluster_id,
+            message.batch_id,
+            len(message.payloads),
+        )
         for row, payload in enumerate(message.payloads):
-            if intake.columns.verdict[row] == GOOD:
+            if intake.records.columns.verdict[row] == GOOD:
                 taken += 1
                 _check(intake, row, payload)
             else:

@@ -1,4 +1,4 @@
-"""Serialized write requests, of one message or of many, -> the columns of their payloads.
+"""Serialized write requests, of one message or of many, -> the records that are in them.
 
 What is not as every writer puts it (an unknown field, fields in another order, another cluster) is left to protobuf.
 """
@@ -13,29 +13,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pump_service.intake.parse import OTHER, Columns, minimal_uvarint, parse_one
-from pumphouse.codec.jit import Bytes, Ints, UInts, kernel, primitive
+from pump_service.store.parse import OTHER, Columns, minimal_uvarint, parse_one
+from pump_service.store.records import Records
+from pumphouse.codec.jit import Bytes, Ints, UInts, frozen, kernel, primitive
 
-# What a kernel says of all payloads together, in the order of the last fields of `Intake`.
+# What a kernel says of all payloads together: the fields of `Intake`, and the bytes of all.
 OTHERS, LATEST, PREWRITES, PROBES, BYTES, _FACTS = range(6)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that sets each field by a call, and there is one of these a group
 class Intake:
-    """Payloads inside of requests: payload i is ``data[starts[i] : starts[i] + sizes[i]]``."""
+    """The payloads of requests, where they lie in them, and what decides whether all may be taken as they are."""
 
-    data: Bytes
-    starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    columns: Columns
+    records: Records
     others: int  # payloads, or requests, that are left to protobuf
     latest: int  # largest timestamp
     prewrites: int
     probes: int  # both times 0: nothing is to be stored
-    bytes: int  # of all payloads
-
-    def __len__(self) -> int:
-        return len(self.starts)
 
 
 @primitive
@@ -153,4 +147,5 @@ def _made(
     wide: NDArray[np.int64],
     facts: NDArray[np.int64],
 ) -> Intake:
-    return Intake(data, places[0], places[1], Columns(*narrow, *wide), *facts.tolist())
+    *found, size = facts.tolist()
+    return Intake(Records(frozen(data), places[0], places[1], Columns(*narrow, *wide), size), *found)

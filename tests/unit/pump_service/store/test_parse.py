@@ -10,12 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from pump_service.api.convert import item_of
-from pump_service.intake import parse
-from pump_service.store import frame
+from pump_service.store import frame, parse
+from pump_service.store.records import Records
 from pump_service.store.store import Item
 from pumphouse.errors import BadBinlog
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
+from tests.support.storekit import as_stored
 
 pytestmark = pytest.mark.row("W1", "W2")
 
@@ -90,6 +91,7 @@ def test_what_the_kernel_takes_is_what_protobuf_makes_of_it(seed: int) -> None:
     # Bytes around a payload must not matter: between them stands what could go on as a varint or a field.
     data, starts, sizes = _placed(payloads, chr(0x3A + seed).encode() * 2)
     columns = parse.parse(data, starts, sizes)
+    records = Records(data, starts, sizes, columns, len(data))
     good = 0
     for row, payload in enumerate(payloads):
         item = _reference(payload)
@@ -97,7 +99,7 @@ def test_what_the_kernel_takes_is_what_protobuf_makes_of_it(seed: int) -> None:
             continue
         good += 1
         assert item is not None, payload.hex()
-        assert parse.stored(data, starts, sizes, columns, row) == item.payload, payload.hex()
+        assert as_stored(records, row) == item.payload, payload.hex()
         key_at, key_size = int(columns.key_at[row]), int(columns.key_size[row])
         assert (columns.tp[row], columns.start_ts[row], columns.commit_ts[row]) == (
             item.tp, item.start_ts, item.commit_ts,

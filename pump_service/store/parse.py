@@ -1,4 +1,4 @@
-"""Serialized Binlogs in any buffer -> columns, by one kernel a group. `reference` beside it goes through protobuf.
+"""Serialized Binlogs in any buffer -> columns, by one kernel a group.
 
 The Go Pump stores what its own serializer makes of a payload. For bytes that are that already, but for trailing
 ``ddl_job_id`` and ``ddl_schema_state`` of 0, which some writers leave out, the kernel says so, and they are stored as
@@ -138,8 +138,3 @@ def parse(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> C
     narrow, wide = np.zeros((3, len(starts)), np.uint8), np.zeros((5, len(starts)), np.int64)
     parse_all(frozen(data), starts, sizes, narrow, wide)
     return Columns(*narrow, *wide)
-
-
-def stored(data: Bytes, starts: Ints, sizes: Ints, columns: Columns, row: int) -> bytes:
-    """The payload of a `GOOD` row as it is stored."""
-    return data[starts[row] : starts[row] + sizes[row]].tobytes() + TAILS[int(columns.tail[row])]
