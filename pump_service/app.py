@@ -127,18 +127,7 @@ class PumpApp:
         await asyncio.to_thread(compile_apart)
         await asyncio.to_thread(warm)
         await asyncio.to_thread(warm_reads)
-        known = registrar.found.extra if registrar.found is not None else None
-        elsewhere = await asyncio.to_thread(_elsewhere, registrar, settings.data_dir, addr, stored=not had_id)
-        syncs = loop_syncs()
-        if syncs is not None:
-            undo.callback(syncs.close)
-        store = await asyncio.to_thread(
-            Store.open, settings, clock=self._clock, registered=known, elsewhere=elsewhere, syncs=syncs
-        )
-        undo.push_async_callback(asyncio.to_thread, store.close)
-        await asyncio.to_thread(identity.keep_cluster, settings.data_dir, cluster_id)
-        # A fresh one: the process before may have published until the store was ours.
-        check_clock(await asyncio.to_thread(self._cluster.tso), store.watermark)
+        store = await self._open_store(undo, registrar, addr, cluster_id, stored_id=not had_id)
         store.on_fault(self._store_died)
         stages = build_stages(
             settings,
@@ -176,6 +165,25 @@ class PumpApp:
         self._announce(Serving(node_id=node_id, grpc=_reachable(addr), http=_reachable(http_addr), pid=os.getpid()))
         log.info("pump_serving", node_id=node_id, grpc=addr, http=http_addr, incarnation=store.incarnation)
         return stages
+
+    async def _open_store(
+        self, undo: contextlib.AsyncExitStack, registrar: heartbeat.Registrar, addr: str, cluster_id: int, *,
+        stored_id: bool,
+    ) -> Store:  # fmt: skip
+        data_dir = self._settings.data_dir
+        known = registrar.found.extra if registrar.found is not None else None
+        elsewhere = await asyncio.to_thread(_elsewhere, registrar, data_dir, addr, stored=stored_id)
+        syncs = loop_syncs()
+        if syncs is not None:
+            undo.callback(syncs.close)
+        store = await asyncio.to_thread(
+            Store.open, self._settings, clock=self._clock, registered=known, elsewhere=elsewhere, syncs=syncs
+        )
+        undo.push_async_callback(asyncio.to_thread, store.close)
+        await asyncio.to_thread(identity.keep_cluster, data_dir, cluster_id)
+        # A fresh one: the process before may have published until the store was ours.
+        check_clock(await asyncio.to_thread(self._cluster.tso), store.watermark)
+        return store
 
     def _offer(self, serving: front.Front, stages: Stages) -> None:
         """Put the services on the server."""
@@ -277,7 +285,7 @@ class PumpApp:
 
     async def _watch_writer(self, stages: Stages) -> None:
         """After EIO or a failed fsync: no more writes, reads go on, the exit code says so."""
-        while not stages.store.writer_failed:  # noqa: ASYNC110 - changes on the store's thread
+        while stages.store.writer_error is None:  # noqa: ASYNC110 - changes on the store's thread
             await asyncio.sleep(_WRITER_LOOK_S)
         self._failure = self._failure or stages.store.writer_error
         log.error("serving_reads_only", error=str(self._failure), hint="mend the disk, then restart this Pump")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -73,76 +74,37 @@ class PumpMetrics:
     """Counters that the stages move themselves; the rest is read from the store when somebody scrapes."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.rpc_seconds = GroupHistogram(
-            "binlog_pump_rpc_duration_seconds",
-            "Time of one call, from its arrival to its answer",
-            ("method", "label"),
-            buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
-        )
-        self.refused = Counter(
-            "binlog_pump_refused_total",
-            "Writes and pulls that were refused, by reason",
-            ("reason",),
-            registry=self.registry,
-        )
-        self.fakes = Counter(
-            "binlog_pump_fake_binlogs_total",
-            "Fake binlogs by how they were published",
-            ("how",),
-            registry=self.registry,
-        )
-        self.resolver_questions = Counter(
-            "binlog_pump_resolver_questions_total",
-            "Questions about the outcome of a prewrite, by answer",
-            ("answer",),
-            registry=self.registry,
-        )
-        self.unanswered = Gauge(
-            "binlog_pump_unanswered_prewrites",
-            "Prewrites older than max-txn-timeout whose outcome nobody answers; they hold the watermark",
-            registry=self.registry,
-        )
-        self.heartbeat_failures = Counter(
-            "binlog_pump_heartbeat_failures_total", "Heartbeats that did not reach the registry", registry=self.registry
-        )
-        self.gc_runs = Counter("binlog_pump_gc_runs_total", "GC runs by result", ("result",), registry=self.registry)
-        self.gc_freed_bytes = Counter(
-            "binlog_pump_gc_freed_bytes_total", "Value-log bytes that GC freed", registry=self.registry
-        )
-        self.pull_streams = Gauge("binlog_pump_pull_streams", "Pull streams that are open now", registry=self.registry)
-        self.pulled_bytes = Counter(
-            "binlog_pump_pulled_bytes_total", "Payload bytes sent to pullers", registry=self.registry
-        )
-        self.write_seconds = GroupHistogram(
-            "binlog_pump_storage_write_binlog_duration_time",
-            "Time from handing a group of binlogs to the writer to its fsync",
-            ("type",),
-            buckets=_LATENCY_BUCKETS,
-            registry=self.registry,
-        )
-        self.write_bytes = GroupHistogram(
-            "binlog_pump_storage_write_binlog_size",
-            "Payload bytes of a group of binlogs with one fsync",
-            ("type",),
-            buckets=_SIZE_BUCKETS,
-            registry=self.registry,
-        )
-        self.deleted_keys = Counter(
-            "binlog_pump_storage_deleted_kv_total", "Index keys that GC deleted", registry=self.registry
-        )
-        self.done_gc_ts = Gauge(
-            "binlog_pump_storage_done_gc_ts", "GC point of the last run that ended", registry=self.registry
-        )
-        self.push_failures = Counter(
-            "binlog_pump_push_failures_total",
-            "Pushes of metrics that a Pushgateway did not take",
-            registry=self.registry,
-        )
-        self.queued_bytes = Gauge(
-            "binlog_pump_queued_bytes", "Bytes of writes that wait for their fsync", registry=self.registry
-        )
+        self.registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        times = partial(GroupHistogram, buckets=_LATENCY_BUCKETS, registry=registry)
+        sizes = partial(GroupHistogram, buckets=_SIZE_BUCKETS, registry=registry)
+        pump, storage = "binlog_pump_", "binlog_pump_storage_"
+        by_method, by_type = ("method", "label"), ("type",)
+
+        text = "Time of one call, from its arrival to its answer"
+        self.rpc_seconds = times(pump + "rpc_duration_seconds", text, by_method)
+        text = "Writes and pulls that were refused, by reason"
+        self.refused = counter(pump + "refused_total", text, ("reason",))
+        self.fakes = counter(pump + "fake_binlogs_total", "Fake binlogs by how they were published", ("how",))
+        text = "Questions about the outcome of a prewrite, by answer"
+        self.resolver_questions = counter(pump + "resolver_questions_total", text, ("answer",))
+        text = "Prewrites older than max-txn-timeout whose outcome nobody answers; they hold the watermark"
+        self.unanswered = gauge(pump + "unanswered_prewrites", text)
+        text = "Heartbeats that did not reach the registry"
+        self.heartbeat_failures = counter(pump + "heartbeat_failures_total", text)
+        self.gc_runs = counter(pump + "gc_runs_total", "GC runs by result", ("result",))
+        self.gc_freed_bytes = counter(pump + "gc_freed_bytes_total", "Value-log bytes that GC freed")
+        self.pull_streams = gauge(pump + "pull_streams", "Pull streams that are open now")
+        self.pulled_bytes = counter(pump + "pulled_bytes_total", "Payload bytes sent to pullers")
+        text = "Time from handing a group of binlogs to the writer to its fsync"
+        self.write_seconds = times(storage + "write_binlog_duration_time", text, by_type)
+        text = "Payload bytes of a group of binlogs with one fsync"
+        self.write_bytes = sizes(storage + "write_binlog_size", text, by_type)
+        self.deleted_keys = counter(storage + "deleted_kv_total", "Index keys that GC deleted")
+        self.done_gc_ts = gauge(storage + "done_gc_ts", "GC point of the last run that ended")
+        text = "Pushes of metrics that a Pushgateway did not take"
+        self.push_failures = counter(pump + "push_failures_total", text)
+        self.queued_bytes = gauge(pump + "queued_bytes", "Bytes of writes that wait for their fsync")
 
         self.watch(self.of_the_go_pump)
 

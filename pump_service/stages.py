@@ -71,100 +71,72 @@ def build_stages(
 ) -> Stages:
     """Wire the parts; nothing runs yet. Call it on the event loop."""
     metrics = PumpMetrics()
+    metrics.watch(lambda: store_samples(store, settings.data_dir))
     lifecycle = Lifecycle(registrar.found.state if registrar.found is not None else None)
     submitter = Submitter(store, settings.queue_bytes, metrics)
     cluster_id = cluster.cluster_id()
     timestamps = Timestamps(cluster, clock)
-    if isinstance(cluster, FileCluster):
-        horizon = Horizon(timestamps, clock, is_past=cluster.is_past)
-    else:
-        horizon = Horizon(timestamps, clock, patience_s=_PATIENCE_S)
-    ingest = Ingest(
-        cluster_id=cluster_id,
-        horizon=horizon,
-        lifecycle=lifecycle,
-        store=store,
-        submitter=submitter,
-    )
+    horizon = _horizon(cluster, timestamps, clock)
+    ingest = Ingest(cluster_id=cluster_id, horizon=horizon, lifecycle=lifecycle, store=store, submitter=submitter)
     application = ApplicationResolver(cluster, cluster_id, tls, clock)
-    hold: GcHold | None = None
-    resolver: Resolver = application
-    if isinstance(cluster, PdCluster):
-        hold = GcHold(
-            cluster.client,
-            registrar.node_id,
-            store.prewrites.lowest_unsettled,
-            store.prewrites.written_and_indexed,
-            ttl_s=settings.gc_hold_ttl_s,
-            caught_up=store.wait_for_index,
-        )
-        calls = TikvCalls(cluster.client, clock=clock)
-        resolver = ApplicationFirst(application, TikvResolver(calls, hold, cluster.tso, close=calls.close))
+    hold, resolver = _resolver(settings, cluster, application, clock, store, registrar.node_id)
     collector = Collector(
-        cluster=cluster,
-        store=store,
-        retention_s=settings.retention_s,
-        interval_s=settings.gc_interval_s,
+        cluster=cluster, store=store, retention_s=settings.retention_s, interval_s=settings.gc_interval_s,
         metrics=metrics,
-    )
-
-    def report() -> Report:
-        end = store.synced_end
-        extra = PumpExtra(
-            incarnation=store.incarnation,
-            start_count=store.start_count,
-            synced_fid=end.fid,
-            synced_offset=end.offset,
-            http=http,
-            batch=True,
-            sync_log=settings.sync_log,
-        )
-        disk = shutil.disk_usage(settings.data_dir)
-        return Report(
-            max_commit_ts=store.watermark,
-            extra=extra,
-            label=dict(settings.labels) or None,
-            score=score(
-                free=disk.free,
-                total=disk.total,
-                stored=store.value_log_bytes,
-                load=os.getloadavg()[0] / (os.cpu_count() or 1),
-                writable=not store.read_only,
-            ),
-        )
-
+    )  # fmt: skip
     asker = Asker(
         store=store, resolver=resolver, timestamps=timestamps, horizon=horizon, settings=settings, metrics=metrics,
         clock=clock,
     )  # fmt: skip
-    metrics.watch(lambda: store_samples(store, settings.data_dir))
+    operations = Operations(
+        cluster=cluster, timestamps=timestamps, registrar=registrar, lifecycle=lifecycle, store=store, asker=asker,
+        collector=collector, resolver=resolver, sync_log=settings.sync_log, request=request,
+    )  # fmt: skip
     return Stages(
-        store=store,
-        registrar=registrar,
-        lifecycle=lifecycle,
-        metrics=metrics,
-        submitter=submitter,
-        ingest=ingest,
+        store=store, registrar=registrar, lifecycle=lifecycle, metrics=metrics, submitter=submitter, ingest=ingest,
         pulls=Pulls(store, metrics, memory_bytes=settings.pull_memory_bytes),
         fakes=FakeWriter(timestamps, store, submitter, metrics),
-        resolver=resolver,
-        gc_hold=hold,
-        asker=asker,
-        collector=collector,
-        operations=Operations(
-            cluster=cluster,
-            timestamps=timestamps,
-            registrar=registrar,
-            lifecycle=lifecycle,
-            store=store,
-            asker=asker,
-            collector=collector,
-            resolver=resolver,
-            sync_log=settings.sync_log,
-            request=request,
+        resolver=resolver, gc_hold=hold, asker=asker, collector=collector, operations=operations,
+        report=lambda: _report(store, settings, http),
+    )  # fmt: skip
+
+
+def _horizon(cluster: Cluster, timestamps: Timestamps, clock: Clock) -> Horizon:
+    if isinstance(cluster, FileCluster):
+        return Horizon(timestamps, clock, is_past=cluster.is_past)
+    return Horizon(timestamps, clock, patience_s=_PATIENCE_S)
+
+
+def _resolver(
+    settings: PumpSettings, cluster: Cluster, application: ApplicationResolver, clock: Clock, store: Store, node_id: str
+) -> tuple[GcHold | None, Resolver]:
+    """Who knows what became of a transaction, and what keeps TiDB's GC from it: with ``pd://`` TiKV as well."""
+    if not isinstance(cluster, PdCluster):
+        return None, application
+    hold = GcHold(
+        cluster.client, node_id, store.prewrites.lowest_unsettled, store.prewrites.written_and_indexed,
+        ttl_s=settings.gc_hold_ttl_s, caught_up=store.wait_for_index,
+    )  # fmt: skip
+    calls = TikvCalls(cluster.client, clock=clock)
+    return hold, ApplicationFirst(application, TikvResolver(calls, hold, cluster.tso, close=calls.close))
+
+
+def _report(store: Store, settings: PumpSettings, http: str) -> Report:
+    """What a heartbeat says of this moment."""
+    end = store.synced_end
+    disk = shutil.disk_usage(settings.data_dir)
+    return Report(
+        max_commit_ts=store.watermark,
+        extra=PumpExtra(
+            incarnation=store.incarnation, start_count=store.start_count, synced_fid=end.fid, synced_offset=end.offset,
+            http=http, batch=True, sync_log=settings.sync_log,
         ),
-        report=report,
-    )
+        label=dict(settings.labels) or None,
+        score=score(
+            free=disk.free, total=disk.total, stored=store.value_log_bytes,
+            load=os.getloadavg()[0] / (os.cpu_count() or 1), writable=not store.read_only,
+        ),
+    )  # fmt: skip
 
 
 def score(*, free: int, total: int, stored: int, load: float, writable: bool) -> int:

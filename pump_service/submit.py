@@ -51,15 +51,15 @@ class Submitter:
     def __init__(self, store: Store, queue_bytes: int, metrics: PumpMetrics) -> None:
         self._store = store
         self._limit = queue_bytes
-        metrics.queued_bytes.set_function(lambda: self._bytes)
+        metrics.queued_bytes.set_function(lambda: self.queued)
         self._write_seconds = metrics.write_seconds.labels("batch")
         self._write_bytes = metrics.write_bytes.labels("batch")
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._parts: list[_Part] = []  # handed over in this turn of the loop
         self._parts_size = 0
-        self._bytes = 0
-        self._held = 0  # of requests that are on their way to `submit`, one by one
+        self.queued = 0  # bytes that wait for their fsync
+        self.held = 0  # of requests that are on their way to `submit`, one by one
         self._sent: set[_Sent] = set()  # has no answer yet
         self._settled: list[tuple[set[_Sent], asyncio.Future[None]]] = []  # who waits until these have theirs
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -76,7 +76,7 @@ class Submitter:
 
     async def room(self, size: int) -> None:
         """Wait until ``size`` more bytes fit into the queue; one that is larger than all of it goes alone."""
-        while self._bytes and self._bytes + size > self._limit:
+        while self.queued and self.queued + size > self._limit:
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
@@ -87,21 +87,21 @@ class Submitter:
         They hold readers back as the queue does, but not each other: `room` does not ask for them.
         """
         held = size + _CAREFUL_OVERHEAD * count
-        self._held += held
+        self.held += held
         self._pause_when_full()
         return held
 
     def release(self, held: int) -> None:
         """They have their answers, or are in the queue."""
-        self._held -= held
+        self.held -= held
         self._resume_when_free()
 
     def _pause_when_full(self) -> None:
-        if self._bytes + self._held > self._limit:
+        if self.queued + self.held > self._limit:
             self._pause()
 
     def _resume_when_free(self) -> None:
-        if self._bytes + self._held <= self._limit // 2:
+        if self.queued + self.held <= self._limit // 2:
             self._resume()
 
     def submit(self, items: Sequence[Item]) -> asyncio.Future[Statuses]:
@@ -115,7 +115,7 @@ class Submitter:
             self._loop.call_soon(self._flush)
         self._parts.append(part)
         self._parts_size += size
-        self._bytes += size
+        self.queued += size
         return part.future
 
     def send(self, records: Records, done: Done) -> None:
@@ -124,7 +124,7 @@ class Submitter:
         Never waits: callers that are many ask `room` before, or stop reading when they are held back.
         """
         size = len(records.data) + _ROW_OVERHEAD * len(records)
-        self._bytes += size
+        self.queued += size
         self._pause_when_full()
         self._flush()  # what one stream sends must not overtake what it has sent: a C before its P is an orphan
         self._hand_over(records, done, size)
@@ -157,7 +157,7 @@ class Submitter:
         try:
             self._store.submit(records, partial(self._cross_over, sent))
         except BaseException:  # whoever called answers; nothing of it is queued
-            self._bytes -= size
+            self.queued -= size
             self._sent.discard(sent)
             self._after_answers()
             raise
@@ -179,7 +179,7 @@ class Submitter:
         self._told = False
         while self._answers:
             sent, statuses = self._answers.popleft()
-            self._bytes -= sent.size
+            self.queued -= sent.size
             self._write_seconds.observe(self._loop.time() - sent.began)
             self._write_bytes.observe(sent.bytes)
             self._sent.discard(sent)

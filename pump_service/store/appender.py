@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import structlog
 
-from pump_service.store.disk import DiskGuard
+from pump_service.store.disk import NO_SPACE, DiskGuard
 from pump_service.store.groups import Group, Left, refuse, rows_of, written
-from pump_service.store.logfile import NO_SPACE, SyncFailed
+from pump_service.store.logfile import SyncFailed
 from pump_service.store.valuelog import Appended, Begun, ValueLog
-from pumphouse.errors import PumpReadOnly, WriterFailed
+from pumphouse.errors import WriterFailed
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +27,6 @@ class Appender:
         # Something may lie behind the last good record: a group that was begun, and is to be written again or refused.
         self._left_behind = False
         self.failed: WriterFailed | None = None
-        self.refused = 0
 
     def begin(self, group: Group) -> Begun | None:
         """Write a group without its sync; None, and nothing is written, where that cannot be. Raises OSError.
@@ -122,14 +121,5 @@ class Appender:
         return [(request, rows) for request, rows in kept if len(rows)]
 
     def _refuse(self, which: Left) -> None:
-        count = sum(len(rows) for _, rows in which)
-        if not count:
-            return
-        self.refused += count
-        available = self._guard.available()
-        error = PumpReadOnly(
-            f"no available space, available: {available}, StopWriteAtAvailableSpace: {self._guard.stop_at}",
-            available=available,
-            limit=self._guard.stop_at,
-        )
-        refuse(which, error)
+        if any(len(rows) for _, rows in which):
+            refuse(which, self._guard.refusal())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from pump_service.store.block import Block
-from pump_service.store.indexer import IndexQueue
+from pump_service.store.index_queue import IndexQueue
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writelock import WriteLock
 from pumphouse.clock import Clock

@@ -8,11 +8,10 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pump_service.store import frame, identity, recovery
+from pump_service.store import frame, identity, logfiles, recovery
 from pump_service.store.fs import REAL_FS, FileSystem, LogHandle
 from pump_service.store.gc_rules import GcState
 from pump_service.store.index import Index
@@ -82,11 +81,10 @@ def verify(data_dir: Path, *, fs: FileSystem = REAL_FS, tick: Tick = lambda _don
         report.running = not mine
         skipped = load_skipped(fs, data_dir / "pumphouse")
         taken_over = identity.load(fs, data_dir / "pumphouse")
-        fids = sorted(fid for name in fs.list_dir(directory) if (fid := parse_name(name)) is not None)
+        fids = logfiles.ids(fs, directory)
         gaps_upto = fids[-1] if taken_over is None and fids else taken_over.taken_over_fid if taken_over else -1
-        for before, fid in pairwise(fids):
-            if fid != before + 1 and fid > gaps_upto:
-                report.problems.append(f"{file_name(before + 1)} to {file_name(fid - 1)} are missing between others")
+        for first, last in logfiles.gaps(fids, gaps_upto):
+            report.problems.append(f"{file_name(first)} to {file_name(last)} are missing between others")
         for number, fid in enumerate(fids):
             if report.running and fid == fids[-1]:
                 report.notes.append(f"{file_name(fid)} is being written and was left out")

@@ -15,6 +15,7 @@ import structlog
 
 from pump_service.store.fs import FileSystem
 from pumphouse.clock import Clock
+from pumphouse.errors import PumpReadOnly
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +24,7 @@ CHECK_EVERY_S = 0.5
 RESUME_BYTES = 1 << 20
 RESERVE_NAME = "reserve"
 BOOKKEEPING_NAME = "reserve.own"
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class DiskGuard:
@@ -46,10 +47,14 @@ class DiskGuard:
         self._available = 0
         self._read_only = False
 
-    @property
-    def stop_at(self) -> int:
-        """Bytes at or below which prewrites are refused."""
-        return self._stop_at
+    def refusal(self) -> PumpReadOnly:
+        """What a refused writer is told."""
+        available = self.available()
+        return PumpReadOnly(
+            f"no available space, available: {available}, StopWriteAtAvailableSpace: {self._stop_at}",
+            available=available,
+            limit=self._stop_at,
+        )
 
     def available(self) -> int:
         """Free bytes, at most half a second old."""
@@ -154,6 +159,6 @@ def give_back_at_start(fs: FileSystem, directory: Path) -> bool:
 
 def is_full(error: BaseException) -> bool:
     """Whether an error says that the disk is full; LevelDB has only words for it."""
-    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
         return True
     return "No space left" in str(error) or "Disk quota exceeded" in str(error)

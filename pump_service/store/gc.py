@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import takewhile
 
 import structlog
@@ -102,31 +101,9 @@ class Gc:
             # Persisted first: whatever is deleted later, a pull below it is refused, also after a restart.
             self._state.save(point.gc_point, self._state.deletion_limit, judged_end)
             self._index.save_gc_ts(point.gc_point)
-        # The snapshot comes before D: a prewrite that is indexed later cannot be among its keys, and one indexed
-        # before is in pairing when D is taken.
-        with self._index.snapshot() as keys_below:
-            limit = self._deletion_limit(judged_end)
-            self._state.save(self._state.gc_point, limit.deletion_limit, judged_end)
-            positions = self._index.positions()
-            files = gc_rules.deletable(
-                self._valuelog.files(), limit.deletion_limit, positions.head or ZERO_POINTER, positions.handle
-            )
-            files = list(takewhile(lambda file: self._really_below(file, limit.deletion_limit), files))
-            deleted, upto = self._delete_keys(keys_below(limit.deletion_limit), limit.deletion_limit)
-        if upto < limit.deletion_limit:
-            # What could not be noted stays, with every file that has it.
-            limit = gc_rules.Limit(deletion_limit=Tso(upto), held_by=[*limit.held_by, HELD_BY])
-            # Killed before this, the higher one stays there until the next run: it says what may go, not what went.
-            self._state.save(self._state.gc_point, limit.deletion_limit, judged_end)
-            files = list(takewhile(lambda file: file.max_ts < upto, files))
-        freed_bytes = 0
-        for file in files:
-            freed_bytes += file.end
-            self._valuelog.remove(file)
-            log.info("value_log_file_freed", file_id=file.fid, max_ts=file.max_ts)
-        left = self._valuelog.files()
-        if files:
-            self._pending.forget_below(left[0].fid)
+        limit, files, deleted = self._delete(judged_end)
+        freed_bytes = sum(file.end for file in files)
+        self._remove(files)
         self.held_by = point.held_by + limit.held_by
         report = GcReport(
             started=True,
@@ -137,7 +114,7 @@ class Gc:
             held_by=list(self.held_by),
             freed_files=len(files),
             freed_bytes=freed_bytes,
-            kept_files=len(left),
+            kept_files=len(self._valuelog.files()),
             deleted_keys=deleted,
         )
         log.info(
@@ -146,6 +123,34 @@ class Gc:
             requested_by_checkpoints=report.requested_by_checkpoints, seconds=round(time.monotonic() - begun, 3),
         )  # fmt: skip
         return report
+
+    def _delete(self, judged_end: Pointer) -> tuple[gc_rules.Limit, list[LogFile], int]:
+        """Decide D and persist it, delete keys below it: D, the files that may go, and how many keys went."""
+        # The snapshot comes before D: a prewrite that is indexed later cannot be among its keys, and one indexed
+        # before is in the wait set when D is taken.
+        with self._index.snapshot() as keys_below:
+            limit = self._deletion_limit(judged_end)
+            self._state.save(self._state.gc_point, limit.deletion_limit, judged_end)
+            saved = self._index.positions()
+            files = gc_rules.deletable(
+                self._valuelog.files(), limit.deletion_limit, saved.head or ZERO_POINTER, saved.handle
+            )
+            files = list(takewhile(lambda file: self._really_below(file, limit.deletion_limit), files))
+            deleted, upto = self._delete_keys(keys_below(limit.deletion_limit), limit.deletion_limit)
+        if upto < limit.deletion_limit:
+            # What could not be noted stays, with every file that has it.
+            limit = gc_rules.Limit(deletion_limit=Tso(upto), held_by=[*limit.held_by, HELD_BY])
+            # Killed before this, the higher one stays there until the next run: it says what may go, not what went.
+            self._state.save(self._state.gc_point, limit.deletion_limit, judged_end)
+            files = list(takewhile(lambda file: file.max_ts < upto, files))
+        return limit, files, deleted
+
+    def _remove(self, files: list[LogFile]) -> None:
+        for file in files:
+            self._valuelog.remove(file)
+            log.info("value_log_file_freed", file_id=file.fid, max_ts=file.max_ts)
+        if files:
+            self._pending.forget_below(self._valuelog.first_fid)
 
     def _persist_position(self) -> None:
         """Have the handle pointer persisted as it is now: files before it may go."""
@@ -163,9 +168,9 @@ class Gc:
         """``indexed_end``: the indexer's, looked at before this."""
         gc_point = self._state.gc_point
         # The order of these looks matters. What is indexed after the first is covered by the summaries; a prewrite that
-        # pairing no longer has when it is asked has its commit in the summaries, which are read last. A late commit
+        # no longer waits when the wait set is asked has its commit in the summaries, which are read last. A late commit
         # was noted before the first look, or is covered by the summaries as one that is not indexed.
-        unresolved = [self._indexer.pairing.min_start(), min(list(self._indexer.memory_starts), default=None)]
+        unsettled = self._indexer.lowest_unsettled()
         pending = self._pending.lowest()
         lowest = NEVER
         for file in self._valuelog.files():
@@ -174,12 +179,11 @@ class Gc:
             done_upto = -1 if file.fid > indexed_end.fid else int(MAX_TSO)
             if file.fid == indexed_end.fid:
                 done_upto = indexed_end.offset
-            buckets = self._valuelog.summary(file).buckets()
-            read = partial(self._valuelog.between, file)
-            lowest = min(lowest, lowest_open_start(buckets, gc_point, done_upto, read))
+            buckets = self._valuelog.summaries.of(file).buckets()
+            lowest = min(lowest, lowest_open_start(buckets, gc_point, done_upto, file.records))
         return gc_rules.decide_limit(
             gc_point,
-            unresolved=min((ts for ts in unresolved if ts is not None), default=None),
+            unresolved=unsettled,
             pending=pending,
             open_start=lowest if lowest != NEVER else None,
         )
@@ -187,7 +191,7 @@ class Gc:
     def _really_below(self, file: LogFile, limit: int) -> bool:
         """Whether a file's records say what its footer says, which has no checksum; a damaged file stays."""
         try:
-            summary = self._valuelog.summary(file)
+            summary = self._valuelog.summaries.of(file)
         except BadRecord as error:
             log.error("gc_held_by_damage", path=error.path, offset=error.offset, reason=error.reason)  # noqa: TRY400
             return False
@@ -225,5 +229,4 @@ class Gc:
             metas = [frame.read_meta(self._valuelog.read(p)) for p in young if p.fid >= self._valuelog.first_fid]
             if not self._collected.add([(m.start_ts, m.commit_ts) for m in metas if m.tp and m.commit_ts], oldest):
                 return None
-        with self._indexer.lock:
-            return self._index.delete_unchanged(batch)
+        return self._index.delete_unchanged(batch)

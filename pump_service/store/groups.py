@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,7 +32,6 @@ class Request:
 
     records: Records
     done: Done
-    bytes: int
     own: bool = False
     durable: bool = False  # all of it
     statuses: list[Status] | None = None  # where not all rows went the same way: None = durable
@@ -59,9 +60,52 @@ Group = list[Request]
 Left = list[tuple[Request, I64]]
 
 
+class RequestQueue:
+    """What waits to be written: any thread puts, the owner of the writer takes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: deque[Request] = deque()
+        self.closed = False
+        self._put = self._taken = 0  # payload bytes
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes that wait."""
+        return self._put - self._taken
+
+    def put(self, request: Request) -> bool:
+        """Queue it; False, and it is not, when nothing more is taken."""
+        with self._lock:
+            if not self.closed:
+                self._put += request.records.bytes
+                self._requests.append(request)
+            return not self.closed
+
+    def close(self) -> None:
+        """Take nothing more; what is queued stays."""
+        with self._lock:
+            self.closed = True
+
+    def take(self, most: int) -> Group:
+        """Everything that waits, in order, up to so many bytes; one request at least where there is one."""
+        group: Group = []
+        size = 0
+        while self._requests and (not group or size + self._requests[0].records.bytes <= most):
+            group.append(self._requests.popleft())
+            size += group[-1].records.bytes
+        self._taken += size
+        return group
+
+
+def size_of(group: Group) -> int:
+    """Payload bytes."""
+    return sum(request.records.bytes for request in group)
+
+
 def is_small(group: Group) -> bool:
     """Whether its own event loop may write it."""
-    return len(group) <= SMALL_REQUESTS and sum(request.bytes for request in group) <= SMALL_BYTES
+    return len(group) <= SMALL_REQUESTS and size_of(group) <= SMALL_BYTES
 
 
 def rows_of(left: Left) -> list[Records]:

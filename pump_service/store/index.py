@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -91,6 +92,7 @@ class Index:
         self._tuning = tuning
         # LevelDB is used by the indexer, by pulls and by GC at once; a use behind its close ends the process.
         self._users = Users()
+        self._changing = threading.Lock()  # the indexer's puts against GC's deletes
 
     @classmethod
     def open(cls, path: Path, tuning: Mapping[str, Any] | None = None) -> Index:
@@ -133,15 +135,15 @@ class Index:
 
         Whoever reads finishes first; who begins meanwhile waits.
         """
-        if not self._users.shut(_REOPEN_WITHIN_S):
-            raise IndexFailed(f"LevelDB in {self._path} is in use and is opened again later", path=str(self._path))
-        try:
-            self._db.close()
-            self._db = _open(self._path, self._tuning)
-        except (plyvel.Error, OSError) as error:
-            raise self._failed(error) from error
-        finally:
-            self._users.open()
+        with self._changing:
+            if not self._users.shut(_REOPEN_WITHIN_S):
+                raise IndexFailed(f"LevelDB in {self._path} is in use and is opened again later", path=str(self._path))
+            try:
+                with self._errors():
+                    self._db.close()
+                    self._db = _open(self._path, self._tuning)
+            finally:
+                self._users.open()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -173,7 +175,7 @@ class Index:
         None leaves the head as it is. The head's key is below all timestamps: each table that has it overlaps with all
         others, and LevelDB merges them again and again, where tables of ascending timestamps alone are only moved.
         """
-        with self._users, self._errors():
+        with self._changing, self._users, self._errors():
             batch = self._db.write_batch()
             put = batch.put
             for key, value in entries:
@@ -233,7 +235,7 @@ class Index:
     def delete_unchanged(self, pairs: Sequence[tuple[bytes, bytes]]) -> int:
         """Delete keys that still have these values; returns how many did."""
         deleted = 0
-        with self._users, self._errors(), self._db.write_batch() as batch:
+        with self._changing, self._users, self._errors(), self._db.write_batch() as batch:
             for key, value in pairs:
                 if self._db.get(key) == value:
                     batch.delete(key)
@@ -249,7 +251,7 @@ class Index:
 
     def save_position(self, watermark: int, handle: Pointer) -> None:
         """Persist watermark and handle together."""
-        with self._users, self._errors(), self._db.write_batch() as batch:
+        with self._changing, self._users, self._errors(), self._db.write_batch() as batch:
             batch.put(_MAX_COMMIT_TS, _I64.pack(watermark))
             batch.put(_HANDLE, _POINTER.pack(*handle))
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from pump_service.store import frame
+from pump_service.store.block import Block
 from pump_service.store.crc import crc32c_of
+from pump_service.store.disk import NO_SPACE
 from pump_service.store.fs import FileSystem, LogHandle
 from pump_service.store.laid import AHEAD_BYTES, AHEAD_FOR, PAGE
 from pump_service.store.skips import SkippingScan, Stretch
@@ -23,7 +24,6 @@ from pumphouse.model.position import Pointer
 _PIECE = 4 << 20
 # What is read of a record whose key is only shown; TiDB's keys have 3 KiB at most.
 _PEEK = 16 << 10
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ZEROS = bytes(AHEAD_BYTES)
 
 
@@ -115,28 +115,36 @@ class LogFile:
 
     def read(self, offset: int) -> bytes:
         """Payload of the record at an offset, checked. Raises BadRecord."""
-        head = self.handle.read_at(offset, frame.HEADER_BYTES)
-        if len(head) < frame.HEADER_BYTES or offset + frame.HEADER_BYTES > self.synced_end:
-            raise self.bad(offset, "the offset is behind the end")
-        magic, length, checksum = frame.decode_header(head)
-        if magic != frame.RECORD_MAGIC:
-            raise self.bad(offset, "no record magic")
-        if offset + frame.HEADER_BYTES + length > self.synced_end:
-            raise self.bad(offset, "record goes on beyond the end")
+        length, checksum = self._header(offset)
         payload = self.handle.read_at(offset + frame.HEADER_BYTES, length)
         if len(payload) != length or frame.crc32c(payload) != checksum:
             raise self.bad(offset, "checksum does not match")
         return payload
 
-    def read_key(self, offset: int) -> bytes:
-        """``prewrite_key`` of the record at an offset, checked as `read` does, whatever its size. Raises BadRecord."""
-        _, begin = self._checked(offset)
-        return frame.read_meta(begin).prewrite_key
-
     def stored(self, offset: int) -> Stored:
-        """The record at an offset, checked as `read` does, whatever its size. Raises BadRecord."""
-        size, _ = self._checked(offset)
-        return Stored(self, offset + frame.HEADER_BYTES, size)
+        """The record at an offset, checked as `read` does, but in pieces, whatever its size. Raises BadRecord."""
+        length, checksum = self._header(offset)
+        stored = Stored(self, offset + frame.HEADER_BYTES, length)
+        found = 0
+        for at in range(0, length, _PIECE):
+            piece = stored.read(at, min(_PIECE, length - at))
+            found = crc32c_of(frozen(np.frombuffer(piece, np.uint8)), 0, len(piece), found)
+        if found != checksum:
+            raise self.bad(offset, "checksum does not match")
+        return stored
+
+    def _header(self, offset: int) -> tuple[int, int]:
+        """Length and checksum of the payload at an offset, which has all its bytes. Raises BadRecord."""
+        begin = offset + frame.HEADER_BYTES
+        head = self.handle.read_at(offset, frame.HEADER_BYTES)
+        if len(head) < frame.HEADER_BYTES or begin > self.synced_end:
+            raise self.bad(offset, "the offset is behind the end")
+        magic, length, checksum = frame.decode_header(head)
+        if magic != frame.RECORD_MAGIC:
+            raise self.bad(offset, "no record magic")
+        if begin + length > self.synced_end:
+            raise self.bad(offset, "record goes on beyond the end")
+        return length, checksum
 
     def peek(self, offset: int) -> frame.Meta:
         """Type, timestamps and key of a record from its first bytes alone, for what is only shown: not checked.
@@ -148,29 +156,16 @@ class LogFile:
             raise self.bad(offset, "no record")
         return frame.read_meta(head[frame.HEADER_BYTES : frame.HEADER_BYTES + frame.decode_header(head).length])
 
-    def _checked(self, offset: int) -> tuple[int, bytes]:
-        """Size of the payload at an offset, and its first piece; read and summed up in pieces."""
-        head = self.handle.read_at(offset, frame.HEADER_BYTES)
-        if len(head) < frame.HEADER_BYTES or offset + frame.HEADER_BYTES > self.synced_end:
-            raise self.bad(offset, "the offset is behind the end")
-        magic, length, checksum = frame.decode_header(head)
-        at, end = offset + frame.HEADER_BYTES, offset + frame.HEADER_BYTES + length
-        if magic != frame.RECORD_MAGIC or end > self.synced_end:
-            raise self.bad(offset, "no record")
-        begin = b""
-        found = 0
-        while at < end:
-            piece = self.handle.read_at(at, min(_PIECE, end - at))
-            begin = begin or piece
-            found = crc32c_of(frozen(np.frombuffer(piece, np.uint8)), 0, len(piece), found)
-            at += len(piece) or end
-        if found != checksum:
-            raise self.bad(offset, "checksum does not match")
-        return length, begin
-
     def scan(self, start: int = 0, stop: int | None = None) -> SkippingScan:
         """Records from an offset on, up to the synced end."""
         return SkippingScan(self.handle, self.fid, start, self.synced_end if stop is None else stop, self.skipped)
+
+    def records(self, start: int, stop: int) -> Iterator[Block]:
+        """Records between two record boundaries. Raises BadRecord, skips nothing."""
+        scan = self.scan(start, stop)
+        yield from scan
+        if scan.problem:
+            raise self.bad(scan.end, scan.problem)
 
     def bad(self, offset: int, reason: str) -> BadRecord:
         """The error that names this file."""

@@ -11,13 +11,15 @@ import structlog
 
 from pump_service.store import identity
 from pump_service.store.ahead import one_ahead
+from pump_service.store.bookkeeping import Bookkeeping
 from pump_service.store.collected import CollectedCommits
-from pump_service.store.disk import is_full
+from pump_service.store.disk import DiskGuard, is_full
 from pump_service.store.fs import FileSystem
 from pump_service.store.gc_rules import GcState
 from pump_service.store.identity import Identity
 from pump_service.store.index import Index, IndexFailed, tuning_of
 from pump_service.store.indexer import Indexer
+from pump_service.store.order import Order, Recent, Waiting
 from pump_service.store.pending import PendingCommits
 from pump_service.store.skips import load_skipped
 from pump_service.store.valuelog import ValueLog
@@ -29,6 +31,8 @@ from pumphouse.model.tso import MAX_TSO, Tso
 from pumphouse.settings import PumpSettings
 
 log = structlog.get_logger(__name__)
+
+_LEAST_FOR_INDEX = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,14 @@ class Opening:
         self.pending.load()
         self.collected = CollectedCommits(fs, self._own)
         self.collected.load()
+        self.guard = DiskGuard(
+            fs, self._own, clock,
+            stop_at=settings.stop_write_at_available_bytes, reserve=settings.reserve_bytes,
+            # LevelDB writes its buffer to a table while the next one is filled; tables are merged, then deleted.
+            bookkeeping=max(_LEAST_FOR_INDEX, 2 * settings.index_write_buffer_bytes) if settings.reserve_bytes else 0,
+        )  # fmt: skip
         self.index = Index.open(settings.data_dir / "kv", tuning_of(settings))
+        self.bookkeeping = Bookkeeping(self.index, self.guard, clock)
         try:
             self.valuelog = ValueLog(
                 fs, settings.data_dir / "value", self._own / "files",
@@ -206,10 +217,11 @@ class Opening:
             return self._replayed(ZERO_POINTER)
 
     def _replayed(self, start: Pointer) -> Indexer:
+        saved = self.index.positions()
         indexer = Indexer(
-            index=self.index, valuelog=self.valuelog, pending=self.pending, collected=self.collected,
-            clock=self._clock, queue_records=self._settings.index_queue_records, gc_point=lambda: self.gc.gc_point,
-            judged_end=self.gc.judged_end,
+            order=Order(Waiting(saved.watermark, saved.handle), Recent(self.index.last_ts())),
+            index=self.index, valuelog=self.valuelog, pending=self.pending, collected=self.collected, gc=self.gc,
+            bookkeeping=self.bookkeeping, clock=self._clock, queue_records=self._settings.index_queue_records,
         )  # fmt: skip
         records, last = 0, start
         for entries in one_ahead(self.valuelog.scan(start)):

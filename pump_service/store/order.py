@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -470,3 +471,10 @@ class Waiting:
         with self._lock:
             lowest = int(lowest_start(self._nodes))
         return None if lowest < 0 else lowest
+
+
+class Order(NamedTuple):
+    """What the records so far came to."""
+
+    waiting: Waiting
+    recent: Recent

@@ -33,11 +33,11 @@ class OpenPrewrites:
         """Prewrites without an outcome, those included that are written but not indexed yet."""
         # In this order: a prewrite that is indexed in between is counted twice rather than not at all.
         behind = self._writer.prewrites - self._indexer.prewrites
-        return max(behind, 0) + len(self._indexer.pairing)
+        return max(behind, 0) + len(self._indexer.waiting)
 
     def is_open(self, start_ts: int) -> bool:
         """Whether a prewrite waits for its outcome, among those that are indexed."""
-        return self._indexer.pairing.is_waiting(start_ts)
+        return self._indexer.waiting.is_waiting(start_ts)
 
     def oldest(self, limit: int = 100, *, keys: bool = True) -> list[Unresolved]:
         """Prewrites without an outcome, in order of arrival: the first holds the watermark.
@@ -45,12 +45,12 @@ class OpenPrewrites:
         Their keys are read from the value log, unless they are not wanted: from the first bytes of the records alone,
         however large those are, so they are for showing. One that cannot be read is left empty here.
         """
-        found = self._indexer.pairing.oldest(limit)
+        found = self._indexer.waiting.oldest(limit)
         return [replace(each, prewrite_key=self._shown_key(each)) for each in found] if keys else found
 
     def key(self, prewrite: Unresolved) -> bytes:
         """Key of an unresolved prewrite, from the value log, checked with its record. Raises BadRecord, OSError."""
-        return self._valuelog.file(prewrite.pointer.fid).read_key(prewrite.pointer.offset)
+        return self._valuelog.file(prewrite.pointer.fid).stored(prewrite.pointer.offset).meta().prewrite_key
 
     def _shown_key(self, prewrite: Unresolved) -> bytes:
         known = self._keys.get(prewrite.pointer)
@@ -77,7 +77,7 @@ class OpenPrewrites:
 
     def lowest(self) -> Tso | None:
         """Smallest start ts of them."""
-        lowest = self._indexer.pairing.min_start()
+        lowest = self._indexer.waiting.min_start()
         return None if lowest is None else Tso(lowest)
 
     def written_and_indexed(self) -> tuple[int, int]:
@@ -87,5 +87,5 @@ class OpenPrewrites:
 
     def lowest_unsettled(self) -> Tso | None:
         """Smallest start ts whose outcome is not on disk: of prewrites without one, and of those kept in memory."""
-        lowest = [self._indexer.pairing.min_start(), min(list(self._indexer.memory_starts), default=None)]
-        return Tso(min(found)) if (found := [ts for ts in lowest if ts is not None]) else None
+        lowest = self._indexer.lowest_unsettled()
+        return None if lowest is None else Tso(lowest)

@@ -48,10 +48,7 @@ class Settling:
 
         Where nothing can be written, the outcome is kept in memory and served; it is asked for again after a restart.
         """
-        if reason and who != "resolver":
-            self._record(start_ts, commit_ts, reason, who)
-        item = commit(start_ts, commit_ts)
-        self._write(item, done, lambda: self._indexer.remember_commit(start_ts, commit_ts, item.payload))
+        self._settle(commit(start_ts, commit_ts), reason, who, done)
 
     def rolled_back(
         self, start_ts: int, *, reason: str = "", who: str = "", done: Callable[[Status], None] | None = None
@@ -61,12 +58,15 @@ class Settling:
         The record makes the outcome part of the value log, so a rebuilt index knows it too. Where nothing can be
         written it is kept in memory. ``reason`` and ``who`` of a settlement by hand go to pumphouse/settled.jsonl.
         """
-        if reason and who != "resolver":
-            self._record(start_ts, 0, reason, who)
-        self._write(rollback(start_ts), done, lambda: self._indexer.remember_rollback(start_ts))
+        self._settle(rollback(start_ts), reason, who, done)
 
-    def _write(self, item: Item, done: Callable[[Status], None] | None, remember: Callable[[], None]) -> None:
+    def _settle(self, item: Item, reason: str, who: str, done: Callable[[Status], None] | None) -> None:
+        if reason and who != "resolver":
+            self._record(item, reason, who)
         records = Records.of([item])
+
+        def remember() -> None:
+            self._indexer.remember(item.start_ts, item.commit_ts, item.payload)
 
         def written(statuses: list[Status] | None) -> None:
             if statuses is not None:
@@ -85,8 +85,9 @@ class Settling:
             for submit in again:
                 submit()
 
-    def _record(self, start_ts: int, commit_ts: int, reason: str, who: str) -> None:
+    def _record(self, item: Item, reason: str, who: str) -> None:
         line = {
-            "start_ts": start_ts, "commit_ts": commit_ts, "reason": reason, "who": who, "at": self._clock.now(),
+            "start_ts": item.start_ts, "commit_ts": item.commit_ts, "reason": reason, "who": who,
+            "at": self._clock.now(),
         }  # fmt: skip
         self._bookkeeping(lambda: self._fs.append_line(self._path, json.dumps(line).encode() + b"\n"))

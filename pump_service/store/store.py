@@ -20,9 +20,8 @@ import structlog
 
 from pump_service.store import identity
 from pump_service.store.batch import PullBatch
-from pump_service.store.bookkeeping import Bookkeeping
 from pump_service.store.chaser import Chaser
-from pump_service.store.disk import DiskGuard, give_back_at_start, is_full
+from pump_service.store.disk import give_back_at_start, is_full
 from pump_service.store.fs import REAL_FS, FileSystem, Syncs
 from pump_service.store.gc import Gc, GcReport
 from pump_service.store.groups import Done, Status
@@ -37,7 +36,7 @@ from pump_service.store.settling import Settling
 from pump_service.store.stream import Stream
 from pump_service.store.writer import Writer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import ConfigError, PumpReadOnly, WriterFailed
+from pumphouse.errors import ConfigError, WriterFailed
 from pumphouse.model.node import PumpExtra
 from pumphouse.model.position import Pointer
 from pumphouse.model.tso import Tso
@@ -59,7 +58,6 @@ __all__ = [
 log = structlog.get_logger(__name__)
 
 _INDEX_WITHIN_S = 5.0
-_LEAST_FOR_INDEX = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +112,7 @@ class Store:
         self._identity = opened.identity
         self._index, self._indexer, self._valuelog = opened.index, opened.indexer, opened.valuelog
         self._gc_state, self._pending = opened.gc, opened.pending
-        self._guard = DiskGuard(
-            fs, self._own, clock,
-            stop_at=settings.stop_write_at_available_bytes, reserve=settings.reserve_bytes,
-            # LevelDB writes its buffer to a table while the next one is filled; tables are merged, then deleted.
-            bookkeeping=max(_LEAST_FOR_INDEX, 2 * settings.index_write_buffer_bytes) if settings.reserve_bytes else 0,
-        )  # fmt: skip
-        self._indexer.make_room = self._guard.make_room
+        self._guard, self._bookkeeping = opened.guard, opened.bookkeeping
         self._chaser = Chaser(
             valuelog=self._valuelog, queue=self._indexer.queue, clock=clock,
             threshold_s=settings.slow_chaser_threshold_s,
@@ -130,7 +122,6 @@ class Store:
             group_bytes=settings.group_commit_bytes, syncs=syncs,
         )  # fmt: skip
         self._chaser.write_lock = self._writer.lock
-        self._bookkeeping = Bookkeeping(self._guard, self._indexer)
         self.stream = Stream(
             index=self._index, indexer=self._indexer, valuelog=self._valuelog, pending=self._pending, gc=opened.gc
         )
@@ -258,7 +249,7 @@ class Store:
         False, and nothing happens, when the Pump can write or the index has not caught up; an unresolved prewrite
         holds it as it holds any fake. ``ts`` must be fresh.
         """
-        if not (self.writer_failed or self.read_only) or self._chaser.on or len(self._indexer.queue):
+        if not (self.writer_error or self.read_only) or self._chaser.on or len(self._indexer.queue):
             return False
         # Behind everything that was written: the writer is idle or refuses, and the queue is first in, first out.
         if not self._writer.try_lock():
@@ -272,12 +263,7 @@ class Store:
     def check_space(self) -> None:
         """Raise PumpReadOnly when prewrites are refused. The writer looks again; this spares it the work."""
         if self._guard.read_only():
-            available = self._guard.available()
-            raise PumpReadOnly(
-                f"no available space, available: {available}, StopWriteAtAvailableSpace: {self._guard.stop_at}",
-                available=available,
-                limit=self._guard.stop_at,
-            )
+            raise self._guard.refusal()
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -319,11 +305,6 @@ class Store:
     def writer_error(self) -> WriterFailed | None:
         """What ended writing in this process."""
         return self._writer.failed
-
-    @property
-    def writer_failed(self) -> bool:
-        """Whether this process writes no more."""
-        return self._writer.failed is not None
 
     @property
     def synced_end(self) -> Pointer:
@@ -373,13 +354,13 @@ class Store:
             value_log_files=len(self._valuelog.files()),
             available_bytes=self._guard.available(),
             read_only=self.read_only,
-            writer_failed=self.writer_failed,
+            writer_failed=self.writer_error is not None,
             sync_log=self._settings.sync_log,
             slow_mode=self._chaser.on,
             duplicate_commits=self._indexer.duplicates,
-            index_failures=self._indexer.failures,
+            index_failures=self._bookkeeping.failures,
             queued_records=len(self._indexer.queue),
-            backlog_bytes=self._writer.backlog_bytes,
+            backlog_bytes=self._writer.queue.bytes,
             synced_end=self.synced_end,
         )
 

@@ -43,7 +43,7 @@ class Stream:
         watermark = self._indexer.watermark
         upto = watermark if until is None else min(watermark, until)
         try:
-            found = self._reader.read(after, upto, self._indexer.memory, max_bytes=max_bytes, most=most)
+            found = self._reader.read(after, upto, self._indexer.unwritten.commits, max_bytes=max_bytes, most=most)
         except (BadRecord, OrphanCommit):
             self._check_floor(after)
             raise
@@ -89,20 +89,13 @@ class Stream:
             )  # fmt: skip
         batch.cut(at)
 
-    def find(self, ts: int) -> bytes | None:
-        """The record under a storage ts as it was stored: a prewrite by its start ts, a commit by its commit ts."""
-        pointer = self._index.get(ts)
-        if pointer is None:
-            return next((i for i in self._memory_payload(ts)), None)
-        return self._valuelog.read(pointer)
-
     def stored(self, ts: int) -> Stored | bytes | None:
-        """As `find`, of a record that may be large: where it lies, checked; bytes of what is on no file."""
-        pointer = self._index.get(ts)
-        if pointer is None:
-            return next((i for i in self._memory_payload(ts)), None)
-        return self._valuelog.file(pointer.fid).stored(pointer.offset)
+        """The record under a storage ts as it was stored: a prewrite by its start ts, a commit by its commit ts.
 
-    def _memory_payload(self, ts: int) -> list[bytes]:
-        kept = self._indexer.memory.get(ts)
-        return [] if kept is None else [kept[1]]
+        Where it lies, checked; the bytes themselves of what is on no file.
+        """
+        pointer = self._index.get(ts)
+        if pointer is not None:
+            return self._valuelog.file(pointer.fid).stored(pointer.offset)
+        kept = self._indexer.unwritten.commits.get(ts)
+        return None if kept is None else kept[1]

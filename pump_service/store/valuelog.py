@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import structlog
@@ -18,17 +17,15 @@ from pump_service.store import frame, recovery
 from pump_service.store.block import Block
 from pump_service.store.framing import Framer, Place, Write
 from pump_service.store.fs import FileSystem
-from pump_service.store.laid import PAGE
-from pump_service.store.logfile import LogFile, file_name, parse_name
+from pump_service.store.logfile import LogFile, file_name
+from pump_service.store.logfiles import LogFiles
 from pump_service.store.records import Records
 from pump_service.store.skips import Stretch
-from pump_service.store.summary import FileSummary
+from pump_service.store.summaries import Summaries
 from pumphouse.errors import BadRecord
 from pumphouse.model.position import ZERO_POINTER, Pointer
 
 log = structlog.get_logger(__name__)
-
-_REWRITE_BLOCK = 4 << 20
 
 
 @dataclass(slots=True)
@@ -81,110 +78,26 @@ class ValueLog:
         self._active: LogFile | None = None
         self._next_fid = 0
         self.first_fid = 0  # of the oldest file that is left
-        self._summaries: dict[int, FileSummary] = {}  # of the writer thread: the active file's, and unsaved ones
+        self.summaries = Summaries(fs, summary_dir)
         self._framer = Framer()
         self._skipped = skipped or {}
 
     # -- opening -------------------------------------------------------------------------------------------------
 
-    def open(
-        self, *, synced_floor: Pointer = ZERO_POINTER, gaps_upto: int = -1, clean: bool = False
-    ) -> recovery.Tail | None:
+    def open(self, *, synced_floor: Pointer = ZERO_POINTER, gaps_upto: int = -1, clean: bool = False) -> None:
         """Open what is there; the last file is examined and a torn tail cut. Raises BadRecord on damage.
 
         ``gaps_upto``: files up to this id may be missing, as the Go Pump's GC deletes any file.
         ``clean``: the last process closed the log, so all of it is on the medium.
-        Returns the verdict on the last file, None when there are no files.
         """
+        opener = LogFiles(self._fs, self._directory, self.summaries, self._skipped)
         self._fs.make_dirs(self._directory)
         self._fs.make_dirs(self._summary_dir)
-        fids = sorted(fid for name in self._fs.list_dir(self._directory) if (fid := parse_name(name)) is not None)
-        for before, fid in pairwise(fids):
-            if fid != before + 1 and fid > gaps_upto:
-                path = self._directory / file_name(before + 1)
-                raise BadRecord(
-                    f"{path} is missing between others",
-                    hint="put the file back, or declare the Pump lost in the archive and start with an empty directory",
-                    path=str(path), offset=0, reason="missing file",
-                )  # fmt: skip
-        tail = None
-        for fid in fids:
-            self._files[fid] = file = self._open_file(fid)
-            if fid == fids[-1]:
-                tail = self._open_last(file, synced_floor, clean=clean)
-            else:
-                self._open_sealed(file)
-        self._next_fid = fids[-1] + 1 if fids else 0
-        self.first_fid = fids[0] if fids else 0
-        return tail
-
-    def _open_file(self, fid: int) -> LogFile:
-        path = self._directory / file_name(fid)
-        handle = self._fs.open_log(path)
-        file = LogFile(fid, path, handle, end=handle.size(), sealed=False, max_ts=0)
-        file.skipped = self._skipped.get(fid, ())
-        return file
-
-    def _open_sealed(self, file: LogFile) -> None:
-        size = file.end
-        max_ts = None
-        if size >= frame.FOOTER_BYTES:
-            max_ts = frame.decode_footer(file.handle.read_at(size - frame.FOOTER_BYTES, frame.FOOTER_BYTES))
-        if max_ts is not None:
-            file.ends_at(size - frame.FOOTER_BYTES)
-            # A footer has no checksum; the summary has one.
-            cached = self._cached_summary(file.fid)
-            file.max_ts = max(max_ts, cached.max_ts if cached is not None and cached.end == file.end else 0)
-        else:
-            # Not the last file, so all of it was synced before the next one was begun.
-            file.max_ts = self._summarise(file).max_ts
-        file.sealed = True
-
-    def _open_last(self, file: LogFile, synced_floor: Pointer, *, clean: bool) -> recovery.Tail:
-        size = file.end
-        cached = self._cached_summary(file.fid)
-        summary = cached if cached is not None and cached.end <= size else FileSummary(file.fid)
-        floor = synced_floor.offset if synced_floor.fid == file.fid else 0
-        known, skipped = summary.end, file.skipped
-        tail = recovery.examine(file.handle, file.fid, known, synced_floor=floor, sink=summary.add, skipped=skipped)
-        # As zeros end, and records hardly ever do.
-        among_zeros = tail.size < size or (tail.end == size and size % PAGE == 0 and not clean)
-        odd = among_zeros or tail.kind == recovery.TailKind.TORN
-        if summary is cached and (tail.kind == recovery.TailKind.DAMAGED or (odd and tail.end == known)):
-            # The remembered boundary may belong to another life of the file, and no record behind it says otherwise:
-            # read all of it before anything is cut or refused.
-            summary = FileSummary(file.fid)
-            tail = recovery.examine(file.handle, file.fid, 0, synced_floor=floor, sink=summary.add, skipped=skipped)
-            known = known if tail.end == known else 0
-        if tail.kind == recovery.TailKind.DAMAGED:
-            raise file.bad(tail.end, tail.reason)
-        if tail.size < size:
-            file.handle.truncate(tail.size)  # zeros that were laid ahead
-        if tail.kind == recovery.TailKind.TORN:
-            recovery.cut_torn_tail(self._fs, file.path, file.handle, tail)
-        file.ends_at(tail.end)
-        file.max_ts = max(summary.max_ts, tail.max_ts or 0)
-        file.sealed = tail.kind == recovery.TailKind.FOOTER
-        self._summaries[file.fid] = summary
-        if not file.sealed:
-            self._active = file
-        if self._sync and not clean:
-            end = tail.size if file.sealed else file.end
-            self._write_again(file, max(floor, known), end)
-        return tail
-
-    def _write_again(self, file: LogFile, start: int, end: int) -> None:
-        """Bring the tail to the medium, with its footer if it has one.
-
-        What is served from here on must be there, whatever the last process managed to sync. After a failed fsync the
-        kernel may hold pages that it takes for clean, so a second fsync alone proves nothing: the bytes are written.
-        """
-        at = start
-        while at < end:
-            data = file.handle.read_at(at, min(_REWRITE_BLOCK, end - at))
-            file.handle.write_at(at, [data])
-            at += len(data)
-        file.handle.sync()
+        files = opener.open(synced_floor=synced_floor, gaps_upto=gaps_upto, clean=clean, sync=self._sync)
+        self._files = {file.fid: file for file in files}
+        if files:
+            self.first_fid, self._next_fid = files[0].fid, files[-1].fid + 1
+            self._active = None if files[-1].sealed else files[-1]
 
     # -- writing: who has the write lock -------------------------------------------------------------------------
 
@@ -199,17 +112,13 @@ class ValueLog:
             result.error = error
         # Apart from the writing: an error of a log line or of a summary is none of the value log's.
         for file in result.sealed:
-            if self._saved(self._summaries[file.fid]):
-                del self._summaries[file.fid]
+            self.summaries.save(file.fid, done=True)
             log.info("value_log_sealed", file_id=file.fid, max_ts=file.max_ts, bytes=file.end)
         return result
 
     def _append_run(self, parts: Sequence[Records], place: Place, result: Appended) -> None:
         file = self._active or self._create()
-        # Recovery takes more than `recovery.UNSYNCED_BYTES` with a hole in it for damage.
-        most = recovery.UNSYNCED_BYTES - frame.FOOTER_BYTES
-        write = self._framer.write(parts, place, fid=file.fid, begin=file.end, limit=self._limit, most=most)
-        end = file.end + write.size
+        write, end = self._framed(file, parts, place)
         seal = end > self._limit
         file.append(write.chunks, end, write.max_ts, seal=seal, sync=self._sync, limit=self._limit)
         self._account(file, write, result)
@@ -217,10 +126,15 @@ class ValueLog:
             self._active = None
             result.sealed.append(file)
 
+    def _framed(self, file: LogFile, parts: Sequence[Records], place: Place) -> tuple[Write, int]:
+        """What goes into the next write, and where that ends."""
+        # Recovery takes more than `recovery.UNSYNCED_BYTES` with a hole in it for damage.
+        most = recovery.UNSYNCED_BYTES - frame.FOOTER_BYTES
+        write = self._framer.write(parts, place, fid=file.fid, begin=file.end, limit=self._limit, most=most)
+        return write, file.end + write.size
+
     def _account(self, file: LogFile, write: Write, result: Appended) -> None:
-        summary = self._summaries.get(file.fid)
-        if summary is None:
-            summary = self._summaries[file.fid] = FileSummary(file.fid)
+        summary = self.summaries.growing(file.fid)
         for block in write.blocks:
             summary.add(block)
             result.records += len(block)
@@ -238,9 +152,7 @@ class ValueLog:
         if file is None or not self._sync or not parts:
             return None
         place = Place()
-        most = recovery.UNSYNCED_BYTES - frame.FOOTER_BYTES
-        write = self._framer.write(parts, place, fid=file.fid, begin=file.end, limit=self._limit, most=most)
-        end = file.end + write.size
+        write, end = self._framed(file, parts, place)
         if place.part < len(parts) or end > self._limit:
             return None
         file.write(write.chunks, end, limit=self._limit)
@@ -255,8 +167,7 @@ class ValueLog:
         return result
 
     def _create(self) -> LogFile:
-        # A summary of that name belongs to another life of the directory.
-        self._fs.remove(self._summary_path(self._next_fid))
+        self.summaries.remove(self._next_fid)  # one of that name belongs to another life of the directory
         file = LogFile.create(self._fs, self._directory, self._next_fid)
         with self._lock:
             self._files[file.fid] = file
@@ -284,6 +195,11 @@ class ValueLog:
             with self._lock:
                 for file in self._files.values():
                     file.handle.close()
+
+    def save_active_summary(self) -> None:
+        """Remember how far the active file was summed up."""
+        if self._active is not None:
+            self.summaries.save(self._active.fid)
 
     # -- reading: any thread ---------------------------------------------------------------------------------------
 
@@ -326,67 +242,15 @@ class ValueLog:
             last = file.synced_end
             if stop is not None and file.fid == stop.fid:
                 last = min(last, stop.offset)
-            yield from self.between(file, first, last)
+            yield from file.records(first, last)
 
-    # -- summaries: GC ---------------------------------------------------------------------------------------------
-
-    def summary(self, file: LogFile) -> FileSummary:
-        """Summary of a file, from memory, from its cache, or by reading the file."""
-        found = self._summaries.get(file.fid)
-        if found is not None:
-            return found
-        cached = self._cached_summary(file.fid)
-        if cached is not None and cached.end == file.end:
-            return cached
-        return self._summarise(file)
-
-    def between(self, file: LogFile, start: int, stop: int) -> Iterator[Block]:
-        """Records of one file between two record boundaries. Raises BadRecord."""
-        scan = file.scan(start, stop)
-        yield from scan
-        if scan.problem:
-            raise file.bad(scan.end, scan.problem)
+    # -- GC --------------------------------------------------------------------------------------------------------
 
     def remove(self, file: LogFile) -> None:
         """Delete a sealed file. Raises OSError."""
         with self._lock:
             self._files.pop(file.fid, None)
             self.first_fid = min(self._files, default=self._next_fid)
-        self._summaries.pop(file.fid, None)
         self._fs.remove(file.path)
-        self._fs.remove(self._summary_path(file.fid))
+        self.summaries.remove(file.fid)
         # Readers that hold the file finish with the open descriptor; it closes with its last reference.
-
-    def save_active_summary(self) -> None:
-        """Remember how far the active file was summed up (writer thread)."""
-        summary = self._summaries.get(self._active.fid) if self._active is not None else None
-        if summary is not None:  # there is none before the file's first record
-            self._saved(summary)
-
-    def _summarise(self, file: LogFile) -> FileSummary:
-        """By reading; any thread. It is kept on disk, not in memory: there may be thousands of files."""
-        summary = FileSummary(file.fid)
-        for entries in self.between(file, 0, file.end):
-            summary.add(entries)
-        if file is not self._active:
-            self._saved(summary)
-        return summary
-
-    def _summary_path(self, fid: int) -> Path:
-        return self._summary_dir / f"{fid:06d}.summary"
-
-    def _cached_summary(self, fid: int) -> FileSummary | None:
-        path = self._summary_path(fid)
-        if not self._fs.exists(path):
-            return None
-        summary = FileSummary.from_bytes(self._fs.read(path))
-        return summary if summary is not None and summary.fid == fid else None
-
-    def _saved(self, summary: FileSummary) -> bool:
-        try:
-            self._fs.write_cache(self._summary_path(summary.fid), summary.to_bytes())
-        except OSError as error:
-            # It only saves a scan; without it the file is read again.
-            log.warning("summary_not_saved", file_id=summary.fid, error=str(error))
-            return False
-        return True

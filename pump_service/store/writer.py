@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
@@ -27,16 +26,14 @@ import structlog
 
 from pump_service.store.appender import Appender
 from pump_service.store.block import Block
-from pump_service.store.disk import DiskGuard
+from pump_service.store.disk import NO_SPACE, DiskGuard
 from pump_service.store.fs import Syncs
-from pump_service.store.groups import Done, Group, Request, answer, is_small
-from pump_service.store.logfile import NO_SPACE
+from pump_service.store.groups import Done, Group, Request, RequestQueue, answer, is_small, size_of
 from pump_service.store.records import Records
 from pump_service.store.valuelog import Appended, Begun, ValueLog
 from pump_service.store.writelock import WriteLock
 from pumphouse.clock import Clock
 from pumphouse.errors import WriterFailed
-from pumphouse.model.position import Pointer
 
 log = structlog.get_logger(__name__)
 
@@ -120,18 +117,14 @@ class Writer:
         self._syncs = syncs
         self._owner: _Thread | Syncs = self._thread if syncs is None else syncs
         # ---- any thread
-        self._submitting = threading.Lock()
-        self._queue: deque[Request] = deque()
+        self.queue = RequestQueue()
         self._asked = False  # the owner was told that something waits, and has not looked yet
-        self._stopping = False
-        self._submitted_bytes = 0
         # ---- the owner's
-        self._busy = False  # a group is under way, here or on the thread
+        self.busy = False  # a group is under way, here or on the thread
         self._under_way: Group | None = None  # here, until its sync ends
         self._began = 0.0
         self._away_until = float("-inf")
         self._ending = False
-        self._taken_bytes = 0
         # ---- who writes
         self._unsaved = 0
         self.lock = WriteLock()
@@ -152,20 +145,6 @@ class Writer:
         """What ended writing in this process."""
         return self._appender.failed
 
-    @property
-    def refused(self) -> int:
-        """Records that were refused for want of space."""
-        return self._appender.refused
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Payload bytes that wait to be written."""
-        return self._submitted_bytes - self._taken_bytes
-
-    def synced_end(self) -> Pointer:
-        """End of what is durable."""
-        return self._valuelog.end
-
     def submit(self, records: Records, done: Done, *, own: bool = False) -> None:
         """Queue records; never blocks. ``done`` is called once, when they are durable, from the thread that wrote them.
 
@@ -175,13 +154,7 @@ class Writer:
         ``own``: outcomes that the store settles. They may use the bookkeeping's reserve: a prewrite without an outcome
         on file keeps every file behind it, and then a full disk would stay full.
         """
-        size = records.bytes
-        with self._submitting:
-            stopping = self._stopping
-            if not stopping:
-                self._submitted_bytes += size
-                self._queue.append(Request(records, done, size, own))
-        if stopping:
+        if not self.queue.put(Request(records, done, own)):
             done([WriterFailed("the store is closing", hint="send it to another Pump")] * len(records))
         elif self._owner.mine():
             self._step()
@@ -201,8 +174,7 @@ class Writer:
     def stop(self) -> None:
         """Write what is queued, then end. Not on the event loop's thread, which the group under way needs."""
         self.refuse_loop()
-        with self._submitting:
-            self._stopping = True
+        self.queue.close()
         if not self._owner.call(self._end):
             self._loop_ended()
         self._thread.join()
@@ -221,7 +193,7 @@ class Writer:
         """The thread is the owner, and what was its own is done; a group that was under way on the loop is refused."""
         if group is not None:
             self._write_there(group)
-        self._busy = False
+        self.busy = False
         self._end()
 
     # -- the owner -----------------------------------------------------------------------------------------------------
@@ -234,13 +206,13 @@ class Writer:
     def _step(self) -> None:
         """Begin the next group, if none is under way."""
         self._asked = False
-        while not self._busy:
-            group = self._take()
+        while not self.busy:
+            group = self.queue.take(self._group_bytes)
             if not group:
                 if self._ending:
                     self._thread.end()
                 return
-            self._busy = True
+            self.busy = True
             begun = False
             with contextlib.suppress(Exception):  # writing has failed and even that could not be said: the thread does
                 begun = self._begin(group)
@@ -253,25 +225,15 @@ class Writer:
 
     def _free(self) -> None:
         """The group under way is answered."""
-        self._busy = False
+        self.busy = False
         self._step()
-
-    def _take(self) -> Group:
-        """Everything that waits, up to the bytes of a group."""
-        group: Group = []
-        size = 0
-        while self._queue and (not group or size + self._queue[0].bytes <= self._group_bytes):
-            group.append(self._queue.popleft())
-            size += group[-1].bytes
-        self._taken_bytes += size
-        return group
 
     def _begin(self, group: Group) -> bool:
         """Write a group here, where nothing can be in the way and nothing blocks for long.
 
         False, and nothing is answered, where it is for the thread.
         """
-        size = sum(request.bytes for request in group)
+        size = size_of(group)
         self._began = self._clock.monotonic()
         if (
             self._syncs is None
@@ -341,7 +303,7 @@ class Writer:
             self._stopped_by(error)
         finally:
             if self._owner is self._thread:
-                self._busy = False  # its `_step` goes on
+                self.busy = False  # its `_step` goes on
             else:
                 self._owner.call(self._free)
 

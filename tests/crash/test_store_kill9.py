@@ -15,6 +15,7 @@ import pytest
 
 from pumphouse.model.position import ZERO_POINTER
 from tests.support.storekit import (
+    find,
     open_store,
     pull_all,
     rollback,
@@ -119,7 +120,7 @@ def _check(data_dir: Path, prewrites: set[int], outcomes: dict[int, int]) -> Non
         assert prewrites <= {entry.start_ts for entry in in_log if entry.tp == 0}
         assert not waiting & set(outcomes)
         for start, ts in outcomes.items():
-            assert ts == 0 or store.stream.find(ts) is not None, f"the commit of {start} was answered and is gone"
+            assert ts == 0 or find(store, ts) is not None, f"the commit of {start} was answered and is gone"
         # What was not answered is settled as a resolver would, so that the stream can be read to its end.
         assert write(store, *map(rollback, waiting or {1})) == [None] * len(waiting or {1})
         until(lambda: store.prewrites.count == 0)

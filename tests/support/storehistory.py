@@ -21,6 +21,7 @@ from tests.support.crashfs import CrashFs, Image
 from tests.support.storekit import (
     commit,
     fake,
+    find,
     log_payloads,
     open_store,
     prewrite,
@@ -148,7 +149,7 @@ def _collect_across(store: Store, history: History) -> None:
     report = store.gc.collect({"archive": history.gc_point}, 1 << 60)
     assert HELD_BY in report.held_by
     assert (report.gc_point, report.deletion_limit, report.freed_files) == (history.gc_point, 65, 1)
-    assert store.stream.find(ACROSS[1]) is not None
+    assert find(store, ACROSS[1]) is not None
 
 
 def crashed_store(how: str) -> tuple[list[Image], History]:
@@ -194,7 +195,7 @@ def _check_found(
     for item in answered:
         ts = item.commit_ts if item.tp else item.start_ts
         if ts > floor:
-            assert store.stream.find(ts) == item.payload, f"{where}: {ts} was answered and is gone"
+            assert find(store, ts) == item.payload, f"{where}: {ts} was answered and is gone"
     # The deletion limit may be lower again than what an earlier run has deleted.
     collected = {start for start in starts if start < store.deletion_limit}
     collected |= {item.start_ts for item in answered if item.tp == 1 and item.commit_ts <= floor}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import tempfile
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 from pump_service.store import records
 from pump_service.store.fs import REAL_FS, FileSystem
+from pump_service.store.index import IndexFailed, Positions
 from pump_service.store.parse import TAILS
 from pump_service.store.records import Item, Records
 from pump_service.store.rows import Puts
@@ -119,6 +121,47 @@ def settle(store: Store) -> None:
     passed = threading.Event()
     store._indexer.queue.call(passed.set)
     assert passed.wait(10)
+
+
+def find(store: Store, ts: int) -> bytes | None:
+    """The payload that is stored under a ts."""
+    found = store.stream.stored(ts)
+    return found if found is None or isinstance(found, bytes) else found.read(0, found.size)
+
+
+def in_index(store: Store, action: Callable[[], object]) -> None:
+    """Run something in the indexer's thread, behind what is queued: it holds the index for so long."""
+    store._indexer.queue.call(lambda: void(action()))
+
+
+def remember(store: Store, start_ts: int, commit_ts: int = 0, payload: bytes = b"") -> None:
+    """Keep an outcome in memory, as where nothing can be written."""
+    in_index(store, lambda: store._indexer.remember(start_ts, commit_ts, payload))
+
+
+def waits_for_index(store: Store) -> int:
+    """Records between value log and index."""
+    return store.status(keys=False).queued_records
+
+
+def positions(store: Store) -> Positions:
+    """What the index says of itself, as soon as it is open."""
+    found: list[Positions] = []
+
+    def read() -> bool:
+        with contextlib.suppress(IndexFailed):
+            found.append(store._index.positions())
+        return bool(found)
+
+    until(read)
+    return found[0]
+
+
+def pointer_of(store: Store, ts: int) -> Pointer:
+    """Where the index has a record."""
+    found = store._index.get(ts)
+    assert found is not None
+    return found
 
 
 def _end_of_records(store: Store) -> Pointer:

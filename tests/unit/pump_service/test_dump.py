@@ -23,7 +23,12 @@ from pump_service.fields import Fields, Held, Source
 from pump_service.operations import Operations
 from pump_service.store.logfile import Stored
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
-from tests.support.storekit import open_store, prewrite, store_all
+from tests.support.storekit import (
+    find,
+    open_store,
+    prewrite,
+    store_all,
+)
 
 pytestmark = pytest.mark.row("P12")
 LONGEST = 2 * dump._LONGEST
@@ -246,7 +251,7 @@ def test_the_whole_of_a_record_is_where_the_text_says(tmp_path: Path) -> None:
     store_all(store, prewrite(90), prewrite(100, large()))
     found = store.stream.stored(100)
     assert isinstance(found, Stored)
-    payload = store.stream.find(100)
+    payload = find(store, 100)
     assert found.read(0, found.size) == payload
     read, _, decode = found.command.rpartition(" | ")
     cut = subprocess.run(read, shell=True, check=True, stdout=subprocess.PIPE).stdout

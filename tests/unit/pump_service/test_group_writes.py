@@ -253,7 +253,7 @@ def test_a_stream_of_batches_ends_with_an_error_that_nobody_expects(tmp_path: Pa
         answers = api.WriteBinlogs(requests(), None)  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="nobody expects"):
             await asyncio.wait_for(anext(answers), 5)
-        assert bench.submitter._bytes == 0
+        assert bench.submitter.queued == 0
         await asyncio.wait_for(bench.submitter.settled(), 5)
 
     run(tmp_path, test)
@@ -269,7 +269,7 @@ def test_a_store_that_fails_in_its_own_way_refuses_what_was_handed_over(tmp_path
         with capture_logs():
             answers = await asyncio.wait_for(bench.write(prewrite(5).payload, b"\xff"), 5)
         assert "nobody expects this" in _code_and_text(answers[0])[1]
-        assert bench.submitter._bytes == 0
+        assert bench.submitter.queued == 0
 
     run(tmp_path, test)
 
@@ -293,7 +293,7 @@ def test_groups_that_wait_for_the_disk_hold_readers_back_whichever_way_they_go(t
         assert await asyncio.wait_for(asyncio.gather(*under_way), 20) == [[DURABLE, DURABLE]] * len(under_way)
         await asyncio.sleep(0)
         assert calls[-1] == "resume"
-        assert bench.submitter._bytes + bench.submitter._held == 0
+        assert bench.submitter.queued + bench.submitter.held == 0
 
     run(tmp_path, test)
 
@@ -314,12 +314,12 @@ def test_batches_that_wait_for_room_hold_readers_back(tmp_path: Path, tail: byte
                 assert len(writes) < 8
                 writes.append(asyncio.ensure_future(bench.batches.write_batch(request)))
                 await asyncio.sleep(0)
-            assert bench.submitter._bytes <= 1 << 20
+            assert bench.submitter.queued <= 1 << 20
         for write in writes:
             assert await (await asyncio.wait_for(write, 20)) == b"\x12\x00"
         await asyncio.sleep(0)
         assert calls[-1] == "resume"
-        assert bench.submitter._bytes + bench.submitter._held == 0
+        assert bench.submitter.queued + bench.submitter.held == 0
 
     run(tmp_path, test)
 
@@ -391,8 +391,8 @@ def test_settled_waits_for_the_groups_that_were_sent_before_it_and_for_no_later_
         later = asyncio.create_task(bench.write(prewrite(3).payload))
         await asyncio.sleep(0.05)
         assert len(held) == 3
-        assert f"binlog_pump_queued_bytes {float(bench.submitter._bytes)}".encode() in bench.metrics.text()
-        assert bench.submitter._bytes > 0
+        assert f"binlog_pump_queued_bytes {float(bench.submitter.queued)}".encode() in bench.metrics.text()
+        assert bench.submitter.queued > 0
         held[0]()
         await writes[0]
         assert not settled.done()
@@ -434,7 +434,7 @@ def test_between_a_small_group_and_its_answer_no_thread_changes(
 @pytest.mark.row("W1", "P13")
 def test_a_store_that_closes_answers_after_the_call_not_in_it(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
-        bench.store._writer._stopping = True
+        await asyncio.to_thread(bench.store.close)
         answers: list[Statuses | None] = []
         requests = Requests.of([WriteBinlogReq(clusterID=CLUSTER, payload=prewrite(1).payload).SerializeToString()])
         bench.submitter.send(
@@ -444,7 +444,6 @@ def test_a_store_that_closes_answers_after_the_call_not_in_it(tmp_path: Path) ->
         while not answers:
             await asyncio.sleep(0)
         assert [type(status) for status in answers[0] or ()] == [WriterFailed]
-        assert bench.submitter._bytes == 0
-        bench.store._writer._stopping = False
+        assert bench.submitter.queued == 0
 
     run(tmp_path, test)

@@ -12,14 +12,24 @@ from pump_service.store import chaser
 from pump_service.store.block import Entry
 from pump_service.store.chaser import Chaser
 from pump_service.store.fs import REAL_FS
-from pump_service.store.indexer import IndexQueue
+from pump_service.store.index_queue import IndexQueue
 from pump_service.store.records import Records
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writelock import WriteLock
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.model.position import ZERO_POINTER
 from pumphouse.settings import PumpSettings
-from tests.support.storekit import commit, fake, open_store, prewrite, settle, stream, until, write
+from tests.support.storekit import (
+    commit,
+    fake,
+    in_index,
+    open_store,
+    prewrite,
+    settle,
+    stream,
+    until,
+    write,
+)
 
 
 class Setup:
@@ -165,7 +175,7 @@ def test_the_numbers_are_those_of_the_row(tmp_path: Path) -> None:
 def test_a_store_in_slow_mode_answers_and_loses_nothing_over_a_restart(tmp_path: Path) -> None:
     store = open_store(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.01)
     go_on = threading.Event()
-    store._indexer.queue.call(lambda: go_on.wait(20))
+    in_index(store, lambda: go_on.wait(20))
     for n in range(100, 200, 2):
         assert write(store, prewrite(n), commit(n, n + 1)) == [None, None]
     assert store.status().slow_mode
@@ -184,7 +194,7 @@ def test_a_store_in_slow_mode_answers_and_loses_nothing_over_a_restart(tmp_path:
 def test_closing_in_slow_mode_leaves_the_rest_to_the_next_start(tmp_path: Path) -> None:
     store = open_store(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.01)
     go_on = threading.Event()
-    store._indexer.queue.call(lambda: go_on.wait(20))
+    in_index(store, lambda: go_on.wait(20))
     for n in range(100, 200, 2):
         assert write(store, prewrite(n), commit(n, n + 1)) == [None, None]
     store._chaser.stop()

@@ -18,6 +18,7 @@ from pumphouse.errors import BadRecord, ConfigError, UsageError
 from tests.support.storekit import (
     commit,
     fake,
+    find,
     open_store,
     prewrite,
     pull_all,
@@ -101,10 +102,10 @@ def test_damage_in_a_sealed_file_is_found_named_accepted_and_declared_by_a_new_i
     for start_ts in waiting:
         store_all(store, rollback(start_ts))
     store_all(store, prewrite(5000, b"more"), commit(5000, 5001))
-    assert store.stream.find(5001) is not None
+    assert find(store, 5001) is not None
     store.close()
     again = open_store(tmp_path, **SMALL)
-    assert again.stream.find(5001) is not None
+    assert find(again, 5001) is not None
     again.close()
 
 

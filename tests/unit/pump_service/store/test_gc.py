@@ -31,6 +31,8 @@ from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
     commit,
     fake,
+    find,
+    in_index,
     merged,
     open_store,
     prewrite,
@@ -73,7 +75,7 @@ def test_files_and_keys_below_the_checkpoint_go_and_everything_above_stays(tmp_p
     assert report.freed_bytes > 3 * 4096
     assert report.deleted_keys == 40, "20 prewrites and 20 commits"
     assert [c for c, _, _, _ in pull_all(store, after=1200)] == list(range(1205, 1400, 10))
-    assert store.stream.find(1190) is None
+    assert find(store, 1190) is None
     store.close()
     store = open_store(tmp_path, **SMALL)
     assert (store.gc_point, store.deletion_limit) == (1200, 1200)
@@ -157,7 +159,7 @@ def test_a_prewrite_that_is_written_but_not_indexed_holds_deletion(
         blocked.set()
         go_on.wait(10)
 
-    store._indexer.queue.call(block)
+    in_index(store, block)
     assert blocked.wait(5)
     answered = threading.Event()
     submit(store, [prewrite(500, b"p")], lambda _: answered.set())
@@ -192,7 +194,7 @@ def test_a_late_or_orphan_commit_holds_deletion_until_it_is_accepted(tmp_path: P
 @pytest.mark.row("P11", "P6")
 def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is noted again and again on a full disk, while its prewrite waits no more."""
-    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     monkeypatch.setattr("pump_service.store.gc._PERSIST_WITHIN_S", 0.05)
     fs = FaultyFs()
     store = open_store(tmp_path, fs, **SMALL)
@@ -222,7 +224,7 @@ def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path, monk
         (1096, 1150, True, False)
     ]
     assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == 1096
-    assert store.stream.find(1096) == large.payload
+    assert find(store, 1096) == large.payload
     store.accept(1096, 1150, "test")
     assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == 1200
     store.close()
@@ -256,7 +258,7 @@ def collected_store(data_dir: Path, fs: FaultyFs) -> Store:
     report = store.gc.collect({"archive": 1106}, FAR)
     assert (report.deletion_limit, store.watermark) == (1106, 1205)
     assert report.freed_files > 0
-    assert store.stream.find(980) is store.stream.find(990) is None
+    assert find(store, 980) is find(store, 990) is None
     return store
 
 
@@ -270,7 +272,7 @@ def collected_store(data_dir: Path, fs: FaultyFs) -> Store:
 def test_a_late_commit_whose_pump_died_before_it_was_noted_is_asked_about_and_what_was_collected_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str, start: int, commit_ts: int
 ) -> None:
-    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     fs = FaultyFs()
     store = collected_store(tmp_path / "live", fs)
     expected = stream(store, 1106)
@@ -302,7 +304,7 @@ def test_it_is_asked_about_also_where_only_fakes_in_memory_had_passed_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a disk that takes prewrites no more: what moved the watermark there is not met again."""
-    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     fs = FaultyFs()
     store = collected_store(tmp_path / "live", fs)
     monkeypatch.setattr(Store, "read_only", True)
@@ -352,7 +354,7 @@ def test_a_directory_that_does_not_say_how_far_it_was_judged_opens_as_before(tmp
 def test_what_is_written_where_the_log_went_back_has_not_been_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     store = collected_store(tmp_path / "live", FaultyFs())
     store_all(store, prewrite(1300, VALUE), fake(1310))
     end = store.synced_end
@@ -419,17 +421,17 @@ def test_summaries_of_sealed_files_are_on_disk_and_not_in_memory(tmp_path: Path)
     valuelog = store._valuelog
     files = valuelog.files()
     assert len(files) > 3
-    assert [summary.fid for summary in valuelog._summaries.values()] in ([], [files[-1].fid])
-    known = [valuelog.summary(file).records for file in files]
+    assert [summary.fid for summary in valuelog.summaries._growing.values()] in ([], [files[-1].fid])
+    known = [valuelog.summaries.of(file).records for file in files]
     assert sum(known) >= 78
-    assert len(valuelog._summaries) <= 1
+    assert len(valuelog.summaries._growing) <= 1
     store.close()
     # A directory without the footers and the summaries: they are made by reading, and not kept either.
     for path in (tmp_path / "pumphouse" / "files").iterdir():
         path.unlink()
     store = open_store(tmp_path, **SMALL)
-    assert [store._valuelog.summary(file).records for file in store._valuelog.files()][: len(files)] == known
-    assert len(store._valuelog._summaries) <= 1
+    assert [store._valuelog.summaries.of(file).records for file in store._valuelog.files()][: len(files)] == known
+    assert len(store._valuelog.summaries._growing) <= 1
     store.close()
 
 
@@ -494,7 +496,7 @@ def test_a_commit_that_its_client_repeats_after_gc_is_a_duplicate_and_not_a_late
     now = compose(int(time.time() * 1000))
     transactions(store, now, 20)
     store.gc.collect({"archive": now + 150}, FAR)
-    assert store.stream.find(now + 5) is None
+    assert find(store, now + 5) is None
     store_all(store, commit(now, now + 5))
     assert store.late() == store.orphans() == []
     assert store.status().duplicate_commits == 1
@@ -522,8 +524,8 @@ def test_of_young_commits_only_so_many_go_as_can_be_noted_and_the_rest_when_it_i
     assert 0 < report.freed_files < 10
     assert fids(tmp_path) == before[report.freed_files :]
     # What stays is whole, and a commit that is repeated is known, be it gone or there.
-    assert store.stream.find(now + 195) is None
-    assert store.stream.find(now + 200) is not None
+    assert find(store, now + 195) is None
+    assert find(store, now + 200) is not None
     store_all(store, commit(now, now + 5), commit(now + 190, now + 195), commit(now + 200, now + 205))
     assert store.late() == store.orphans() == []
     assert store.status().duplicate_commits == 3
@@ -567,7 +569,7 @@ def test_a_commit_that_stays_without_its_prewrite_is_found_by_its_repeat_after_t
     assert store.status().deletion_limit == now + limit
     assert json.loads((tmp_path / "pumphouse" / "gc.json").read_bytes())["deletion_limit"] == now + limit
     assert report.freed_files > 1, "its prewrite is gone"
-    assert store.stream.find(now + 252) is not None
+    assert find(store, now + 252) is not None
     expected = pull_all(store, after=now + point)
     store.close()
     shutil.rmtree(tmp_path / "kv")
@@ -587,7 +589,7 @@ def test_a_commit_that_stays_without_its_prewrite_is_found_by_its_repeat_after_t
         store_all(store, rollback(now + holder + 3))
     report = store.gc.collect({"archive": now + 600}, FAR)
     assert report.deletion_limit == now + 600
-    assert store.stream.find(now + 252) is None
+    assert find(store, now + 252) is None
     store.close()
 
 
@@ -673,7 +675,7 @@ def test_a_key_that_was_written_again_during_gc_is_kept(tmp_path: Path) -> None:
     # A retried prewrite replaces the pointer of its start ts.
     store_all(store, prewrite(1000, VALUE))
     assert store.gc._delete_batch(stale) == len(stale) - 1
-    assert store.stream.find(1000) is not None
+    assert find(store, 1000) is not None
     store.close()
 
 

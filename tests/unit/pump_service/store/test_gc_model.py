@@ -17,6 +17,7 @@ from pumphouse.errors import PositionCollected
 from tests.support.storekit import (
     commit,
     fake,
+    find,
     merged,
     open_store,
     prewrite,
@@ -101,7 +102,7 @@ class Model:
         if int(self.store.watermark) <= start:
             return  # an older prewrite holds it
         ts = self.chance.randint(start + 1, int(self.store.watermark))
-        if ts in self.committed or ts in self.held or self.store.stream.find(ts) is not None:
+        if ts in self.committed or ts in self.held or find(self.store, ts) is not None:
             return
         store_all(self.store, commit(start, ts))
         self.held[ts] = (start, value)
@@ -169,9 +170,9 @@ class Model:
         assert needed <= kept
         assert kept <= {(start, ts) for ts, (start, _) in self.held.items()}, "nobody is asked about what was collected"
         for start, ts in needed:
-            assert self.store.stream.find(ts) is not None or ts in {c.commit_ts for c in self.store.late()}
+            assert find(self.store, ts) is not None or ts in {c.commit_ts for c in self.store.late()}
             if self.held[ts][1] is not None:
-                assert self.store.stream.find(start) is not None, "the prewrite of a late commit"
+                assert find(self.store, start) is not None, "the prewrite of a late commit"
 
 
 @pytest.fixture

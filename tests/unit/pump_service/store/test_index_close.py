@@ -100,7 +100,7 @@ def _openings_that_fail(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable
         return real(*how)
 
     monkeypatch.setattr(index_module, "_open", open_)
-    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     return lambda: left[0]
 
 
@@ -138,7 +138,7 @@ def test_an_index_that_could_not_be_opened_again_is_opened_for_a_look_into_it(
     store.close()
     store = open_store(tmp_path)
     left = _openings_that_fail(monkeypatch, 2)
-    store._indexer.reopen()
+    store._bookkeeping.reopen()
     assert left() == 1
     store_all(store, commit(4, 6))  # whether something has this commit ts already, only the index knows
     until(lambda: [item.commit_ts for item in store.late()] == [6])

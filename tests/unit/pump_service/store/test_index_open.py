@@ -11,7 +11,18 @@ import pytest
 from pump_service.store.index import Index, IndexFailed
 from pumphouse.codec.number import read_uvarint
 from pumphouse.model.position import Pointer
-from tests.support.storekit import commit, fake, open_store, prewrite, puts, rollback, settle, store_all, stream, write
+from tests.support.storekit import (
+    commit,
+    fake,
+    open_store,
+    prewrite,
+    puts,
+    rollback,
+    settle,
+    store_all,
+    stream,
+    write,
+)
 
 pytestmark = pytest.mark.row("P2", "P4")
 

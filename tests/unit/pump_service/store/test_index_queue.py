@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from pump_service.store import indexer
+from pump_service.store import index_queue
 from pump_service.store.block import Block, Entry
-from pump_service.store.indexer import IndexQueue, Work
+from pump_service.store.index_queue import IndexQueue, Work
 
 LONG = 20.0
 
@@ -42,45 +42,45 @@ class Popping:
 
 @pytest.fixture(autouse=True)
 def _times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexer, "LINGER_S", 0.01)
-    monkeypatch.setattr(indexer, "LINGER_MORE_S", LONG)
+    monkeypatch.setattr(index_queue, "LINGER_S", 0.01)
+    monkeypatch.setattr(index_queue, "LINGER_MORE_S", LONG)
 
 
 @pytest.mark.row("P3")
 def test_few_records_wait_for_a_moment_only() -> None:
     queue = IndexQueue(1 << 20)
-    queue.push(block(indexer.MANY_RECORDS - 1), None)
+    queue.push(block(index_queue.MANY_RECORDS - 1), None)
     began = time.monotonic()
-    assert Popping(queue).records() == indexer.MANY_RECORDS - 1
+    assert Popping(queue).records() == index_queue.MANY_RECORDS - 1
     assert time.monotonic() - began >= 0.01
 
 
 @pytest.mark.row("P3")
 def test_while_many_come_they_wait_for_more_until_there_are_enough() -> None:
     queue = IndexQueue(1 << 20)
-    queue.push(block(indexer.MANY_RECORDS), None)
+    queue.push(block(index_queue.MANY_RECORDS), None)
     popping = Popping(queue)
     assert popping.waits()
     queue.push(block(4096), None)
-    assert popping.records() == indexer.MANY_RECORDS + 4096
+    assert popping.records() == index_queue.MANY_RECORDS + 4096
 
 
 @pytest.mark.row("P3")
 def test_what_somebody_waits_for_is_not_held_up_by_many() -> None:
     queue = IndexQueue(1 << 20)
-    queue.push(block(indexer.MANY_RECORDS), None)
+    queue.push(block(index_queue.MANY_RECORDS), None)
     popping = Popping(queue)
     assert popping.waits()
     queue.call(lambda: None)
-    assert popping.records() == indexer.MANY_RECORDS
+    assert popping.records() == index_queue.MANY_RECORDS
     queue = IndexQueue(1 << 20)
-    queue.push(block(indexer.MANY_RECORDS), None)
+    queue.push(block(index_queue.MANY_RECORDS), None)
     queue.call(lambda: None)
-    assert Popping(queue).records() == indexer.MANY_RECORDS
+    assert Popping(queue).records() == index_queue.MANY_RECORDS
 
 
 @pytest.mark.row("P3", "P4")
 def test_a_queue_that_is_full_waits_for_nothing() -> None:
-    queue = IndexQueue(indexer.MANY_RECORDS)
-    queue.push(block(indexer.MANY_RECORDS), None)
-    assert Popping(queue).records() == indexer.MANY_RECORDS
+    queue = IndexQueue(index_queue.MANY_RECORDS)
+    queue.push(block(index_queue.MANY_RECORDS), None)
+    assert Popping(queue).records() == index_queue.MANY_RECORDS

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pump_service.store.fs import REAL_FS
-from pump_service.store.indexer import LOGGED_AT_ONCE
+from pump_service.store.judge import LOGGED_AT_ONCE
 from pump_service.store.pending import PendingCommits
 from tests.support.storekit import commit, fake, prewrite
 from tests.unit.pump_service.store.test_order import Bench

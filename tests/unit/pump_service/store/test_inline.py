@@ -28,6 +28,8 @@ from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
     BrokenLog,
     commit,
+    find,
+    in_index,
     log_payloads,
     open_store,
     prewrite,
@@ -38,6 +40,7 @@ from tests.support.storekit import (
     submit,
     until,
     value_files,
+    waits_for_index,
 )
 from tests.support.syncs import HeldSyncs
 
@@ -68,7 +71,7 @@ class Beside:
         self.store.on_fault(self.faults.append)
         self.answers: list[tuple[int, type[Status], str]] = []  # start ts, status, who answered
         self.submit(prewrite(FIRST))
-        self.held.run_until(lambda: not self.writer._busy)
+        self.held.run_until(lambda: not self.writer.busy)
         assert self.taken() == [(FIRST, type(None), THREAD)], "the thread makes the file and looks at the disk"
 
     @property
@@ -89,13 +92,13 @@ class Beside:
 
     def come(self, number: int) -> list[tuple[int, type[Status], str]]:
         """Answers that come without the end of a sync, and nothing goes on then."""
-        self.held.run_until(lambda: len(self.answers) >= number and not self.writer._busy)
+        self.held.run_until(lambda: len(self.answers) >= number and not self.writer.busy)
         return self.taken()
 
     def goes(self, *items: Item) -> str:
         """Who writes and answers these, which are durable then."""
         self.submit(*items)
-        self.end_until(lambda: not self.writer._busy)
+        self.end_until(lambda: not self.writer.busy)
         found = self.taken()
         assert [(start, status) for start, status, _ in found] == [(item.start_ts, type(None)) for item in items]
         (who,) = {who for _, _, who in found}
@@ -121,7 +124,7 @@ class Beside:
         """Another thread closes the store, and has begun to."""
         thread = threading.Thread(target=self.store.close, daemon=True)
         thread.start()
-        until(lambda: self.store._writer._stopping)
+        until(lambda: self.writer.queue.closed)
         return thread
 
     def close(self) -> None:
@@ -133,7 +136,7 @@ class Beside:
         store = open_store(self.directory)
         found = log_payloads(store)
         store_all(store, prewrite(900), commit(900, 901))
-        assert store.stream.find(901) == commit(900, 901).payload
+        assert find(store, 901) == commit(900, 901).payload
         store.close()
         return found
 
@@ -143,7 +146,7 @@ def beside(directory: Path, **values: Any) -> Iterator[Beside]:
     pump = Beside(directory, **values)
     yield pump
     pump.close()
-    assert not pump.writer._queue, "nothing is left in the queue"
+    assert not pump.writer.queue.bytes, "nothing is left in the queue"
 
 
 def durable(start_ts: int, who: str = HERE) -> tuple[int, type[Status], str]:
@@ -246,7 +249,7 @@ def test_after_a_failed_sync_its_group_and_everything_behind_it_is_refused_and_n
         if told == "later":
             pump.held.end(OSError(errno.EIO, "injected"))
         assert pump.come(4) == [failed(10), failed(11), failed(12), failed(FIRST)]
-        assert pump.store.writer_failed
+        assert pump.store.writer_error
         assert "injected" in str(pump.store.writer_error)
         assert not pump.held.begun
         pump.submit(prewrite(14))
@@ -350,7 +353,6 @@ def test_while_prewrites_are_refused_everything_goes_to_the_thread(tmp_path: Pat
         pump.clock.at += 0.5
         assert pump.goes(prewrite(12)) == THREAD
         assert pump.goes(prewrite(13)) == HERE
-        assert pump.store._writer.refused == 1
 
 
 @pytest.mark.row("P15")
@@ -443,7 +445,7 @@ def test_after_a_failed_write_everybody_is_refused(tmp_path: Path) -> None:
         pump.fs.faults["write"] = failing(errno.EIO, times=1)
         pump.held.end()
         assert pump.come(2) == [durable(10), failed(11)]
-        assert pump.store.writer_failed
+        assert pump.store.writer_error
         pump.submit(prewrite(12))
         assert pump.come(1) == [failed(12)]
         assert not pump.held.begun
@@ -462,7 +464,7 @@ def test_on_a_full_disk_the_thread_cuts_the_partial_append_and_writing_resumes_h
         pump.submit(prewrite(10), commit(FIRST, 11))
         assert pump.come(2) == [(10, PumpReadOnly, THREAD), (FIRST, PumpReadOnly, THREAD)]
         assert value_files(tmp_path)[0].stat().st_size == size
-        assert not pump.store.writer_failed
+        assert not pump.store.writer_error
         assert not pump.held.begun
         pump.fs.faults.clear()
         assert pump.goes(commit(FIRST, 11)) == THREAD, "a commit is tried again each time"
@@ -496,7 +498,7 @@ def index_stands_still(pump: Beside) -> Iterator[None]:
         busy.set()
         go_on.wait(20)
 
-    pump.store._indexer.queue.call(hold)
+    in_index(pump.store, hold)
     assert busy.wait(20)
     yield
     go_on.set()
@@ -507,7 +509,7 @@ def test_when_the_index_has_no_room_the_loop_does_not_wait_for_it_and_slow_mode_
     with beside(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.05) as pump:
         with index_stands_still(pump):
             assert pump.goes(prewrite(10)) == HERE
-            assert len(pump.store._indexer.queue) == 1
+            assert waits_for_index(pump.store) == 1
             pump.submit(prewrite(11))
             assert not pump.held.begun
             assert pump.come(1) == [durable(11, THREAD)]
@@ -525,7 +527,7 @@ def test_a_group_of_several_requests_does_not_wait_for_the_index_either(tmp_path
         for start in (10, 11, 12, 13, 14):
             pump.submit(prewrite(start))
         pump.held.end()
-        assert len(pump.store._indexer.queue) == 1
+        assert waits_for_index(pump.store) == 1
         began = time.monotonic()
         pump.held.end()
         assert time.monotonic() - began < 2
@@ -687,7 +689,7 @@ def test_when_the_loop_has_ended_with_a_group_under_way_stop_ends_and_refuses_it
     stopping.join(20)
     assert not stopping.is_alive()
     assert pump.taken() == [failed(10), failed(11), failed(12)]
-    assert pump.store.writer_failed
+    assert pump.store.writer_error
     assert pump.reopened()[:1] == of(FIRST)
 
 
@@ -704,7 +706,7 @@ def test_when_the_loop_has_ended_with_none_under_way_stop_has_the_thread_write_w
     stopping.join(20)
     assert not stopping.is_alive()
     assert pump.taken() == [durable(10, THREAD), durable(11, THREAD)]
-    assert not pump.store.writer_failed
+    assert not pump.store.writer_error
     assert pump.reopened() == of(FIRST, 10, 11)
 
 
@@ -813,7 +815,7 @@ def test_a_fake_that_is_on_no_file_is_not_published_while_a_group_is_under_way_a
 
 
 def settle_queue(store: Store) -> None:
-    until(lambda: not len(store._indexer.queue))
+    until(lambda: not waits_for_index(store))
 
 
 def _broken(*_arguments: object) -> None:
@@ -849,7 +851,7 @@ def test_a_bug_in_the_hand_over_is_reported_behind_the_answer_and_ends_writing(
         pump.held.end()
         assert pump.come(3) == [durable(10), failed(11), failed(12)]
         assert [type(fault) for fault in pump.faults] == [ZeroDivisionError]
-        assert pump.store.writer_failed
+        assert pump.store.writer_error
         pump.held.run()
         assert pump.taken() == []
     assert pump.reopened()[:2] == of(FIRST, 10), "what was answered is there"
@@ -866,7 +868,7 @@ def test_a_bug_before_the_sync_is_reported_and_everybody_is_refused(
         pump.submit(prewrite(10), prewrite(11))
         assert pump.come(2) == [failed(10), failed(11)]
         assert [type(fault) for fault in pump.faults] == [ZeroDivisionError]
-        assert pump.store.writer_failed
+        assert pump.store.writer_error
         assert not pump.held.begun
         assert pump.store._writer.lock.try_for(0), "the lock is free again"
         pump.store._writer.lock.release()
@@ -890,7 +892,7 @@ def test_an_answer_that_raises_keeps_nobody_from_theirs_and_does_not_end_writing
         pump.held.end()
         assert pump.taken() == [durable(14)]
         assert pump.faults == []
-        assert not pump.store.writer_failed
+        assert not pump.store.writer_error
         settle(pump.store)
         assert pump.store.prewrites.is_open(12)
         assert pump.goes(prewrite(15)) == HERE
@@ -902,7 +904,7 @@ def test_a_request_of_nothing_is_answered_alone_and_among_others(tmp_path: Path)
         got: list[object] = []
         before = pump.fs.syncs
         submit(pump.store, [], got.append)
-        pump.held.run_until(lambda: not pump.writer._busy)
+        pump.held.run_until(lambda: not pump.writer.busy)
         assert got == [[]]
         assert pump.fs.syncs == before
         pump.submit(prewrite(10))
@@ -923,7 +925,7 @@ def test_an_outcome_that_a_full_disk_did_not_take_is_written_behind_the_next_gro
         pump.fs.faults["write"] = failing(errno.ENOSPC)
         pump.fs.free = 0
         pump.store.settling.committed(FIRST, 5)
-        pump.held.run_until(lambda: not pump.writer._busy)
+        pump.held.run_until(lambda: not pump.writer.busy)
         pump.fs.faults.clear()
         pump.fs.free = 1 << 40
         pump.clock.at += 0.5

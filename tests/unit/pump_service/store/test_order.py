@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from pump_service.store.block import Block, Entry
+from pump_service.store.bookkeeping import Bookkeeping
 from pump_service.store.collected import CollectedCommits
+from pump_service.store.disk import DiskGuard
 from pump_service.store.fs import REAL_FS
+from pump_service.store.gc_rules import GcState
 from pump_service.store.index import Index
 from pump_service.store.indexer import Indexer
-from pump_service.store.order import Recent, Waiting
+from pump_service.store.order import Order, Recent, Waiting
 from pump_service.store.pending import PendingCommits
 from pump_service.store.records import Item, Records
 from pump_service.store.rows import Puts
@@ -20,7 +23,12 @@ from pump_service.store.valuelog import ValueLog
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.model.position import ZERO_POINTER, Pointer
 from tests.support.plainpairing import Pairing
-from tests.support.storekit import commit, fake, prewrite, rollback
+from tests.support.storekit import (
+    commit,
+    fake,
+    prewrite,
+    rollback,
+)
 
 pytestmark = pytest.mark.row("P6", "P7")
 
@@ -41,19 +49,21 @@ class Bench:
         self.index = Index.open(directory / "kv")
         self.pending = PendingCommits(REAL_FS, directory)
         self.directory = directory
-        self.start_again(plain=plain)
-        self.indexer._replaying = False
-        self.indexer._recent = Recent(0, bits=recent_bits)
+        self.start_again(plain=plain, recent=Recent(0, bits=recent_bits))
+        self.indexer.replaying = False
 
-    def start_again(self, *, plain: bool) -> None:
+    def start_again(self, *, plain: bool, recent: Recent | None = None) -> None:
         """As a new process would, with the index as it is; in recovery."""
+        guard = DiskGuard(REAL_FS, self.directory, SYSTEM_CLOCK, stop_at=0, reserve=0)
+        gc = GcState(REAL_FS, self.directory)
+        gc.judged_end = ZERO_POINTER
+        waiting = Plain() if plain else Waiting()
         self.indexer = Indexer(
+            order=Order(waiting, recent or Recent(self.index.last_ts())),  # type: ignore[arg-type]
             index=self.index, valuelog=self.valuelog, pending=self.pending,
-            collected=CollectedCommits(REAL_FS, self.directory), clock=SYSTEM_CLOCK, queue_records=1 << 20,
-            gc_point=lambda: 0, judged_end=ZERO_POINTER,
+            collected=CollectedCommits(REAL_FS, self.directory), gc=gc,
+            bookkeeping=Bookkeeping(self.index, guard, SYSTEM_CLOCK), clock=SYSTEM_CLOCK, queue_records=1 << 20,
         )  # fmt: skip
-        if plain:
-            self.indexer.pairing = Plain()  # type: ignore[assignment]
 
     def write(self, items: list[Item], cuts: int) -> None:
         """Append, and index in pieces."""
@@ -66,11 +76,11 @@ class Bench:
         """Everything that the records came to."""
         indexer = self.indexer
         return {
-            "position": indexer.pairing.position(),
+            "position": indexer.waiting.position(),
             "watermark": indexer.watermark,
-            "waiting": [(each.start_ts, each.pointer) for each in indexer.pairing.oldest(1 << 20)],
-            "lowest": indexer.pairing.min_start(),
-            "count": len(indexer.pairing),
+            "waiting": [(each.start_ts, each.pointer) for each in indexer.waiting.oldest(1 << 20)],
+            "lowest": indexer.waiting.min_start(),
+            "count": len(indexer.waiting),
             "end": indexer.indexed_end,
             "duplicates": indexer.duplicates,
             "pending": self.pending.all(),
@@ -126,7 +136,7 @@ def test_blocks_by_kernel_and_single_records_come_to_the_same(seed: int, tmp_pat
         fast.write(items, cuts)
         plain.write(items, cuts)
         assert fast.seen() == plain.seen()
-    assert isinstance(fast.indexer.pairing, Waiting)
+    assert isinstance(fast.indexer.waiting, Waiting)
     assert fast.seen()["duplicates"]
 
 
@@ -136,7 +146,7 @@ def test_what_is_met_again_after_a_restart_comes_to_the_same(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(50 + seed)
-    monkeypatch.setattr("pump_service.store.indexer._KNOWN_AT_ONCE", chance.choice([20, 1 << 18]))
+    monkeypatch.setattr("pump_service.store.judge._KNOWN_AT_ONCE", chance.choice([20, 1 << 18]))
     items = _workload(chance, 600)
     again = {}
     for plain in (False, True):

@@ -16,6 +16,7 @@ from tests.support.storekit import (
     fake,
     merged,
     open_store,
+    pointer_of,
     prewrite,
     pull_all,
     rollback,
@@ -227,8 +228,7 @@ def test_no_flipped_bit_makes_a_commit_disappear(byte: int, ts: int, tmp_path: P
     store = open_store(tmp_path)
     store_all(store, prewrite(ts), commit(ts, ts + 5), prewrite(ts + 10), commit(ts + 10, ts + 15))
     assert stream(store) == [(ts, ts + 5), (ts + 10, ts + 15)]
-    pointer = store._index.get(ts + 5)
-    assert pointer is not None
+    pointer = pointer_of(store, ts + 5)
     (path,) = value_files(tmp_path)
     at = pointer.offset + frame.HEADER_BYTES + byte
     whole = path.read_bytes()
@@ -243,8 +243,7 @@ def test_no_flipped_bit_makes_a_commit_disappear(byte: int, ts: int, tmp_path: P
 def test_a_rotted_prewrite_is_named(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store_all(store, prewrite(1000), commit(1000, 1005))
-    pointer = store._index.get(1000)
-    assert pointer is not None
+    pointer = pointer_of(store, 1000)
     (path,) = value_files(tmp_path)
     whole = path.read_bytes()
     for at in range(pointer.offset, pointer.offset + frame.HEADER_BYTES + 8):

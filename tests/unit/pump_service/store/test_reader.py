@@ -21,6 +21,7 @@ from tests.support.storekit import (
     fake,
     merged,
     open_store,
+    pointer_of,
     prewrite,
     rollback,
     store_all,
@@ -47,7 +48,7 @@ def by_columns(store: Store, max_bytes: int, after: int = 0) -> list[tuple[int, 
 def plainly(store: Store, after: int = 0) -> list[tuple[int, int, int, bytes, int]]:
     return [
         (b.commit_ts, b.start_ts, ddl_job_id(b.payload), b.payload, b.flag)
-        for b in store.stream._reader.plain.binlogs(after, store.watermark, dict(store._indexer.memory))
+        for b in store.stream._reader.plain.binlogs(after, store.watermark, dict(store._indexer.unwritten.commits))
     ]
 
 
@@ -144,8 +145,7 @@ def test_a_large_transaction_is_announced_and_read_to_its_place(tmp_path: Path) 
     assert [c for c, *_ in by_columns(store, 1 << 20)] == [11, 21, 30, 41]
     assert by_columns(store, 1 << 20) == plainly(store)
 
-    pointer = store._index.get(20)
-    assert pointer is not None
+    pointer = pointer_of(store, 20)
     with value_files(tmp_path)[pointer.fid].open("r+b") as file:
         file.seek(pointer.offset + (6 << 20))
         file.write(b"rotten")
@@ -160,8 +160,7 @@ def test_damage_is_named_when_it_is_next_and_what_lies_before_it_is_served(tmp_p
     store_all(
         store, *[item for n in range(50) for item in (prewrite(100 + 10 * n), commit(100 + 10 * n, 105 + 10 * n))]
     )
-    pointer = store._index.get(100 + 10 * 30)
-    assert pointer is not None
+    pointer = pointer_of(store, 100 + 10 * 30)
     (path,) = value_files(tmp_path)
     with path.open("r+b") as file:
         file.seek(pointer.offset + 16 + 12)
@@ -182,8 +181,7 @@ def test_a_length_that_rotted_is_named_and_nothing_of_that_size_is_made(
 ) -> None:
     store = open_store(tmp_path)
     store_all(store, prewrite(10), commit(10, 11), prewrite(20), commit(20, 21), prewrite(30), commit(30, 31))
-    pointer = store._index.get(ts)
-    assert pointer is not None
+    pointer = pointer_of(store, ts)
     (path,) = value_files(tmp_path)
     with path.open("r+b") as file:
         file.seek(pointer.offset + byte)

@@ -21,7 +21,10 @@ from pumphouse.model.position import Pointer
 from tests.support.storekit import (
     commit,
     fake,
+    find,
+    in_index,
     open_store,
+    positions,
     prewrite,
     pull_all,
     rollback,
@@ -346,7 +349,7 @@ def test_a_loss_is_known_though_the_start_that_saw_it_was_killed(
     store_all(store, prewrite(100), commit(100, 105))
     before, end = store.incarnation, store.synced_end
     store_all(store, prewrite(110), commit(110, 115))
-    store._index.save_position(*store._indexer.pairing.position())
+    store._index.save_position(*store._indexer.waiting.position())
     shutil.copytree(tmp_path / "data", tmp_path / "found")
     store.close()
     (path,) = value_files(tmp_path / "found")
@@ -408,7 +411,7 @@ def test_an_index_whose_building_was_killed_is_not_trusted_with_another_value_lo
     store = open_store(own)
     assert (store.incarnation != before) is log_goes_back
     assert stream(store) == (whole[:4] if log_goes_back else whole)
-    assert (store.stream.find(1000) is None) is log_goes_back
+    assert (find(store, 1000) is None) is log_goes_back
     # Other records come to where those of before lay.
     store_all(store, prewrite(2000, b"w" * 400), commit(2000, 2005), fake(2010))
     assert stream(store) == [*(whole[:4] if log_goes_back else whole), (2000, 2005)]
@@ -438,7 +441,7 @@ def test_a_damaged_sealed_file_stops_a_rebuild_by_name(tmp_path: Path) -> None:
 def test_positions_are_persisted_within_a_second_and_only_what_lies_behind_is_read_again(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, count=5)
-    until(lambda: store._indexer.handle() > Pointer(0, 0))
+    until(lambda: positions(store).handle > Pointer(0, 0))
     store_all(store, fake(900))
     store.close()
     db = plyvel.DB(str(tmp_path / "kv"))
@@ -462,7 +465,7 @@ def test_a_late_commit_that_was_answered_right_before_a_kill_is_still_a_late_one
     assert store.watermark == 100
     assert [ts for ts, *_ in pull_all(store)] == [100]
     on = threading.Event()
-    store._indexer.queue.call(lambda: assert_waited(on))  # the index lags behind
+    in_index(store, lambda: assert_waited(on))  # the index lags behind
     assert write(store, commit(60, 80), commit(70, 110)) == [None, None]
     shutil.copytree(tmp_path / "data", tmp_path / "killed")
     on.set()
@@ -482,7 +485,7 @@ def assert_waited(event: threading.Event) -> None:
 def test_an_index_that_fails_is_opened_again_and_nothing_is_published_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     store = open_store(tmp_path)
     store_all(store, prewrite(10))
     real, left = store._index.write, [3]

@@ -8,7 +8,6 @@ import shutil
 import threading
 import weakref
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,11 +35,15 @@ from tests.support.storekit import (
     BrokenLog,
     commit,
     fake,
+    find,
+    in_index,
     log_payloads,
     merged,
     open_store,
+    positions,
     prewrite,
     pull_all,
+    remember,
     rollback,
     settings,
     settle,
@@ -144,7 +147,7 @@ def test_below_the_limit_prewrites_are_refused_and_everything_else_is_taken(tmp_
     assert statuses[1:] == [None, None, None]
     settle(store)
     assert store.watermark == 50
-    assert store.stream.find(30) is None
+    assert find(store, 30) is None
     fs.free = 5 << 20
     until(lambda: not store.read_only)
     store_all(store, prewrite(60), commit(60, 61))
@@ -182,7 +185,7 @@ def test_on_a_full_disk_the_partial_append_is_cut_and_writing_resumes_when_space
     ]
     assert value_files(tmp_path)[0].stat().st_size == size
     assert store.read_only
-    assert not store.writer_failed
+    assert not store.writer_error
     fs.faults.clear()
     # A commit is tried again each time, prewrites wait until there is room.
     assert write(store, commit(10, 40)) == [None]
@@ -222,7 +225,7 @@ def test_a_disk_that_is_full_when_the_name_of_a_new_file_is_synced_ends_by_itsel
     fs.free = 1 << 40
     assert write(store, commit(10, 20)) == [None]
     store_all(store)
-    assert not store.writer_failed
+    assert not store.writer_error
     assert stream(store) == [(10, 20)]
     store.close()
     store = open_store(tmp_path)
@@ -296,7 +299,7 @@ def test_the_indexs_reserve_is_given_back_also_where_its_position_is_the_first_t
     monkeypatch.setattr(index_module, "_open", open_database)
     assert write(store, fake(20)) == [None]
     until(lambda: not reserve.exists(), "the reserve was not given back")
-    until(lambda: store._indexer.handle() == store._indexer.pairing.position()[1])
+    until(lambda: positions(store).handle == store._indexer.waiting.position()[1])
     assert failed
     assert stream(store) == [(10, 11)]
     store.close()
@@ -318,17 +321,17 @@ def test_after_a_failed_write_or_sync_nothing_more_is_written_and_reads_go_on(
     end = store.synced_end
     fs.faults[operation] = failing(number, times=1)
     assert isinstance(write(store, commit(20, 40))[0], WriterFailed)
-    assert store.writer_failed
+    assert store.writer_error
     assert store.writer_error is not None
     # The disk works again, but what it holds is not known any more.
     assert isinstance(write(store, commit(20, 40), fake(50))[1], WriterFailed)
     assert store.synced_end == end
-    assert store.stream.find(40) is None
+    assert find(store, 40) is None
     assert store.watermark == 0 if operation == "create" else 30
     store.close()
     store = open_store(tmp_path, value_log_file_bytes=4096)
     store_all(store, commit(20, 60))
-    assert store.stream.find(30) is not None
+    assert find(store, 30) is not None
     store.close()
 
 
@@ -376,12 +379,12 @@ def test_an_outcome_kept_in_memory_on_a_full_disk_is_written_when_space_is_back(
     store.settling.committed(10, 28)
     store.settling.rolled_back(11)
     until(lambda: store.watermark == 28)
-    assert store.stream.find(28) is not None
+    assert find(store, 28) is not None
     fs.faults.clear()
     fs.free = 1 << 40
     until(lambda: not store.read_only)
     assert write(store, fake(30)) == [None]
-    until(lambda: not store._indexer.memory_starts, "the outcomes were not written")
+    until(lambda: store.prewrites.lowest_unsettled() is None, "the outcomes were not written")
     assert store.late() == []
     assert store.status().duplicate_commits == 0
     assert stream(store) == [(10, 28)]
@@ -399,23 +402,22 @@ def test_an_outcome_is_found_at_any_moment_while_it_goes_from_memory_to_the_inde
     store = open_store(tmp_path)
     store_all(store, prewrite(100), prewrite(110), prewrite(120), commit(120, 130))
     late = commit(100, 105)
-    store._indexer.queue.call(lambda: store._indexer.remember_commit(100, 105, late.payload))
-    store._indexer.queue.call(lambda: store._indexer.remember_rollback(110))
-    store._indexer.queue.call(lambda: store._indexer.remember_fake(200))
+    remember(store, 100, 105, late.payload)
+    remember(store, 110)
+    in_index(store, lambda: store._indexer.remember_fake(200))
     until(lambda: store.watermark == 200)
-    seen: list[tuple[list[tuple[int, int]], set[int]]] = []
+    seen: list[tuple[list[tuple[int, int]], int | None]] = []
     real = store._index.write
 
     def watched(batch: object, head: Pointer) -> None:
-        seen.append((stream(store), set(store._indexer.memory_starts)))
+        seen.append((stream(store), store.prewrites.lowest_unsettled()))
         real(batch, head)  # type: ignore[arg-type]
-        seen.append((stream(store), set(store._indexer.memory_starts)))
+        seen.append((stream(store), store.prewrites.lowest_unsettled()))
 
     monkeypatch.setattr(store._index, "write", watched)
     store_all(store, late, rollback(110))
-    assert seen == [([(100, 105), (120, 130)], {100, 110})] * 2
-    assert not store._indexer.memory
-    assert not store._indexer.memory_starts
+    assert seen == [([(100, 105), (120, 130)], 100)] * 2
+    assert store.prewrites.lowest_unsettled() is None
     assert stream(store) == [(100, 105), (120, 130)]
     assert store.late() == []
     store.close()
@@ -429,15 +431,15 @@ def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(
     store_all(store, *[prewrite(start) for start in range(100, 120)], fake(200))
     for start in range(100, 120):
         payload = commit(start, start + 100).payload
-        store._indexer.queue.call(partial(store._indexer.remember_commit, start, start + 100, payload))
+        remember(store, start, start + 100, payload)
     until(lambda: store.watermark == 219)
     real = store.stream._reader._extra
 
     def then_they_are_written(*args: Any) -> Any:
         found = real(*args)
-        if store._indexer.memory:
+        if store.prewrites.lowest_unsettled():
             store_all(store, *[commit(start, start + 100) for start in range(100, 120)])
-        assert not store._indexer.memory
+        assert not store.prewrites.lowest_unsettled()
         return found
 
     monkeypatch.setattr(store.stream._reader, "_extra", then_they_are_written)
@@ -450,7 +452,7 @@ def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(
 def test_bookkeeping_that_did_not_fit_on_the_disk_is_cut_before_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.indexer.RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     fs = FaultyFs()
     store = open_store(tmp_path, fs)
     store_all(store, commit(10, 11), fake(20))
@@ -554,7 +556,7 @@ def test_an_unexpected_error_of_the_writer_ends_it_and_is_reported(
     monkeypatch.setattr(store._valuelog, "append", broken)
     assert isinstance(write(store, prewrite(10))[0], WriterFailed)
     until(lambda: faults)
-    assert store.writer_failed
+    assert store.writer_error
     store.close()
 
 
@@ -577,7 +579,7 @@ def test_an_error_before_anything_is_written_answers_nobody_durable_and_is_repor
     statuses = write(store, prewrite(10), commit(10, 11))
     assert [type(status) for status in statuses] == [WriterFailed, WriterFailed]
     until(lambda: faults)
-    assert store.writer_failed
+    assert store.writer_error
     assert store.synced_end == end
     store.close()
 
@@ -628,7 +630,7 @@ def test_a_thread_that_ends_is_reported_though_the_log_fails(
         raise ZeroDivisionError("a bug")
 
     if stage == "_indexer":
-        store._indexer.queue.call(broken)
+        in_index(store, broken)
     else:
         monkeypatch.setattr(store._chaser, "_pass", broken)
         store._chaser._next = Pointer(0, 0)
@@ -646,7 +648,7 @@ def test_who_waits_for_the_index_finds_a_prewrite_that_was_answered_before(tmp_p
         busy.set()
         go_on.wait(20)
 
-    store._indexer.queue.call(hold)
+    in_index(store, hold)
     assert busy.wait(20)
     assert write(store, prewrite(10)) == [None]
     assert not store.prewrites.is_open(10)

@@ -1,0 +1,200 @@
+"""Records that are not plain, one by one: late, orphan and repeated commits, outcomes that were in memory only.
+
+What is noted here is kept out of the stream until it is accepted by name (`pending`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar
+
+import numpy as np
+import structlog
+
+from pump_service.store import frame
+from pump_service.store.block import I64, Block, Entry
+from pump_service.store.collected import CollectedCommits
+from pump_service.store.gc_rules import GcState
+from pump_service.store.index import Index
+from pump_service.store.order import NOBODY, NOTHING_KNOWN, Known, Order
+from pump_service.store.pending import PendingCommit, PendingCommits
+from pump_service.store.rows import Puts
+from pump_service.store.unwritten import Unwritten
+from pump_service.store.valuelog import ValueLog
+from pumphouse.model.position import Pointer
+from pumphouse.model.tso import Tso
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+LOGGED_AT_ONCE = 10
+# Most entries of the index that are read for a block that is met again.
+_KNOWN_AT_ONCE = 1 << 18
+
+
+class UntilDone(Protocol):
+    """Does something again and again until it works."""
+
+    def __call__(self, action: Callable[[], T]) -> T:
+        """What the action returns."""
+        ...
+
+
+@dataclass(slots=True)
+class Turn:
+    """What the records that are indexed together come to."""
+
+    puts: Puts
+    now: float
+    published: Tso  # watermark before them
+    replaying: bool
+    noted: list[PendingCommit] = field(default_factory=list)
+    on_file: list[tuple[int, int]] = field(default_factory=list)  # (start ts, commit ts) that were in memory only
+
+
+class Judge:
+    """Does for one record what `order.advance` does for many, and all that it leaves. Indexer thread only."""
+
+    def __init__(
+        self,
+        *,
+        order: Order,
+        index: Index,
+        valuelog: ValueLog,
+        pending: PendingCommits,
+        collected: CollectedCommits,
+        unwritten: Unwritten,
+        gc: GcState,
+        until_done: UntilDone,
+    ) -> None:
+        self._waiting, self._recent = order
+        self._index = index
+        self._valuelog = valuelog
+        self._pending = pending
+        self._collected = collected
+        self._unwritten = unwritten
+        self._gc = gc
+        self._judged_end = gc.judged_end  # as it is while the value log is read again
+        self._until_done = until_done
+        self.duplicates = 0
+
+    def judge(self, entry: Entry, turn: Turn) -> None:
+        """Take one record."""
+        start, commit = entry.start_ts, entry.commit_ts
+        pointer = Pointer(entry.fid, entry.offset)
+        if start == 0 and commit == 0:
+            return  # an empty binlog, as the Go Pump may have stored one
+        if entry.tp == 0:
+            if self._pending.has_orphans():
+                self._until_done(partial(self._pending.heal, start))
+            self._waiting.prewrite(start, pointer, turn.now)
+            self._put(start, pointer, turn)
+        elif start == commit:
+            self._put(commit, pointer, turn)
+            self._waiting.passed(commit, pointer)
+        elif commit == 0:
+            turn.on_file.append((start, 0))
+            self._waiting.resolve(start)
+            self._waiting.passed(0, pointer)
+            self._put(0, pointer, turn)
+        else:
+            self._commit(start, commit, pointer, turn)
+
+    def _commit(self, start: int, commit: int, pointer: Pointer, turn: Turn) -> None:
+        # What the process before has published is saved once a second only. In a replay it may have been up to where
+        # the records before this one come to; no commit of a good writer lies there, because its prewrite still waits.
+        published = max(turn.published, self._waiting.position()[0]) if turn.replaying else turn.published
+        waited = self._waiting.resolve(start)
+        in_memory = self._unwritten.is_commit(start, commit)
+        if in_memory:
+            turn.on_file.append((start, commit))
+        prior = self._pointer_of(commit)
+        if prior == pointer:
+            # Met again after a restart: it was judged when it came first.
+            self._waiting.passed(commit, pointer)
+            return
+        collides = prior is not None and not self._is_commit_of(prior, start)
+        collected = commit <= self._gc.gc_point and (start, commit) in self._collected
+        if collected or (prior is not None and not collides):
+            self.duplicates += 1
+            self._waiting.passed(0, pointer)
+            return
+        # Under 0 the index has rollbacks. A commit of 0 is refused now; a log of another writer may have one.
+        orphan = not waited and (start == 0 or self._pointer_of(start) is None)
+        known = self._pending.knows(start, commit)
+        shown = commit
+        if turn.replaying and not waited and commit <= self._gc.gc_point:
+            if pointer >= self._judged_end:
+                # GC frees no prewrite before its commit was judged, so it took none from this one. The GC point had
+                # been published when it came, be it by a fake that is on no file.
+                published = max(published, self._gc.gc_point)
+            elif orphan and not known:
+                # Collected: consumers have it, its prewrite went with its file. Its own key did not have to go: it may
+                # lie above what was deleted. A repeat must find it as it would have before the index was lost.
+                known, shown = True, 0
+        late = (commit <= published and not in_memory) or collides
+        if (late or orphan) and not known:
+            turn.noted.append(
+                PendingCommit(
+                    start_ts=start, commit_ts=commit, fid=pointer.fid, offset=pointer.offset,
+                    late=late, orphan=orphan, watermark=published,
+                )
+            )  # fmt: skip
+        if not collides:
+            self._put(commit, pointer, turn)
+        self._waiting.passed(shown, pointer)
+
+    def _put(self, ts: int, pointer: Pointer, turn: Turn) -> None:
+        turn.puts.add(ts, pointer)
+        if ts:
+            self._recent.remember(ts, pointer)
+
+    def _pointer_of(self, ts: int) -> Pointer | None:
+        found = self._recent.recall(ts)
+        if found is None and not self._recent.knows_all_at(ts):
+            found = self._until_done(lambda: self._index.get(ts))
+        # A key whose deletion was lost with the machine may point into a file that GC had removed.
+        return found if found is not None and found.fid >= self._valuelog.first_fid else None
+
+    def _is_commit_of(self, pointer: Pointer, start_ts: int) -> bool:
+        meta = frame.read_meta(self._valuelog.read(pointer))
+        return meta.tp != 0 and meta.start_ts == start_ts
+
+    def orphans(self) -> I64:
+        """Start ts of commits whose prewrite may still come."""
+        if not self._pending.has_orphans():
+            return NOBODY
+        return np.array(sorted({item.start_ts for item in self._pending.all() if item.orphan}), np.int64)
+
+    def known(self, block: Block) -> Known:
+        """What the index has of a block's commits: nearly all of them are met again."""
+        old = block.commit_ts[(block.tp != 0) & (block.commit_ts > 0) & (block.commit_ts <= self._recent.floor)]
+        if not len(old):
+            return NOTHING_KNOWN
+        above, upto = int(old.min()) - 1, int(old.max())
+        columns = self._index.columns(above, upto, _KNOWN_AT_ONCE)
+        if len(columns[0]) == _KNOWN_AT_ONCE:
+            upto = int(columns[0][-1])
+        return Known.of(columns, above, upto)
+
+    def note(self, noted: list[PendingCommit]) -> None:
+        """Keep commits out of the stream, durably, and say so."""
+        if not noted:
+            return
+        self._until_done(lambda: self._pending.add(noted))
+        # A list of all is shown to operators, and a line of the log costs a hundred times what a record does: behind a
+        # writer whose clock is slow every commit is late.
+        for item in noted[:LOGGED_AT_ONCE]:
+            log.error(
+                "commit_pending", start_ts=item.start_ts, commit_ts=item.commit_ts, late=item.late,
+                orphan=item.orphan, watermark=item.watermark,
+            )  # fmt: skip
+        more = noted[LOGGED_AT_ONCE:]
+        if more:
+            log.error(
+                "commits_pending", more=len(more), late=sum(item.late for item in more),
+                orphan=sum(item.orphan for item in more), min_commit_ts=min(item.commit_ts for item in more),
+                max_commit_ts=max(item.commit_ts for item in more), hint="pumphouse pump status lists them",
+            )  # fmt: skip
