@@ -82,7 +82,7 @@ class PumpApp:
         self._before_serving = before_serving
         self._clock = clock
         self._event_loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._in_turn = asyncio.Lock()
         # What heartbeats repeat: the state that was registered last. The gate moves before it.
         self._shown = NodeState.ONLINE
@@ -96,10 +96,10 @@ class PumpApp:
         # Work on the store and, one at a time each, GC, its hold, resolvers and drain, which may wait for the cluster.
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="pump"))
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self.stop)
         async with contextlib.AsyncExitStack() as undo:
             stages = await self._start(undo)
-            await self._stop.wait()
+            await self._stopped.wait()
             await self._finish(stages)
         if isinstance(self._failure, heartbeat.Superseded):
             log.error("pump_superseded", error=self._failure.message, hint=self._failure.hint)
@@ -108,6 +108,10 @@ class PumpApp:
             log.error("pump_failed", error=str(self._failure), exc_info=self._failure)
             return 1
         return 0
+
+    def stop(self) -> None:
+        """End in order, as on SIGTERM."""
+        self._stopped.set()
 
     # ---- start -------------------------------------------------------------------------------------------------
 
@@ -245,17 +249,15 @@ class PumpApp:
 
     def _died(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._failure = self._failure or error
-            self._stop.set()
+            self._fail(error)
 
     def _store_died(self, error: BaseException) -> None:
         """Called by a thread of the store that ended by a bug."""
+        self._event_loop.call_soon_threadsafe(self._fail, error)
 
-        def stop() -> None:
-            self._failure = self._failure or error
-            self._stop.set()
-
-        self._event_loop.call_soon_threadsafe(stop)
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self.stop()
 
     # ---- changes of state --------------------------------------------------------------------------------------
 
@@ -270,7 +272,7 @@ class PumpApp:
     async def _pause(self, stages: Stages) -> None:
         await stages.submitter.settled()
         await self._register(stages)
-        self._stop.set()
+        self.stop()
 
     async def _close(self, stages: Stages) -> None:
         # Ps that were taken before the gate closed are on disk before anybody reads `closing`.
@@ -281,7 +283,7 @@ class PumpApp:
         await stages.submitter.settled()
         stages.lifecycle.apply(Action.DRAINED)
         await self._register(stages)
-        self._stop.set()
+        self.stop()
 
     async def _watch_writer(self, stages: Stages) -> None:
         """After EIO or a failed fsync: no more writes, reads go on, the exit code says so."""

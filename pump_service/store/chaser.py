@@ -47,7 +47,7 @@ class Chaser:
         self._poll_s = poll_s
         self._attempt_every_s = attempt_every_s
         self._next: Pointer | None = None  # first record not handed over; None = slow mode is off
-        self._attempted = float("-inf")
+        self.attempted = float("-inf")  # when the write lock was taken last, to catch up
         self._stop = threading.Event()
         self.write_lock = WriteLock()  # replaced by the writer's own before start
         self.turned_on = 0
@@ -95,9 +95,9 @@ class Chaser:
         begun = self._clock.monotonic()
         self._catch_up(None)
         now = self._clock.monotonic()
-        if now - begun >= QUICK_PASS_S or now - self._attempted < self._attempt_every_s or self._stop.is_set():
+        if now - begun >= QUICK_PASS_S or now - self.attempted < self._attempt_every_s or self._stop.is_set():
             return
-        self._attempted = now
+        self.attempted = now
         with self.write_lock:
             if self._catch_up(self._clock.monotonic() + LOCKED_PASS_S):
                 self._next = None

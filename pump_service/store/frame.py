@@ -22,6 +22,7 @@ FOOTER_MAGIC = 0x123AB922
 FOOTER_MAGIC_BYTES = FOOTER_MAGIC.to_bytes(4, "little")
 HEADER_BYTES = 16
 FOOTER_BYTES = 12
+PREWRITE_BEGIN = b"\x08\x00\x10"  # of a prewrite's payload: type, and the tag of its start ts
 # The Go Pump writes a footer at close only from this size on; smaller files are scanned at open.
 FOOTER_AT_CLOSE_FROM = 51_200
 
@@ -139,34 +140,6 @@ def read_meta(payload: bytes) -> Meta:
     if not whole:
         raise BadRecord("a payload of the value log is no Binlog message", reason="cut field")
     return Meta(tp, _signed(start_ts), _signed(commit_ts), key)
-
-
-class Split(NamedTuple):
-    """A commit taken apart for merging."""
-
-    tp: int
-    start_ts: int
-    commit_ts: int
-    start_end: int  # behind field 2: a prewrite of the same start ts begins with the same bytes from offset 2 on
-    tail: int  # where the fields from 5 on begin
-
-
-PREWRITE_BEGIN = b"\x08\x00"
-
-
-def split(payload: bytes) -> Split:
-    """Take apart a payload whose fields 1 to 3 are all written, as the Pump stores them."""
-    if payload[0] != 0x08 or payload[2] != 0x10:
-        meta = read_meta(payload)
-        return Split(meta.tp, meta.start_ts, meta.commit_ts, 0, tail_offset(payload))
-    start, start_end = _varint(payload, 3)
-    commit, at = _varint(payload, start_end + 1)
-    if payload[start_end] != 0x18:
-        commit, at = 0, start_end
-    if payload[at : at + 1] == b"\x22":
-        size, at = _varint(payload, at + 1)
-        at += size
-    return Split(payload[1], _signed(start), _signed(commit), start_end, at)
 
 
 def tail_offset(payload: bytes) -> int:

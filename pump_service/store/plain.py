@@ -26,7 +26,6 @@ class RecordCache:
     def __init__(self, valuelog: ValueLog) -> None:
         self._valuelog = valuelog
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._high, self._high_bytes = -1, b""
 
     def _block(self, fid: int, number: int) -> bytes:
         key = (fid, number)
@@ -45,12 +44,7 @@ class RecordCache:
         makes a commit look like that, since a commit is not indexed under its start ts.
         """
         number, at = divmod(pointer.offset, _BLOCK)
-        high = ts >> 21
-        if high != self._high:
-            self._high, self._high_bytes = high, frame.varint(high)
-        # All but the last 21 bits of neighbours are the same.
-        begin = bytes((0x08, 0, 0x10, ts & 0x7F | 0x80, ts >> 7 & 0x7F | 0x80, ts >> 14 & 0x7F | 0x80))
-        begin = begin + self._high_bytes if high else b"\x08\x00\x10" + frame.varint(ts)
+        begin = frame.PREWRITE_BEGIN + frame.varint(ts)
         return self._block(pointer.fid, number).startswith(begin, at + frame.HEADER_BYTES)
 
     def read(self, pointer: Pointer) -> bytes:
@@ -60,10 +54,9 @@ class RecordCache:
         begin = at + frame.HEADER_BYTES
         if begin <= len(block):
             magic, length, checksum = frame.decode_header(block, at)
-            if magic == frame.RECORD_MAGIC and begin + length <= len(block):
-                payload = block[begin : begin + length]
-                if frame.crc32c(payload) == checksum:
-                    return payload
+            payload = block[begin : begin + length]
+            if magic == frame.RECORD_MAGIC and len(payload) == length and frame.crc32c(payload) == checksum:
+                return payload
         # Not within the block, or not good: the file's own reading decides and names what is wrong.
         return self._valuelog.read(pointer)
 
@@ -104,7 +97,7 @@ class PlainReader:
                 prewrites[ts] = pointer
                 continue
             commit = cache.read(pointer)
-            tp, start, commit_ts, start_end, tail = frame.split(commit)
+            tp, start, commit_ts, _ = frame.read_meta(commit)
             if tp == 0 and start == ts:
                 prewrites[ts] = pointer
                 continue
@@ -119,12 +112,7 @@ class PlainReader:
                 raise OrphanCommit(
                     f"the prewrite of commit {ts} with start ts {start} is on no file", start_ts=start, commit_ts=ts
                 )
-            prewrite = cache.read(found)
-            if prewrite[:2] == frame.PREWRITE_BEGIN and prewrite[2:start_end] == commit[2:start_end] and start_end:
-                merged = commit[:tail] + prewrite[frame.split(prewrite).tail :]
-            else:
-                merged = frame.merge(self._checked(prewrite, found, start), commit)
-            yield Binlog(ts, start, merged, IN_ORDER)
+            yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), IN_ORDER)
 
     def _extra(
         self, after: int, upto: int, memory: dict[int, tuple[int, bytes]]
@@ -154,9 +142,7 @@ class PlainReader:
         yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), flag)
 
     def _prewrite(self, pointer: Pointer, start_ts: int, cache: RecordCache) -> bytes:
-        return self._checked(cache.read(pointer), pointer, start_ts)
-
-    def _checked(self, payload: bytes, pointer: Pointer, start_ts: int) -> bytes:
+        payload = cache.read(pointer)
         meta = frame.read_meta(payload)
         if meta.tp != 0 or meta.start_ts != start_ts:
             raise self._disagrees(start_ts, pointer)

@@ -15,11 +15,11 @@ class WriteLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counting = threading.Lock()
-        self._others = 0  # that wait
+        self.waiting = 0  # others, that enter it as a context
 
     def try_for_group(self) -> bool:
         """Take it, unless somebody has it or waits for it; `release` ends that."""
-        return not self._others and self._lock.acquire(blocking=False)
+        return not self.waiting and self._lock.acquire(blocking=False)
 
     def try_for(self, seconds: float) -> bool:
         """Take it, unless somebody has it for that long; `release` ends that."""
@@ -31,12 +31,12 @@ class WriteLock:
 
     def __enter__(self) -> None:
         with self._counting:
-            self._others += 1
+            self.waiting += 1
         try:
             self._lock.acquire()
         finally:
             with self._counting:
-                self._others -= 1
+                self.waiting -= 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -21,6 +21,7 @@ from tests.support.storekit import (
     rollback,
     settle,
     until,
+    value_log,
     write,
 )
 
@@ -116,7 +117,7 @@ def _check(data_dir: Path, prewrites: set[int], outcomes: dict[int, int]) -> Non
     store = open_store(data_dir, value_log_file_bytes=1 << 16)
     try:
         waiting = {each.start_ts for each in store.prewrites.oldest(1 << 20)}
-        in_log = [entry for entries in store._valuelog.scan(ZERO_POINTER) for entry in entries]
+        in_log = [entry for entries in value_log(store).scan(ZERO_POINTER) for entry in entries]
         assert prewrites <= {entry.start_ts for entry in in_log if entry.tp == 0}
         assert not waiting & set(outcomes)
         for start, ts in outcomes.items():

@@ -19,6 +19,8 @@ from pump_service.store.parse import TAILS
 from pump_service.store.records import Item, Records
 from pump_service.store.rows import Puts
 from pump_service.store.store import PullBatch, Store
+from pump_service.store.valuelog import ValueLog
+from pump_service.store.writelock import WriteLock
 from pumphouse.errors import BinlogError
 from pumphouse.model.position import ZERO_POINTER, Pointer
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
@@ -129,6 +131,16 @@ def find(store: Store, ts: int) -> bytes | None:
     return found if found is None or isinstance(found, bytes) else found.read(0, found.size)
 
 
+def write_lock(store: Store) -> WriteLock:
+    """The lock of who writes: as long as it is held nothing is written by others."""
+    return store._writer.lock
+
+
+def value_log(store: Store) -> ValueLog:
+    """The files of a store."""
+    return store._valuelog
+
+
 def in_index(store: Store, action: Callable[[], object]) -> None:
     """Run something in the indexer's thread, behind what is queued: it holds the index for so long."""
     store._indexer.queue.call(lambda: void(action()))
@@ -166,7 +178,7 @@ def pointer_of(store: Store, ts: int) -> Pointer:
 
 def _end_of_records(store: Store) -> Pointer:
     """Behind the last record. The newest file may have none: the disk was full when its first was written."""
-    return max((file.pointer_end() for file in store._valuelog.files() if file.synced_end), default=ZERO_POINTER)
+    return max((file.pointer_end() for file in value_log(store).files() if file.synced_end), default=ZERO_POINTER)
 
 
 def until(condition: Callable[[], Any], message: str = "it did not come", seconds: float = 20.0) -> None:
@@ -199,8 +211,8 @@ def payloads(items: Iterable[Item]) -> set[bytes]:
 def log_payloads(store: Store) -> list[bytes]:
     """Every payload in the value log, in file order."""
     return [
-        store._valuelog.read(Pointer(entry.fid, entry.offset))
-        for entries in store._valuelog.scan(ZERO_POINTER)
+        value_log(store).read(Pointer(entry.fid, entry.offset))
+        for entries in value_log(store).scan(ZERO_POINTER)
         for entry in entries
     ]
 

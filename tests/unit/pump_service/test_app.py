@@ -84,7 +84,7 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
         while state() is not NodeState.CLOSING:
             await asyncio.sleep(0.01)
         assert seen is NodeState.ONLINE
-        app._stop.set()
+        app.stop()
         return await running
 
     assert asyncio.run(asyncio.wait_for(run(), 30)) == 0
@@ -156,7 +156,7 @@ def test_a_pump_starts_behind_one_that_published_while_it_was_starting(
         app = PumpApp(settings, cluster, TlsSettings(), announce=serving.set_result)
         running = asyncio.create_task(app.run())
         await asyncio.wait([running, serving], return_when=asyncio.FIRST_COMPLETED)
-        app._stop.set()
+        app.stop()
         return await running
 
     assert asyncio.run(asyncio.wait_for(run(), 30)) == 0
@@ -188,7 +188,7 @@ def test_what_the_process_has_is_left_alone_before_anybody_is_let_in(
         assert front is not None
         assert front.server._servers
         seen.append("serving")
-        apps[-1]._stop.set()
+        apps[-1].stop()
 
     monkeypatch.setattr(cli, "PumpApp", app)
     monkeypatch.setattr(cli, "leave_what_stays", leave)

@@ -29,7 +29,16 @@ from pumphouse.model.tso import Tso, compose
 from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from pumphouse.registry.file import FileCluster
-from tests.support.storekit import commit, log_payloads, prewrite, rollback, settings, settle, until
+from tests.support.storekit import (
+    commit,
+    log_payloads,
+    prewrite,
+    rollback,
+    settings,
+    settle,
+    until,
+    write_lock,
+)
 from tests.support.syncs import stores_on_this_loop
 
 CLUSTER = 77
@@ -219,7 +228,7 @@ def test_an_answer_that_fails_keeps_no_other_back(tmp_path: Path) -> None:
             raise RuntimeError("a group that cannot be answered")
 
         request = WriteBinlogReq(clusterID=CLUSTER, payload=prewrite(9, b"v" * (2 << 20)).payload).SerializeToString()
-        with capture_logs() as logs, bench.store._writer.lock:
+        with capture_logs() as logs, write_lock(bench.store):
             bench.groups.write_group(Requests.of([request]), fail)
             after = [asyncio.ensure_future(bench.write(prewrite(n).payload)) for n in (10, 11)]
             await asyncio.sleep(0)
@@ -281,7 +290,7 @@ def test_groups_that_wait_for_the_disk_hold_readers_back_whichever_way_they_go(t
         calls: list[str] = []
         bench.submitter.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
         payload = prewrite(10, b"v" * 200_000).payload + tail  # with a field that is unknown
-        with bench.store._writer.lock:
+        with write_lock(bench.store):
             under_way: list[asyncio.Future[Sequence[Answer]]] = []
             while "pause" not in calls:
                 assert len(under_way) < 4
@@ -308,7 +317,7 @@ def test_batches_that_wait_for_room_hold_readers_back(tmp_path: Path, tail: byte
         bench.submitter.hold_back(lambda: calls.append("pause"), lambda: calls.append("resume"))
         payload = prewrite(10, b"v" * 300_000).payload + tail
         request = WriteBinlogsRequest(cluster_id=CLUSTER, payloads=[payload]).SerializeToString()
-        with bench.store._writer.lock:
+        with write_lock(bench.store):
             writes: list[asyncio.Future[asyncio.Future[bytes]]] = []
             while "pause" not in calls:
                 assert len(writes) < 8

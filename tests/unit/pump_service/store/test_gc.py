@@ -43,6 +43,7 @@ from tests.support.storekit import (
     submit,
     until,
     value_files,
+    value_log,
     write,
 )
 
@@ -418,7 +419,7 @@ def test_the_newest_file_and_files_that_pairing_has_not_passed_stay(tmp_path: Pa
 def test_summaries_of_sealed_files_are_on_disk_and_not_in_memory(tmp_path: Path) -> None:
     store = open_store(tmp_path, **SMALL)
     transactions(store, 10, 39)
-    valuelog = store._valuelog
+    valuelog = value_log(store)
     files = valuelog.files()
     assert len(files) > 3
     assert [summary.fid for summary in valuelog.summaries._growing.values()] in ([], [files[-1].fid])
@@ -430,8 +431,8 @@ def test_summaries_of_sealed_files_are_on_disk_and_not_in_memory(tmp_path: Path)
     for path in (tmp_path / "pumphouse" / "files").iterdir():
         path.unlink()
     store = open_store(tmp_path, **SMALL)
-    assert [store._valuelog.summaries.of(file).records for file in store._valuelog.files()][: len(files)] == known
-    assert len(store._valuelog.summaries._growing) <= 1
+    assert [value_log(store).summaries.of(file).records for file in value_log(store).files()][: len(files)] == known
+    assert len(value_log(store).summaries._growing) <= 1
     store.close()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -40,7 +39,9 @@ from tests.support.storekit import (
     submit,
     until,
     value_files,
+    value_log,
     waits_for_index,
+    write_lock,
 )
 from tests.support.syncs import HeldSyncs
 
@@ -294,7 +295,7 @@ def test_a_large_group_goes_to_the_thread_and_small_ones_behind_it_are_written_h
         pump.held.end()
         assert pump.come(3) == [durable(15), durable(16, THREAD), durable(17, THREAD)]
         assert pump.goes(prewrite(18)) == HERE
-        starts = [int(entry.start_ts) for block in pump.store._valuelog.scan(ZERO_POINTER) for entry in block]
+        starts = [int(entry.start_ts) for block in value_log(pump.store).scan(ZERO_POINTER) for entry in block]
         assert starts == [FIRST, *range(10, 19)]
 
 
@@ -397,7 +398,7 @@ def test_what_is_written_here_is_in_the_files_summary_and_zeros_are_laid_behind_
         end = pump.store.synced_end.offset
         assert path.stat().st_size > end
         assert not any(path.read_bytes()[end:])
-        (file,) = pump.store._valuelog.files()
+        (file,) = value_log(pump.store).files()
         assert file.max_ts == 50
     summary = FileSummary.from_bytes((tmp_path / "pumphouse" / "files" / "000000.summary").read_bytes())
     assert summary is not None
@@ -528,9 +529,7 @@ def test_a_group_of_several_requests_does_not_wait_for_the_index_either(tmp_path
             pump.submit(prewrite(start))
         pump.held.end()
         assert waits_for_index(pump.store) == 1
-        began = time.monotonic()
         pump.held.end()
-        assert time.monotonic() - began < 2
         assert pump.taken() == [durable(start) for start in (10, 11, 12, 13, 14)]
         assert not pump.store.status().slow_mode
 
@@ -557,12 +556,12 @@ def test_large_groups_go_to_the_thread_one_by_one_and_small_ones_behind_them_are
 ) -> None:
     monkeypatch.setattr("pump_service.store.groups.SMALL_BYTES", 1000)
     with beside(tmp_path, group_commit_bytes=4096) as pump:
-        with pump.store._writer.lock:  # none is written before all of them wait
+        with write_lock(pump.store):  # none is written before all of them wait
             for start in (10, 11, 12, 13):
                 pump.submit(prewrite(start, b"v" * 3000))
         assert pump.come(4) == [durable(start, THREAD) for start in (10, 11, 12, 13)]
         assert pump.goes(prewrite(14)) == HERE
-        with pump.store._writer.lock:
+        with write_lock(pump.store):
             pump.submit(prewrite(15, b"v" * 3000))
             pump.submit(prewrite(16, b"v" * 500))
             pump.submit(prewrite(17, b"v" * 3600))
@@ -741,7 +740,7 @@ def test_who_waits_for_the_write_lock_gets_it_before_the_next_group_is_begun_her
             inside, leave = threading.Event(), threading.Event()
 
             def enter(inside: threading.Event = inside, leave: threading.Event = leave) -> None:
-                with pump.store._writer.lock:
+                with write_lock(pump.store):
                     inside.set()
                     leave.wait(20)
 
@@ -749,7 +748,7 @@ def test_who_waits_for_the_write_lock_gets_it_before_the_next_group_is_begun_her
             pump.submit(prewrite(start + 1))
             other = threading.Thread(target=enter, daemon=True)
             other.start()
-            until(lambda: pump.store._writer.lock._others == 1)
+            until(lambda: write_lock(pump.store).waiting == 1)
             assert not inside.is_set(), "not while a group is under way"
             pump.held.end()
             assert not pump.held.begun
@@ -789,7 +788,7 @@ def test_who_waits_for_the_index_is_not_held_by_groups_that_follow_each_other(tm
 def test_a_fake_that_is_on_no_file_is_not_published_while_a_group_is_under_way_and_nothing_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.writer._SOON_S", 10)
+    monkeypatch.setattr("pump_service.store.writer._SOON_S", 3600)
     with beside(tmp_path) as pump:
         store = pump.store
         assert pump.goes(commit(FIRST, 2)) == HERE
@@ -799,16 +798,18 @@ def test_a_fake_that_is_on_no_file_is_not_published_while_a_group_is_under_way_a
         pump.clock.at += 0.5
         assert store.read_only
         settle_queue(store)
-        begun = time.monotonic()
-        assert not store.publish_unpersisted(20)
-        assert time.monotonic() - begun < 2
+        published: list[bool] = []
+        asking = threading.Thread(target=lambda: published.append(store.publish_unpersisted(20)), daemon=True)
+        asking.start()
+        asking.join(20)
+        assert published == [False]
         pump.held.end()
         assert pump.taken() == [durable(10)]
         settle(store)
         assert store.watermark == 2, "and nothing of it is left"
         assert store.publish_unpersisted(20)
-        assert store._writer.lock.try_for_group(), "the lock is free again"
-        store._writer.lock.release()
+        assert write_lock(store).try_for_group(), "the lock is free again"
+        write_lock(store).release()
         pump.fs.free = 1 << 40
         pump.clock.at += 0.5
         pump.look_at_disk()
@@ -827,7 +828,7 @@ def test_a_bug_behind_the_sync_is_reported_and_nobody_is_answered_durable_nor_tw
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with beside(tmp_path) as pump:
-        monkeypatch.setattr(pump.store._valuelog, "finish", _broken)
+        monkeypatch.setattr(value_log(pump.store), "finish", _broken)
         pump.submit(prewrite(10))
         pump.submit(prewrite(11), prewrite(12))
         pump.held.end()
@@ -870,8 +871,8 @@ def test_a_bug_before_the_sync_is_reported_and_everybody_is_refused(
         assert [type(fault) for fault in pump.faults] == [ZeroDivisionError]
         assert pump.store.writer_error
         assert not pump.held.begun
-        assert pump.store._writer.lock.try_for(0), "the lock is free again"
-        pump.store._writer.lock.release()
+        assert write_lock(pump.store).try_for(0), "the lock is free again"
+        write_lock(pump.store).release()
     assert pump.reopened() == of(FIRST)
 
 
@@ -979,7 +980,7 @@ def test_a_log_that_cannot_be_written_keeps_no_answer_back(
     if fault == "eio":
         pump.fs.faults["write"] = failing(errno.EIO, times=1)
     else:
-        monkeypatch.setattr(pump.store._valuelog, "begin", _broken)
+        monkeypatch.setattr(value_log(pump.store), "begin", _broken)
     pump.submit(prewrite(10))  # nor does it raise: the caller would take its group back
     assert pump.come(1) == [(10, WriterFailed, THREAD)]
     assert [type(each) for each in pump.faults] == ([] if fault == "eio" else [ZeroDivisionError])
@@ -1018,7 +1019,7 @@ def test_a_fake_that_is_on_no_file_waits_a_moment_for_the_thread(tmp_path: Path)
         pump.fs.free = 0
         pump.clock.at += 0.5
         assert pump.store.read_only
-        lock = pump.store._writer.lock
+        lock = write_lock(pump.store)
         taken, go_on = threading.Event(), threading.Event()
 
         def as_the_thread() -> None:
@@ -1048,7 +1049,7 @@ def test_what_was_written_here_is_nothing_that_the_thread_would_cut(
         pump.clock.at += 0.5
         assert pump.goes(prewrite(11)) == THREAD
         with monkeypatch.context() as patch:
-            patch.setattr(pump.store._valuelog, "begin", lambda _parts: None)
+            patch.setattr(value_log(pump.store), "begin", lambda _parts: None)
             assert pump.goes(prewrite(12)) == THREAD
         assert pump.goes(prewrite(13)) == HERE
         pump.fs.faults.clear()
@@ -1060,7 +1061,7 @@ def test_on_a_slow_disk_the_thread_writes_what_waits(tmp_path: Path) -> None:
         pump.submit(prewrite(10))
         pump.clock.at += writer.SLOW_S * 2
         pump.held.end()
-        with pump.store._writer.lock:  # none is written before all of them wait
+        with write_lock(pump.store):  # none is written before all of them wait
             for start in (11, 12, 13):
                 pump.submit(prewrite(start, b"v" * 3000))
         assert pump.come(4) == [durable(10), *(durable(start, THREAD) for start in (11, 12, 13))]

@@ -33,6 +33,7 @@ from tests.support.storekit import (
     stream,
     until,
     value_files,
+    value_log,
     write,
 )
 
@@ -257,7 +258,7 @@ def test_a_full_file_is_sealed_with_the_largest_ts_and_the_next_one_begun(tmp_pa
             at += 16 + header.length
         assert frame.decode_footer(data[-12:]) == max_ts
     store = open_store(tmp_path, **SMALL)
-    assert store._valuelog.files()[0].max_ts == frame.decode_footer(paths[0].read_bytes()[-12:])
+    assert value_log(store).files()[0].max_ts == frame.decode_footer(paths[0].read_bytes()[-12:])
     store.close()
 
 

@@ -11,7 +11,13 @@ import structlog.testing
 
 from pump_service.stages import store_samples
 from pump_service.store.store import Store
-from tests.support.storekit import open_store, prewrite, store_all, value_files
+from tests.support.storekit import (
+    open_store,
+    prewrite,
+    store_all,
+    value_files,
+    value_log,
+)
 
 pytestmark = pytest.mark.row("P12", "P14")
 
@@ -28,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each read of the value log from here on."""
     found: list[int] = []
-    kind = type(store._valuelog.files()[0].handle)
+    kind = type(value_log(store).files()[0].handle)
     real = kind.read_at
 
     def read_at(self: object, offset: int, size: int) -> bytes:
@@ -72,7 +78,7 @@ def test_a_key_that_cannot_be_shown_is_left_empty_and_named_once(store: Store, t
 
 
 def test_a_disk_that_does_not_read_now_may_read_later(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = type(store._valuelog.files()[0].handle)
+    kind = type(value_log(store).files()[0].handle)
     with monkeypatch.context() as broken:
 
         def read_at(*_: object) -> bytes:

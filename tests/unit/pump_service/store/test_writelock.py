@@ -69,7 +69,7 @@ def test_a_group_gives_way_to_who_waits_until_the_last_of_them_has_been_inside()
         others = [threading.Thread(target=enter, args=(n,), daemon=True) for n in range(2)]
         for other in others:
             other.start()
-        until(lambda lock=lock: lock._others == 2)  # type: ignore[misc]
+        until(lambda lock=lock: lock.waiting == 2)  # type: ignore[misc]
         assert not inside
         lock.release()
         assert not lock.try_for_group(), "one of them waits, or is inside"
@@ -88,7 +88,7 @@ def test_a_group_gives_way_to_who_waits_until_the_last_of_them_has_been_inside()
 @pytest.mark.row("P15")
 def test_who_only_wants_to_look_does_not_give_way() -> None:
     lock = WriteLock()
-    lock._others = 1  # woken, and not there yet
+    lock.waiting = 1  # woken, and not there yet
     assert not lock.try_for_group()
     assert lock.try_for(0)
 
@@ -141,4 +141,4 @@ def test_one_at_a_time_is_inside_and_nobody_starves() -> None:
     stop.set()
     writer.join(10)
     assert most == 1
-    assert lock._others == 0
+    assert lock.waiting == 0

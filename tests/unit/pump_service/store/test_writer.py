@@ -52,7 +52,9 @@ from tests.support.storekit import (
     submit,
     until,
     value_files,
+    value_log,
     write,
+    write_lock,
 )
 from tests.support.syncs import attached_stores
 
@@ -158,7 +160,7 @@ def test_below_the_limit_prewrites_are_refused_and_everything_else_is_taken(tmp_
 def test_a_request_of_nothing_is_answered_and_harms_nobody(tmp_path: Path) -> None:
     store = open_fast(tmp_path, FaultyFs())
     assert write(store) == []
-    with store._writer.lock:
+    with write_lock(store):
         answered = threading.Event()
         submit(store, [], lambda _: None)
         submit(store, [prewrite(10)], lambda _: answered.set())
@@ -553,7 +555,7 @@ def test_an_unexpected_error_of_the_writer_ends_it_and_is_reported(
     def broken(_items: list[Item]) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(store._valuelog, "append", broken)
+    monkeypatch.setattr(value_log(store), "append", broken)
     assert isinstance(write(store, prewrite(10))[0], WriterFailed)
     until(lambda: faults)
     assert store.writer_error
@@ -613,7 +615,7 @@ def test_a_log_line_that_fails_while_a_file_is_sealed_is_not_taken_for_a_failed_
     store = open_store(tmp_path, value_log_file_bytes=4096)
     with pytest.raises(BrokenPipeError), monkeypatch.context() as patch:
         patch.setattr("pump_service.store.valuelog.log", BrokenLog())
-        store._valuelog.append([Records.of([prewrite(10, b"v" * 5000)])])
+        value_log(store).append([Records.of([prewrite(10, b"v" * 5000)])])
     store.close()
 
 
