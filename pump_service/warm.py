@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pump_service.door import lean
 from pump_service.door.group import Requests
+from pump_service.door.http2 import lean
 from pump_service.intake import read_batch, read_group
 from pump_service.store.block import Block
 from pump_service.store.crc import crc32c_of

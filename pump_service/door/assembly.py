@@ -1,28 +1,18 @@
-"""How many bytes of incomplete requests a server holds, and who may send more of theirs.
+"""How many bytes of incomplete requests a server holds: a budget that they get in the order in which they came.
 
 HTTP/2 lets a peer send `Limits.stream_window` bytes ahead on each stream; what comes after them needs credit. While the
-incomplete requests beside the oldest, with all that may still come of them, are no more than `Limits.assembling`,
-everybody gets it. Above that only the oldest does, so that it always completes, and the others wait with their peers,
-in the order in which they began to wait, until there is room or they are the oldest. The window of a connection is
-given back at once whatever its streams wait for: the oldest request and small calls pass on every connection. What is
-compressed is inflated by the same rule.
+incomplete requests beside the oldest hold no more than `Limits.assembling`, everybody gets it. Above that only the
+oldest does, so that it always completes, and the others wait with their peers until there is room or they are the
+oldest. What is compressed is inflated by the same rule. The window of a connection is given back at once whatever its
+streams wait for: the oldest request and small calls pass on every connection.
 
-The oldest may be as large as a message may be. If it does not move while others wait it becomes the youngest: after
-`Limits.stalled_s` in which it grew by less than a quarter of a stream's window, unless it is the server that does not
-read, or that inflates what is there.
-
-Bound: the requests beside the oldest hold `Limits.assembling_most` bytes at most, all together no more than that, a
-message and a stream's window (and one frame, or step of inflating, for the moment in which it is counted). Credit makes
-no more than `assembling` of what they hold, without it each stream brings its first window, and one that was the oldest
-may have had more. Where all that comes to more than the bound, what would go over it is refused with UNAVAILABLE, after
-requests that have lost their favour and have not moved since, and others that have stood still for as long without
-asking for credit. An oldest that loses its favour with so much that the bound would not hold is refused itself.
+Bound: the requests beside the oldest hold `Limits.assembling_most` bytes at most, and the oldest as much as a message
+may have. What would go over it is refused with UNAVAILABLE. While the budget is used up, so is a request that stands
+still by its peer's fault: one that brings less than a quarter of a stream's window in `Limits.stalled_s`.
 """
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
 from collections.abc import Callable
 
 import grpc
@@ -40,25 +30,17 @@ class Assembly:
         self._limits = limits
         self._deadlines = deadlines
         self._now = now
+        self.paused = False  # the server reads nothing: nobody is at fault
         self.held = 0  # by all calls
-        self._calls: OrderedDict[OpenCall, int] = OrderedDict()  # what each holds, oldest first; and those that wait
-        self._grew: dict[OpenCall, tuple[float, int]] = {}  # when each had last grown by a quarter window, and to what
-        self._waiting: OrderedDict[OpenCall, int] = OrderedDict()  # and how much more each asks for
-        self._coming: dict[OpenCall, int] = {}  # what each may bring without more credit
-        self._coming_bytes = 0
-        self._still: dict[OpenCall, None] = {}  # lost their favour, and have not moved since
-        self._favoured: OpenCall | None = None  # the oldest
-        self._since = 0.0  # when that was last found to move
-        self._had = 0  # bytes that it held then
-        self._bucket = 0
-        self._stopped = math.inf  # when the server ceased to read, if it does not
-        self._unread_s = 0.0  # for so long it did not read, in all; the times above are without it
+        self._calls: dict[OpenCall, int] = {}  # what each holds, oldest first; and those that wait
+        self._waiting: dict[OpenCall, int] = {}  # how much more each asks for, in the order in which they began to
+        self._seen: dict[OpenCall, int] = {}  # what each that is to move held at the last look
+        self._bucket = 0  # of the next look
 
     def lets(self, call: OpenCall, size: int) -> bool:
         """Whether a call may take so much more. If not, its `go_on` is called when it may."""
-        if call is self._favoured or self._favoured is None or (not self._waiting and self._has_room(size)):
-            if call in self._calls:
-                self._comes(call, self._coming.get(call, 0) + size)
+        oldest = self._oldest()
+        if oldest is None or call is oldest or (not self._waiting and self._has_room(size)):
             return True
         self._calls.setdefault(call, 0)
         self._waiting[call] = size
@@ -67,199 +49,98 @@ class Assembly:
 
     def count(self, call: OpenCall, held: int) -> Refusal | None:
         """What a call holds now; a Refusal if that cannot be."""
-        before = self._calls.get(call, 0)
-        change = held - before
+        change = held - self._calls.get(call, 0)
         self.held += change
         if held or call in self._waiting:
             self._calls[call] = held
-            self._comes(call, call.coming())
         else:
             self._forget(call)
-        if change > 0:
-            return self._grown(call)
-        if change:
-            if call is self._favoured and call in self._calls:
-                self.moved(call)
+        if change < 0:
+            self._seen.pop(call, None)  # a message was complete or taken
             self._go_on()
+        elif change and call is not self._oldest() and self._beside() > self._limits.assembling_most:
+            most = self._limits.assembling_most
+            return _refusal(
+                f"{self._beside()} bytes beside the oldest, {most} (twice pump.incomplete_bytes) is the most"
+            )
+        else:
+            self._watch()
         return None
 
-    def moved(self, call: OpenCall) -> None:
-        """It has, though it does not hold more: a step of inflating, a message that is complete."""
-        if call in self._calls:
-            self._mark(call)
-            if call is self._favoured:
-                self._moves()
-
-    def stopped(self) -> None:
-        """The server does not read, for want of room behind the door: time stands still for all."""
-        self._stopped = self._now()
-
-    def resumed(self) -> None:
-        """The server reads again."""
-        self._unread_s += self._now() - self._stopped
-        self._stopped = math.inf
-
     def complete(self, call: OpenCall) -> None:
-        """A message of it is, and more follow: others have their turn."""
-        if call is self._favoured and self._waiting and self.held <= self._limits.assembling_most:
-            self._calls.move_to_end(call)
+        """A message of it is, and what follows came later than the others."""
+        if self._waiting and call in self._calls and self.held <= self._limits.assembling_most:
+            self._calls[call] = self._calls.pop(call)
             self._go_on()
 
     def settled(self, call: OpenCall) -> None:
         """The peer has sent everything: nothing is to be asked for."""
-        if call in self._calls:
-            self._waiting.pop(call, None)
-            if self._calls[call]:
-                self._comes(call, 0)
-            else:
+        if self._waiting.pop(call, None) is not None:
+            if not self._calls[call]:
                 self._forget(call)
             self._go_on()
 
     def leave(self, call: OpenCall) -> None:
         """It has ended, or others count its request from here on."""
         if call in self._calls:
-            self._waiting.pop(call, None)
             self.held -= self._calls[call]
             self._forget(call)
             self._go_on()
 
     def expire(self, now: float) -> None:
-        """See whether the oldest moves."""
+        """Look who stands still: once in `Limits.stalled_s` while the budget is used up."""
         del now
         self._bucket = 0
-        while self._waiting and not self._paused and self._reading() - self._since >= self._limits.stalled_s:
-            grown = self._calls[self._favoured] - self._had if self._favoured is not None else 0
-            if grown >= self._limits.stream_window // 4:
-                self._moves()
+        for call, held in [] if self.paused else list(self._calls.items()):
+            before = self._seen.pop(call, None)
+            if call in self._waiting or not call.awaits_peer():
+                continue
+            if before is not None and held - before < self._limits.stream_window // 4:
+                call.refuse(_refusal("this one stood still while they held all of pump.incomplete_bytes"))
             else:
-                self._unfavour()
-        if self._waiting:
-            self._watch()
+                self._seen[call] = held
+        self._watch()
+
+    def _oldest(self) -> OpenCall | None:
+        return next(iter(self._calls), None)
 
     def _beside(self) -> int:
         """Bytes of all but the oldest."""
-        return self.held - (self._calls[self._favoured] if self._favoured is not None else 0)
+        return self.held - next(iter(self._calls.values()), 0)
 
     def _has_room(self, size: int) -> bool:
-        """Whether so much more may come beside the oldest."""
-        coming = self._coming_bytes
-        if self._favoured is not None:
-            coming -= self._coming.get(self._favoured, 0)
-        return self._beside() + coming + size <= self._limits.assembling
-
-    def _comes(self, call: OpenCall, size: int) -> None:
-        self._coming_bytes += size - self._coming.get(call, 0)
-        self._coming[call] = size
-
-    @property
-    def _paused(self) -> bool:
-        return self._stopped < math.inf
-
-    def _reading(self) -> float:
-        """A time that stands still while the server does not read."""
-        return min(self._now(), self._stopped) - self._unread_s
-
-    def _moves(self) -> None:
-        """The oldest does."""
-        self._since = self._reading()
-        self._had = self._calls[self._favoured] if self._favoured is not None else 0
+        return self._beside() + size <= self._limits.assembling
 
     def _forget(self, call: OpenCall) -> None:
-        self._coming_bytes -= self._coming.pop(call, 0)
         self._calls.pop(call, None)
-        self._grew.pop(call, None)
-        self._still.pop(call, None)
-
-    def _grown(self, call: OpenCall) -> Refusal | None:
-        grew = self._grew.get(call)
-        if grew is None or self._calls[call] - grew[1] >= self._limits.stream_window // 4:
-            self._mark(call)
-        if self._favoured is None:
-            self._favour_oldest()
-        while self._over(call) and (dead := self._dead(call)) is not None:
-            dead.refuse(self._refusal())
-        return self._refusal() if self._over(call) else None
-
-    def _mark(self, call: OpenCall) -> None:
-        self._grew.pop(call, None)  # the stalest are first
-        self._grew[call] = self._reading(), self._calls[call]
-        self._still.pop(call, None)
-
-    def _dead(self, call: OpenCall) -> OpenCall | None:
-        """One that stands still by its own fault."""
-        for each in self._still:
-            if each is not call:
-                return each
-        if not self._paused:
-            before = self._reading() - self._limits.stalled_s
-            for each, (when, _) in self._grew.items():
-                if when > before:
-                    break
-                if each is not call and each is not self._favoured and each not in self._waiting:
-                    return each
-        return None
-
-    def _over(self, call: OpenCall) -> bool:
-        limits = self._limits
-        if call is not self._favoured and self._beside() > limits.assembling_most:
-            return True
-        return self.held > limits.assembling_most + limits.message + limits.stream_window
-
-    def _refusal(self) -> Refusal:
-        text = (
-            f"too many incomplete requests: {self._beside()} bytes beside the oldest, "
-            f"{self._limits.assembling_most} (twice pump.incomplete_bytes) is the most"
-        )
-        return Refusal(grpc.StatusCode.UNAVAILABLE, text)
-
-    def _favour_oldest(self) -> None:
-        oldest = next(iter(self._calls), None)
-        if oldest is not self._favoured:
-            self._favoured = oldest
-            self._moves()
-            # One that did not wait could have moved before.
-            if oldest is not None and oldest not in self._waiting and oldest in self._grew:
-                self._since, self._had = self._grew[oldest]
-            if self._bucket:
-                self._deadlines.discard(self._bucket, self)
-                self._bucket = 0
-                self._watch()
+        self._waiting.pop(call, None)
+        self._seen.pop(call, None)
 
     def _go_on(self) -> None:
         """Let the oldest take more, and as many others as there is room for."""
-        self._favour_oldest()
-        while self._favoured is not None and self._favoured in self._waiting:
-            self._let(self._favoured)  # which leaves the row if it holds nothing
-            self._favour_oldest()
         while self._waiting:
             call, size = next(iter(self._waiting.items()))
-            if not self._has_room(size):
+            oldest = self._oldest()
+            if oldest is not None and oldest in self._waiting:
+                call = oldest
+            elif not self._has_room(size):
                 break
-            self._let(call)
-        if self._bucket and not self._waiting:
+            del self._waiting[call]
+            if not self._calls[call]:
+                self._forget(call)
+            call.go_on()
+        if self._bucket and not self._is_short():
             self._deadlines.discard(self._bucket, self)
             self._bucket = 0
+            self._seen.clear()
 
-    def _let(self, call: OpenCall) -> None:
-        size = self._waiting.pop(call)
-        if self._calls[call]:
-            # Not all of them are let in before the first has sent anything.
-            self._comes(call, self._coming.get(call, 0) + size)
-            self._mark(call)  # it stood still for our sake
-        else:
-            self._forget(call)
-        call.go_on()
-
-    def _unfavour(self) -> None:
-        call = self._favoured
-        if call is None:
-            return
-        self._calls.move_to_end(call)
-        self._still[call] = None
-        self._go_on()
-        if self._beside() > self._limits.assembling_most:
-            call.refuse(self._refusal())
+    def _is_short(self) -> bool:
+        return bool(self._waiting) or self.held > self._limits.assembling
 
     def _watch(self) -> None:
-        if not self._bucket:
-            self._bucket = self._deadlines.add(self._since + self._limits.stalled_s + self._unread_s, self)
+        if not self._bucket and self._is_short():
+            self._bucket = self._deadlines.add(self._now() + self._limits.stalled_s, self)
+
+
+def _refusal(why: str) -> Refusal:
+    return Refusal(grpc.StatusCode.UNAVAILABLE, f"too many incomplete requests: {why}")

@@ -19,7 +19,7 @@ class Limits:
     # and how many there may be (`assembly`).
     assembling: int = 256 * MIB
     assembling_most: int = 512 * MIB
-    stalled_s: float = 10.0  # for so long the oldest of them may stand still while others wait
+    stalled_s: float = 10.0  # in which each of them brings a quarter of a window while others wait
     stream_window: int = MIB  # what a peer may send ahead on one stream
     connection_window: int = 8 * MIB
     frame: int = 16 * KIB  # SETTINGS_MAX_FRAME_SIZE

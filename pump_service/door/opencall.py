@@ -10,8 +10,6 @@ from pump_service.door.group import Refusal
 class OpenCall(Protocol):
     """A call that has a stream of its own."""
 
-    done: bool
-
     def open(self) -> None:
         """The headers are here."""
 
@@ -21,20 +19,15 @@ class OpenCall(Protocol):
     def half_close(self) -> None:
         """The peer has sent everything."""
 
-    def lets(self, size: int) -> bool:
-        """Whether so much more of the request may come; `go_on` is called when it may."""
+    def drained(self) -> None:
+        """Much of what it had to send is out."""
+
+    def awaits_peer(self) -> bool:
+        """Whether it is the peer who has to go on."""
         ...
 
     def go_on(self) -> None:
         """More of the request may come."""
-
-    def coming(self) -> int:
-        """Bytes of the request that may come without more credit."""
-        ...
-
-    def needs_credit(self) -> bool:
-        """Whether the windows that it has are less than what is missing."""
-        ...
 
     def refuse(self, refusal: Refusal) -> None:
         """End the call with a status, whatever it is doing."""

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from pump_service.door.group import GroupHandler, Refusal
-from pump_service.door.headers import Fields
+from pump_service.door.http2.headers import Fields
 
 ACCEPTED_ENCODINGS = "identity,gzip"
 _BAD_NAME = re.compile(rb"[\x00-\x20A-Z\x7f-\xff:]|^$")

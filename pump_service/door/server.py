@@ -15,14 +15,13 @@ import grpc
 import structlog
 
 from pump_service.door.assembly import Assembly
-from pump_service.door.batch import Batch
 from pump_service.door.connection import Connection
 from pump_service.door.deadlines import Deadlines
-from pump_service.door.frames import PING, frame
 from pump_service.door.group import GroupHandler, Refusal
+from pump_service.door.http2.batch import Batch
+from pump_service.door.http2.runs import Runs
 from pump_service.door.limits import DEFAULT_LIMITS, Limits
 from pump_service.door.routes import Routes
-from pump_service.door.runs import Runs
 from pump_service.door.sniff import Sniffer
 from pump_service.door.tls import AuthContext, auth_context, with_alpn
 from pump_service.door.turn import Turn
@@ -114,7 +113,6 @@ class Server:
         for sniffer in list(self._sniffers):
             sniffer.abort()
         for connection in list(self._connections):
-            connection.resume("server")
             connection.go_away()
         if grace and self._connections:
             await self._wait(grace)
@@ -123,7 +121,7 @@ class Server:
         if self._connections:
             await self._wait(0.2)
         for connection in list(self._connections):
-            connection.transport.abort()
+            connection.abort()
         await self._wait(1.0)
         if self._keeper is not None:
             self._keeper.cancel()
@@ -144,7 +142,7 @@ class Server:
         """
         if not self.paused:
             self.paused = True
-            self.assembly.stopped()
+            self.assembly.paused = True
             for connection in self._connections:
                 if connection.feeds:
                     connection.pause("server")
@@ -153,7 +151,7 @@ class Server:
         """Read again."""
         if self.paused:
             self.paused = False
-            self.assembly.resumed()
+            self.assembly.paused = False
             for connection in self._connections:
                 connection.resume("server")
 
@@ -172,9 +170,9 @@ class Server:
 
     def connect(self, transport: asyncio.Transport) -> Connection:
         """A connection that speaks HTTP/2."""
-        peer, names = self.identify(transport)
+        peer, names = _peer(transport), auth_context(transport)
         refusal = self._authorize(names, peer) if self._authorize is not None else None
-        connection = Connection(self, transport, refusal)
+        connection = Connection(self, transport, peer, names, refusal)
         self._connections.add(connection)
         self._empty.clear()
         return connection
@@ -183,9 +181,18 @@ class Server:
         """Protocol of a connection that speaks HTTP/1.x."""
         return self._http1() if self._http1 is not None else None
 
-    def collect(self, batch: Batch) -> None:
-        """Hand a batch over with those that other connections bring."""
-        self.turn.add(batch)
+    def hand_over(self, connection: Connection, batch: Batch) -> None:
+        """Calls for a group's handler: with those that other connections bring, if there are any."""
+        if self.feeders > 1:
+            self.turn.add(connection, batch)
+        else:
+            self.turn.alone(connection, batch)
+
+    def brings(self, connection: Connection) -> None:
+        """Requests in plenty come from it."""
+        self.feeders += 1
+        if self.paused:
+            connection.pause("server")
 
     def lost(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -196,28 +203,16 @@ class Server:
         if not self._connections:
             self._empty.set()
 
-    @staticmethod
-    def identify(transport: asyncio.BaseTransport) -> tuple[str, AuthContext]:
-        """Peer as gRPC names it, and what its certificate says."""
-        name = transport.get_extra_info("peername")
-        if not isinstance(name, tuple):
-            return f"unix:{name or ''}", auth_context(transport)
-        peer = f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"
-        return peer, auth_context(transport)
-
     def _keep_alive(self) -> None:
-        """Ask peers that have been silent, give up those that do not answer."""
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        limits = self.limits
         for connection in list(self._connections):
-            if connection.paused or connection.closed:
-                continue
-            if connection.asked is not None:
-                if now - connection.asked > limits.keepalive_timeout_s:
-                    log.info("peer_gone", peer=connection.peer)
-                    connection.transport.abort()
-            elif now - connection.heard > limits.keepalive_s:
-                connection.asked = now
-                connection.sender.add(frame(PING, 0, 0, b"keepaliv"))
+            connection.keep_alive(loop.time())
         self._keeper = loop.call_later(_LOOK_S, self._keep_alive)
+
+
+def _peer(transport: asyncio.BaseTransport) -> str:
+    """As gRPC names it."""
+    name = transport.get_extra_info("peername")
+    if not isinstance(name, tuple):
+        return f"unix:{name or ''}"
+    return f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol, cast
 
-from pump_service.door import frames
+from pump_service.door.http2 import frames
 from pump_service.door.limits import Limits
 
 # With any other beginning the Go Pump ends a connection too.

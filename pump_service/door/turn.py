@@ -13,15 +13,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import grpc
 import structlog
 
-from pump_service.door.batch import Batch
 from pump_service.door.deadlines import Deadlines
-from pump_service.door.group import Answer, Refusal
+from pump_service.door.group import Answer, Refusal, Requests
+from pump_service.door.http2.batch import Batch
+from pump_service.door.http2.runs import Run, Runs
 from pump_service.door.routes import Group
-from pump_service.door.runs import Runs
 
 log = structlog.get_logger()
 # Each of them is of one read: what a handler that holds readers back cannot stop any more.
@@ -33,24 +34,46 @@ _ENOUGH = 64
 _LONGEST_S = 0.002
 
 
+class Bearer(Protocol):
+    """A connection, as its batches see it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody waits for answers."""
+        ...
+
+    def answer(self, batch: Batch, answers: Sequence[Answer], of_all: bytes | None) -> None:
+        """To the calls of a batch, one by one or the same to all."""
+
+    def expire(self, batch: Batch, now: float) -> None:
+        """The deadline of some calls has passed."""
+
+
+Brought = tuple[Bearer, Batch]
+
+
 class Turn:
-    """Batches that are collected, by method."""
+    """What is handed over, and the batches that are collected for it, by method."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, runs: Runs, deadlines: Deadlines) -> None:
         self._loop = loop
         self._runs = runs
         self._deadlines = deadlines
-        self._batches: dict[Group, list[Batch]] = {}
+        self._batches: dict[Group, list[Brought]] = {}
         self._calls = 0
         self._large = False  # one of the reads is
         self._out: set[_Given] = set()  # groups that were handed over since the last tick and have no answers yet
         self._soon: asyncio.Handle | None = None
         self._longest: asyncio.TimerHandle | None = None
 
-    def add(self, batch: Batch) -> None:
+    def alone(self, connection: Bearer, batch: Batch) -> None:
+        """Hand it over by itself."""
+        self._give(_Given(self, batch.group, [(connection, batch)], self._deadlines))
+
+    def add(self, connection: Bearer, batch: Batch) -> None:
         """Hand it over with those that others bring."""
         batches = self._batches.setdefault(batch.group, [])
-        batches.append(batch)
+        batches.append((connection, batch))
         calls = len(batch.stream_ids)
         self._calls += calls
         if calls >= _LARGE_READ:
@@ -97,21 +120,21 @@ class Turn:
         self._calls, self._large = 0, False
         for group, batches in collected.items():
             live = []
-            for batch in batches:
-                if batch.connection.closed:
+            for connection, batch in batches:
+                if connection.closed:
                     batch.drop()
                 else:
-                    live.append(batch)
+                    live.append((connection, batch))
             if live:
-                self._give(group, live)
+                given = _Given(self, group, live, self._deadlines)
+                self._out.add(given)
+                self._give(given)
 
-    def _give(self, group: Group, batches: list[Batch]) -> None:
-        given = _Given(self, group, batches, self._deadlines)
-        self._out.add(given)
+    def _give(self, given: _Given) -> None:
         try:
-            group.handler(self._runs.requests([part for batch in batches for part in batch.parts()]), given.answer)
+            given.group.handler(self._runs.requests(given.parts()), given.answer)
         except Exception as error:
-            log.exception("call_failed", method=group.path)
+            log.exception("call_failed", method=given.group.path)
             given.failed(error)
 
     def answered(self, given: _Given) -> None:
@@ -124,53 +147,55 @@ class Turn:
 class _Given:
     """A group that is with its handler."""
 
-    __slots__ = ("_batches", "_bucket", "_deadlines", "_group", "_turn", "calls")
+    __slots__ = ("_batches", "_bucket", "_calls", "_deadlines", "_turn", "group")
 
-    def __init__(self, turn: Turn, group: Group, batches: list[Batch], deadlines: Deadlines) -> None:
+    def __init__(self, turn: Turn, group: Group, batches: list[Brought], deadlines: Deadlines) -> None:
         self._turn = turn
-        self._group = group
+        self.group = group
         self._batches = batches  # none once they are answered
+        self._calls = sum([len(batch.stream_ids) for _, batch in batches])
         self._deadlines = deadlines
-        self.calls = 0
-        first = math.inf
-        for batch in batches:
-            self.calls += len(batch.stream_ids)
-            first = min(first, batch.deadline)
-        self._bucket = deadlines.add(first, self) if first < math.inf else 0
+        self._watch()
+
+    def parts(self) -> list[Requests | Run]:
+        """All requests, in order; once."""
+        return [part for _, batch in self._batches for part in batch.parts()]
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """What the handler calls: one answer for each request, in order."""
-        batches, self._batches = self._batches, []
-        if not batches or len(answers) != self.calls:
-            self._batches = batches
-            raise ValueError(f"{len(answers)} answers to {self.calls} calls of {self._group.path}, or twice")
+        batches = self._batches
+        if not batches or len(answers) != self._calls:
+            raise ValueError(f"{len(answers)} answers to {self._calls} calls of {self.group.path}, or twice")
+        self._batches = []
         if self._bucket:
             self._deadlines.discard(self._bucket, self)
         first = answers[0]
         of_all = first if isinstance(first, bytes) and answers.count(first) == len(answers) else None
         at = 0
-        for batch in batches:
-            count = len(batch.stream_ids)
+        for connection, batch in batches:
+            end = at + len(batch.stream_ids)
             try:
-                if of_all is not None:
-                    batch.answer_all(of_all)
-                else:
-                    batch.answer(answers[at : at + count])
+                connection.answer(batch, answers[at:end], of_all)
             except Exception:  # of one connection: the others have their answers all the same
-                log.exception("answer_failed", method=self._group.path)
-            at += count
+                log.exception("answer_failed", method=self.group.path)
+            at = end
         self._turn.answered(self)
 
     def failed(self, error: Exception) -> None:
         """The handler did; it may have answered before."""
         if self._batches:
-            self.answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * self.calls)
+            self.answer([Refusal(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")] * self._calls)
 
     def expire(self, now: float) -> None:
-        """The first deadline has passed; from here on each batch watches its own."""
-        self._bucket = 0
-        for batch in self._batches:
-            try:
-                batch.expire(now)
-            except Exception:  # of one connection: the deadlines of the others are met all the same
-                log.exception("expiry_failed", method=self._group.path)
+        """The first deadline has passed."""
+        for connection, batch in self._batches:
+            if batch.deadline <= now:
+                try:
+                    connection.expire(batch, now)
+                except Exception:  # of one connection: the deadlines of the others are met all the same
+                    log.exception("expiry_failed", method=self.group.path)
+        self._watch()
+
+    def _watch(self) -> None:
+        first = min([batch.deadline for _, batch in self._batches])
+        self._bucket = self._deadlines.add(first, self) if first < math.inf else 0

@@ -18,8 +18,8 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from pump_service.door import frames
 from pump_service.door.group import Refusal
+from pump_service.door.http2 import frames
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from pumphouse.errors import PeerRefused

@@ -13,7 +13,10 @@ from typing import Any
 import grpc
 import pytest
 
-from pump_service.door import frames as f
+from pump_service.door.assembly import Assembly
+from pump_service.door.deadlines import Deadlines
+from pump_service.door.group import Refusal
+from pump_service.door.http2 import frames as f
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from tests.support.doorkit import BOTH, GROUP, UNARY, UP, Echo, Peer, frame, prefixed
@@ -21,6 +24,7 @@ from tests.unit.pump_service.door.test_turn import StillLoop, still
 
 pytestmark = pytest.mark.row("P15", "W1")
 KIB, MIB = 1 << 10, 1 << 20
+STOOD_STILL = "too many incomplete requests: this one stood still while they held all of pump.incomplete_bytes"
 # Windows of 64 KiB; a message may be 4 MiB, and beside the oldest 1 MiB is held before the others wait.
 LIMITS = Limits(
     message=4 * MIB, stream_window=64 * KIB, connection_window=MIB, assembling=MIB, assembling_most=8 * MIB,
@@ -122,12 +126,6 @@ class Sender:
         assert self.status.pop(n)[0] == self.status.pop(m)[0] == 0
 
 
-def later(server: Server) -> None:
-    """So long that the oldest should have moved meanwhile."""
-    server.assembly._since -= LIMITS.stalled_s + 1
-    server.assembly.expire(asyncio.get_running_loop().time())
-
-
 def serve(limits: Limits = LIMITS, echo: Echo | None = None) -> Server:
     server = Server(limits=limits)
     (echo or Echo()).register(server)
@@ -171,7 +169,7 @@ def test_large_requests_at_once_all_pass_within_the_bound(connections: int) -> N
         done = [status for sender in senders for status in sender.status.values()]
         assert done == [(0, "")] * 32
         assert server.assembly.held == 0
-        assert not server.assembly._calls and not server.assembly._waiting and not server.assembly._coming_bytes
+        assert not len(server.deadlines)
 
     asyncio.run(asyncio.wait_for(test(), 60))
 
@@ -181,14 +179,13 @@ async def test_the_oldest_completes_while_all_others_wait() -> None:
     server = serve()
     sender = Sender(server)
     first, *others = [sender.open(bytes(MIB)) for _ in range(24)]
-    for n in others:
-        sender.send(n, 8 * KIB)  # what may still come of them is above the bound already
-    for _ in range(30):
-        for n in others:
-            sender.send(n)
-    beside = server.assembly.held - 8 * KIB - 30 * 16 * KIB
-    assert beside == 22 * LIMITS.stream_window
-    assert not any(sender.send(n) for n in others[1:])  # the first that came is the oldest
+    while sum([sender.send(n) for n in others]):
+        if len(sender.unsent[others[0]]) < MIB // 4:
+            break
+    while sum([sender.send(n) for n in others[1:]]):
+        pass
+    beside = server.assembly.held - (MIB + 5 - len(sender.unsent[others[0]]))
+    assert LIMITS.assembling < beside <= LIMITS.assembling + 23 * LIMITS.stream_window
     while others[0] in sender.unsent:
         assert sender.send(others[0])
     assert server.assembly.held == beside
@@ -196,104 +193,6 @@ async def test_the_oldest_completes_while_all_others_wait() -> None:
     sender.send(first)
     await finish(server, [sender])
     assert {code for code, _ in sender.status.values()} == {0}
-
-
-@run
-async def test_an_oldest_that_stands_still_is_not_waited_for_and_completes_later() -> None:
-    server = serve()
-    sender, others = Sender(server), Sender(server)
-    still = sender.open(bytes(2 * MIB))
-    for _ in range(100):
-        sender.send(still)
-        await asyncio.sleep(0)
-        if len(sender.unsent[still]) < MIB:
-            break
-    for _ in range(24):
-        others.open(bytes(MIB))
-    while await others.step():
-        pass
-    assert others.unsent  # they wait for it
-    while others.unsent:
-        if not await others.step():
-            later(server)
-    await finish(server, [others])
-    assert {code for code, _ in others.status.values()} == {0}
-    assert not sender.status
-    await finish(server, [sender])
-    assert sender.status == {still: (0, "")}
-
-
-@run
-async def test_an_oldest_that_the_server_itself_does_not_read_keeps_its_turn() -> None:
-    server = serve()
-    sender, others = Sender(server), Sender(server)
-    still = sender.open(bytes(2 * MIB))
-    sender.send(still)
-    for _ in range(24):
-        others.open(bytes(MIB))
-    while await others.step():
-        pass
-    server.assembly.stopped()  # as `pause_reading` says, but for the transports
-    later(server)
-    assert not sum([await others.step() for _ in range(5)])
-    server.assembly.resumed()
-    later(server)
-    assert sum([await others.step() for _ in range(5)])
-    await finish(server, [sender, others])
-    assert {code for s in (sender, others) for code, _ in s.status.values()} == {0}
-
-
-@run
-async def test_one_that_holds_more_than_may_be_held_beside_the_oldest_and_stands_still_is_ended() -> None:
-    server = serve(Limits(
-        message=4 * MIB, stream_window=64 * KIB, connection_window=MIB, assembling=MIB, assembling_most=2 * MIB,
-        stalled_s=0.05,
-    ))  # fmt: skip
-    sender, others = Sender(server), Sender(server)
-    still = sender.open(bytes(4 * MIB - 10))
-    while server.assembly.held < 3 * MIB:
-        sender.send(still)
-    for _ in range(8):
-        others.open(bytes(MIB))
-    while others.unsent:
-        if not await others.step():
-            await asyncio.sleep(0.005)
-    sender.hear()
-    code, text = sender.status[still]
-    assert code == grpc.StatusCode.UNAVAILABLE.value[0]
-    assert "pump.incomplete_bytes" in text
-    await finish(server, [others])
-    assert {code for code, _ in others.status.values()} == {0}
-
-
-@run
-async def test_over_the_hard_bound_those_that_stand_still_go_before_one_that_brings_something() -> None:
-    limits = Limits(
-        message=4 * MIB, stream_window=64 * KIB, connection_window=4 * MIB, assembling=64 * KIB,
-        assembling_most=640 * KIB, stalled_s=0.05,
-    )  # fmt: skip
-    server = serve(limits)
-    sender, other = Sender(server), Sender(server)
-    dead = [sender.open(bytes(200 * KIB)) for _ in range(8)]
-    for n in dead:
-        for _ in range(4):
-            sender.send(n)
-    assert server.assembly.held == 8 * 64 * KIB
-    alive = other.open(bytes(MIB), UNARY)
-    while alive in other.unsent:
-        if not await other.step():
-            await asyncio.sleep(0.005)
-        assert server.assembly.held <= limits.assembling_most + limits.message + limits.stream_window
-    late = [other.open(bytes(60 * KIB), whole=False) for _ in range(9)]
-    for n in late:
-        while n in other.unsent and other.send(n):
-            pass
-    await finish(server, [other])
-    sender.hear()
-    assert other.status[alive][0] == 0
-    assert set(other.status) == {alive}  # nobody who brought something was refused
-    assert {code for code, _ in sender.status.values()} == {grpc.StatusCode.UNAVAILABLE.value[0]}
-    assert 0 < len(sender.status) <= len(dead)
 
 
 @run
@@ -356,57 +255,6 @@ async def test_streams_of_requests_have_their_turns_message_by_message() -> None
     assert {code for code, _ in sender.status.values()} == {0}
 
 
-@run
-async def test_a_stream_that_has_ended_while_it_waited_is_in_nobodys_way() -> None:
-    class Slow(Echo):
-        async def up(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
-            async for _ in requests:
-                pass
-            await asyncio.Event().wait()
-            return b""
-
-    server = serve(echo=Slow())
-    sender = Sender(server)
-    for _ in range(24):
-        sender.open(bytes(MIB))
-    stream = sender.open(b"", UP, whole=False)
-    sender.unsent[stream] = prefixed(bytes(20 * KIB)) * 3
-    for _ in range(30):
-        await sender.step()
-    assert len(server.assembly._waiting) == 24
-    call = sender.peer.connection.streams[stream].call
-    assert call in server.assembly._waiting
-    sender.peer.send(frame(1, 5, stream, sender.peer.encoder.encode([("x-end", "1")])))  # trailers
-    assert call not in server.assembly._waiting
-
-
-@run
-async def test_a_stream_that_has_ended_asks_for_nothing_while_its_handler_still_takes_from_it() -> None:
-    class Slow(Echo):
-        async def up(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
-            await self.begins.wait()  # type: ignore[attr-defined]
-            taken = [x async for x in requests]
-            await asyncio.Event().wait()
-            return b"|".join(taken)
-
-    echo = Slow()
-    echo.begins = asyncio.Event()  # type: ignore[attr-defined]
-    server = serve(echo=echo)
-    sender = Sender(server)
-    for _ in range(24):
-        sender.open(bytes(MIB))
-    stream = sender.open(b"", UP, whole=False)
-    sender.unsent[stream] = prefixed(bytes(20 * KIB)) * 3
-    for _ in range(30):
-        await sender.step()
-    sender.peer.send(frame(0, 1, stream))
-    echo.begins.set()  # type: ignore[attr-defined]
-    await sender.peer.settle()
-    call = sender.peer.connection.streams[stream].call
-    assert call not in server.assembly._waiting
-    assert call not in server.assembly._calls
-
-
 async def passes(seconds: float, *senders: Sender) -> None:
     """Time of a `StillLoop`, and what is due then."""
     still().now += seconds
@@ -435,136 +283,78 @@ async def test_a_message_of_a_compressed_stream_may_be_larger_than_what_is_held_
     stream = sender.open(b"", UP, ("grpc-encoding", "gzip"))
     sender.unsent[stream] = packed(bytes(8 * MIB)) * 2
     sender.send(stream, 1000)
-    for _ in range(20):
+    for _ in range(12):
         others.open(bytes(MIB))
     for _ in range(10):
         await others.step()
-    assert server.assembly._waiting
     idle = 0
     while sender.unsent or others.unsent:
         idle = 0 if await sender.step() + await others.step() else idle + 1
         assert idle < 100, "nobody may send"  # while a step is inflated
     await passes(0.1, sender, others)
-    assert len(sender.status) + len(others.status) == 21
+    assert len(sender.status) + len(others.status) == 13
     assert codes(sender, others) == {0}
 
 
 @run_still
-async def test_an_oldest_that_the_server_inflates_moves_though_it_does_not_grow() -> None:
-    server = serve(limits_of(MIB, 2 * MIB, 8 * MIB))
-    sender, others = Sender(server), Sender(server)
-    large = sender.open(b"", UNARY, ("grpc-encoding", "gzip"))
-    sender.unsent[large] = packed(random.Random(1).randbytes(6 * MIB))
-    while large in sender.unsent:
-        sender.send(large)
-    call = sender.peer.connection.streams[large].call
-    for _ in range(20):
-        others.open(bytes(MIB))
-    while sum([others.send(n) for n in others.unsent]):
-        pass
-    assert call is server.assembly._favoured
-    assert server.assembly._waiting
+async def test_one_that_stands_still_while_others_wait_is_ended() -> None:
+    server = serve(limits_of(MIB, 8 * MIB))
+    dead, others = Sender(server), Sender(server)
+    for _ in range(8):
+        dead.send(dead.open(bytes(MIB)), 8 * KIB)
+    live = [others.open(bytes(MIB)) for _ in range(24)]
     began = still().now
-    while call is server.assembly._favoured and not sender.status:
-        still().now += 0.4  # the loop has other work between two steps
-        await asyncio.sleep(0)
-        sender.hear()
-    assert still().now - began > 1.5
-    while not sender.status:  # the answer goes out piece by piece
-        await passes(0.1, sender)
-        assert still().now - began < 60
-    assert sender.status == {large: (0, "")}
+    while len(others.status) < len(live):
+        if not await others.step():
+            await passes(0.1, others)
+        assert still().now - began < 5  # all of them are waited for once
+    dead.hear()
+    assert codes(others) == {0}
+    assert list(dead.status.values()) == [(grpc.StatusCode.UNAVAILABLE.value[0], STOOD_STILL)] * 8
+    await passes(5)
+    assert not len(server.deadlines)
+
+
+@run_still
+async def test_a_byte_now_and_then_is_standing_still() -> None:
+    server = serve(limits_of(MIB, 8 * MIB))
+    trickles, others = Sender(server), Sender(server)
+    slow = [trickles.open(bytes(3 * MIB)) for _ in range(20)]
+    live = others.open(bytes(2 * MIB))
+    while live not in others.status:
+        for n in slow:
+            if n in trickles.unsent:
+                trickles.send(n, 1)
+        if not await others.step():
+            await passes(0.1, others)
+    assert codes(others) == {0}
+    assert codes(trickles) == {grpc.StatusCode.UNAVAILABLE.value[0]}
 
 
 @run_still
 async def test_requests_that_stand_still_without_asking_for_more_lock_nobody_out() -> None:
     server = serve(limits_of(512 * KIB, MIB))
     dead, others = Sender(server), Sender(server)
-    while server.assembly._beside() + 15 * KIB <= MIB:
+    while server.assembly.held <= MIB:
         dead.send(dead.open(bytes(200 * KIB)), 15 * KIB)  # less than what is worth credit
-    assert not server.assembly._waiting
-    early = others.open(bytes(60 * KIB))
-    while early in others.unsent:
-        others.send(early)
-    assert others.status[early][0] == grpc.StatusCode.UNAVAILABLE.value[0]
+    refused = others.open(bytes(60 * KIB))
+    while refused in others.unsent:
+        others.send(refused)
+    assert others.status[refused][0] == grpc.StatusCode.UNAVAILABLE.value[0]
+    assert "pump.incomplete_bytes" in others.status[refused][1]
+    await passes(1.1, dead)
     assert not dead.status
-    await passes(1.5)
-    for _ in range(3):
-        n = others.open(bytes(60 * KIB))
-        while n in others.unsent:
-            assert others.send(n)
-        await passes(0.1, others, dead)
-        assert others.status[n] == (0, "")
+    await passes(1.1, dead)
     assert codes(dead) == {grpc.StatusCode.UNAVAILABLE.value[0]}
-    assert len(dead.status) < 10
-
-
-async def waited(sender: Sender, live: Sequence[int], trickles: Callable[[], None] = lambda: None) -> float:
-    """Seconds until these are answered."""
-    began = still().now
-    while not sender.status.keys() >= set(live):
-        if not await sender.step():
-            trickles()
-            await passes(0.1, sender)
-        assert still().now - began < 60
-    assert codes(sender) == {0}
-    return still().now - began
+    late = others.open(bytes(60 * KIB))
+    while late in others.unsent:
+        assert others.send(late)
+    await passes(0.1, others)
+    assert others.status[late] == (0, "")
 
 
 @run_still
-async def test_those_that_stand_still_together_are_waited_for_once() -> None:
-    server = serve(limits_of(64 * KIB, 16 * MIB))
-    dead, others = Sender(server), Sender(server)
-    live = []
-    for _ in range(8):
-        dead.send(dead.open(bytes(200 * KIB)), 8 * KIB)
-        live.append(others.open(bytes(MIB)))
-        others.send(live[-1])
-    assert await waited(others, live) < 2.0
-
-
-@run_still
-async def test_a_byte_now_and_then_does_not_keep_the_favour() -> None:
-    server = serve(limits_of(MIB, 8 * MIB))
-    tricklers, others = Sender(server), Sender(server)
-    streams = [tricklers.open(bytes(3 * MIB)) for _ in range(20)]
-
-    def trickle() -> None:
-        for n in streams:
-            tricklers.send(n, 1)
-
-    trickle()
-    for _ in range(2):
-        assert await waited(others, [others.open(bytes(MIB))], trickle) < 3.0
-
-
-@run_still
-async def test_a_request_whose_window_covers_what_is_missing_needs_no_credit_and_does_not_wait() -> None:
-    server = serve(limits_of(MIB, 8 * MIB))
-    sender, others = Sender(server), Sender(server)
-    for _ in range(24):
-        others.open(bytes(MIB))
-    for path in (GROUP, UNARY):
-        n = sender.open(bytes(60 * KIB), path)
-        sender.send(n)
-        assert sender.send(n)
-        assert sender.windows[n] == 32 * KIB  # while there was room
-        while await others.step():
-            pass
-        m = sender.open(bytes(60 * KIB), path)
-        sender.send(m)
-        assert sender.send(m)
-        waiting = server.assembly._waiting
-        assert len(waiting) >= 23
-        assert not {sender.peer.connection.streams[each].call for each in (n, m)} & set(waiting)
-        while sender.unsent:
-            sender.send(n) if n in sender.unsent else sender.send(m)
-        await passes(0.1, sender)
-    assert list(sender.status.values()) == [(0, "")] * 4
-
-
-async def behind_an_oldest_that_sends_nothing_more() -> tuple[Server, Any]:
-    """Large requests that wait, and the call of the oldest."""
+async def test_who_stands_still_while_the_server_reads_nothing_or_lets_it_wait_is_not_ended() -> None:
     server = serve(limits_of(MIB, 8 * MIB))
     sender, others = Sender(server), Sender(server)
     first = sender.open(bytes(2 * MIB))
@@ -573,20 +363,54 @@ async def behind_an_oldest_that_sends_nothing_more() -> tuple[Server, Any]:
         others.open(bytes(MIB))
     while await others.step():
         pass
-    return server, sender.peer.connection.streams[first].call
+    server.pause_reading()
+    for _ in range(10):
+        await passes(0.5, sender, others)
+    server.resume_reading()
+    while sender.unsent:  # a quarter of a window in each second, and the others wait all the time
+        for _ in range(2):
+            sender.send(first)
+        await passes(0.9, sender, others)
+    while others.unsent:
+        if not await others.step():
+            await passes(0.1, others)
+    assert codes(sender, others) == {0}
 
 
 @run_still
-async def test_time_in_which_the_server_did_not_read_is_nobodys() -> None:
-    server, call = await behind_an_oldest_that_sends_nothing_more()
-    assert server.assembly._waiting
-    server.pause_reading()
-    await passes(0.9)
-    server.resume_reading()
-    await passes(0.5)
-    assert call is server.assembly._favoured
-    await passes(0.6)
-    assert call is not server.assembly._favoured
+async def test_who_is_inflated_does_not_stand_still() -> None:
+    server = serve(limits_of(MIB, 2 * MIB, 8 * MIB))
+    sender, others = Sender(server), Sender(server)
+    large = sender.open(b"", UNARY, ("grpc-encoding", "gzip"))
+    sender.unsent[large] = packed(random.Random(1).randbytes(6 * MIB))
+    while large in sender.unsent:
+        sender.send(large)
+    for _ in range(12):
+        others.open(bytes(MIB))
+    while sum([others.send(n) for n in others.unsent]):
+        pass
+    for _ in range(200):
+        still().now += 0.4  # the loop has other work between two steps
+        await asyncio.sleep(0)
+        sender.hear()
+    assert sender.status == {large: (0, "")}
+
+
+@run_still
+async def test_a_request_whose_window_covers_what_is_missing_needs_no_credit_and_does_not_wait() -> None:
+    server = serve(limits_of(MIB, 8 * MIB))
+    sender, others = Sender(server), Sender(server)
+    for _ in range(24):
+        others.open(bytes(MIB))
+    while await others.step():
+        pass
+    for path in (GROUP, UNARY):
+        n = sender.open(bytes(60 * KIB), path)
+        while n in sender.unsent:
+            assert sender.send(n)
+        await passes(0.1, sender)
+        assert sender.status[n] == (0, "")
+        assert sender.windows[n] == LIMITS.stream_window - 60 * KIB - 5
 
 
 @run_still
@@ -596,68 +420,72 @@ async def test_a_call_that_has_ended_holds_nothing_though_its_handler_lingers() 
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
-                await self.go.wait()  # type: ignore[attr-defined]
+                await go.wait()
             yield b""
 
-    echo = Linger()
-    echo.go = asyncio.Event()  # type: ignore[attr-defined]
-    server = serve(echo=echo)
+    go = asyncio.Event()
+    server = serve(echo=Linger())
     sender = Sender(server)
     stream = sender.open(bytes(2 * MIB), BOTH, ("grpc-timeout", "300m"))
     await sender.step()
     for _ in range(20):
         sender.send(stream)
-    call = sender.peer.connection.streams[stream].call
-    assert call is not None
-    assert call._assembler.size == server.assembly.held > 256 * KIB
+    assert server.assembly.held > 256 * KIB
     await passes(0.5, sender)
     assert codes(sender) == {grpc.StatusCode.DEADLINE_EXCEEDED.value[0]}
-    assert (call._assembler.size, server.assembly.held) == (0, 0)
-    echo.go.set()  # type: ignore[attr-defined]
+    assert server.assembly.held == 0
+    go.set()
     await passes(0.1)
 
 
-@run_still
-async def test_what_follows_a_message_that_is_being_inflated_is_not_taken_from_what_others_may_bring() -> None:
-    server = serve(limits_of(MIB, 8 * MIB))
-    sender, others = Sender(server), Sender(server)
-    others.send(others.open(bytes(MIB)))
-    large = sender.open(b"", UNARY, ("grpc-encoding", "gzip"))
-    sender.unsent[large] = packed(bytes(3 * MIB)) + bytes(10 * KIB)
-    while large in sender.unsent:
-        assert sender.send(large)
-    call = sender.peer.connection.streams[large].call
-    assert call is not None and call._assembler.inflating
-    assert server.assembly._coming[call] == 0
-    assert server.assembly._coming_bytes == sum(server.assembly._coming.values())
+# ---- the budget by itself --------------------------------------------------------------------------------------------
+
+
+class Request:
+    """Of a call, what the budget sees."""
+
+    def __init__(self) -> None:
+        self.went_on = 0
+        self.refused: list[Refusal] = []
+
+    def awaits_peer(self) -> bool:
+        return True
+
+    def go_on(self) -> None:
+        self.went_on += 1
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.refused.append(refusal)
 
 
 @run_still
-async def test_short_pauses_of_the_server_do_not_save_an_oldest_that_sends_nothing() -> None:
-    server, call = await behind_an_oldest_that_sends_nothing_more()
-    for _ in range(4):
-        assert call is server.assembly._favoured
-        await passes(0.48 * server.limits.stalled_s)
-        server.pause_reading()
-        await passes(0.02 * server.limits.stalled_s)
-        server.resume_reading()
-        if call is not server.assembly._favoured:
-            break
-    assert call is not server.assembly._favoured
+async def test_those_that_wait_go_on_in_the_order_in_which_they_came() -> None:
+    assembly = Assembly(limits_of(100, 200), Deadlines(still()), still().time)
+    first, second, third, fourth = requests = [Request() for _ in range(4)]
+    for each in requests:
+        assert assembly.lets(each, 40) or each is not first  # type: ignore[arg-type]
+        assert assembly.count(each, 40) is None  # type: ignore[arg-type]
+    assert not assembly.lets(third, 40)  # type: ignore[arg-type]
+    assert not assembly.lets(second, 1)  # type: ignore[arg-type]
+    assert not assembly.lets(fourth, 40)  # type: ignore[arg-type]
+    assert assembly.lets(first, 10_000)  # type: ignore[arg-type]
+    assembly.leave(first)  # type: ignore[arg-type]
+    assert [each.went_on for each in requests] == [0, 1, 0, 0]  # the oldest, whoever asked first
+    assembly.count(second, 0)  # type: ignore[arg-type]
+    assert [each.went_on for each in requests] == [0, 1, 1, 1]
+    assert assembly.held == 80
 
 
 @run_still
-async def test_who_stood_still_while_the_server_did_not_read_is_not_ended_for_it() -> None:
-    server = serve(limits_of(512 * KIB, MIB))
-    sender, other = Sender(server), Sender(server)
-    while server.assembly._beside() + 15 * KIB <= MIB:
-        sender.send(sender.open(bytes(30 * KIB)), 15 * KIB)
-    server.pause_reading()
-    await passes(5 * server.limits.stalled_s)
-    server.resume_reading()
-    late = other.open(bytes(60 * KIB))
-    while late in other.unsent:
-        other.send(late)
-    await passes(0.01, sender, other)
-    assert not sender.status
-    assert other.status
+async def test_one_that_has_been_sent_whole_asks_for_nothing_any_more() -> None:
+    assembly = Assembly(limits_of(100, 200), Deadlines(still()), still().time)
+    oldest, waits, last = [Request() for _ in range(3)]
+    for each, held in ((oldest, 50), (waits, 90)):
+        assembly.count(each, held)  # type: ignore[arg-type]
+    assert not assembly.lets(waits, 40)  # type: ignore[arg-type]
+    assert not assembly.lets(last, 5)  # type: ignore[arg-type]
+    assembly.settled(waits)  # type: ignore[arg-type]
+    assert (waits.went_on, last.went_on) == (0, 1)
+    for each in (oldest, waits):
+        assembly.leave(each)  # type: ignore[arg-type]
+    assert assembly.held == 0

@@ -15,8 +15,8 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from structlog.testing import capture_logs
 
-from pump_service.door import frames as f
 from pump_service.door.group import Refusal
+from pump_service.door.http2 import frames as f
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from tests.support.doorkit import (
@@ -56,7 +56,7 @@ def test_calls_of_all_kinds_are_answered(path: str, want: bytes) -> None:
             peer.send(data)
             data, fields = answers(await peer.settle())[n]
             assert (data, fields["grpc-status"]) == (want, "0")
-        assert peer.connection.idle
+        assert peer.connection.http2.streams.idle
 
     asyncio.run(test())
 
@@ -90,7 +90,7 @@ def test_equal_answers_are_the_same_bytes_as_single_ones(count: int) -> None:
             answer([b"same"] * len(requests))
             found = answers(await peer.settle())
             assert found == {n: (prefixed(b"same"), {"grpc-status": "0"}) for n, _ in calls}
-        assert not peer.connection.lean
+        assert not peer.connection.http2.streams.lean
 
     asyncio.run(test())
 
@@ -290,7 +290,7 @@ def test_requests_of_a_wrong_shape_are_refused(path: str, body: bytes, want: grp
         peer.send(data + frame(0, 1, n, body))
         assert statuses(await peer.settle())[n][0] == code(want)
         assert peer.server.assembly.held == 0
-        assert peer.connection.idle
+        assert peer.connection.http2.streams.idle
 
     asyncio.run(test())
 
@@ -397,7 +397,7 @@ def test_a_reset_cancels_the_handler(path: str) -> None:
         await peer.settle()
         assert ended == peer.echo.contexts
         assert peer.echo.contexts[0].cancelled()
-        assert peer.connection.idle
+        assert peer.connection.http2.streams.idle
         assert not [t for t in asyncio.all_tasks() if t.get_name() == path]
 
     asyncio.run(test())
@@ -417,7 +417,7 @@ async def test_a_handler_that_answers_before_the_request_ends_resets_the_rest_wi
     assert resets(found) == {n: f.NO_ERROR}
     peer.send(frame(0, 0, n, prefixed(b"third")) + frame(1, 5, n, peer.encoder.encode([("a", "b")])))
     assert not goaways(peer.frames())
-    assert peer.connection._held_bytes == 0
+    assert peer.connection.http2.windows._held == 0
 
 
 @run
@@ -588,7 +588,7 @@ async def test_a_call_that_ends_while_its_message_is_inflated_leaves_nothing() -
     peer.send(data + frame(0, 1, n, packed(bytes(5 << 20))))
     assert peer.server.assembly.held
     peer.send(frame(3, 0, n, struct.pack(">I", 8)))
-    assert peer.server.assembly.held == 0 and peer.connection.idle
+    assert peer.server.assembly.held == 0 and peer.connection.http2.streams.idle
     await peer.settle()
     assert not peer.echo.groups
 

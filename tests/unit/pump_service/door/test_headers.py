@@ -10,9 +10,9 @@ from hpack.exceptions import HPACKError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump_service.door.frames import COMPRESSION_ERROR, ConnectionFault
-from pump_service.door.headers import MALFORMED, TIMEOUT, Fields, HeaderReader, timeout_s
-from pump_service.door.replies import HEADERS, TRAILERS, ReplyBlocks, fields, literal, percent_encoded
+from pump_service.door.http2.frames import COMPRESSION_ERROR, ConnectionFault
+from pump_service.door.http2.headers import MALFORMED, TIMEOUT, Fields, HeaderReader, timeout_s
+from pump_service.door.http2.replies import HEADERS, TRAILERS, ReplyBlocks, fields, literal, percent_encoded
 from pump_service.door.routes import Routes
 
 NAMES = st.sampled_from([b":path", b":method", b"grpc-timeout", b"user-agent", b"x-a", b"x-b", b"content-type"])

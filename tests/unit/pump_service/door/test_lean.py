@@ -13,13 +13,14 @@ import grpc
 import numpy as np
 import pytest
 
-from pump_service.door import lean
-from pump_service.door import runs as door_runs
 from pump_service.door.calls import Call
-from pump_service.door.connection import Connection
 from pump_service.door.group import Answer, Refusal, Requests
-from pump_service.door.headers import MALFORMED, TIMEOUT_LITERAL, timeout_s
-from pump_service.door.lean import COLUMNS, MOST, ROOM, SOONEST, TABLE, take_calls
+from pump_service.door.http2 import lean
+from pump_service.door.http2 import runs as door_runs
+from pump_service.door.http2.headers import MALFORMED, TIMEOUT_LITERAL, timeout_s
+from pump_service.door.http2.lean import COLUMNS, MOST, ROOM, SOONEST, TABLE, take_calls
+from pump_service.door.http2.protocol import Http2
+from pump_service.door.http2.streams import Stream
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from tests.support.doorkit import GROUP, UNARY, Echo, Peer, answers, frame, prefixed, statuses
@@ -72,7 +73,7 @@ def test_calls_like_the_last_one_are_taken_in_one_run(taken: list[int]) -> None:
         assert taken == [40]
         assert peer.echo.groups[-1][0] == [b"m%d" % n for n, _ in calls]
         assert answers(await peer.settle()) == {n: (prefixed(b"m%d" % n), {"grpc-status": "0"}) for n, _ in calls}
-        assert peer.connection.idle
+        assert peer.connection.http2.streams.idle
 
     check()
 
@@ -86,7 +87,7 @@ def test_no_run_is_longer_than_streams_are_allowed(taken: list[int]) -> None:
         block = peer.block(GROUP)
         peer.send(b"".join(call(11 + 2 * n, block, b"x") for n in range(70)))
         assert taken[0] == 60
-        assert len(peer.connection.lean) == 60
+        assert len(peer.connection.http2.streams.lean) == 60
         refused = [each for each in await peer.settle() if each.type == 3]
         assert [each.stream_id for each in refused] == [11 + 2 * n for n in range(60, 70)]
 
@@ -115,7 +116,7 @@ def test_calls_of_a_run_end_each_at_its_own_deadline() -> None:
         assert len(requests) == 4
         answer([b"done"] * 4)
         assert set(answers(await peer.settle())) == {13, 15}
-        assert not len(peer.connection.deadlines)
+        assert not len(peer.server.deadlines)
 
     check()
 
@@ -198,9 +199,17 @@ async def _converse(seed: int) -> tuple[Any, ...]:
             await asyncio.sleep(0)
         out += bytes(peer.wire.written)
         peer.wire.written.clear()
-    left = peer.connection
-    state = left.closed, left.last_stream_id, left.recv_window, left._uncredited, list(left.lean), left.early_credit
-    return out, [requests for requests, _ in peer.echo.groups], peer.echo.seen, state, sorted(left.streams)
+    return out, [requests for requests, _ in peer.echo.groups], peer.echo.seen, _state(peer)
+
+
+def _state(peer: Peer) -> tuple[Any, ...]:
+    """What is left in a connection."""
+    http2 = peer.connection.http2
+    streams, windows = http2.streams, http2.windows
+    return (
+        http2.closed, streams.last_id, windows.connection, windows._uncredited, list(streams.lean),
+        streams.early_credit, http2.output.window, sorted(streams.open),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -209,7 +218,7 @@ def test_runs_are_answered_as_the_same_calls_one_by_one(
 ) -> None:
     by_kernel = _conversed(seed)
     assert sum(taken)
-    monkeypatch.setattr(Connection, "_may_repeat", lambda *_: False)
+    monkeypatch.setattr(Http2, "_run", lambda *_: 0)
     taken.clear()
     assert _conversed(seed) == by_kernel
     assert not taken
@@ -274,6 +283,7 @@ class _Talk:
         self.peers: list[Peer] = []
         self.open: list[Peer] = []  # not lost
         self.rest: dict[Peer, bytes] = {}  # of a read that came in part
+        self.held: dict[Peer, Stream] = {}  # what handlers have not taken
         self.seen: list[Any] = []
         self.answered = 0
 
@@ -293,6 +303,7 @@ class _Talk:
         self.peers.append(peer)
         self.open.append(peer)
         self.rest[peer] = b""
+        self.held[peer] = Stream(1, 0, 0, None)
 
     def bring(self, peer: Peer) -> None:
         data, rest = self.rest[peer], b""
@@ -307,7 +318,7 @@ class _Talk:
     def control(self, peer: Peer) -> None:
         """Frames about the calls that are open, and windows."""
         connection, chance = peer.connection, self.chance
-        open_calls = sorted([*connection.lean, *connection.streams])
+        open_calls = sorted([*connection.http2.streams.lean, *connection.http2.streams.open])
         if self.rest[peer]:
             return
         if open_calls and chance.random() < 0.6:
@@ -319,12 +330,13 @@ class _Talk:
         elif chance.random() < 0.5:
             peer.send(frame(8, 0, 0, struct.pack(">I", 30_000)))
         else:  # a streaming call would hold as much
-            size = connection.recv_window - chance.choice([0, 40, 400, 4000])
-            connection.held(size)
-            connection.received(size)
+            windows = connection.http2.windows
+            size = windows.connection - chance.choice([0, 40, 400, 4000])
+            windows.hold(self.held[peer], size)
+            windows.received(size)
 
     def release(self, peer: Peer) -> None:
-        peer.connection.held(-peer.connection._held_bytes)
+        peer.connection.http2.windows.hold(self.held[peer], -self.held[peer].held)
 
     def answer_some(self, count: int) -> None:
         groups = self.echo.groups[self.answered : self.answered + count]
@@ -373,11 +385,7 @@ class _Talk:
         self.answer_some(len(self.echo.groups))
         await self.turns(12)
         assert len(self.echo.groups) == self.answered or self.echo.answer_groups
-        states = [
-            (left.closed, left.last_stream_id, left.recv_window, left._uncredited, list(left.lean), left.early_credit,
-             left.sender.window, sorted(left.streams))
-            for left in (peer.connection for peer in self.peers)
-        ]  # fmt: skip
+        states = [_state(peer) for peer in self.peers]
         watched = [each for bucket in self.server.deadlines._buckets.values() for each in bucket]
         assert all(isinstance(each, Call) for each in watched)  # requests that have not come whole
         assert not self.server.turn._batches
@@ -397,19 +405,10 @@ def _talk(seed: int) -> tuple[Any, ...]:
 def test_reads_of_several_connections_are_answered_as_the_same_calls_one_by_one(
     seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole: list[bool] = []
-    brought = Connection._brought
-
-    def spy(connection: Connection, data: bytes) -> bool:
-        whole.append(brought(connection, data))
-        return whole[-1]
-
-    monkeypatch.setattr(Connection, "_brought", spy)
     by_kernel = _talk(seed)
-    assert whole.count(True) > 5
+    assert sum(taken)
     taken.clear()
-    monkeypatch.setattr(Connection, "_may_repeat", lambda *_: False)
-    monkeypatch.setattr(Connection, "_brought", lambda *_: False)
+    monkeypatch.setattr(Http2, "_run", lambda *_: 0)
     plain = _talk(seed)
     assert not taken
     for one, other in zip(by_kernel[0], plain[0], strict=True):

@@ -50,7 +50,7 @@ def test_no_bytes_raise_out_of_a_connection_or_stay_in_it(pieces: list[bytes], g
             if not peer.wire.closing and piece:
                 peer.send(piece)
         if greeted:
-            assert peer.connection._rest_size <= peer.connection.limits.frame + 9
+            assert peer.connection.http2._rest.size <= peer.server.limits.frame + 9
         peer.frames()
 
     with capture_logs() as logs:

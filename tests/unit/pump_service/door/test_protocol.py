@@ -11,7 +11,7 @@ import hpack
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service.door import frames as f
+from pump_service.door.http2 import frames as f
 from pump_service.door.limits import Limits
 from tests.support.doorkit import (
     DOWN,
@@ -304,7 +304,7 @@ async def test_an_early_credit_of_a_call_of_a_group_counts() -> None:
     assert sum(len(each.data) for each in await peer.settle() if each.type == 0) == 30
     peer.send(frame(8, 0, n, struct.pack(">I", 25)))
     assert n in answers(await peer.settle())
-    assert not peer.connection.early_credit
+    assert not peer.connection.http2.streams.early_credit
 
 
 @run
@@ -392,7 +392,7 @@ async def test_a_flood_of_calls_that_are_reset_at_once_is_ended() -> None:
         if peer.wire.closing:
             break
     assert goaways(peer.frames()) == [f.ENHANCE_YOUR_CALM]
-    assert len(peer.connection.streams) <= 1  # of the last one, until the transport is closed
+    assert len(peer.connection.http2.streams.open) <= 1  # of the last one, until the transport is closed
 
 
 @run
@@ -453,7 +453,7 @@ async def test_the_limit_of_streams_holds_within_one_read_of_calls_of_all_kinds(
     sent = [peer.call(path, b"x") for path in [UNARY] * 6 + [GROUP] * 20]
     peer.send(b"".join(data for _, data in sent))
     assert resets(peer.frames()) == {n: f.REFUSED_STREAM for n, _ in sent[10:]}
-    assert len(peer.connection.streams) + len(peer.connection.lean) == 10
+    assert len(peer.connection.http2.streams.open) + len(peer.connection.http2.streams.lean) == 10
 
 
 @run
@@ -482,7 +482,7 @@ async def test_a_slow_reader_stops_streams_and_reading_and_both_go_on_with_it() 
     before = len(await peer.settle())
     assert not peer.wire.reading
     assert before <= 2
-    stream = peer.connection.streams[n]
+    stream = peer.connection.http2.streams.open[n]
     assert stream.queued < 600_000  # not the ten million that the handler has to give
     peer.wire.buffered = 0
     peer.connection.resume_writing()
@@ -524,13 +524,13 @@ async def test_pullers_and_questions_are_served_while_writes_have_no_room() -> N
     assert n in answers(await late.settle())
     n, data = late.call(UNARY, b"x", end=False)
     late.send(data + frame(3, 0, n, struct.pack(">I", 8)))  # a cancellation
-    assert late.wire.reading and late.connection.idle
+    assert late.wire.reading and late.connection.http2.streams.idle
 
 
 @run
 async def test_a_handler_of_the_door_that_fails_is_logged_and_ends_the_connection_only() -> None:
     peer = Peer().greet()
-    peer.connection._headers.read = lambda block: 1 / 0  # type: ignore[method-assign,assignment]
+    peer.connection.http2._headers.read = lambda block: 1 / 0  # type: ignore[method-assign,assignment]
     with capture_logs() as logs:
         peer.send(peer.call(GROUP, b"x")[1])
     assert goaways(peer.frames()) == [f.INTERNAL_ERROR]

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from pump_service.door.group import Requests
+from pump_service.door.http2.runs import Run, Runs
 from pump_service.door.limits import Limits
-from pump_service.door.runs import Run, Runs
 from pump_service.door.server import Server
 from tests.support.doorkit import GROUP, Echo, Peer, answers, frame, goaways, prefixed
 from tests.unit.pump_service.door.test_lean import call, with_timeout
@@ -30,8 +30,8 @@ def calls(first: int, *messages: bytes, timeouts: dict[int, bytes] | None = None
     )
 
 
-def took(runs: Runs, data: bytes, *, at: int = 0, last: int = 0, room: int = 100, whole: bool = False) -> Run:
-    found = runs.take(data, at, last, room, 10_000, BLOCK, whole=whole)
+def took(runs: Runs, data: bytes, *, at: int = 0, last: int = 0, room: int = 100) -> Run:
+    found = runs.take(data, at, last, room, 10_000, BLOCK)
     assert found is not None
     return found[0]
 
@@ -48,7 +48,7 @@ def test_a_run_ends_where_something_else_comes() -> None:
     runs = Runs(100)
     before, other = b"what was before", frame(6, 0, 0, b"12345678")
     data = calls(3, b"one", b"", b"three")
-    found = runs.take(before + data + other, len(before), 1, 100, 10_000, BLOCK, whole=False)
+    found = runs.take(before + data + other, len(before), 1, 100, 10_000, BLOCK)
     assert found is not None
     run, end, taken = found
     assert (run.stream_ids, end, taken) == ([3, 5, 7], len(before + data), 3 + 0 + 5 + 3 * 5)
@@ -56,25 +56,11 @@ def test_a_run_ends_where_something_else_comes() -> None:
     assert list(runs.requests([run])) == [b"one", b"", b"three"]
 
 
-@pytest.mark.parametrize("behind", [frame(6, 0, 0, b"12345678"), b"\0", calls(9, b"cut")[:-1], calls(9, b"id")])
-def test_a_run_that_is_to_be_all_of_the_read_and_is_not_leaves_nothing_behind(behind: bytes) -> None:
+def test_where_there_is_no_call_there_is_no_run() -> None:
     runs = Runs(100)
-    first = took(runs, calls(1, b"first"))
-    room = 2 if behind == calls(9, b"id") else 100  # the columns have room, the connection has not
-    for _ in range(3):
-        assert runs.take(calls(5, b"a", b"b") + behind, 0, 1, room, 10_000, BLOCK, whole=True) is None
-    behind_it = took(runs, calls(5, b"c"), whole=True)
-    assert runs._runs == [first, behind_it]
-    assert (runs._calls, runs._bytes) == (2, len(first.chunk + behind_it.chunk))
-    assert list(runs.requests([first, behind_it])) == [b"first", b"c"]
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_where_there_is_no_call_there_is_no_run(whole: bool) -> None:
-    runs = Runs(100)
-    assert runs.take(frame(6, 0, 0, b"12345678") * 5, 0, 0, 9, 10_000, BLOCK, whole=whole) is None
-    assert runs.take(calls(1, b"long"), 0, 0, 9, 3, BLOCK, whole=whole) is None
-    assert runs.take(calls(1, b"again"), 0, 1, 9, 10_000, BLOCK, whole=whole) is None
+    assert runs.take(frame(6, 0, 0, b"12345678") * 5, 0, 0, 9, 10_000, BLOCK) is None
+    assert runs.take(calls(1, b"long"), 0, 0, 9, 3, BLOCK) is None
+    assert runs.take(calls(1, b"again"), 0, 1, 9, 10_000, BLOCK) is None
     assert (runs._runs, runs._calls, runs._bytes) == ([], 0, 0)
 
 
@@ -84,7 +70,7 @@ def test_where_there_is_no_call_there_is_no_run(whole: bool) -> None:
 def test_all_that_was_gathered_is_the_columns_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs(100)
     reads = [calls(1, b"one", b"two"), b"???" + calls(1, b"", b"four", b"five") + b"!", calls(21, b"six" * 100)]
-    parts = [took(runs, reads[0], whole=True), took(runs, reads[1], at=3), took(runs, reads[2])]
+    parts = [took(runs, reads[0]), took(runs, reads[1], at=3), took(runs, reads[2])]
     monkeypatch.setattr(Run, "requests", None)  # it is not asked for
     found = runs.requests([*parts])
     assert list(found) == [b"one", b"two", b"", b"four", b"five", b"six" * 100]
@@ -93,7 +79,7 @@ def test_all_that_was_gathered_is_the_columns_as_they_are(monkeypatch: pytest.Mo
     assert not left(runs)
     assert not any(part.chunk for part in parts)
     monkeypatch.undo()
-    again = took(runs, calls(1, b"next"), whole=True)
+    again = took(runs, calls(1, b"next"))
     assert (again.first, runs._bytes) == (0, len(again.chunk))
     assert list(runs.requests([again])) == [b"next"]
     assert list(found)[:2] == [b"one", b"two"]  # its columns are its own
@@ -281,14 +267,14 @@ async def test_what_waits_with_others_goes_with_its_connection() -> None:
     server, echo, (one, two) = await _pair()
     await asyncio.sleep(0.01)
     echo.groups.clear()
-    one.send(call(11, one.block(GROUP), b"lost" * 1000))
-    two.send(call(11, two.block(GROUP), b"kept"))
+    one.send(call(11, one.block(GROUP), b"lost" * 1000) + call(13, one.block(GROUP), b"lost"))
+    two.send(call(11, two.block(GROUP), b"kept") + call(13, two.block(GROUP), b"too"))
     assert len(server.runs._runs) == 2
     one.connection.close()  # its last bytes are still to be written
     await asyncio.sleep(0.01)
-    assert [requests for requests, _ in echo.groups] == [[b"kept"]]
+    assert [requests for requests, _ in echo.groups] == [[b"kept", b"too"]]
     assert not left(server.runs)
-    two.send(call(13, two.block(GROUP), b"alone"))
+    two.send(call(15, two.block(GROUP), b"alone") + call(17, two.block(GROUP), b"alone"))
     two.connection.close()
     await asyncio.sleep(0.01)
     assert not left(server.runs)
@@ -299,6 +285,6 @@ async def test_what_waits_with_others_goes_with_its_connection() -> None:
 async def test_what_was_read_and_not_handed_over_goes_with_its_connection() -> None:
     server, _, (one, _) = await _pair()
     part = took(server.runs, calls(1, b"lost" * 1000))
-    one.connection.group(server.routes._groups[GROUP]).take_run(part, 0.0)
+    one.connection.http2.batch(server.routes._groups[GROUP]).take_run(part, 0.0)
     one.wire.protocol.connection_lost(None)
     assert not part.chunk

@@ -10,9 +10,8 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service.door.connection import Connection
 from pump_service.door.group import Answer, Refusal, Requests
-from pump_service.door.headers import TIMEOUT_LITERAL
+from pump_service.door.http2.headers import TIMEOUT_LITERAL
 from pump_service.door.server import Server
 from pump_service.door.turn import Turn
 from tests.support.doorkit import GROUP, Echo, Peer, answers, frame, prefixed, statuses
@@ -67,7 +66,7 @@ async def test_what_all_ready_connections_bring_is_one_group_and_each_gets_its_o
             stream_id: (prefixed(b"%d of %d" % (n, number)), {"grpc-status": "0"})
             for n, stream_id in enumerate(sent[number])
         }
-        assert peer.connection.idle
+        assert peer.connection.http2.streams.idle
 
 
 @run
@@ -197,7 +196,7 @@ async def test_small_groups_wait_for_the_answers_of_the_one_before_and_go_togeth
     await wait.answer()
     assert wait.groups == [3]
     await wait.answer()
-    assert all(peer.connection.idle for peer in wait.peers)
+    assert all(peer.connection.http2.streams.idle for peer in wait.peers)
 
 
 @run
@@ -210,7 +209,7 @@ async def test_nobody_waits_for_a_handler_longer_than_a_tick() -> None:
                 await asyncio.sleep(0.0002)
     for requests, answer in echo.groups:
         answer([b"y"] * len(requests))
-    assert all(peer.connection.idle for peer in peers)
+    assert all(peer.connection.http2.streams.idle for peer in peers)
 
 
 @run
@@ -273,7 +272,7 @@ async def test_the_first_that_waits_says_until_when() -> None:
     wait.tick()
     assert wait.groups == [1, 3]
     await wait.answer()
-    assert all(peer.connection.idle for peer in wait.peers)
+    assert all(peer.connection.http2.streams.idle for peer in wait.peers)
 
 
 @run
@@ -353,7 +352,7 @@ class Several:
             await self.turns(0.01)
             assert answers(peer.frames())
         for peer in self.peers:
-            assert peer.connection._repeated
+            assert peer.connection.http2._repeated
         self.echo.groups.clear()
         self.echo.answer_groups = False
         return self
@@ -379,11 +378,9 @@ class Several:
         return ids, sent
 
     def bring(self, number: int, *timeouts: str | None, message: bytes = b"x") -> list[int]:
-        """One read that is taken as a run."""
+        """One read."""
         ids, sent = self.read(number, *timeouts, message=message)
-        connection = self.peers[number].connection
-        connection.heard = self.loop.time()
-        assert connection._brought(sent)
+        self.peers[number].send(sent)
         return ids
 
     def handed(self) -> tuple[list[bytes], Callable[[list[Answer]], None]]:
@@ -419,7 +416,7 @@ async def test_each_call_of_a_group_of_several_connections_ends_at_its_own_deadl
     answer([b"done"] * 7)
     assert several.ended() == [{first[0]: 0}, {second[1]: 0}, {third[0]: 0}]
     assert not len(several.deadlines)
-    assert all(peer.connection.idle for peer in several.peers)
+    assert all(peer.connection.http2.streams.idle for peer in several.peers)
 
 
 @stilled
@@ -566,7 +563,7 @@ async def test_different_answers_go_each_to_its_own_call() -> None:
     assert found[0][ids[0][1]][1]["grpc-message"] == "no"
     assert [data for data, _ in found[1].values()] == [prefixed(b"same")] * 9
     assert [data for data, _ in found[2].values()] == [prefixed(b"%d" % n) for n in (11, 12, 13)]
-    assert all(peer.connection.idle for peer in several.peers)
+    assert all(peer.connection.http2.streams.idle for peer in several.peers)
 
 
 @stilled
@@ -575,7 +572,7 @@ async def test_the_same_answer_goes_to_each_as_its_windows_and_its_state_allow()
     early, small, none, closed, reset, plain = several.peers
     for peer in (early, small):
         peer.send(frame(4, 0, 0, b"\0\4\0\0\0\x08"))  # of new streams: less than the answer has
-    none.connection.sender.window = 20  # of the connection: less than both answers have
+    none.connection.http2.output.window = 20  # of the connection: less than both answers have
     ids = [several.bring(n, None, None) for n in range(6)]
     early.send(frame(8, 0, ids[0][1], b"\0\0\0\x20"))
     reset.send(frame(3, 0, ids[4][0], b"\0\0\0\x08"))
@@ -593,8 +590,8 @@ async def test_the_same_answer_goes_to_each_as_its_windows_and_its_state_allow()
     none.send(frame(8, 0, 0, b"\0\0\0\x20"))
     await several.turns()
     assert several.ended()[:3] == [{ids[0][0]: 0}, dict.fromkeys(ids[1], 0), {ids[2][1]: 0}]
-    assert not early.connection.early_credit
-    assert all(peer.connection.idle for peer in (early, small, none, reset, plain))
+    assert not early.connection.http2.streams.early_credit
+    assert all(peer.connection.http2.streams.idle for peer in (early, small, none, reset, plain))
 
 
 @stilled
@@ -602,13 +599,13 @@ async def test_an_early_credit_that_no_answer_needed_is_forgotten_with_its_call(
     several = await Several.of(2)
     ids = several.bring(0, None, None), several.bring(1, None)
     several.peers[0].send(frame(8, 0, ids[0][0], b"\0\0\0\x20"))
-    assert several.peers[0].connection.early_credit
+    assert several.peers[0].connection.http2.streams.early_credit
     await several.turns()
     _, answer = several.handed()
     answer([b"done"] * 3)
     await several.turns()
     assert several.ended() == [dict.fromkeys(each, 0) for each in ids]
-    assert not several.peers[0].connection.early_credit
+    assert not several.peers[0].connection.http2.streams.early_credit
 
 
 @stilled
@@ -643,12 +640,12 @@ async def test_what_goes_wrong_with_one_connection_keeps_no_answer_from_the_othe
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    several.peers[1].connection.sender.unary = broken  # type: ignore[method-assign]
+    several.peers[1].connection.http2.answers.to_all = broken  # type: ignore[method-assign]
     with capture_logs() as logs:
         answer([b"done"] * 3)
     assert several.ended() == [{ids[0][0]: 0}, {}, {ids[2][0]: 0}]
     assert [entry["event"] for entry in logs] == ["answer_failed"]
-    assert not several.peers[1].connection.sender.in_turn
+    assert not several.peers[1].connection._in_turn
 
 
 @pytest.mark.parametrize("answers_first", [True, False])
@@ -683,96 +680,25 @@ async def test_a_deadline_is_met_whatever_becomes_of_that_of_another_connection_
     second = several.bring(1, "50m")
     await several.turns()
     _, answer = several.handed()
-    sender = several.peers[0].connection.sender
+    several_answers = several.peers[0].connection.http2.answers
 
     def fails(*_: Any) -> None:
         raise MemoryError
 
     with capture_logs() as logs, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sender, "refuse", fails)
+        patch.setattr(several_answers, "_refuse", fails)
         await several.turns(0.1)
     assert [entry["event"] for entry in logs] == ["expiry_failed"]
     assert several.ended() == [{}, {second[0]: 4}]
     answer([b"y"] * 3)
     assert several.ended() == [{first[1]: 0}, {}]
-    assert several.peers[0].connection.idle
+    assert several.peers[0].connection.http2.streams.idle
 
 
 @stilled
-async def test_a_read_is_taken_whole_only_when_nothing_else_is_going_on() -> None:
+async def test_an_error_in_what_takes_runs_ends_that_connection_alone() -> None:
     several = await Several.of(2)
-    peer = several.peers[0]
-    connection = peer.connection
     _, data = several.read(0, None, None)
-
-    def is_left() -> bool:
-        before = connection.last_stream_id, connection.recv_window, dict(connection.lean), several.server.runs._calls
-        taken = connection._brought(data)
-        after = connection.last_stream_id, connection.recv_window, dict(connection.lean), several.server.runs._calls
-        return not taken and before == after
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(several.server, "feeders", 1)
-        assert is_left()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "feeds", False)
-        assert is_left()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "going", True)
-        assert is_left()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "recv_window", len(data) - 1)
-        assert is_left()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "_batches", {None: None})
-        assert is_left()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "closed", True)
-        assert is_left()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "refusal_of_all", Refusal(grpc.StatusCode.PERMISSION_DENIED))
-        assert is_left()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection._incoming, "_block", (1, 0, [b""]))
-        assert is_left()
-    for open_calls in ({"lean": 1023}, {"lean": 1024}, {"streams": 1024}, {"lean": 1000, "streams": 23}):
-        with pytest.MonkeyPatch.context() as patch:
-            for name, count in open_calls.items():
-                patch.setattr(connection, name, dict.fromkeys(range(-count, 0)))
-            assert is_left()
-    head, _ = connection._headers.blocks[connection._repeated]
-    for meaning in (None, (head, 1.0), (several.server.routes.head(()), None)):
-        with pytest.MonkeyPatch.context() as patch:
-            blocks = {} if meaning is None else {connection._repeated: meaning}
-            patch.setattr(connection._headers, "blocks", blocks)
-            assert is_left()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connection, "recv_window", len(data))
-        patch.setattr(connection, "lean", dict.fromkeys(range(-1022, 0)))
-        assert connection._brought(data)
-
-
-@stilled
-async def test_the_window_of_what_came_whole_is_given_back() -> None:
-    several = await Several.of(2)
-    connection = several.peers[0].connection
-    window, uncredited = connection.recv_window, connection._uncredited
-    several.bring(0, None, "1S", message=bytes(100))
-    assert (connection.recv_window, connection._uncredited) == (window - 210, uncredited + 210)
-    connection._credit_from = uncredited + 210 + 105
-    several.bring(0, None, message=bytes(99))
-    assert connection.recv_window == window - 210 - 104
-    several.bring(0, None, message=b"")
-    assert (connection.recv_window, connection._uncredited) == (window + uncredited, 0)
-    await several.turns()
-    given = [each.window_increment for each in several.peers[0].frames() if each.type == 8]
-    assert given == [uncredited + 210 + 104 + 5]
-
-
-@stilled
-async def test_an_error_in_what_takes_whole_reads_ends_that_connection_alone() -> None:
-    several = await Several.of(2)
-    _, data = several.read(0, None)
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError
@@ -787,26 +713,3 @@ async def test_an_error_in_what_takes_whole_reads_ends_that_connection_alone() -
     _, answer = several.handed()
     answer([b"done"])
     assert several.ended()[1] == {ids[0]: 0}
-
-
-@stilled
-async def test_a_read_that_comes_in_two_is_not_taken_whole() -> None:
-    several = await Several.of(2)
-    asked: list[int] = []
-    brought = Connection._brought
-
-    def spy(connection: Connection, data: bytes) -> bool:
-        asked.append(len(data))
-        return brought(connection, data)
-
-    ids, data = several.read(0, None, None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "_brought", spy)
-        several.peers[0].send(data[:-3])
-        several.peers[0].send(data[-3:])
-    assert asked == [len(data) - 3]
-    await several.turns()
-    requests, answer = several.handed()
-    assert requests == [b"x", b"x"]
-    answer([b"done"] * 2)
-    assert several.ended()[0] == dict.fromkeys(ids, 0)

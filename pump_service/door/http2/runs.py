@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from pump_service.door import lean
 from pump_service.door.group import Requests
-from pump_service.door.lean import COLUMNS, END, GIVEN, SIZES, STARTS, TABLE, TIMEOUTS, take_calls
+from pump_service.door.http2 import lean
+from pump_service.door.http2.lean import COLUMNS, END, GIVEN, SIZES, STARTS, TABLE, TIMEOUTS, take_calls
 
 _ROOM = 4096  # calls, at least
 
@@ -71,13 +71,8 @@ class Runs:
         self._calls = 0
         self._bytes = 0
 
-    def take(
-        self, data: bytes, at: int, last: int, room: int, most: int, block: bytes, *, whole: bool
-    ) -> tuple[Run, int, int] | None:
-        """Calls from ``at`` on as `take_calls` finds them: the run, where it ends, and its bytes of DATA frames.
-
-        None where there are none, or, if it is to be ``whole``, where they are not all of the data.
-        """
+    def take(self, data: bytes, at: int, last: int, room: int, most: int, block: bytes) -> tuple[Run, int, int] | None:
+        """Calls from ``at`` on as `take_calls` finds them: the run, where it ends, and its bytes of DATA frames."""
         if self._calls + room > self._room:
             self._cut()
         first, begin = self._calls, self._bytes
@@ -87,8 +82,6 @@ class Runs:
         if not count:
             return None
         end, taken, soonest = table[END:].tolist()
-        if whole and end < len(data):
-            return None
         chunk = data[at:end]  # no copy where it is all of it
         self._calls = stop = first + count
         self._bytes = begin + end - at

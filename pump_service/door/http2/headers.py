@@ -18,7 +18,7 @@ from hpack.exceptions import HPACKError, OversizedHeaderListError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from pump_service.door.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
+from pump_service.door.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 
 Field = tuple[bytes, bytes]
 Fields = tuple[Field, ...]

@@ -66,6 +66,36 @@ class StreamFault(Exception):
         self.text = text
 
 
+class Rest:
+    """Bytes of a frame that is not complete yet."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._need = 0  # bytes until there is something to read
+        self.size = 0
+
+    def joined(self, data: bytes) -> bytes:
+        """What is to be read with ``data``, which follows; nothing until there is enough."""
+        if not self._parts:
+            return data
+        self._parts.append(data)
+        self.size += len(data)
+        if self.size < self._need:
+            return b""
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self.size = 0
+        return data
+
+    def keep(self, rest: bytes, need: int) -> None:
+        """What is left of a read, of which there must be ``need`` bytes, 0 = as many as the frame has."""
+        self._parts.append(rest)
+        self.size = len(rest)
+        self._need = need or HEAD.size
+        if not need and len(rest) >= HEAD.size:
+            self._need += HEAD.unpack_from(rest)[0] >> 8
+
+
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """Bytes of one frame."""
     return HEAD.pack(len(payload) << 8 | kind, flags, stream_id) + payload

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pump_service.door.headers import TIMEOUT_LITERAL
+from pump_service.door.http2.headers import TIMEOUT_LITERAL
 from pumphouse.codec.jit import Bytes, Ints, kernel, primitive
 
 # Columns of the calls: stream ids, where the messages begin among all bytes that were taken, how long they are, and
