@@ -1,4 +1,4 @@
-"""Records of the value log as columns: what writer, chaser, recovery, index and pairing hand to each other.
+"""Records of the value log as columns: what writer, chaser, recovery and indexer hand to each other.
 
 Rows are in the order of the value log. No row has a Python object; the payloads stay where they are, in a file.
 """

@@ -175,7 +175,7 @@ class Gc:
         lowest = NEVER
         for file in self._valuelog.files():
             if file.sealed and file.max_ts <= gc_point and file.fid < indexed_end.fid:
-                continue  # nothing in it is above G, everything in it is known to pairing
+                continue  # nothing in it is above G, everything in it is indexed
             done_upto = -1 if file.fid > indexed_end.fid else int(MAX_TSO)
             if file.fid == indexed_end.fid:
                 done_upto = indexed_end.offset

@@ -192,7 +192,7 @@ def lowest_open_start(
     """Smallest start ts in one file that the deletion limit may not pass, NEVER when there is none.
 
     It covers prewrites whose commit in this file lies above ``gc_point``, and what lies at or behind ``indexed_end``:
-    prewrites that pairing does not know yet, and those of commits, wherever these lie: pairing may have resolved them
+    prewrites that are not indexed yet, and those of commits, wherever these lie: the wait set may have resolved them
     already, and a late one is not noted before it is indexed. ``read`` gives the records between two offsets.
     """
     lowest = NEVER

@@ -1,16 +1,16 @@
 """Who writes the value log: group commit, answers after the sync, then the hand-over to the index (row P3).
 
-Whatever waits goes into one write and one fdatasync. An answer leaves only after that. One group is under way at a
-time, and one thread, the *owner*, decides what becomes of each: it takes it from the queue, writes it itself or gives
-it to the writer thread, and takes the next when it is answered.
+Everything that waits goes into one write and one fdatasync; answers leave after that. One group is under way at a
+time. One thread, the *owner*, decides what becomes of each: it takes the group from the queue, writes it itself or
+gives it to the writer thread, and takes the next when this one is answered.
 
-The owner is the event loop, where there is one that can be told of the end of an fdatasync (`fs.Syncs`): a change of
-thread costs more than all else that is done for a group of few calls, and in Python each side waits for the other's
-hold of the interpreter besides. A group that is small and plain the loop writes by itself: into the page cache at once,
-then the sync, for which nothing waits; at its end the answers and the hand-over. Every other group is for the thread:
-large ones, those that end a file, the first of each half second (which looks at the disk), all of them while the disk
-is full or slow, the index has no room, somebody has the write lock, or a write has failed. So what may wait long for
-the disk or the index, and all that answers for failures, is there. Without such a loop the thread is its own owner.
+The owner is the event loop, where there is one that learns of the end of an fdatasync (`fs.Syncs`): for a group of few
+calls, a change of thread costs more than everything else. The loop writes a group itself when it is small and nothing
+can be in the way: into the page cache at once, then the sync, for which nothing waits; at its end the answers and the
+hand-over. Every other group is the thread's: a large one, one that ends a file, the first of each half second (which
+looks at the disk), all of them while the disk is full or slow, the index has no room, somebody has the write lock, or a
+write has failed. So whatever may wait long, and whatever answers for failures, is on the thread. Without such a loop
+the thread is its own owner.
 """
 
 from __future__ import annotations
