@@ -134,7 +134,7 @@ def test_callers_wait_for_room_and_keep_their_order(tmp_path: Path) -> None:
         first = asyncio.create_task(bench.ingest.write(prewrite(10, big)))
         second = asyncio.create_task(bench.ingest.write(prewrite(11, big)))
         third = asyncio.create_task(bench.ingest.write(prewrite(12, big)))
-        await asyncio.sleep(0.05)
+        await bench.holding()
         assert bench.groups == [1]  # the others do not fit beside the first
         bench.release()
         await asyncio.gather(first, second, third)
