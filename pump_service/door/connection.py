@@ -12,9 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from pump_service.door.assembly import Assembly
-from pump_service.door.calls import Call, PlainCall
-from pump_service.door.deadlines import Deadlines
+from pump_service.door.calls import Call, PlainCall, Shared
 from pump_service.door.group import Answer, Refusal
 from pump_service.door.handlers import HandlerCall
 from pump_service.door.http2.batch import Batch
@@ -22,7 +20,6 @@ from pump_service.door.http2.events import Cancelled, Ended, Event, Failed, Open
 from pump_service.door.http2.frames import INTERNAL_ERROR, PING, ConnectionFault, frame
 from pump_service.door.http2.protocol import Http2
 from pump_service.door.http2.runs import Runs
-from pump_service.door.limits import Limits
 from pump_service.door.routes import Group, Routes
 from pump_service.door.tls import AuthContext
 
@@ -30,15 +27,11 @@ log = structlog.get_logger()
 _LINGER_S = 5.0
 
 
-class Host(Protocol):
+class Host(Shared, Protocol):
     """A server, as its connections see it."""
 
-    limits: Limits
     routes: Routes
     runs: Runs
-    deadlines: Deadlines
-    assembly: Assembly
-    paused: bool  # whoever takes the requests has no room
 
     def hand_over(self, connection: Any, batch: Batch) -> None:
         """Calls for a group's handler."""
@@ -135,15 +128,12 @@ class Connection(asyncio.Protocol):
         match event:
             case Opened():
                 self._open(event)
-            case Received(stream, data):
-                if stream.call is not None:
-                    stream.call.feed(data)
-            case Ended(stream):
-                if stream.call is not None:
-                    stream.call.half_close()
-            case Cancelled(stream):
-                if stream.call is not None:
-                    stream.call.cancel()
+            case Received(stream, data) if stream.call is not None:
+                stream.call.feed(data)
+            case Ended(stream) if stream.call is not None:
+                stream.call.half_close()
+            case Cancelled(stream) if stream.call is not None:
+                stream.call.cancel()
             case Failed(code, reason):
                 log.info("connection_refused", peer=self.peer, code=code, reason=reason)
 
@@ -173,10 +163,10 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
-        http2 = self.http2
-        output = http2.output
+        output, streams = self.http2.output, self.http2.streams
         self._scheduled = True  # what is added meanwhile goes along
-        if output.ready and not self._blocked:
+        fills = output.ready and not self._blocked
+        if fills:
             for stream in output.fill(self.server.limits.write_buffer - self._transport.get_write_buffer_size()):
                 if stream.call is not None:
                     stream.call.drained()
@@ -184,9 +174,9 @@ class Connection(asyncio.Protocol):
         if data and not self._transport.is_closing():
             self._transport.write(data)
         self._scheduled = False
-        if http2.streams.going and http2.streams.idle and not self.closed:
+        if streams.going and streams.idle and not self.closed:
             self.close()  # the last call has ended that a connection on its way out waited for
-        elif not self._blocked and output.goes_on:
+        elif fills and output.goes_on:
             self._soon()
 
     def _soon(self) -> None:
