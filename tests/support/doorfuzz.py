@@ -29,7 +29,7 @@ _PATHS = (GROUP, GROUP, UNARY, DOWN, UP, BOTH, "/t.T/Unknown")
 _LIMITS = Limits(
     streams=40, message=50_000, stream_window=30_000, connection_window=200_000, idle_frames=400,
     # Requests wait for each other all the time, for those of a hostile peer until it is gone.
-    assembling=20_000, assembling_most=20_000_000,
+    assembling=20_000, assembling_most=20_000_000, stalled_s=1e6,
 )  # fmt: skip
 
 

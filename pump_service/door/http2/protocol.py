@@ -18,7 +18,7 @@ from pump_service.door.http2.batch import Batch
 from pump_service.door.http2.events import Event, Failed
 from pump_service.door.http2.floods import Bucket
 from pump_service.door.http2.frames import ConnectionFault, StreamFault
-from pump_service.door.http2.headers import TIMEOUT_LITERAL, Fields, HeaderReader
+from pump_service.door.http2.headers import MALFORMED, TIMEOUT_LITERAL, Fields, HeaderReader
 from pump_service.door.http2.incoming import Incoming
 from pump_service.door.http2.lean import SHORTEST
 from pump_service.door.http2.output import Output
@@ -198,7 +198,7 @@ class Http2:
             return of_all
         block = data[at + 9 : end]
         head, timeout = self._headers.blocks.get(block) or self._headers.read(block)
-        if not head.lean or head.group is None or timeout == -1.0:
+        if not head.lean or head.group is None or timeout == MALFORMED:
             # Read already, and the table has moved: the frame must not be read again.
             self._incoming.request(stream_id, head, timeout, end_stream=False)
             return end
