@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings
 from tests.support import mariadb
 from tests.support.connections import connection_variables
-from tests.support.nojobs import NoJobHistory
+from tests.support.nojobs import NoJobHistory, status_api
 from tests.support.pumpserver import PumpServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,18 +71,6 @@ except BinlogError as error:
     print(json.dumps([None, str(error), error.retryable]))
 """
 _LOAD = {"PUMPHOUSE_AIRFLOW__GC_FOLLOWS": "load", "PUMPHOUSE_AIRFLOW__GC_TARGETS": "pumphouse_downstream,second"}
-
-
-class NoJobs(BaseHTTPRequestHandler):
-    """The status API of a cluster without DDL jobs."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"null")
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 class World:
@@ -141,14 +126,11 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, in_airflow: Callable[..., Any]) -> Iterator[World]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), NoJobs)
-    threading.Thread(target=partial(server.serve_forever, 0.01), daemon=True).start()
-    made = World(tmp_path_factory.mktemp("by_hand"), f"http://127.0.0.1:{server.server_port}", in_airflow)
-    with made.pump:
-        made.init()
-        yield made
-    server.shutdown()
-    server.server_close()
+    with status_api() as history:
+        made = World(tmp_path_factory.mktemp("by_hand"), history, in_airflow)
+        with made.pump:
+            made.init()
+            yield made
 
 
 @pytest.mark.row("A1", "O1")

@@ -26,17 +26,9 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings, TlsSettings
 from tests.support.certs import Authority
 from tests.support.motoserver import MotoServer
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
-
-
-class NoJobs:
-    """A history without jobs."""
-
-    def job(self, job_id):
-        return None
-
-    def jobs(self, *, after_id=0):
-        return iter(())
+from tests.support.nojobs import NoJobHistory
+from tests.support.pumpserver import PumpServer, commit, prewrite
+from tests.support.waiting import eventually
 
 
 def value(rows=1, fill=1, size=100):
@@ -66,12 +58,12 @@ class Chain:
         return Archive(open_store(self.settings.archive), self.cluster.cluster_id())
 
     def init(self):
-        return init_archive(self.archive, self.cluster, NoJobs(), settings=self.settings)
+        return init_archive(self.archive, self.cluster, NoJobHistory(), settings=self.settings)
 
     def snapshot(self, until=None, **changes):
         archive = self.settings.archive.model_copy(update=changes)
         settings = self.settings.model_copy(update={"archive": archive})
-        return run_snapshot(self.archive, self.cluster, until or self.cluster.tso(), settings, NoJobs())
+        return run_snapshot(self.archive, self.cluster, until or self.cluster.tso(), settings, NoJobHistory())
 
     def write(self, pump, **fields):
         _, commit_ts = self.pumps[pump].transaction(value(**fields))
@@ -323,19 +315,19 @@ def test_the_archive_pulls_over_mutual_tls(tmp_path):
             tls=authority.settings("puller"),
         )
         archive = Archive(open_store(settings.archive), cluster.cluster_id())
-        init_archive(archive, cluster, NoJobs(), settings=settings)
+        init_archive(archive, cluster, NoJobHistory(), settings=settings)
         pump.transaction(value())
-        (done,) = run_snapshot(archive, cluster, cluster.tso(), settings, NoJobs())
+        (done,) = run_snapshot(archive, cluster, cluster.tso(), settings, NoJobHistory())
         assert done.rows == 1
         pump.transaction(value())
         plain = settings.model_copy(update={"tls": TlsSettings()})
         with pytest.raises(WindowHeld, match="pump-1"):
-            run_snapshot(archive, cluster, cluster.tso(), plain, NoJobs())
+            run_snapshot(archive, cluster, cluster.tso(), plain, NoJobHistory())
 
 
 @pytest.mark.row("O3", "A4")
 def test_the_commands_do_the_same(chain, tmp_path, monkeypatch):
-    monkeypatch.setattr("pumphouse.parts.open_history", lambda *_: NoJobs())
+    monkeypatch.setattr("pumphouse.parts.open_history", lambda *_: NoJobHistory())
 
     def run(*arguments, code=0):
         sets = {"cluster.url": chain.cluster.url, "archive.root": chain.settings.archive.root}

@@ -19,7 +19,8 @@ from pumphouse.registry.open import open_cluster
 from pumphouse.settings import ArchiveSettings
 from tests.integration.test_archive_on_pumps import NoJobs, value
 from tests.support.etcdserver import EtcdServers
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
+from tests.support.pumpserver import PumpServer, commit, prewrite
+from tests.support.waiting import eventually
 
 
 @pytest.mark.row("W4", "W5", "P10", "P13", "C1", "A1", "O3")

@@ -18,7 +18,8 @@ from pumphouse.client.transaction import TransactionBinlog, TransactionRunner
 from pumphouse.errors import PumpUnavailable
 from pumphouse.model.tso import Tso
 from pumphouse.registry.file import FileCluster
-from tests.support.pumpserver import PumpServer, eventually
+from tests.support.pumpserver import PumpServer
+from tests.support.waiting import eventually
 
 
 class Bank:

@@ -24,7 +24,8 @@ from pumphouse.model.node import NodeKind
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
-from tests.support.pumpserver import PumpServer, eventually
+from tests.support.pumpserver import PumpServer
+from tests.support.waiting import eventually
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text()
 FILES = dict(re.findall(r"^```\w+ file=(\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))

@@ -15,7 +15,7 @@ from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
 from tests.support.etcdserver import EtcdServers
 from tests.support.fakepump import FakePump
-from tests.support.pumpserver import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

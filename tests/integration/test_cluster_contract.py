@@ -20,6 +20,7 @@ from pumphouse.model.tso import Tso, physical_ms
 from pumphouse.registry.base import Cluster, ResolverRecord
 from pumphouse.registry.open import open_cluster
 from tests.support.pd import StandInPd
+from tests.support.setclock import SetClock
 
 _numbers = itertools.count()
 
@@ -278,20 +279,6 @@ def test_timestamps_of_processes_that_are_killed_are_never_given_out_again(clust
 
 
 # Resolvers
-
-
-class SetClock:
-    def __init__(self) -> None:
-        self.value = 1000.0
-
-    def now(self) -> float:
-        return self.value
-
-    def monotonic(self) -> float:
-        return self.value
-
-    def sleep(self, seconds: float) -> None:
-        self.value += seconds
 
 
 @pytest.fixture

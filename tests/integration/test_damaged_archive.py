@@ -53,7 +53,7 @@ def objects(source: MadeSource, *, read: bool) -> dict[str, bytes]:
 
 def fresh(source: MadeSource) -> MadeSource:
     """The same archive, nothing remembered of it."""
-    source.archive = type(source.archive)(FileStore(source._root), source.cluster_id)
+    source.archive = type(source.archive)(FileStore(source.root), source.cluster_id)
     return source
 
 

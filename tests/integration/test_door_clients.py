@@ -29,7 +29,7 @@ from pumphouse.rpc.tls import check_grpc_peer, client_ssl_context, server_ssl_co
 from pumphouse.settings import TlsSettings
 from tests.support.certs import Authority
 from tests.support.doorkit import BOTH, DOWN, GROUP, UNARY, UP, Echo
-from tests.support.pumpserver import eventually
+from tests.support.waiting import eventually
 
 Code = grpc.StatusCode
 

@@ -38,12 +38,9 @@ from pumphouse.runs import load, restore
 from pumphouse.settings import Settings
 from pumphouse.stack.local import SMALL, LocalStack
 from tests.support import formats
+from tests.support.killed import Killed
 
 pytestmark = pytest.mark.timeout(600)
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing below catches it."""
 
 
 @dataclass

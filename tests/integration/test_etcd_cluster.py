@@ -26,7 +26,7 @@ from pumphouse.registry.open import open_cluster
 from pumphouse.settings import ClusterSettings, TlsSettings
 from tests.support.certs import Authority
 from tests.support.etcdserver import EtcdServers
-from tests.support.pumpserver import eventually
+from tests.support.waiting import eventually
 
 
 def status(node_id: str, state: NodeState = NodeState.ONLINE, **more) -> NodeStatus:

@@ -13,7 +13,7 @@ from pumphouse.registry.base import NodeChange, WatchesNodes
 from pumphouse.registry.etcd_client import EtcdClient
 from pumphouse.registry.open import open_cluster
 from tests.support.etcdserver import EtcdServers
-from tests.support.pumpserver import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.mark.row("W4")

@@ -17,7 +17,8 @@ from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra
 from pumphouse.proto import pumphouse_pb2 as v1
 from pumphouse.registry.file import FileCluster
 from tests.support import formats
-from tests.support.pumpserver import PumpServer, eventually
+from tests.support.pumpserver import PumpServer
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,8 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
 from tests.support.madearchive import MadeSource, Txn, column, target_rows
-from tests.support.pumpserver import PumpServer, eventually
+from tests.support.pumpserver import PumpServer
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P11", "O1")
 

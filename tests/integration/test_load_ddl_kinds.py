@@ -24,17 +24,17 @@ def name(text: str) -> dict[str, str]:
 def reshaped(source: MadeSource, table: str, type_: int, **changes: Any) -> None:
     """A DDL after which the table has another id, as PARTITION BY gives it."""
     held = source.tables[table]
-    source._table_id += 1
-    raw = {**copy.deepcopy(held.info.raw), "id": source._table_id, **changes}
-    source._ddl(type_, held.info.id, f"ALTER TABLE `{table}` …", TableInfo=raw)
+    source.table_id += 1
+    raw = {**copy.deepcopy(held.info.raw), "id": source.table_id, **changes}
+    source.ddl(type_, held.info.id, f"ALTER TABLE `{table}` …", TableInfo=raw)
     held.info = TableInfo.from_dict(raw)
 
 
 def partitions(source: MadeSource, *bounds: tuple[str, str | None], type_: int, expr: str = "`id`") -> dict[str, Any]:
     definitions = []
     for title, bound in bounds:
-        source._table_id += 1
-        definitions.append({"id": source._table_id, "name": name(title), "less_than": bound and [bound]})
+        source.table_id += 1
+        definitions.append({"id": source.table_id, "name": name(title), "less_than": bound and [bound]})
     return {"type": type_, "expr": expr, "columns": None, "enable": True, "definitions": definitions,
             "num": len(definitions)}  # fmt: skip
 
@@ -77,7 +77,7 @@ def test_a_table_that_one_statement_renames_twice_is_followed(
     work(source, "b", 11, 12)
     a, b = source.tables["a"].info.raw, source.tables["b"].info.raw
     named = [{**a, "name": name("x")}, {**b, "name": name("a")}, {**a, "name": name("b")}]
-    source._ddl(47, a["id"], "RENAME TABLE a TO x, b TO a, x TO b", TableInfo=named[-1], MultipleTableInfos=named)
+    source.ddl(47, a["id"], "RENAME TABLE a TO x, b TO a, x TO b", TableInfo=named[-1], MultipleTableInfos=named)
     source.tables["a"], source.tables["b"] = source.tables["b"], source.tables["a"]
     source.tables["a"].info, source.tables["b"].info = TableInfo.from_dict(named[1]), TableInfo.from_dict(named[2])
     work(source, "a", 3)
@@ -168,7 +168,7 @@ def test_a_drop_of_several_tables_is_a_job_for_each_with_one_text(
     source.genesis()
     work(source, "stays", 1, 2)
     for table in ("a", "b"):
-        source._ddl(4, source.tables[table].info.id, "DROP TABLE `a`,`b`", TableInfo=source.tables[table].info.raw)
+        source.ddl(4, source.tables[table].info.id, "DROP TABLE `a`,`b`", TableInfo=source.tables[table].info.raw)
         del source.tables[table]
         work(source, "stays", *(10, 11) if table == "a" else (20, 21))
     source.create_table("a", [ID, column(2, "a")])
@@ -207,9 +207,9 @@ def sequence(**more: Any) -> dict[str, Any]:
 
 
 def create_sequence(source: MadeSource, title: str, **more: Any) -> dict[str, Any]:
-    source._table_id += 1
-    info = table_info(source._table_id, title, [], pk_is_handle=False, sequence=sequence(**more))
-    source._ddl(34, source._table_id, f"CREATE SEQUENCE {title}", TableInfo=info)
+    source.table_id += 1
+    info = table_info(source.table_id, title, [], pk_is_handle=False, sequence=sequence(**more))
+    source.ddl(34, source.table_id, f"CREATE SEQUENCE {title}", TableInfo=info)
     return info
 
 
@@ -230,7 +230,7 @@ def test_a_sequence_gives_no_value_that_the_source_gave(
     create_sequence(source, "circle", max_value=50, cycle=True)
     create_sequence(source, "gone")
     source.setval("gone", 5000)
-    source._ddl(36, source._table_id, "DROP SEQUENCE gone", TableInfo=odd)
+    source.ddl(36, source.table_id, "DROP SEQUENCE gone", TableInfo=odd)
     create_sequence(source, "gone")
     source.setval("s", 2000)
     source.setval("s", 1000)  # of another server, which took its range first
@@ -243,7 +243,7 @@ def test_a_sequence_gives_no_value_that_the_source_gave(
     assert next_of(target, "s") == 2001
     source.setval("s", 3000)
     restart = {**odd, "sequence": {**odd["sequence"]}}
-    source._ddl(35, odd["id"], "ALTER SEQUENCE `odd` RESTART WITH 43", TableInfo=restart)
+    source.ddl(35, odd["id"], "ALTER SEQUENCE `odd` RESTART WITH 43", TableInfo=restart)
     end = source.cut()
     load.run(settings)
 
@@ -356,7 +356,7 @@ def test_an_unknown_type_of_ddl_stops_what_goes_past_it_and_nothing_else(
     source.create_table("u", [ID, column(2, "a")])
     source.genesis()
     work(source, "t", 1, 2)
-    source._ddl(211, 0, "CREATE SOMETHING new")
+    source.ddl(211, 0, "CREATE SOMETHING new")
     work(source, "u", 1, 2)
     before, then = Tso(source.tick()), source.snapshot()
     source.alter("t", 211, copy.deepcopy(source.tables["t"].info.raw))

@@ -21,6 +21,7 @@ from tests.integration.test_load_schema_edges import (  # noqa: F401 - the same 
     test_rows_deleted_while_their_key_is_dropped_with_its_column_are_the_right_ones,
     test_rows_that_share_a_key_which_is_being_dropped_all_arrive,
 )
+from tests.support.killed import Killed
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
 LOAD = {"engine": "local", "mode": "replay"}
@@ -68,10 +69,6 @@ def test_a_target_follows_change_by_change_through_windows_and_ddl(
     source.cut()
     assert load.run(merge).plans == 1
     assert equal(source, target)
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing catches it, and its connection goes."""
 
 
 @pytest.mark.row("L2", "L3", "L6")

@@ -15,6 +15,7 @@ from pumphouse.restore import run as restore_run
 from pumphouse.restore.check import server_name
 from pumphouse.runs import load
 from pumphouse.settings import Settings
+from tests.support.killed import Killed
 from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
@@ -96,10 +97,6 @@ def test_a_killed_restore_leaves_the_target_incomplete_and_runs_again(
     restored(settings, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
     assert load.run(settings).plans == 0
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing below catches it."""
 
 
 @pytest.mark.row("R1", "L6")

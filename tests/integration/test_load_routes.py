@@ -59,7 +59,7 @@ def exchange(source: MadeSource, partitioned: str, plain: str) -> None:
     old = single["id"]
     definition = whole["partition"]["definitions"][0]
     definition["id"], single["id"] = single["id"], definition["id"]
-    source._ddl(42, old, f"ALTER TABLE {partitioned} EXCHANGE PARTITION p0 WITH TABLE {plain}", TableInfo=whole)
+    source.ddl(42, old, f"ALTER TABLE {partitioned} EXCHANGE PARTITION p0 WITH TABLE {plain}", TableInfo=whole)
     a.info, b.info = TableInfo.from_dict(whole), TableInfo.from_dict(single)
     out = {handle: row for handle, row in a.rows.items() if handle < 10}
     a.rows = {handle: row for handle, row in a.rows.items() if handle >= 10} | b.rows

@@ -24,6 +24,7 @@ from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import Settings
 from pumphouse.status.look import look
+from tests.support.killed import Killed
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, target_rows
 
@@ -52,10 +53,6 @@ def history(target: TargetConnection) -> list[tuple[Any, ...]]:
 
 def without(snapshot: dict[str, Any], *tables: str) -> dict[str, Any]:
     return {name: rows for name, rows in snapshot.items() if name not in tables}
-
-
-class Killed(BaseException):
-    """Stands for kill -9."""
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, when: Callable[[DdlEvent], bool]) -> None:
@@ -254,7 +251,7 @@ def test_the_rows_of_a_skipped_transaction_are_left_out_of_loads_and_restores(
     kept = source.snapshot()
     with source.txn() as t:
         t.insert("t", id=2, a=b"by mistake")
-    bad = source._events[-1].commit_ts
+    bad = source.events[-1].commit_ts
     end = source.cut()
     told = ruled(settings, {"do": "skip", "txn": bad})
     report = load.run(told)

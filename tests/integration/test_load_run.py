@@ -32,6 +32,7 @@ from pumphouse.model.tso import Tso
 from pumphouse.runs import load
 from pumphouse.schema.render import Statement
 from pumphouse.settings import LoadSettings, Settings
+from tests.support.killed import Killed
 from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
@@ -126,10 +127,6 @@ def test_a_row_written_before_a_ddl_and_committed_after_it_gets_the_new_shape(
     source.cut()
     load.run(settings)
     assert equal(source, target)
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing below catches it, and the connection goes."""
 
 
 @pytest.mark.row("L6")

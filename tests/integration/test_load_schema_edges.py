@@ -24,15 +24,15 @@ def altered(source: MadeSource, table: str) -> dict[str, Any]:
 
 
 def create_view(source: MadeSource, name: str, select: str) -> None:
-    source._table_id += 1
+    source.table_id += 1
     view = {
         "view_algorithm": 0,
         "view_security": 0,
         "view_select": select,
         "view_cols": [{"O": "id", "L": "id"}],
     }
-    info = table_info(source._table_id, name, [column(1, "id")], pk_is_handle=False, view=view)
-    source._ddl(21, source._table_id, f"CREATE OR REPLACE VIEW {name}", TableInfo=info)
+    info = table_info(source.table_id, name, [column(1, "id")], pk_is_handle=False, view=view)
+    source.ddl(21, source.table_id, f"CREATE OR REPLACE VIEW {name}", TableInfo=info)
 
 
 @pytest.mark.row("L6")
@@ -205,7 +205,7 @@ def test_the_recovery_of_a_table_dropped_before_genesis_says_that_only_a_new_arc
     info = source.tables["t"].info
     source.drop_table("t")
     source.genesis()
-    source._ddl(25, info.id, "FLASHBACK TABLE t", TableInfo=info.raw)
+    source.ddl(25, info.id, "FLASHBACK TABLE t", TableInfo=info.raw)
     source.cut()
     with pytest.raises(LoadError, match="nowhere in the archive: FLASHBACK TABLE t") as caught:
         load.run(settings)

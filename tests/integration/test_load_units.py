@@ -19,7 +19,7 @@ from pumphouse.loader.unit import Claim, UnitHead, apply_unit, apply_units
 from pumphouse.model.table import MysqlType
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
-from tests.support.pumpserver import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -93,12 +93,12 @@ def _begin(made: MadeSource, jobs: int) -> None:
     )
     genesis = Genesis(
         cluster_id=made.cluster_id, archive_id="main", attempt=attempt, ts=at, schema_version=jobs,
-        pumps=made._pumps(at), ddl=write_jobs(made.archive.store, layout.genesis_ddl_key(attempt), archived), base=None,
+        pumps=made.pumps_at(at), ddl=write_jobs(made.archive.store, layout.genesis_ddl_key(attempt), archived), base=None,
     )  # fmt: skip
     made.archive.store.put_if_absent(layout.GENESIS, genesis.to_json())
     made.archive.write_head(None)
-    made._events, made.jobs, made.schema_version = [], [], jobs
-    made._previous = (at, Genesis.from_json(layout.GENESIS, genesis.to_json()).sha256)
+    made.events, made.jobs, made.schema_version = [], [], jobs
+    made.previous = (at, Genesis.from_json(layout.GENESIS, genesis.to_json()).sha256)
 
 
 def test_the_made_history_is_one_that_folds(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from pumphouse.proto.binlog_pb2 import Binlog
 from pumphouse.proto.cistern_pb2 import NotifyReq, NotifyResp
 from pumphouse.proto.cistern_pb2_grpc import CisternServicer, add_CisternServicer_to_server
 from pumphouse.registry.file import FileCluster
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
+from tests.support.pumpserver import PumpServer, commit, prewrite, rollback
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P13")
 

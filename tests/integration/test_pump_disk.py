@@ -13,8 +13,9 @@ import pytest
 from pumphouse.model.node import NodeState
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 from pumphouse.registry.file import FileCluster
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
+from tests.support.pumpserver import PumpServer, commit, prewrite, rollback
 from tests.support.smalldisk import failing_disk
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P15")
 

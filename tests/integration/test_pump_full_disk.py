@@ -19,23 +19,15 @@ from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 from pumphouse.proto.pumphouse_pb2 import SettleRequest
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, ClusterSettings, Settings
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
+from tests.support.nojobs import NoJobHistory
+from tests.support.pumpserver import PumpServer, commit, prewrite, rollback
 from tests.support.smalldisk import fill, small_disk
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P15", "P8", "P11")
 
 MIB = 1 << 20
 STOP_AT = 4 * MIB
-
-
-class NoJobs:
-    """A history without jobs."""
-
-    def job(self, job_id: int) -> None:
-        return None
-
-    def jobs(self, *, after_id: int = 0) -> Iterator[None]:
-        return iter(())
 
 
 class Full:
@@ -62,7 +54,7 @@ class Full:
         return Archive(open_store(self.settings.archive), self.cluster.cluster_id())
 
     def snapshot(self) -> None:
-        run_snapshot(self.archive, self.cluster, self.cluster.tso(), self.settings, NoJobs())
+        run_snapshot(self.archive, self.cluster, self.cluster.tso(), self.settings, NoJobHistory())
 
     def archived(self) -> list[int]:
         archive = self.archive
@@ -120,7 +112,7 @@ def full(tmp_path: Path) -> Iterator[Full]:
     with small_disk(tmp_path / "disk", 56 * MIB) as disk:
         made = Full(tmp_path, disk)
         with made.pump.start():
-            init_archive(made.archive, made.cluster, NoJobs(), settings=made.settings)
+            init_archive(made.archive, made.cluster, NoJobHistory(), settings=made.settings)
             yield made
 
 

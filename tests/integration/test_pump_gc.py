@@ -15,7 +15,8 @@ from pumphouse.model.node import NodeState
 from pumphouse.proto import pumphouse_pb2 as v1
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.status import from_rpc_error
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
+from tests.support.pumpserver import PumpServer, commit, prewrite
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P11")
 

@@ -18,7 +18,8 @@ from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso
 from pumphouse.registry.file import FileCluster
 from tests.integration.test_pump_limits import resident
-from tests.support.pumpserver import PumpServer, eventually, prewrite, rollback
+from tests.support.pumpserver import PumpServer, prewrite, rollback
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P12")
 

@@ -10,7 +10,8 @@ import pytest
 from pumphouse.model.node import NodeState
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 from pumphouse.registry.file import FileCluster
-from tests.support.pumpserver import PumpServer, Writers, commit, eventually, prewrite
+from tests.support.pumpserver import PumpServer, Writers, commit, prewrite
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P3", "P5")
 

@@ -20,7 +20,8 @@ from pumphouse.proto.pumphouse_pb2 import PullBatchesRequest, WriteBinlogsReques
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_channel
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
+from tests.support.pumpserver import PumpServer, commit, prewrite
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 

@@ -17,7 +17,8 @@ from pumphouse.model.node import NodeState
 from pumphouse.settings import ArchiveSettings
 from tests.integration.test_archive_on_pumps import Chain, NoJobs
 from tests.support.oracle import Oracle, load
-from tests.support.pumpserver import PumpServer, eventually
+from tests.support.pumpserver import PumpServer
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P13", "A2")
 

@@ -22,8 +22,9 @@ from pumphouse.registry.open import open_cluster
 from tests.support.etcdserver import EtcdServers
 from tests.support.pd import GC_WORKER, StandInPd
 from tests.support.percolator import Lock
-from tests.support.pumpserver import PumpServer, eventually, prewrite
+from tests.support.pumpserver import PumpServer, prewrite
 from tests.support.tikv import StandInTikv
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.row("P6"), pytest.mark.row("W4")]
 

@@ -16,7 +16,8 @@ from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pump_pb2_grpc import PumpStub
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_channel
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
+from tests.support.pumpserver import PumpServer, commit, prewrite, rollback
+from tests.support.waiting import eventually
 
 
 class Gateway:

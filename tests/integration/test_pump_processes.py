@@ -14,7 +14,8 @@ from pumphouse.codec.payload import make_commit, make_prewrite
 from pumphouse.model.tso import Tso
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 from pumphouse.registry.file import FileCluster
-from tests.support.pumpserver import PumpServer, Writers, eventually
+from tests.support.pumpserver import PumpServer, Writers
+from tests.support.waiting import eventually
 
 _ENOUGH = 40
 

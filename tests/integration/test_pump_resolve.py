@@ -22,7 +22,8 @@ from pumphouse.model.tso import Tso, compose, physical_ms, show
 from pumphouse.registry.base import ResolverRecord
 from pumphouse.registry.file import FileCluster
 from tests.support import formats
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite
+from tests.support.pumpserver import PumpServer, commit, prewrite
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P6")
 

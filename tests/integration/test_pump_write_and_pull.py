@@ -19,7 +19,8 @@ from pumphouse.proto.pump_pb2 import PullBinlogReq
 from pumphouse.proto.pump_pb2_grpc import PumpStub
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.status import from_rpc_error
-from tests.support.pumpserver import PumpServer, commit, eventually, prewrite, rollback
+from tests.support.pumpserver import PumpServer, commit, prewrite, rollback
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("W1")
 

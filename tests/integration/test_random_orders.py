@@ -22,6 +22,7 @@ from pumphouse.objectstore.file import FileStore
 from pumphouse.runs import load, schema
 from pumphouse.settings import Settings
 from tests.support.happenings import Happenings
+from tests.support.killed import Killed
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, target_rows
 
@@ -30,10 +31,6 @@ TARGET_CALLS = ("execute", "query", "load_local")
 ROUNDS = 10
 # One that has failed is repeated by PUMPHOUSE_SEED.
 SEEDS = [int(os.environ["PUMPHOUSE_SEED"])] if "PUMPHOUSE_SEED" in os.environ else list(range(12))
-
-
-class Killed(BaseException):
-    """Stands for kill -9: nothing below catches it, and a connection that it falls on is gone."""
 
 
 class Seam:

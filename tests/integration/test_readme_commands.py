@@ -19,7 +19,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.ports import free_port
 from tests.support import mariadb
-from tests.support.pumpserver import eventually
+from tests.support.waiting import eventually
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text().split("## Using it")[1].split("\n## ")[0]
 

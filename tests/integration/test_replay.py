@@ -21,7 +21,7 @@ from pumphouse.errors import DdlRefused, LoadError, RowRejected, TargetBusy, Tar
 from pumphouse.loader.target import TargetConnection
 from pumphouse.replay import Ddl, Dml, Replay, Txn, safemode
 from pumphouse.settings import TargetSettings
-from tests.support.pumpserver import eventually
+from tests.support.waiting import eventually
 
 ACCOUNTS = (
     "CREATE TABLE d.accounts (id INT PRIMARY KEY, mail VARCHAR(40) COLLATE utf8mb4_general_ci NOT NULL UNIQUE,"

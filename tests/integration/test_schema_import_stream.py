@@ -31,7 +31,8 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.schema_import.write import RESOLVER_ID
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.integration.test_schema_import import Hand, shown
-from tests.support.pumpserver import PumpServer, eventually
+from tests.support.pumpserver import PumpServer
+from tests.support.waiting import eventually
 
 # Ends the process where a kill hurts: with the P on a Pump and no job, and with the job and no C.
 KILLED = """

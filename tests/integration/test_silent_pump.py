@@ -6,13 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,29 +16,14 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, Settings
-from tests.support.nojobs import NoJobHistory
+from tests.support.nojobs import NoJobHistory, status_api
 from tests.support.pumpserver import PumpServer
-
-
-class NoJobs(BaseHTTPRequestHandler):
-    """The status API of a cluster without DDL jobs."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"null")
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.fixture
 def history() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), NoJobs)
-    threading.Thread(target=partial(server.serve_forever, 0.01), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with status_api() as url:
+        yield url
 
 
 @pytest.mark.row("A2", "O3")

@@ -50,7 +50,7 @@ def take(made: MadeSource, source: RandomHistory, jobs: int) -> None:
 def test_spark_folds_a_whole_history_by_many_and_stores_what_one_process_says(tmp_path: Path) -> None:
     made, source = MadeSource(tmp_path / "archive"), RandomHistory(11)
     made.jobs.clear()
-    made._events.clear()
+    made.events.clear()
     made.ts = int(START) + (3_600_000 << 18)
     source.run(200)
     take(made, source, len(source.jobs))

@@ -25,7 +25,8 @@ from pumphouse.settings import Settings, TargetSettings
 from pumphouse.status.look import look
 from pumphouse.status.report import Finding, Severity, Status
 from tests.support.madearchive import MadeSource, column
-from tests.support.pumpserver import PumpServer, eventually
+from tests.support.pumpserver import PumpServer
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("O3")
 

@@ -153,7 +153,7 @@ class MadeSource:
     """The source and its archive (``file://``), in one database ``d``."""
 
     def __init__(self, root: Path, cluster_id: int = CLUSTER_ID) -> None:
-        self._root = root
+        self.root = root
         self.settings = ArchiveSettings(root=f"file://{root}")
         self.cluster_id = cluster_id
         self.archive = Archive(open_store(self.settings), cluster_id)
@@ -161,17 +161,17 @@ class MadeSource:
         self.ts = int(START)
         self.schema_version = 0
         self.jobs: list[TimedJob] = []
-        self._events: list[_Event] = []
+        self.events: list[_Event] = []
         self._job_id = 100
-        self._table_id = 200
-        self._previous: tuple[Tso, str] | None = None
-        self._ddl(1, 0, "CREATE DATABASE `d`", DBInfo={"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4",
+        self.table_id = 200
+        self.previous: tuple[Tso, str] | None = None
+        self.ddl(1, 0, "CREATE DATABASE `d`", DBInfo={"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4",
                                                           "collate": "utf8mb4_bin", "state": 5})  # fmt: skip
 
     def begin_anew(self) -> None:
         """Another source and archive in the place of these."""
-        shutil.rmtree(self._root, ignore_errors=True)
-        self.__init__(self._root, self.cluster_id)  # type: ignore[misc]
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.__init__(self.root, self.cluster_id)  # type: ignore[misc]
 
     # -- what the source does
 
@@ -184,21 +184,21 @@ class MadeSource:
         """CREATE DATABASE."""
         info = {"id": 9, "db_name": {"O": name, "L": name.lower()}, "charset": "utf8mb4", "collate": "utf8mb4_bin",
                 "state": 5}  # fmt: skip
-        self._ddl(1, 0, f"CREATE DATABASE `{name}`", DBInfo=info)
+        self.ddl(1, 0, f"CREATE DATABASE `{name}`", DBInfo=info)
 
     def drop_database(self) -> None:
         """DROP DATABASE, with all of its tables."""
         info = {"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 0}
-        self._ddl(2, 0, "DROP DATABASE `d`", DBInfo=info)
+        self.ddl(2, 0, "DROP DATABASE `d`", DBInfo=info)
         self.tables.clear()
 
     def create_table(self, name: str, columns: list[dict[str, Any]], **more: Any) -> int:
         """CREATE TABLE."""
-        self._table_id += 1
-        info = table_info(self._table_id, name, columns, **more)
-        self._ddl(3, self._table_id, f"CREATE TABLE `{name}`", TableInfo=info)
+        self.table_id += 1
+        info = table_info(self.table_id, name, columns, **more)
+        self.ddl(3, self.table_id, f"CREATE TABLE `{name}`", TableInfo=info)
         self.tables[name] = Held(TableInfo.from_dict(info))
-        return self._table_id
+        return self.table_id
 
     def add_column(self, table: str, new: dict[str, Any]) -> None:
         """ADD COLUMN at the end; rows get the origin default."""
@@ -232,20 +232,20 @@ class MadeSource:
     def truncate(self, table: str) -> None:
         """TRUNCATE: the table gets a new id."""
         held = self.tables[table]
-        self._table_id += 1
-        raw = {**held.info.raw, "id": self._table_id}
-        self._ddl(11, held.info.id, f"TRUNCATE TABLE `{table}`", TableInfo=raw)
+        self.table_id += 1
+        raw = {**held.info.raw, "id": self.table_id}
+        self.ddl(11, held.info.id, f"TRUNCATE TABLE `{table}`", TableInfo=raw)
         self.tables[table] = Held(TableInfo.from_dict(raw))
 
     def drop_table(self, table: str) -> None:
         """DROP TABLE."""
         info = self.tables.pop(table).info
-        self._ddl(4, info.id, f"DROP TABLE `{table}`", TableInfo=info.raw)
+        self.ddl(4, info.id, f"DROP TABLE `{table}`", TableInfo=info.raw)
 
     def recover_table(self, name: str, held: Held) -> None:
         """RECOVER or FLASHBACK TABLE: what `tables` had of one that was dropped."""
         raw = {**held.info.raw, "name": {"O": name, "L": name.lower()}}
-        self._ddl(25, held.info.id, f"FLASHBACK TABLE `{name}`", TableInfo=raw)
+        self.ddl(25, held.info.id, f"FLASHBACK TABLE `{name}`", TableInfo=raw)
         self.tables[name] = Held(TableInfo.from_dict(raw), held.rows)
 
     def txn(self, *, schema_version: int | None = None) -> _OpenTxn:
@@ -257,13 +257,13 @@ class MadeSource:
         commit_ts = at or self.tick()
         p = payload.make_prewrite(start_ts, b"k", value)
         merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, b"k"))
-        self._events.append(_Event(commit_ts, start_ts, merged))
+        self.events.append(_Event(commit_ts, start_ts, merged))
         return commit_ts
 
     def alter(self, table: str, type_: int, raw: dict[str, Any]) -> None:
         """A job that leaves the table as ``raw`` says; the rows keep their values."""
         held = self.tables[table]
-        self._ddl(type_, held.info.id, f"ALTER TABLE `{table}`", TableInfo=raw)
+        self.ddl(type_, held.info.id, f"ALTER TABLE `{table}`", TableInfo=raw)
         held.info = TableInfo.from_dict(raw)
 
     def setval(self, sequence: str, value: int) -> None:
@@ -274,9 +274,9 @@ class MadeSource:
         ddl = {"ddl_query": query, "ddl_job_id": self._job_id}
         p = payload.make_prewrite(start_ts, b"m", **ddl)
         merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, b"m", **ddl))
-        self._events.append(_Event(commit_ts, start_ts, merged, query=query))
+        self.events.append(_Event(commit_ts, start_ts, merged, query=query))
 
-    def _ddl(self, type_: int, table_id: int, query: str, **binlog: Any) -> None:
+    def ddl(self, type_: int, table_id: int, query: str, **binlog: Any) -> None:
         self.schema_version += 1
         self._job_id += 1
         start_ts, commit_ts = self.tick(), self.tick()
@@ -304,7 +304,7 @@ class MadeSource:
         ddl = {"ddl_query": job.query.encode(), "ddl_job_id": job.id}
         p = payload.make_prewrite(start_ts, b"m", **ddl)
         merged = payload.merge(p, payload.make_commit(start_ts, commit_ts, b"m", **ddl))
-        self._events.append(_Event(commit_ts, start_ts, merged, job))
+        self.events.append(_Event(commit_ts, start_ts, merged, job))
 
     def rewrite_job(self, change: Callable[[dict[str, Any]], None]) -> Job:
         """The newest DDL's job, saying something else."""
@@ -312,7 +312,7 @@ class MadeSource:
         change(raw)
         job = Job.from_dict(raw)
         self.jobs[-1] = dataclasses.replace(self.jobs[-1], job=job)
-        self._events[-1].job = job
+        self.events[-1].job = job
         return job
 
     # -- what the archive gets
@@ -323,7 +323,7 @@ class MadeSource:
         attempt = layout.attempt_id()
         store = self.archive.store
         ddl = write_jobs(
-            store, layout.genesis_ddl_key(attempt), [ArchivedJob.of_history(e.job) for e in self._events if e.job]
+            store, layout.genesis_ddl_key(attempt), [ArchivedJob.of_history(e.job) for e in self.events if e.job]
         )
         tables = tuple(self._base(at, name, attempt) for name in self.tables) if base else None
         genesis = Genesis(
@@ -332,15 +332,15 @@ class MadeSource:
             attempt=attempt,
             ts=at,
             schema_version=self.schema_version,
-            pumps=self._pumps(at),
+            pumps=self.pumps_at(at),
             ddl=ddl,
             base=tables,
         )
         store.put_if_absent(layout.GENESIS, genesis.to_json())
         self.archive.write_head(None)
         stored = Genesis.from_json(layout.GENESIS, genesis.to_json())
-        self._previous = (at, stored.sha256)
-        self._events = []
+        self.previous = (at, stored.sha256)
+        self.events = []
         self._before_genesis = list(self.jobs)
         self.jobs = []
         return at
@@ -363,13 +363,13 @@ class MadeSource:
 
         ``more``: fields of the manifest.
         """
-        assert self._previous is not None
-        start = self._previous[0]
+        assert self.previous is not None
+        start = self.previous[0]
         end = Tso(self.tick())
         attempt = layout.attempt_id()
         segments = []
         for pump in range(pumps):
-            events = sorted(self._events[pump::pumps], key=lambda e: (e.commit_ts, e.start_ts))
+            events = sorted(self.events[pump::pumps], key=lambda e: (e.commit_ts, e.start_ts))
             node = f"pump-{pump}"
             with SegmentWriter(
                 self.archive.store, lambda n, node=node: layout.segment_key(start, end, node, attempt, n), node
@@ -381,9 +381,9 @@ class MadeSource:
 
     def cut_of(self, values: Iterable[bytes], count: int) -> Tso:
         """Archive one window of so many transactions with these payloads, of one Pump; few are in memory at once."""
-        assert self._previous is not None
-        assert not self._events
-        start = self._previous[0]
+        assert self.previous is not None
+        assert not self.events
+        start = self.previous[0]
         end = Tso(self.ts + ((3 * count + 10) << 18))
         attempt = layout.attempt_id()
         with SegmentWriter(
@@ -392,21 +392,21 @@ class MadeSource:
             for some in _batched(values, 500):
                 for value in some:
                     self.commit(self.tick(1), value, at=self.tick(1))
-                writer.add(_batch(self._events))
-                self._events = []
+                writer.add(_batch(self.events))
+                self.events = []
             segments = writer.finish()
         self.ts = int(end)
         return self._publish(end, attempt, segments)
 
     def _publish(self, end: Tso, attempt: str, segments: Sequence[SegmentEntry], **more: Any) -> Tso:
-        assert self._previous is not None
-        start, digest = self._previous
+        assert self.previous is not None
+        start, digest = self.previous
         jobs = [
             ArchivedJob(
                 commit_ts=Tso(e.commit_ts), start_ts=Tso(e.start_ts), job_id=e.job.id if e.job else 1, schema_state=5,
                 query=e.job.query.encode() if e.job else e.query, job=json.dumps(e.job.raw) if e.job else None,
             )
-            for e in self._events if e.job or e.query
+            for e in self.events if e.job or e.query
         ]  # fmt: skip
         manifest = Manifest(
             cluster_id=self.cluster_id,
@@ -416,13 +416,13 @@ class MadeSource:
             end=end,
             fence=Tso(end + 1),
             previous=digest,
-            pumps=self._pumps(end),
+            pumps=self.pumps_at(end),
             segments=tuple(segments),
             ddl=write_jobs(self.archive.store, layout.ddl_key(start, end, attempt), jobs) if jobs else None,
         )
         stored = self.archive.publish(dataclasses.replace(manifest, **more))
-        self._previous = (end, stored.sha256)
-        self._events = []
+        self.previous = (end, stored.sha256)
+        self.events = []
         return end
 
     def timeline(self) -> Timeline:
@@ -437,7 +437,7 @@ class MadeSource:
             for name, held in self.tables.items()
         }
 
-    def _pumps(self, reached: Tso) -> tuple[PumpEntry, ...]:
+    def pumps_at(self, reached: Tso) -> tuple[PumpEntry, ...]:
         return tuple(
             PumpEntry(node_id=f"pump-{n}", incarnation="i", start_count=1, state="online", reached=reached)
             for n in range(2)

@@ -12,7 +12,8 @@ import grpc
 
 from pumphouse.proto.binlog_pb2 import Binlog
 from tests.support.loadclient import value_of
-from tests.support.pumpserver import PumpServer, commit, eventually, rollback
+from tests.support.pumpserver import PumpServer, commit, rollback
+from tests.support.waiting import eventually
 
 
 class Oracle:

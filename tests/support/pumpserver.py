@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import grpc
 import pyarrow as pa
@@ -28,7 +27,6 @@ from pumphouse.rpc.channel import open_channel
 from pumphouse.settings import TlsSettings
 from pumphouse.stack.ports import free_port
 
-T = TypeVar("T")
 _CLI = (sys.executable, "-c", "from pumphouse.cli import main; main()")
 # Quick enough for tests; every number is a setting of the product.
 _QUICK: dict[str, Any] = {
@@ -55,18 +53,6 @@ def commit(start_ts: int, commit_ts: int, *, key: bytes = b"app/k") -> bytes:
 def rollback(start_ts: int) -> bytes:
     """Bytes of a Rollback."""
     return Binlog(tp=BinlogType.Rollback, start_ts=start_ts, commit_ts=0).SerializeToString()
-
-
-def eventually(look: Callable[[], T], *, within_s: float = 15.0, what: str = "") -> T:
-    """What `look` says once it is truthy; AssertionError when that takes too long."""
-    until = time.monotonic() + within_s
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > until:
-            raise AssertionError(f"not within {within_s} s: {what or look}")
-        time.sleep(0.02)
 
 
 class PumpServer:

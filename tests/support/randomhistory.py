@@ -39,7 +39,7 @@ class RandomHistory(Source):
         self._number += 1
         return f"{letter}{self._number}"
 
-    def _schema(self) -> str:
+    def schema(self) -> str:
         return self.random.choice(sorted(self.dbs))
 
     def _table(self, *, partitioned: bool | None = None) -> str | None:
@@ -55,9 +55,9 @@ class RandomHistory(Source):
         old = [key for key, _ in self._gone if key not in self.tables and key.split(".")[0] in self.dbs]
         if old and self.random.random() < 0.3:
             return self.random.choice(old)
-        return f"{self._schema()}.{self._fresh('t')}"
+        return f"{self.schema()}.{self._fresh('t')}"
 
-    def _make(self, table: str) -> Raw:
+    def make_raw(self, table: str) -> Raw:
         raw = self.make(table, [_ID, *(int_col(self._fresh("c")) for _ in range(self.random.randint(1, 4)))])
         if self.random.random() < 0.4:
             raw["partition"] = self.partitions(("p0", "10"), ("p1", "20"), expr="`id`")
@@ -65,12 +65,12 @@ class RandomHistory(Source):
 
     def _create(self) -> None:
         table = self._name()
-        self.create_raw(table, self._make(table))
+        self.create_raw(table, self.make_raw(table))
 
     def _batch(self) -> None:
         names = sorted({self._name() for _ in range(3)})
         schema = names[0].split(".")[0]
-        made = {n: self._make(n) for n in names if n.split(".")[0] == schema}
+        made = {n: self.make_raw(n) for n in names if n.split(".")[0] == schema}
         self.tables |= made
         self.job(Action.CREATE_TABLES, schema, MultipleTableInfos=list(made.values()))
 
@@ -119,7 +119,7 @@ class RandomHistory(Source):
     def _swap(self) -> None:
         a, b = self._table(), self._table()
         if a is not None and b is not None and a != b and a.split(".")[0] == b.split(".")[0]:
-            x = f"{self._schema()}.{self._fresh('x')}"
+            x = f"{self.schema()}.{self._fresh('x')}"
             first, second = self.tables.pop(a), self.tables.pop(b)
             moved = [
                 {**first, "name": name(x.split(".")[1])},
@@ -147,12 +147,12 @@ class RandomHistory(Source):
 
     def _view(self) -> None:
         """CREATE OR REPLACE VIEW: one name, always another id."""
-        table = f"{self._schema()}.v"
+        table = f"{self.schema()}.v"
         raw = tidy({**self.make(table, [_ID]), "view": {"view_select": "SELECT 1"}})
         self.create_raw(table, raw, action=Action.CREATE_VIEW)
 
     def _drop_db(self) -> None:
-        schema = self._schema()
+        schema = self.schema()
         before = dict(self.tables)
         dropped = self.drop_db(schema)
         if self.random.random() < 0.5:
@@ -164,7 +164,7 @@ class RandomHistory(Source):
         self.create_db(schema if self.random.random() < 0.7 else self._fresh("d"))
 
     def _alter_db(self) -> None:
-        self.alter_db(self._schema(), "utf8mb4", "utf8mb4_general_ci")
+        self.alter_db(self.schema(), "utf8mb4", "utf8mb4_general_ci")
 
     def _silent(self) -> None:
         self.job(Action.CREATE_RESOURCE_GROUP, "")

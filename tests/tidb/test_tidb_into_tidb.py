@@ -23,8 +23,8 @@ from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.dsn import Dsn
 from tests.support.loading import restored
-from tests.support.pumpserver import eventually
 from tests.support.tidb import MISSING, TidbCluster, UnistoreServer
+from tests.support.waiting import eventually
 from tests.tidb.chain import empty
 from tests.tidb.contents import differences, source_at, target_contents
 

@@ -12,8 +12,8 @@ from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
-from tests.support.pumpserver import eventually
 from tests.support.tidb import MISSING, UnistoreServer
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.skipif(bool(MISSING), reason=MISSING or "-"), pytest.mark.row("L6")]
 

@@ -117,7 +117,7 @@ def test_a_plan_over_ten_of_four_thousand_tables_reads_a_small_part_of_their_his
     monkeypatch.setattr(schema_parts, "_FILE_ROWS", 256)
     source = RandomHistory(7)
     texts = [int_col(f"c{number}") for number in range(12)]
-    names = [f"{source._schema()}.t{number}" for number in range(4000)]
+    names = [f"{source.schema()}.t{number}" for number in range(4000)]
     for name in names:
         source.create(name, [int_col("id", flag=4099), *texts])
     for number in range(16000):

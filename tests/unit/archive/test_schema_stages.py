@@ -30,7 +30,7 @@ def empty(tmp_path: Path) -> MadeSource:
     """An archive that has not begun, of a source without a job."""
     made = MadeSource(tmp_path / "archive")
     made.jobs.clear()
-    made._events.clear()
+    made.events.clear()
     made.schema_version = 0
     made.ts = int(START) + (3_600_000 << 18)  # behind whatever a random history says of when its jobs finished
     return made
@@ -81,7 +81,7 @@ def test_what_many_processes_store_is_what_one_says(tmp_path: Path, seed: int, m
         nonlocal taken
         history.run(jobs)
         if seed % 5 == 4:
-            history.create(f"{history._schema()}.s{len(history.jobs)}", [_ID], action=Action.CREATE_SEQUENCE,
+            history.create(f"{history.schema()}.s{len(history.jobs)}", [_ID], action=Action.CREATE_SEQUENCE,
                            sequence={"sequence_start": 1})  # fmt: skip
         for timed in history.jobs[taken:]:
             made.take_job(timed.job)
@@ -120,8 +120,8 @@ def test_what_many_processes_store_is_what_one_says(tmp_path: Path, seed: int, m
 def test_tables_that_one_job_makes_are_folded_apart_and_the_job_is_stored_once(tmp_path: Path) -> None:
     """CREATE TABLES of 30, with partitions; each is altered, a third is emptied, all go with their database."""
     made, history = empty(tmp_path), RandomHistory(3)
-    schema = history._schema()
-    raws = {f"{schema}.n{number}": history._make(f"{schema}.n{number}") for number in range(30)}
+    schema = history.schema()
+    raws = {f"{schema}.n{number}": history.make_raw(f"{schema}.n{number}") for number in range(30)}
     history.tables |= raws
     history.job(Action.CREATE_TABLES, schema, MultipleTableInfos=list(raws.values()))
     for each in list(raws):
@@ -174,12 +174,12 @@ def test_a_job_of_genesis_that_a_window_brings_stands_where_the_window_says(tmp_
     # Finished behind all there is: the history at genesis has it, and a window brings it.
     made.add_column("t3", int_col("a", id=2))
     late = made.rewrite_job(lambda raw: raw["binlog"].update(FinishedTS=made.ts + (100_000 << 18)))
-    event = made._events[-1]
+    event = made.events[-1]
     made.genesis()
     with pytest.raises(HistoryUnavailable, match=f"job {late.id} was running at genesis"):
         serial_fold(whole(made))
     event.commit_ts = made.tick()
-    made._events.append(event)
+    made.events.append(event)
     for number in range(0, 20, 2):
         made.add_column(f"t{number}", int_col("b", id=3))
     made.cut()
@@ -197,10 +197,10 @@ def test_a_job_that_had_finished_at_genesis_and_comes_with_a_window_stands_there
     for number in range(20):
         made.create_table(f"t{number}", [int_col("id", flag=4099, id=1)])
     made.add_column("t4", int_col("a", id=2))
-    again, job = made._events[-1], made.jobs[-1].job
+    again, job = made.events[-1], made.jobs[-1].job
     assert job.finished_ts < made.genesis()
     again.commit_ts = made.tick()
-    made._events.append(again)
+    made.events.append(again)
     made.cut()
     done, _ = serial_fold(whole(made))
     same_as_alone(made, done)
@@ -212,7 +212,7 @@ def test_a_job_that_had_finished_at_genesis_and_comes_with_a_window_stands_there
 @pytest.mark.parametrize("action", [211, Action.RENAME_TABLES])
 def test_a_job_that_does_not_say_what_it_touches_is_left_to_one_process(tmp_path: Path, action: int) -> None:
     made, history = empty(tmp_path), RandomHistory(5)
-    history.create("d1.t" if "d1" in history.dbs else f"{history._schema()}.t", [_ID])
+    history.create("d1.t" if "d1" in history.dbs else f"{history.schema()}.t", [_ID])
     table = next(iter(history.tables))
     schema, short = table.split(".")
     if action == Action.RENAME_TABLES:

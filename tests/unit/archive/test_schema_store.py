@@ -144,7 +144,7 @@ def test_whatever_ddl_windows_bring_what_is_stored_and_read_by_table_is_what_the
     monkeypatch.setattr(schema_parts, "_FILE_ROWS", 8)
     made, history = MadeSource(tmp_path / "archive"), RandomHistory(seed)
     made.jobs.clear()
-    made._events.clear()
+    made.events.clear()
     made.schema_version = 0
     made.genesis()
     taken, ends = 0, [made.ts]

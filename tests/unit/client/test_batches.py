@@ -5,60 +5,18 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
 
 import grpc
 import pytest
 
 from pumphouse.client import pump as pump_module
-from pumphouse.client.pump_client import PumpClient
 from pumphouse.codec.payload import make_commit, make_prewrite
 from pumphouse.errors import BadBinlog, BinlogError, ClusterMismatch, PumpReadOnly, PumpUnavailable
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.registry.base import NodeChange
 from pumphouse.registry.file import FileCluster
-from tests.support.fakepump import FakePump
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    return FileCluster(tmp_path)
-
-
-@pytest.fixture
-def start(cluster) -> Iterator:
-    running: list[FakePump] = []
-
-    def start_pump(name: str, **more) -> FakePump:
-        pump = FakePump(name, cluster)
-        running.append(pump)
-        return pump.register(**more)
-
-    yield start_pump
-    for pump in running:
-        pump.stop()
-
-
-@pytest.fixture
-def connect(cluster) -> Iterator:
-    clients: list[PumpClient] = []
-
-    def make(on=None, **more) -> PumpClient:
-        client = PumpClient(on or cluster, **({"write_timeout_s": 1.0, "watch_interval_s": 0.05} | more))
-        clients.append(client)
-        return client
-
-    yield make
-    for client in clients:
-        client.close(flush_s=0)
-
-
-def wait_until(condition, timeout_s: float = 10.0) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.01)
+from tests.support.waiting import eventually
 
 
 def prewrites(*start_ts: int) -> list[tuple[int, bytes]]:
@@ -250,16 +208,16 @@ def test_a_registry_that_tells_is_listened_to_and_hardly_looked_at(start, connec
     client = connect(telling)
     b = start("b")
     telling.tell("b")
-    wait_until(lambda: names(client.available()) == ["a", "b"])
+    eventually(lambda: names(client.available()) == ["a", "b"])
     a.register(NodeState.CLOSING)
     telling.tell("a")
-    wait_until(lambda: names(client.available()) == ["b"])
+    eventually(lambda: names(client.available()) == ["b"])
     telling.update_node(NodeKind.PUMP, "b", lambda _: None)
     telling.tell("b")
-    wait_until(lambda: client.available() == [])
+    eventually(lambda: client.available() == [])
     b.register()
     telling.tell("b")
-    wait_until(lambda: names(client.available()) == ["b"])
+    eventually(lambda: names(client.available()) == ["b"])
     time.sleep(0.2)
     assert telling.looks <= 2  # at the start, and once to be sure
 
@@ -271,7 +229,7 @@ def test_a_watch_that_ends_is_replaced_by_looking(start, connect, tmp_path):
     client = connect(telling)
     telling.news.put(PumpUnavailable("the watch is broken"))
     start("b")
-    wait_until(lambda: names(client.available()) == ["a", "b"])
+    eventually(lambda: names(client.available()) == ["a", "b"])
 
 
 @pytest.mark.row("C4")
@@ -303,7 +261,7 @@ def test_a_slow_look_at_the_registry_does_not_undo_what_was_told_meanwhile(start
     telling = SlowToAnswer(tmp_path)
     a = start("a")
     client = connect(telling)
-    wait_until(lambda: client._watch._news == 1)
+    eventually(lambda: client._watch._news == 1)
     telling.slow.set()
     looking = threading.Thread(target=client.refresh)
     looking.start()
@@ -312,7 +270,7 @@ def test_a_slow_look_at_the_registry_does_not_undo_what_was_told_meanwhile(start
     a.register(NodeState.OFFLINE)
     telling.tell("b")
     telling.tell("a")
-    wait_until(lambda: names(client.available()) == ["b"])
+    eventually(lambda: names(client.available()) == ["b"])
     telling.answer.set()
     looking.join(10)
     assert names(client.available()) == ["b"]

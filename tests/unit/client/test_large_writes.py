@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from pumphouse.client.pump import WRITE_BYTES_PER_S, time_for
-from pumphouse.client.pump_client import PumpClient
 from pumphouse.codec.payload import make_prewrite
 from pumphouse.errors import ConfigError, PumpUnavailable
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
-from pumphouse.registry.file import FileCluster
-from tests.support.fakepump import FakePump
 
 # Of 30,000 bytes the rate makes 30 s; what a Pump takes lies between that and the time-out, far from both.
 _VALUE = bytes(30_000)
@@ -23,37 +18,7 @@ _TIMEOUT_S = 0.2
 _SLOW_S = 0.8
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> FileCluster:
-    return FileCluster(tmp_path)
-
-
-@pytest.fixture
-def start(cluster: FileCluster) -> Iterator[Callable[..., FakePump]]:
-    running: list[FakePump] = []
-
-    def start_pump(name: str, *, go: bool = False) -> FakePump:
-        pump = FakePump(name, cluster)
-        running.append(pump)
-        return pump.register(go=go)
-
-    yield start_pump
-    for pump in running:
-        pump.stop()
-
-
-@pytest.fixture
-def connect(cluster: FileCluster) -> Iterator[Callable[..., PumpClient]]:
-    clients: list[PumpClient] = []
-
-    def make(**more: float) -> PumpClient:
-        client = PumpClient(cluster, **({"write_timeout_s": _TIMEOUT_S, "write_bytes_per_s": _RATE} | more))
-        clients.append(client)
-        return client
-
-    yield make
-    for client in clients:
-        client.close(flush_s=0)
+CLIENT = {"write_timeout_s": _TIMEOUT_S, "write_bytes_per_s": _RATE}
 
 
 def prewrites(*start_ts: int) -> list[tuple[int, bytes]]:

@@ -9,7 +9,7 @@ import pytest
 
 from pumphouse.client.probes import Probes
 from pumphouse.model.node import NodeState, NodeStatus
-from tests.support.pumpserver import eventually
+from tests.support.waiting import eventually
 
 PUMPS = [NodeStatus(node_id=f"p{number}", host="h:1", state=NodeState.ONLINE) for number in range(20)]
 

@@ -20,48 +20,9 @@ from pumphouse.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadO
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.proto.pump_pb2_grpc import PumpServicer, add_PumpServicer_to_server
-from pumphouse.registry.file import FileCluster
-from tests.support.fakepump import FakePump
+from tests.support.waiting import eventually
 
-
-@pytest.fixture
-def cluster(tmp_path):
-    return FileCluster(tmp_path)
-
-
-@pytest.fixture
-def start(cluster):
-    running: list[FakePump] = []
-
-    def start_pump(name: str, **more) -> FakePump:
-        pump = FakePump(name, cluster, **more)
-        running.append(pump)
-        return pump.register()
-
-    yield start_pump
-    for pump in running:
-        pump.stop()
-
-
-@pytest.fixture
-def connect(cluster):
-    clients: list[PumpClient] = []
-
-    def make(**more) -> PumpClient:
-        client = PumpClient(cluster, **({"write_timeout_s": 2.0, "watch_interval_s": 0.05} | more))
-        clients.append(client)
-        return client
-
-    yield make
-    for client in clients:
-        client.close(flush_s=0)
-
-
-def wait_until(condition, timeout_s: float = 10.0) -> None:
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.01)
+CLIENT = {"write_timeout_s": 2.0}
 
 
 def prewrite(client: PumpClient, start_ts: int) -> str:
@@ -184,7 +145,7 @@ def test_commits_for_a_dead_pump_do_not_hold_those_for_another(start, connect):
     pumps["a"].stop()
     for start_ts in taken:
         client.write_commit(make_commit(start_ts, 100 + start_ts, b"k"), start_ts)
-    wait_until(lambda: len(pumps["b"].of_type("Commit")) == 4, 5)
+    eventually(lambda: len(pumps["b"].of_type("Commit")) == 4)
 
 
 @pytest.mark.row("C4")
@@ -206,7 +167,7 @@ def test_a_prewrite_that_timed_out_is_sent_to_another_pump_and_its_commit_follow
     client.write_commit(make_commit(1, 2, b"k"), 1)
     assert client.flush(5)
     assert good.of_type("Commit") == [1]
-    wait_until(lambda: slow.of_type("Prewrite") == [1])  # both hold the P; the slow one will have to ask
+    eventually(lambda: slow.of_type("Prewrite") == [1])  # both hold the P; the slow one will have to ask
     assert slow.of_type("Commit") == []
 
 
@@ -287,13 +248,13 @@ def test_the_registry_is_watched(start, connect, cluster):
     a = start("a")
     client = connect()
     start("b")
-    wait_until(lambda: names(client.available()) == ["a", "b"])
+    eventually(lambda: names(client.available()) == ["a", "b"])
     a.register(NodeState.PAUSED)
-    wait_until(lambda: names(client.available()) == ["b"])
+    eventually(lambda: names(client.available()) == ["b"])
     a.register()
-    wait_until(lambda: names(client.available()) == ["a", "b"])
+    eventually(lambda: names(client.available()) == ["a", "b"])
     cluster.update_node(NodeKind.PUMP, "b", lambda _: None)
-    wait_until(lambda: names(client.available()) == ["a"])
+    eventually(lambda: names(client.available()) == ["a"])
 
 
 @pytest.mark.row("C1")
@@ -317,8 +278,8 @@ def test_a_probe_brings_back_an_unavailable_pump_and_stores_nothing(start, conne
         time.sleep(0.4)
         assert names(client.available()) == ["b"]  # probes are refused too
         pump.behave = lambda _: None
-        wait_until(lambda: names(client.available()) == ["a", "b"])
-        wait_until(lambda: "pump_available_again" in [each["event"] for each in logged])
+        eventually(lambda: names(client.available()) == ["a", "b"])
+        eventually(lambda: "pump_available_again" in [each["event"] for each in logged])
     assert pump.probes >= 1
     assert pump.taken == []
     told = [each for each in logged if each["log_level"] == "warning"]
@@ -407,7 +368,7 @@ def test_more_commits_than_may_wait_push_out_the_oldest(monkeypatch):
 
     sender = commits.CommitSender("a", send)
     sender.put(b"first")
-    wait_until(lambda: sender._busy == 1)
+    eventually(lambda: sender._busy == 1)
     for number in range(5):
         sender.put(b"%d" % number)
     hold.set()
@@ -432,7 +393,7 @@ def test_commits_that_wait_are_bounded_in_bytes_too(monkeypatch):
 
     sender = commits.CommitSender("a", send)
     sender.put(b"first")
-    wait_until(lambda: sender._busy == 1)
+    eventually(lambda: sender._busy == 1)
     sender.put(*(b"%d" % number * 40 for number in range(5)))
     hold.set()
     assert sender.flush(5)
@@ -484,7 +445,7 @@ def test_commits_go_on_after_their_thread_was_ended():
 
     sender = commits.CommitSender("a", send)
     sender.put(b"1")
-    wait_until(lambda: not failing.is_set() and not sender._thread.is_alive())
+    eventually(lambda: not failing.is_set() and not sender._thread.is_alive())
     sender.put(b"2")
     assert sender.flush(5)
     assert seen == [b"1", b"2"]
@@ -507,7 +468,7 @@ def test_a_client_keeps_nothing_of_pumps_that_were_removed_once_their_commits_ar
         assert client.flush(5)
         cluster.update_node(NodeKind.PUMP, name, lambda _: None)
         pump.stop()
-    wait_until(lambda: not any(thread.name.startswith("commits-goes") for thread in threading.enumerate()))
+    eventually(lambda: not any(thread.name.startswith("commits-goes") for thread in threading.enumerate()))
     assert set(client._connections) <= {"stays"}
     assert client.stats.commits_sent == 5
 
@@ -556,7 +517,7 @@ def test_a_client_that_is_closed_opens_nothing_any_more(start, connect, monkeypa
     threads = set(threading.enumerate())
     client.close(flush_s=0)
     go_on.set()
-    wait_until(lambda: not any(thread.name == "commits-a" for thread in threading.enumerate()))
+    eventually(lambda: not any(thread.name == "commits-a" for thread in threading.enumerate()))
     client.write_commit(make_commit(2, 3, b"k"), 2)
     with pytest.raises(PumpUnavailable, match="closed"):
         prewrite(client, 3)
@@ -600,7 +561,7 @@ def test_a_pump_that_was_started_again_at_its_address_takes_prewrites_at_once(st
     under_way = [threading.Thread(target=prewrite, args=(client, 100 + n), daemon=True) for n in range(4 * MAX_ERRORS)]
     for thread in under_way:
         thread.start()
-    wait_until(lambda: first.asked > 1 + MAX_ERRORS)
+    eventually(lambda: first.asked > 1 + MAX_ERRORS)
     (before,) = seen.of("a")
     # The status of the new process comes while calls of the old one are under way.
     first.register(start_count=2)
@@ -777,13 +738,13 @@ def test_a_pump_that_hangs_delays_neither_the_probes_of_others_nor_the_watch(sta
     for name in pumps:
         unavailable(client, name)
     pumps["a"].behave = lambda _: PumpUnavailable("it hung") if hold.wait(60) else None  # the first that is probed
-    wait_until(lambda: names(client.available()) == ["b", "c"])
+    eventually(lambda: names(client.available()) == ["b", "c"])
     # The watch looks at this registry; meanwhile "a" is asked once, however often its turn comes.
     start("d")
-    wait_until(lambda: names(client.available()) == ["b", "c", "d"])
+    eventually(lambda: names(client.available()) == ["b", "c", "d"])
     pumps["b"].behave = lambda _: PumpUnavailable("leveldb: closed")
     unavailable(client, "b")
-    wait_until(lambda: pumps["b"].asked >= 4)
+    eventually(lambda: pumps["b"].asked >= 4)
     assert pumps["a"].asked == 1
     hold.set()
 
@@ -796,11 +757,11 @@ def test_a_client_ends_its_probes_with_itself(start, connect, request):
     client = connect(probe_interval_s=0.05, write_timeout_s=60.0)
     unavailable(client, "a")
     pump.behave = lambda _: PumpUnavailable("it hung") if hold.wait(60) else None
-    wait_until(lambda: pump.asked == 1)
+    eventually(lambda: pump.asked == 1)
     probing = [thread for thread in threading.enumerate() if thread.name == "pump-probe"]
     assert probing
     client.close(flush_s=0)
-    wait_until(lambda: not any(thread.is_alive() for thread in probing))
+    eventually(lambda: not any(thread.is_alive() for thread in probing))
 
 
 @pytest.mark.row("C5")

@@ -97,7 +97,7 @@ def test_rows_that_were_exchanged_into_a_table_come_from_its_dump_alone(source: 
         handle = t.insert("plain", id=1, v=b"goes again")
         t.insert("plain", id=2, v=b"stays")
     raw = {**source.tables["pt"].info.raw, "partition": partition(plain)}
-    source._ddl(42, plain, "ALTER TABLE pt EXCHANGE PARTITION p0 WITH TABLE plain", TableInfo=raw)
+    source.ddl(42, plain, "ALTER TABLE pt EXCHANGE PARTITION p0 WITH TABLE plain", TableInfo=raw)
     old, other = source.tables["plain"], {**source.tables["plain"].info.raw, "id": 900}
     source.tables["plain"] = Held(TableInfo.from_dict(other), {}, 0)
     source.tables["pt"] = Held(TableInfo.from_dict(raw), old.rows, old.last_handle)
@@ -133,7 +133,7 @@ def test_flashback_cluster_spoils_every_table_and_is_no_silent_ddl(source: Sourc
     source.genesis(base=False)
     low = source.cut()
     chunk = source.read("t", low, low)
-    source._ddl(62, 0, "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'")
+    source.ddl(62, 0, "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'")
     at = source.cut()
     view = read_view(source.archive)
     assert [version.table.name for version in survey(view, low, [chunk], at).missing] == ["t"]

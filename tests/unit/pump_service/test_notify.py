@@ -18,7 +18,8 @@ from pumphouse.proto.cistern_pb2 import NotifyReq, NotifyResp
 from pumphouse.proto.cistern_pb2_grpc import CisternServicer, add_CisternServicer_to_server
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import TlsSettings
-from tests.support.pumpserver import PumpServer, eventually
+from tests.support.pumpserver import PumpServer
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P9")
 

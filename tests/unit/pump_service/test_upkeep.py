@@ -35,8 +35,8 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import TlsSettings
 from tests.support.crashfs import FaultyFs, failing
-from tests.support.pumpserver import eventually
 from tests.support.storekit import commit, prewrite, settings, store_all, write
+from tests.support.waiting import eventually
 
 
 def _never(error: BinlogError) -> None:

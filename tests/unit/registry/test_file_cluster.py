@@ -13,6 +13,7 @@ from pumphouse.registry.base import ResolverRecord
 from pumphouse.registry.file import FileCluster
 from pumphouse.registry.open import open_cluster
 from pumphouse.registry.resolvers import is_live, resolver_for
+from tests.support.setclock import SetClock
 
 
 def status(node_id: str, state: NodeState = NodeState.ONLINE, **more) -> NodeStatus:
@@ -114,20 +115,6 @@ def test_a_damaged_status_names_its_file(cluster, tmp_path):
 
 
 # Resolvers
-
-
-class SetClock:
-    def __init__(self) -> None:
-        self.value = 1000.0
-
-    def now(self) -> float:
-        return self.value
-
-    def monotonic(self) -> float:
-        return self.value
-
-    def sleep(self, seconds: float) -> None:
-        self.value += seconds
 
 
 def record(name: str, *prefixes: bytes, at: float = 1000.0) -> ResolverRecord:

@@ -13,22 +13,9 @@ from hypothesis import strategies as st
 from pumphouse.errors import CorruptionError
 from pumphouse.model.tso import compose, physical_ms
 from pumphouse.registry.file_tso import BOUND_AHEAD_MS, PAST_AHEAD_MS, FileTso
+from tests.support.setclock import SetClock
 
 BOOT_1, BOOT_2 = b"1" * 16, b"2" * 16
-
-
-class SetClock:
-    def __init__(self, now: float) -> None:
-        self.value = now
-
-    def now(self) -> float:
-        return self.value
-
-    def monotonic(self) -> float:
-        return self.value
-
-    def sleep(self, seconds: float) -> None:
-        self.value += seconds
 
 
 @pytest.fixture
