@@ -71,7 +71,7 @@ test-tidb: $(STAMP) system tidb ## From a real TiDB to the target (HISTORIES=N g
 
 test: $(STAMP) system ## All tiers
 	$(MAKE) check
-	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n 2 --dist loadfile
+	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n 2 --dist loadfile --no-loadscope-reorder
 
 rows: $(STAMP)   ## Requirement row -> tests
 	@$(BIN)/python -m tests.support.rows
