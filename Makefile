@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose tidb test-tidb rows mutants bench campaign demo up down docs proto lock clean
+.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose test-s3 tidb test-tidb rows mutants bench campaign demo up down docs proto lock clean
 
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -62,6 +62,9 @@ chain: $(STAMP) system ## The whole chain, small
 
 test-compose: $(STAMP) ## docker-compose.yaml for real, on the dockerd of DOCKER_HOST (KEEP=1 leaves it up)
 	@$(BIN)/python -m tests.compose
+
+test-s3: $(STAMP) ## The object store's contract on a server of yours (S3_ENDPOINT=http://…, S3_ACCESS_KEY, S3_SECRET_KEY)
+	S3_ENDPOINT="$(S3_ENDPOINT)" S3_ACCESS_KEY="$(S3_ACCESS_KEY)" S3_SECRET_KEY="$(S3_SECRET_KEY)" $(BIN)/pytest tests/unit/objectstore -q
 
 tidb:            ## A real TiDB for tests into build/tidb (needs Go; nothing else does)
 	@tests/tidb/servers/build.sh build/tidb

@@ -88,7 +88,6 @@ def _commands() -> dict[str, tuple[str, list[str]]]:
 COMMANDS = _commands()
 
 
-@pytest.mark.row("O5")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_there_and_knows_its_options(name: str, tmp_path: Path) -> None:
     image, command = COMMANDS[name]
@@ -124,7 +123,6 @@ def test_every_command_is_there_and_knows_its_options(name: str, tmp_path: Path)
             assert word in said, f"{word} is no option of it"
 
 
-@pytest.mark.row("O5")
 @pytest.mark.parametrize("name", OURS)
 def test_every_variable_is_read_by_somebody(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secrets(type("Options", (), {"directory": tmp_path, "own": []})())
@@ -155,7 +153,6 @@ def test_every_variable_is_read_by_somebody(name: str, tmp_path: Path, monkeypat
             assert variable.startswith(("PUMPHOUSE_", "AIRFLOW__")), variable
 
 
-@pytest.mark.row("O5")
 def test_every_setting_of_airflow_is_known_and_secrets_come_by_file() -> None:
     from airflow.configuration import conf
 
@@ -174,7 +171,7 @@ def test_every_setting_of_airflow_is_known_and_secrets_come_by_file() -> None:
         assert (ROOT / found[f"AIRFLOW__CORE__{folder}_FOLDER"].removeprefix("/app/")).is_dir()
 
 
-@pytest.mark.row("O5", "W6")
+@pytest.mark.row("W6")
 def test_no_password_is_in_the_file() -> None:
     for name, service in SERVICES.items():
         for variable, value in environment(service).items():
@@ -186,7 +183,6 @@ def test_no_password_is_in_the_file() -> None:
             assert port.startswith("127.0.0.1:"), f"{name} is published on every address"
 
 
-@pytest.mark.row("O5")
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_pinned_watched_and_not_root(name: str) -> None:
     service = SERVICES[name]
@@ -226,7 +222,6 @@ def _listens_on(name: str) -> set[int]:
     return found | ({SCHEDULER_HEALTH} if name == "airflow-scheduler" else set())
 
 
-@pytest.mark.row("O5")
 def test_every_address_is_a_service_and_a_port_that_it_listens_on() -> None:
     seen = 0
     urls = [DATABASE_URL.format("x")]
@@ -258,7 +253,7 @@ def test_every_address_is_a_service_and_a_port_that_it_listens_on() -> None:
         assert int(port) in _listens_on(host)
 
 
-@pytest.mark.row("O5", "P14")
+@pytest.mark.row("P14")
 def test_the_dashboard_shows_metrics_that_there_are() -> None:
     board = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "pumps.json").read_text())
     known = set(re.findall(r"`(binlog_pump_\w+)`", (ROOT / "docs" / "metrics.md").read_text()))
@@ -274,7 +269,6 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
     } == set()
 
 
-@pytest.mark.row("O5")
 def test_profiles_and_files_named_are_there() -> None:
     assert "COMPOSE_PROFILES=demo" in (ROOT / ".env").read_text()
     assert {p for each in SERVICES.values() for p in each.get("profiles", ())} == {

@@ -13,6 +13,8 @@ from pumphouse.diff.compare import DiffReport, compare
 from pumphouse.errors import TargetUnavailable, UsageError
 from pumphouse.stack.mariadb import MariaDbServer
 
+pytestmark = pytest.mark.row("R6")
+
 TABLES = """
 CREATE TABLE {s}.t (
   id INT PRIMARY KEY, i BIGINT UNSIGNED, f FLOAT, d DOUBLE, n DECIMAL(20,5), s VARCHAR(20), b BLOB, j JSON,

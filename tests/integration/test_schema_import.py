@@ -210,7 +210,7 @@ class Hand:
         return change
 
 
-@pytest.mark.row("S1", "S2")
+@pytest.mark.row("S1", "S2", "O8")
 def test_the_demos_tables_by_their_own_sql_become_equal_tables(sides: Sides) -> None:
     hand = Hand(sides)
     for step in BEFORE_GENESIS:
@@ -222,7 +222,7 @@ def test_the_demos_tables_by_their_own_sql_become_equal_tables(sides: Sides) -> 
     sides.check_equal()
 
 
-@pytest.mark.row("S1", "S2")
+@pytest.mark.row("S1", "S2", "O8")
 def test_every_type_key_default_view_and_partition_becomes_an_equal_one(sides: Sides) -> None:
     sides.sql(*RICH[:-1], VIEW_FIRST, RICH[-1])
     sides.begin(sides.import_())
@@ -299,7 +299,7 @@ CHANGES: tuple[tuple[tuple[str, ...], dict[str, Any], list[str]], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.row("S1", "S2", "L6")
+@pytest.mark.row("S1", "S2", "L6", "O8")
 def test_each_change_becomes_the_jobs_that_make_it_on_a_target_and_nothing_else(sides: Sides) -> None:
     sides.sql("CREATE DATABASE old", "CREATE TABLE old.o (id INT PRIMARY KEY)")
     sides.begin(sides.import_())

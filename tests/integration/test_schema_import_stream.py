@@ -67,7 +67,7 @@ class _Server:
             return list(cursor.fetchall())
 
 
-@pytest.mark.row("W7", "S1", "A3")
+@pytest.mark.row("W7", "S1", "A3", "O8")
 @pytest.mark.timeout(300)
 def test_rows_of_every_type_and_ddl_of_killed_imports_reach_the_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

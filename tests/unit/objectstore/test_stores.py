@@ -1,3 +1,5 @@
+"""What every object store does; `make test-s3 S3_ENDPOINT=…` asks a server of yours."""
+
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,12 +12,12 @@ from pumphouse.objectstore.open import open_store
 from pumphouse.objectstore.probe import probe_conditional_puts, put_again
 from pumphouse.settings import ArchiveSettings
 from tests.support.memorystore import CarelessStore, MemoryStore
-from tests.support.motoserver import MotoServer
+from tests.support.motoserver import s3_server
 
 
 @pytest.fixture(scope="module")
-def moto():
-    with MotoServer() as server:
+def s3():
+    with s3_server() as server:
         yield server
 
 
@@ -25,10 +27,10 @@ def store(request, tmp_path):
         return FileStore(tmp_path / "archive")
     if request.param == "memory":
         return MemoryStore()
-    return open_store(request.getfixturevalue("moto").archive_settings())
+    return open_store(request.getfixturevalue("s3").archive_settings())
 
 
-@pytest.mark.row("A1")
+@pytest.mark.row("A1", "O5")
 def test_an_object_comes_back_whole_by_range_and_as_a_file(store, tmp_path):
     store.put("a/b.bin", b"0123456789")
     assert store.get("a/b.bin") == b"0123456789"
@@ -67,7 +69,7 @@ def test_a_list_is_sorted_and_knows_prefixes_that_end_inside_a_name(store):
     assert [each.key for each in store.list("w/1")] == ["w/10.json"]
 
 
-@pytest.mark.row("A1")
+@pytest.mark.row("A1", "O5")
 def test_of_eight_conditional_writers_exactly_one_wins(store):
     start = threading.Barrier(8)
 
@@ -91,7 +93,7 @@ def test_keys_cannot_leave_the_root(store):
             store.put(key, b"")
 
 
-@pytest.mark.row("A1")
+@pytest.mark.row("A1", "O5")
 def test_a_store_that_honours_conditional_puts_passes_the_probe_and_keeps_nothing_of_it(store):
     probe_conditional_puts(store, "7/")
     assert list(store.list("7/")) == []
@@ -121,8 +123,8 @@ def test_a_store_that_does_not_answer_is_unavailable_and_may_be_tried_again():
     assert caught.value.retryable
 
 
-def test_a_missing_bucket_is_said_so(moto):
-    store = open_store(moto.archive_settings(root="s3://not-there/p"))
+def test_a_missing_bucket_is_said_so(s3):
+    store = open_store(s3.archive_settings(root="s3://not-there/p"))
     with pytest.raises(StoreError, match="does the bucket exist"):
         store.put("x", b"")
 
@@ -134,11 +136,11 @@ def test_an_unknown_root_is_a_configuration_error_without_secrets(root):
     assert "secret@" not in str(caught.value)
 
 
-def test_a_large_file_goes_up_in_parts_and_comes_back_equal(moto, tmp_path, monkeypatch):
+def test_a_large_file_goes_up_in_parts_and_comes_back_equal(s3, tmp_path, monkeypatch):
     monkeypatch.setattr("pumphouse.objectstore.s3._MULTIPART_BYTES", 5 << 20)
     data = bytes(range(256)) * (12 << 12)
     (tmp_path / "big").write_bytes(data)
-    store = open_store(moto.archive_settings())
+    store = open_store(s3.archive_settings())
     store.put_file("big", tmp_path / "big")
     store.get_file("big", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == data

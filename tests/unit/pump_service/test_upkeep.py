@@ -191,15 +191,18 @@ def test_a_registry_that_does_not_answer_is_not_a_cluster_without_consumers(
         return real(self, kind)
 
     monkeypatch.setattr(FileCluster, "nodes", nodes)  # a directory cannot be away
+    monkeypatch.setattr(drain, "_CONSUMERS_EVERY_S", 0.02)
 
     async def run() -> None:
         metrics = PumpMetrics()
         fakes = FakeWriter(Timestamps(cluster, SYSTEM_CLOCK), store, Submitter(store, 1 << 20, metrics), metrics)
-        going = asyncio.create_task(drain.drained(cluster, store, fakes))
-        await asyncio.sleep(0.8)
-        assert not going.done()
-        away[0] = False
-        await going
+        with capture_logs() as logged:
+            going = asyncio.create_task(drain.drained(cluster, store, fakes))
+            while sum(line["event"] == "consumers_unreadable" for line in logged) < 2:
+                assert not going.done()
+                await asyncio.sleep(0.02)
+            away[0] = False
+            await going
 
     try:
         asyncio.run(asyncio.wait_for(run(), 20))
