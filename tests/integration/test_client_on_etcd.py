@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -46,10 +45,8 @@ def test_changes_of_state_arrive_at_once_though_nobody_looks(cluster: Cluster, p
 
         assert available() == {"told-a", "told-b"}
         for state, left in ((NodeState.CLOSING, {"told-b"}), (NodeState.ONLINE, {"told-a", "told-b"})):
-            began = time.monotonic()
             pumps["told-a"].register(state)
             eventually(lambda left=left: available() == left, within_s=8)
-            assert time.monotonic() - began < 8
         third = FakePump("told-c", cluster).register()
         try:
             eventually(lambda: "told-c" in {status.node_id for status in client.available()}, within_s=8)

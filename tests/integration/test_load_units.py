@@ -268,11 +268,9 @@ def test_a_take_over_ends_a_unit_whose_host_has_died(
             fence.acquire(new, run="another")
         assert str(dead.connection_id) in busy.value.holder
         fence.release(new)
-        new.execute("SET innodb_lock_wait_timeout = 30")
-        begun = time.monotonic()
+        new.execute("SET innodb_lock_wait_timeout = 1000")  # longer than this test may take
         raised = fence.acquire(new, run="test" if again == "same run" else "third", take_over=again == "take over")
         assert raised.number == claim.fence + 1
-        assert time.monotonic() - begun < 10
         with pytest.raises(TargetUnavailable):
             dead.execute("COMMIT")
 

@@ -20,6 +20,7 @@ from pumphouse.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadO
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.proto.pump_pb2_grpc import PumpServicer, add_PumpServicer_to_server
+from pumphouse.registry.file import FileCluster
 from tests.support.waiting import eventually
 
 CLIENT = {"write_timeout_s": 2.0}
@@ -98,13 +99,10 @@ def test_writing_a_commit_does_not_wait_for_a_pump_that_hangs_and_a_lost_one_is_
     client = connect(write_timeout_s=4)
     prewrite(client, 1)
     pump.behave = lambda _: 5.0
-    began = time.monotonic()
     client.write_commit(make_commit(1, 2, b"k"), 1)
-    assert time.monotonic() - began < 3
+    assert (client.stats.commits_sent, client.stats.commits_lost) == (0, 0), "it is on its way"
     pump.stop()
-    began = time.monotonic()
     client.close(flush_s=0.2)
-    assert time.monotonic() - began < 15
     assert client.stats.commits_lost == 1
 
 
@@ -220,14 +218,14 @@ def test_an_unavailable_pump_that_works_again_is_found_by_the_last_resort(start,
 
 
 @pytest.mark.row("W5")
-def test_another_clusters_pump_is_a_clear_error_at_once(start, connect, tmp_path):
-    start("a")
-    client = connect()
-    client._cluster_id += 1
-    began = time.monotonic()
+def test_another_clusters_pump_is_a_clear_error_at_once(start, connect, cluster, tmp_path):
+    pump = start("a")
+    other = FileCluster(tmp_path / "other")
+    other.update_node(NodeKind.PUMP, "a", lambda _: cluster.node(NodeKind.PUMP, "a"))
+    client = connect(other)
     with pytest.raises(ClusterMismatch, match="cluster ID are mismatch"):
         prewrite(client, 1)
-    assert time.monotonic() - began < 5
+    assert pump.asked == 1
 
 
 @pytest.mark.row("P17")
