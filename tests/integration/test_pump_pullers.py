@@ -15,6 +15,7 @@ import pytest
 
 from pumphouse.proto import pumphouse_pb2 as v1
 from pumphouse.proto.binlog_pb2 import Binlog
+from pumphouse.proto.pump_pb2 import Pos, PullBinlogReq
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_channel
@@ -58,7 +59,9 @@ def test_64_pullers_work_at_once_and_those_that_do_not_read_cost_no_memory(trans
         process = psutil.Process(pump.pid)
         before = process.memory_info().rss
         request = v1.PullBatchesRequest(cluster_id=pump.cluster_id).SerializeToString()
-        stalled = [Puller(pump.addr, b"/pumphouse.v1.PumpBatch/PullBatches", request) for _ in range(48)]
+        stalled = [Puller(pump.addr, b"/pumphouse.v1.PumpBatch/PullBatches", request) for _ in range(40)]
+        one_by_one = PullBinlogReq(clusterID=pump.cluster_id, startFrom=Pos(offset=0)).SerializeToString()
+        stalled += [Puller(pump.addr, b"/binlog.Pump/PullBinlogs", one_by_one) for _ in range(8)]
         for each in stalled:
             cleanup.callback(each.socket.close)
         peak = [before]
@@ -97,9 +100,7 @@ def test_64_pullers_work_at_once_and_those_that_do_not_read_cost_no_memory(trans
 def test_a_transaction_at_the_limit_is_written_and_pulled_and_one_over_it_is_refused(
     transport: str, tmp_path: Path
 ) -> None:
-    limit = 24 * _MIB
-    if os.environ.get("PUMPHOUSE_CAMPAIGN") and transport == "builtin":
-        limit = 1900 * _MIB
+    limit = 24 * _MIB  # at its full size: test_pump_limits.py
     cluster = FileCluster(tmp_path / "cluster")
     with PumpServer(tmp_path, cluster, transport=transport, max_message_bytes=limit) as pump:
         value = os.urandom(_MIB) * (limit // _MIB - 1)
