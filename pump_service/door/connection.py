@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """A turn."""
-        if self.closed:
+        if self.http2.closed:
             return
         self.heard = self._loop.time()
         self._asked = None
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
             self._handle(Failed(fault.code, fault.text))
         finally:
             self._end_turn()
-        if self.closed:
+        if self.http2.closed:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -148,16 +148,17 @@ class Connection(asyncio.Protocol):
 
     def _end_turn(self) -> None:
         """Hand over what has come and write what there is."""
+        http2 = self.http2
         self._in_turn = True
         try:
-            for batch in self.http2.take_batches():
-                if self.closed:
+            for batch in http2.take_batches():
+                if http2.closed:
                     batch.drop()
                     continue
                 self.brings()
                 self.server.hand_over(self, batch)
-            if not self.closed:
-                self.http2.windows.credit_connection()
+            if not http2.closed:
+                http2.windows.credit_connection()
         finally:
             self._in_turn = False
             self._flush()
@@ -194,7 +195,7 @@ class Connection(asyncio.Protocol):
 
     def answer(self, batch: Batch, answers: Sequence[Answer], of_all: bytes | None) -> None:
         """What the handler says to the calls of a batch, one by one or to all."""
-        if self.closed:
+        if self.http2.closed:
             return
         if batch.mixed:
             for stream_id in batch.stream_ids:

@@ -153,7 +153,9 @@ class _Given:
         self._turn = turn
         self.group = group
         self._batches = batches  # none once they are answered
-        self._calls = sum([len(batch.stream_ids) for _, batch in batches])
+        self._calls = 0
+        for _, batch in batches:
+            self._calls += len(batch.stream_ids)
         self._deadlines = deadlines
         self._watch()
 
@@ -197,5 +199,7 @@ class _Given:
         self._watch()
 
     def _watch(self) -> None:
-        first = min([batch.deadline for _, batch in self._batches])
+        first = math.inf
+        for _, batch in self._batches:
+            first = min(first, batch.deadline)
         self._bucket = self._deadlines.add(first, self) if first < math.inf else 0

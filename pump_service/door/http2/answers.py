@@ -29,8 +29,9 @@ class Answers:
         stream_ids, streams = batch.stream_ids, self._streams
         plain = not (batch.lost or batch.mixed or streams.early_credit)
         if plain and self._fit(len(message), len(stream_ids)):
+            lean = streams.lean
             for stream_id in stream_ids:
-                streams.lean.pop(stream_id, None)
+                lean.pop(stream_id, None)
             self._unary(stream_ids, message)
         else:
             self.to_each(batch, [message] * len(stream_ids))

@@ -98,6 +98,8 @@ class Http2:
         except ConnectionFault as fault:
             self.fail(fault)
             self._events.append(Failed(fault.code, fault.text))
+        if not self._events:
+            return []
         events = self._events[:]
         self._events.clear()
         return events
