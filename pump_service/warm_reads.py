@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pump_service.api.frame import binlog_messages, frame_message
+from pump_service.api.frame import binlog_messages
 from pump_service.fields import Fields, Held
 from pump_service.store import frame, gather
 from pump_service.store.batch import Binlog, Binlogs
@@ -33,6 +33,4 @@ def warm_reads() -> None:
     fields = Fields(Held(_PREWRITE))
     fields.field(0, len(_PREWRITE))
     fields.tally(0, len(_PREWRITE))
-    binlogs = Binlogs.of([Binlog(2, 1, out.tobytes(), 0)])
-    binlog_messages(binlogs)
-    frame_message(binlogs, b"")
+    binlog_messages(Binlogs.of([Binlog(2, 1, out.tobytes(), 0)]))

@@ -1,7 +1,7 @@
 """Pulled binlogs as gRPC messages: one Arrow frame (docs/formats.md, "PullBatches"), or one message a binlog.
 
 Both are made of a batch's columns at once. The payloads are copied once, into messages of one binlog each; into a frame
-not at all.
+not at all (`arrow`).
 """
 
 from __future__ import annotations
@@ -11,82 +11,24 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from pump_service.door.group import Messages
 from pump_service.store import gather
 from pump_service.store.batch import Binlogs
 
-SCHEMA = pa.schema(
-    [
-        pa.field("commit_ts", pa.int64(), nullable=False),
-        pa.field("start_ts", pa.int64(), nullable=False),
-        pa.field("ddl_job_id", pa.int64(), nullable=False),
-        pa.field("payload", pa.large_binary(), nullable=False),
-        pa.field("flag", pa.uint8(), nullable=False),
-    ]
-)
 _FRAME_FIELD = b"\x0a"  # PullBatchesResponse.frame
 _PREFIX_BYTES = 5
 _SMALL = 64 << 10  # smaller pieces of a message are joined to their neighbours
-
-
-class _Pieces:
-    """A file that keeps what is written to it: Arrow hands over its buffers as they are."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.pieces: list[Any] = []
-        self.size = 0
-
-    def write(self, piece: Any) -> int:
-        """Keep a piece."""
-        self.pieces.append(piece)
-        self.size += len(piece)
-        return len(piece)
-
-    def tell(self) -> int:
-        """Bytes so far."""
-        return self.size
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-
-def _arrow(binlogs: Binlogs) -> _Pieces:
-    """An Arrow IPC stream with one record batch; columns as in SCHEMA, one row a binlog."""
-    payloads = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(binlogs), [None, pa.py_buffer(binlogs.offsets), pa.py_buffer(binlogs.data)]
-    )
-    columns = [
-        _numbers(binlogs.commit_ts),
-        _numbers(binlogs.start_ts),
-        _numbers(binlogs.ddl_job_id),
-        payloads,
-        _numbers(binlogs.flags),
-    ]
-    pieces = _Pieces()
-    with pa.ipc.new_stream(pa.PythonFile(pieces, mode="w"), SCHEMA) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
-    return pieces
-
-
-def _numbers(values: NDArray[Any]) -> pa.Array:
-    """A column of these numbers; of their buffer, because `pa.array` of numpy's arrays imports pandas: 50 MB."""
-    kind = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def frame_message(binlogs: Binlogs, beside: bytes) -> Messages:
     """One PullBatchesResponse. ``beside``: its other fields, which come behind the frame, serialized."""
     if not len(binlogs):
         return Messages((_prefix(len(beside)) + beside,), 1)
-    frame = _arrow(binlogs)
+    # 25 MB, which a Pump without an archive does not need.
+    from pump_service.api.arrow import stream_of
+
+    frame = stream_of(binlogs)
     head = _FRAME_FIELD + _varint(frame.size)
     prefix = _prefix(len(head) + frame.size + len(beside))
     return Messages(_joined((prefix, head, *frame.pieces, beside)), 1)

@@ -11,7 +11,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from pumphouse.archive import consumer as of_archive
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.client import admin
@@ -251,6 +250,8 @@ def _held_by(report: admin.PumpGc) -> str:
 @pass_context
 def gc(context: Context, *, as_json: bool) -> None:
     """Run GC on every Pump; show what was requested, what was freed and who holds the rest."""
+    from pumphouse.archive import consumer as of_archive
+
     cluster, archive = open_registry(context.settings), context.settings.archive
     published = _publish_loaded(context.settings, cluster) if context.settings.airflow.gc_follows == "load" else None
     limits = GoLimits(

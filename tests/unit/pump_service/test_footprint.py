@@ -1,4 +1,4 @@
-"""What garbage collection leaves alone once a Pump serves."""
+"""What a Pump keeps in memory: nothing that only an archive needs; what garbage collection leaves alone once it serves."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ gc.collect()
 assert later() is None
 """
 
+# As `pumphouse pump run` does before it serves. Arrow is 25 MB, boto3 and the archive's code some more.
+_STARTS = """
+import sys
+import pumphouse.commands.pump
+import pump_service.cli
+from pump_service.warm import warm
+from pump_service.warm_reads import warm_reads
+
+warm()
+warm_reads()
+assert not {"pyarrow", "boto3", "pandas"} & set(sys.modules), "loaded without need"
+"""
+
 
 def _succeeds(program: str) -> None:
     """In a process of its own."""
@@ -57,3 +70,7 @@ warm_reads()
 assert "pandas" not in sys.modules
 """
     )
+
+
+def test_what_only_an_archive_needs_is_not_loaded_at_the_start() -> None:
+    _succeeds(_STARTS)

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pump_service.api.frame import SCHEMA, binlog_messages, frame_message, split
+from pump_service.api.arrow import SCHEMA
+from pump_service.api.frame import binlog_messages, frame_message, split
 from pump_service.store.batch import Binlog, Binlogs
 from pumphouse.codec.payload import make_commit, make_fake, make_prewrite, merge
 from pumphouse.proto.pump_pb2 import Entity, Meta, Pos, PullBinlogResp
