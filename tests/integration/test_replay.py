@@ -393,6 +393,16 @@ def test_values_of_every_kind_arrive_and_what_does_not_fit_is_refused_by_name(
 
 
 @pytest.mark.row("L8")
+def test_what_the_target_refuses_is_told_to_nobody(server: TargetSettings, target: TargetConnection) -> None:
+    target.execute("CREATE TABLE d.small (id INT PRIMARY KEY, n TINYINT)")
+    with running(server) as (replay, errors):
+        replay.input.put(Txn(dmls=[Dml(kind="insert", db="d", table="small", values={"id": 1, "n": 1000})]))
+        replay.close()
+        assert list(replay.successes) == []
+    assert isinstance(errors[0], RowRejected)
+
+
+@pytest.mark.row("L8")
 def test_two_replays_do_not_write_to_one_target(server: TargetSettings, target: TargetConnection) -> None:
     with running(server) as (replay, errors):
         replay.input.put(insert(1, "a"))
