@@ -17,15 +17,16 @@ from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import ArchiveSettings
-from tests.integration.test_archive_on_pumps import NoJobs, value
+from tests.integration.test_archive_on_pumps import value
 from tests.support.etcdserver import EtcdServers
+from tests.support.nojobs import NoJobHistory
 from tests.support.pumpserver import PumpServer, commit, prewrite
 from tests.support.waiting import eventually
 
 
 @pytest.mark.row("W4", "W5", "P10", "P13", "C1", "A1", "O3")
 def test_a_pump_the_client_the_archive_and_the_commands_run_on_an_etcd_that_restarts(tmp_path, monkeypatch):
-    monkeypatch.setattr("pumphouse.parts.open_history", lambda *_: NoJobs())
+    monkeypatch.setattr("pumphouse.parts.open_history", lambda *_: NoJobHistory())
     archive_settings = ArchiveSettings(root=f"file://{tmp_path}/archive")
 
     def run(*arguments: str) -> str:

@@ -15,7 +15,8 @@ from pumphouse.client import admin
 from pumphouse.errors import WindowHeld
 from pumphouse.model.node import NodeState
 from pumphouse.settings import ArchiveSettings
-from tests.integration.test_archive_on_pumps import Chain, NoJobs
+from tests.integration.test_archive_on_pumps import Chain
+from tests.support.nojobs import NoJobHistory
 from tests.support.oracle import Oracle, load
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
@@ -103,7 +104,7 @@ def test_a_pump_that_hangs_is_named_by_the_snapshot_that_waits_for_it(chain: Cha
         )
         with pytest.raises(WindowHeld) as held:
             run_snapshot(
-                chain.archive, chain.cluster, chain.cluster.tso(), settings, NoJobs(),
+                chain.archive, chain.cluster, chain.cluster.tso(), settings, NoJobHistory(),
                 lambda pulled: named.add((pulled.node_id, pulled.waiting_for)),
             )  # fmt: skip
         assert [holder["node_id"] for holder in held.value.holders] == ["pump-2"]
