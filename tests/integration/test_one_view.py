@@ -19,7 +19,7 @@ from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from pumphouse.runs import load, schema
-from pumphouse.settings import Settings
+from pumphouse.settings import LoadRule, Settings
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, target_rows
 
@@ -234,3 +234,16 @@ def test_a_restore_carries_out_the_plan_that_was_shown_whatever_was_published_si
     assert done.plan == shown.plan
     assert target_rows(target) == rows
     equal_after_the_next_load(source, settings, target)
+
+
+@pytest.mark.row("R2")
+def test_a_plan_that_settings_have_changed_since_it_was_shown_is_refused(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    begin(source)
+    shown = restored(settings, to=None, dry_run=True)
+    rule = LoadRule(do="skip", table="d.later", why="nobody needs it")
+    changed = settings.model_copy(update={"load": settings.load.model_copy(update={"rules": (rule,)})})
+    with pytest.raises(RestoreError, match="another one than was shown"):
+        restored(changed, shown=shown.shown, dry_run=False)
+    assert target.query("SHOW DATABASES LIKE 'd'") == []
