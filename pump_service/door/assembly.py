@@ -30,12 +30,13 @@ class Assembly:
         self._limits = limits
         self._deadlines = deadlines
         self._now = now
-        self.paused = False  # the server reads nothing: nobody is at fault
         self.held = 0  # by all calls
         self._calls: dict[OpenCall, int] = {}  # what each holds, oldest first; and those that wait
         self._waiting: dict[OpenCall, int] = {}  # how much more each asks for, in the order in which they began to
         self._seen: dict[OpenCall, int] = {}  # what each that is to move held at the last look
-        self._bucket = 0  # of the next look
+        self._due = 0.0  # the next look; 0 = none
+        self._bucket = 0  # of it
+        self._paused_at: float | None = None  # the server reads nothing since then
 
     def lets(self, call: OpenCall, size: int) -> bool:
         """Whether a call may take so much more. If not, its `go_on` is called when it may."""
@@ -44,6 +45,7 @@ class Assembly:
             return True
         self._calls.setdefault(call, 0)
         self._waiting[call] = size
+        self._seen.pop(call, None)  # it stands still for our sake
         self._watch()
         return False
 
@@ -69,6 +71,9 @@ class Assembly:
 
     def complete(self, call: OpenCall) -> None:
         """A message of it is, and what follows came later than the others."""
+        self._goes_last(call)
+
+    def _goes_last(self, call: OpenCall) -> None:
         if self._waiting and call in self._calls and self.held <= self._limits.assembling_most:
             self._calls[call] = self._calls.pop(call)
             self._go_on()
@@ -91,15 +96,32 @@ class Assembly:
         """Look who stands still: once in `Limits.stalled_s` while the budget is used up."""
         del now
         self._bucket = 0
-        for call, held in [] if self.paused else list(self._calls.items()):
+        if self._paused_at is not None:
+            return  # `resume` makes up for the time
+        self._due = 0.0
+        oldest = self._oldest()
+        for call, held in list(self._calls.items()):
             before = self._seen.pop(call, None)
-            if call in self._waiting or not call.awaits_peer():
+            if call in self._waiting or not (call is oldest or call.awaits_peer()):
                 continue
-            if before is not None and held - before < self._limits.stream_window // 4:
+            if before is None or held - before >= self._limits.stream_window // 4:
+                self._seen[call] = held
+            elif call.awaits_peer():
                 call.refuse(_refusal("this one stood still while they held all of pump.incomplete_bytes"))
             else:
-                self._seen[call] = held
+                self._goes_last(call)  # its handler takes nothing, and the others need not wait for that
         self._watch()
+
+    def pause(self) -> None:
+        """The server reads nothing: nobody is at fault."""
+        self._paused_at = self._now()
+
+    def resume(self) -> None:
+        """It reads again; the next look comes later by the time in between."""
+        paused_at, self._paused_at = self._paused_at, None
+        if self._due and paused_at is not None:
+            self._deadlines.discard(self._bucket, self)
+            self._look_at(self._due + self._now() - paused_at)
 
     def _oldest(self) -> OpenCall | None:
         return next(iter(self._calls), None)
@@ -129,17 +151,20 @@ class Assembly:
             if not self._calls[call]:
                 self._forget(call)
             call.go_on()
-        if self._bucket and not self._is_short():
+        if self._due and not self._is_short():
             self._deadlines.discard(self._bucket, self)
-            self._bucket = 0
+            self._due, self._bucket = 0.0, 0
             self._seen.clear()
 
     def _is_short(self) -> bool:
         return bool(self._waiting) or self.held > self._limits.assembling
 
     def _watch(self) -> None:
-        if not self._bucket and self._is_short():
-            self._bucket = self._deadlines.add(self._now() + self._limits.stalled_s, self)
+        if not self._due and self._is_short():
+            self._look_at(self._now() + self._limits.stalled_s)
+
+    def _look_at(self, due: float) -> None:
+        self._due, self._bucket = due, self._deadlines.add(due, self)
 
 
 def _refusal(why: str) -> Refusal:

@@ -166,15 +166,17 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         output, streams = self.http2.output, self.http2.streams
         self._scheduled = True  # what is added meanwhile goes along
-        fills = output.ready and not self._blocked
-        if fills:
-            for stream in output.fill(self.server.limits.write_buffer - self._transport.get_write_buffer_size()):
-                if stream.call is not None:
-                    stream.call.drained()
-        data = output.take()
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
-        self._scheduled = False
+        try:
+            fills = output.ready and not self._blocked
+            if fills:
+                for stream in output.fill(self.server.limits.write_buffer - self._transport.get_write_buffer_size()):
+                    if stream.call is not None:
+                        stream.call.drained()
+            data = output.take()
+            if data and not self._transport.is_closing():
+                self._transport.write(data)
+        finally:
+            self._scheduled = False
         if streams.going and streams.idle and not self.closed:
             self.close()  # the last call has ended that a connection on its way out waited for
         elif fills and output.goes_on:

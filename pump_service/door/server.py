@@ -142,7 +142,7 @@ class Server:
         """
         if not self.paused:
             self.paused = True
-            self.assembly.paused = True
+            self.assembly.pause()
             for connection in self._connections:
                 if connection.feeds:
                     connection.pause("server")
@@ -151,7 +151,7 @@ class Server:
         """Read again."""
         if self.paused:
             self.paused = False
-            self.assembly.paused = False
+            self.assembly.resume()
             for connection in self._connections:
                 connection.resume("server")
 

@@ -200,6 +200,7 @@ class _Given:
 
     def _watch(self) -> None:
         first = math.inf
-        for _, batch in self._batches:
-            first = min(first, batch.deadline)
+        for connection, batch in self._batches:
+            if not connection.closed:
+                first = min(first, batch.deadline)
         self._bucket = self._deadlines.add(first, self) if first < math.inf else 0

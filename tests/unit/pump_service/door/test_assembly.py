@@ -444,12 +444,13 @@ async def test_a_call_that_has_ended_holds_nothing_though_its_handler_lingers() 
 class Request:
     """Of a call, what the budget sees."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, awaits_peer: bool = True) -> None:
         self.went_on = 0
         self.refused: list[Refusal] = []
+        self._awaits_peer = awaits_peer
 
     def awaits_peer(self) -> bool:
-        return True
+        return self._awaits_peer
 
     def go_on(self) -> None:
         self.went_on += 1
@@ -489,3 +490,56 @@ async def test_one_that_has_been_sent_whole_asks_for_nothing_any_more() -> None:
     for each in (oldest, waits):
         assembly.leave(each)  # type: ignore[arg-type]
     assert assembly.held == 0
+
+
+LOOK = 1.03  # `stalled_s`, and a tick
+
+
+def budget() -> Assembly:
+    return Assembly(limits_of(100, 10**6), Deadlines(still()), still().time)
+
+
+@run_still
+async def test_who_waited_in_between_did_not_stand_still() -> None:
+    assembly = budget()
+    oldest, moves = Request(), Request()
+    assembly.count(oldest, 50)  # type: ignore[arg-type]
+    assembly.count(moves, 101)  # type: ignore[arg-type]
+    await passes(LOOK)
+    assert not assembly.lets(moves, 40)  # type: ignore[arg-type]
+    assembly.count(oldest, 10**6)  # type: ignore[arg-type]
+    await passes(LOOK - 0.1)
+    assembly.leave(oldest)  # type: ignore[arg-type]
+    assert moves.went_on == 1
+    await passes(0.3)
+    assert moves.refused == []
+
+
+@run_still
+async def test_time_in_which_the_server_reads_nothing_counts_for_nobody() -> None:
+    assembly = budget()
+    oldest, moves = Request(), Request()
+    assembly.count(oldest, 50)  # type: ignore[arg-type]
+    assembly.count(moves, 101)  # type: ignore[arg-type]
+    await passes(LOOK)
+    for _ in range(3):
+        assembly.pause()
+        await passes(2 * LOOK)
+        assembly.resume()
+    await passes(LOOK / 2)
+    assert (oldest.refused, moves.refused) == ([], [])
+    await passes(LOOK)
+    assert [len(each.refused) for each in (oldest, moves)] == [1, 1]
+
+
+@run_still
+async def test_an_oldest_whose_handler_takes_nothing_lets_the_others_pass() -> None:
+    assembly = budget()
+    oldest, waits = Request(awaits_peer=False), Request()
+    assembly.count(oldest, 50)  # type: ignore[arg-type]
+    assembly.count(waits, 90)  # type: ignore[arg-type]
+    assert not assembly.lets(waits, 40)  # type: ignore[arg-type]
+    await passes(LOOK)
+    assert waits.went_on == 0
+    await passes(LOOK)
+    assert (waits.went_on, oldest.refused) == (1, [])
