@@ -198,6 +198,8 @@ def decode_images(
     if failed[0] == locate.NO_KEY:
         raise _missing(layout, int(failed[2]), int(failed[1]), f"of {len(starts)} {_KINDS[kind]} rows")
     check(failed, f"of {len(starts)} {_KINDS[kind]} rows")
+    if kind == INSERT:
+        _check_rewritten(first, layout)
     if kind == UPDATE:
         second[layout.kept] = first[layout.kept]
     batches = []
@@ -231,6 +233,16 @@ def copied(sources: Sequence[Bytes], source: NDArray[Any], starts: Ints, lengths
 def _missing(layout: RowLayout, index: int, row: int, what: str) -> MissingColumn:
     name = layout.columns[index].info.name
     return MissingColumn(f"row image {row}, {what}: the column {name} is missing", row=row, column=name)
+
+
+def _check_rewritten(places: NDArray[np.int32], layout: RowLayout) -> None:
+    """MissingColumn where an insert has no value of a column that was rewritten, and that is not a NULL left out."""
+    for index, before in layout.rewritten.items():
+        lacking = places[index] == locate.ABSENT
+        if not layout.columns[index].info.type.not_null:
+            lacking &= places[before] != locate.ABSENT if before >= 0 else np.False_
+        if lacking.any():
+            raise _missing(layout, index, int(lacking.argmax()), f"of {places.shape[1]} inserted rows")
 
 
 def _old_values(images: Images, layout: RowLayout, index: int) -> pa.Array:

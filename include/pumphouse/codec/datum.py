@@ -107,6 +107,20 @@ def kind_of(field: FieldType) -> Kind:
     return kind
 
 
+def type_in_rows(written: FieldType, present: FieldType) -> FieldType:
+    """The type to read a column in, of rows that say they are of ``written`` and may be of a version up to ``present``.
+
+    TiDB changes a type without rewriting the rows only where it grows: the present one then reads both. An application
+    may change it in another way; its rows are of the version that they say.
+    """
+    grew = (
+        kind_of(written) is kind_of(present)
+        and fsp_of(written.decimal) <= fsp_of(present.decimal)
+        and present.elems[: len(written.elems)] == written.elems
+    )
+    return present if grew else written
+
+
 def read_datum(data: bytes, pos: int) -> tuple[Datum, int]:
     """Read one datum of either form (rows, keys) and the position behind it."""
     if pos >= len(data):

@@ -29,8 +29,8 @@ _ZERO: dict[Kind, Value] = {
 def missing_value(column: ColumnInfo) -> Value:
     """Loader value of a column that a row lacks: its origin default, NULL, or the zero of a NOT NULL column.
 
-    ``column`` is the one of the row's own schema version, where that has it, else the present one. An origin default
-    is typed here (``"5"`` of an INT is 5), texts of decimals and times stay as they are.
+    Which version of the column counts, `left_out` says. An origin default is typed here (``"5"`` of an INT is 5), texts
+    of decimals and times stay as they are.
     """
     field = column.type
     default = column.origin_default
@@ -46,6 +46,14 @@ def missing_value(column: ColumnInfo) -> Value:
         return _typed(field, default)
     except (ValueError, TypeError) as error:
         raise CodecError(f"the origin default {default!r} of column {column.name} cannot be read") from error
+
+
+def left_out(written: ColumnInfo | None, present: ColumnInfo) -> Value:
+    """`missing_value` of ``present`` in a row whose version knows it as ``written``.
+
+    Of a NOT NULL column nothing is left out: the row is of a later version, in which it may be NULL.
+    """
+    return missing_value(present if written is None or written.type.not_null else written)
 
 
 def _typed(field: FieldType, default: object) -> Value:  # noqa: PLR0911 - one a kind

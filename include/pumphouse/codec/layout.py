@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.codec.datum import Kind, Value, kind_of
-from pumphouse.codec.defaults import missing_value
+from pumphouse.codec.datum import Kind, Value, kind_of, type_in_rows
+from pumphouse.codec.defaults import left_out
 from pumphouse.codec.jit import Bytes, Ints, frozen
-from pumphouse.codec.row import is_prefix, kept_on_update, key_parts
+from pumphouse.codec.row import as_read, is_prefix, kept_on_update, key_parts
 from pumphouse.codec.time import fsp_of
 from pumphouse.errors import ColumnMismatch
 from pumphouse.model.table import ColumnInfo, TableInfo
@@ -68,15 +68,15 @@ class OutputColumn:
     def of(cls, column: ColumnInfo, source: ColumnInfo, written: TableInfo) -> OutputColumn:
         """``column`` as it is in rows of ``written``, where it is ``source``.
 
-        Its type is the wanted one: one that changes without the rows being rewritten only grows, and a row may be of a
-        later version of its table than it says (`Timeline.at_version`).
+        A row may be of a later version of its table than it says (`Timeline.at_version`).
         """
+        held = type_in_rows(source.type, column.type)
         handle = written.pk_is_handle and any(c.id == source.id for c, _ in key_parts(written))
-        kind, fsp = kind_of(column.type), fsp_of(column.type.decimal)
-        fill = missing_value(source)
+        kind, fsp = kind_of(held), fsp_of(held.decimal)
+        fill = left_out(source, column)
         raw = fill.encode() if isinstance(fill, str) else fill if isinstance(fill, bytes) else b""
         return cls(
-            column, kind, fsp, len(column.type.elems), handle, fill, arrow_type(column),
+            column, kind, fsp, len(held.elems), handle, fill, arrow_type(column),
             frozen(np.frombuffer(raw, np.uint8)),
         )  # fmt: skip
 
@@ -91,6 +91,8 @@ class RowLayout:
         ids: Their ids in the rows.
         handle_columns: For each datum of an inserted row's handle its index in ``ids``, or -1.
         needed: Indices in ``ids`` of the columns that no image lacks: of inserts, updates and deletes.
+        rewritten: Index of a column that was rewritten in between -> index in ``ids`` of what it was before, or -1. An
+            insert lacks both where the value is NULL, and never the new one alone.
         kept: Indices of the columns that an update leaves as they were, whatever its new image says.
         former: Index of a column that was rewritten in between (a MODIFY COLUMN) -> index in ``ids`` and shape of what
             it was before: old images have that of it, but those of a writer that came when it was done.
@@ -103,6 +105,7 @@ class RowLayout:
     ids: Ints
     handle_columns: Ints
     needed: tuple[Ints, Ints, Ints]
+    rewritten: Mapping[int, int]
     kept: Ints
     former: Mapping[int, tuple[int, OutputColumn]]
     told: frozenset[int]
@@ -120,7 +123,7 @@ class RowLayout:
         """Plan the decoding.
 
         Args:
-            written: Table at the rows' own schema version: gives types, and origin defaults of absent columns.
+            written: Table at the rows' own schema version: gives what rows hold, and origin defaults of absent columns.
             wanted: Table at the commit timestamp: its public, not generated columns are the batch's, in order.
             key: Names of the columns that tell rows apart, and so are never filled where a row lacks them; () = all
                 columns do: then old images lack none that their version has. None = whatever is absent is filled.
@@ -168,8 +171,9 @@ class RowLayout:
             pa.schema([arrow_field(each.info) for each in columns]),
             frozen(np.array(ids, np.int64)),
             frozen(np.array(handle or [-1], np.int64)),
-            (_indices(keys | new), _indices(old | new), _indices(old)),
-            _indices({ids.index(id_) for id_ in kept_on_update(written) if id_ in ids}),
+            (_indices(keys - new), _indices(old | new), _indices(old)),
+            {at: former[at][0] if at in former else -1 for at in sorted(new)},
+            _indices({ids.index(id_) for id_ in kept_on_update(as_read(written, wanted)) if id_ in ids}),
             former,
             frozenset(former if key == () else keys & set(former)),
             only is not None,

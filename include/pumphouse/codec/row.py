@@ -22,8 +22,9 @@ from pumphouse.codec.datum import (
     kind_of,
     loader_value,
     read_datum,
+    type_in_rows,
 )
-from pumphouse.codec.defaults import missing_value
+from pumphouse.codec.defaults import left_out
 from pumphouse.codec.key import cut_prefix, encode_key_value, needs_restoring, sort_key, string_of
 from pumphouse.codec.number import SIGN, append_u64, append_varint, read_varint, to_signed
 from pumphouse.errors import CodecError
@@ -257,13 +258,12 @@ def decode_update(table: TableInfo, data: bytes) -> tuple[Row, Row]:
 
 
 def as_read(written: TableInfo, wanted: TableInfo) -> TableInfo:
-    """The table to decode rows of ``written`` with: its columns in their present types, and those that it lacks.
+    """The table to decode rows of ``written`` with: its columns as rows hold them, and those that it lacks.
 
-    A row may be of a later version of its table than it says (`Timeline.at_version`). A type that changes without the
-    rows being rewritten only grows.
+    A row may be of a later version of its table than it says (`Timeline.at_version`).
     """
     present = {column.id: column for column in wanted.columns}
-    own = [replace(c, type=present[c.id].type) if c.id in present else c for c in written.columns]
+    own = [replace(c, type=type_in_rows(c.type, present[c.id].type)) if c.id in present else c for c in written.columns]
     later = [column for column in wanted.columns if written.column_by_id(column.id) is None]
     return replace(written, columns=(*own, *later))
 
@@ -280,8 +280,6 @@ def project(written: TableInfo, wanted: TableInfo, row: Mapping[int, Value]) -> 
     for column in wanted.public_columns:
         if column.generated:
             continue
-        if column.id in row:
-            out[column.id] = row[column.id]
-        else:
-            out[column.id] = missing_value(written.column_by_id(column.id) or column)
+        own = written.column_by_id(column.id)
+        out[column.id] = row[column.id] if column.id in row else left_out(own, column)
     return out

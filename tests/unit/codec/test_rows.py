@@ -227,6 +227,71 @@ def test_old_values_of_a_rewritten_column_are_in_the_type_that_the_row_has_them_
 
 
 @pytest.mark.row("S3")
+def test_a_null_that_a_later_version_leaves_out_is_null() -> None:
+    """A column became nullable behind the begin of the transaction: TiDB leaves a NULL without a default out."""
+    must, may = field(MysqlType.LONG, 1), field(MysqlType.LONG)
+    first = column(1, 0, must)
+    written, wanted = table([first, column(2, 1, must)]), table([first, column(2, 1, may)])
+    image = row.encode_insert(table([first]), {1: 3}, handle=1)
+    assert decode(written, INSERT, image, wanted=wanted).to_pylist() == [{"c1": 3, "c2": None}]
+    assert row.project(written, wanted, row.decode_insert(row.as_read(written, wanted), image)) == {1: 3, 2: None}
+
+
+@pytest.mark.row("S3", "L6")
+@pytest.mark.parametrize("key", [("c1",), (), None], ids=["its key", "no key", "another key"])
+def test_an_insert_may_leave_a_rewritten_column_out_as_null_but_not_only_the_new_one(
+    key: tuple[str, ...] | None,
+) -> None:
+    first, text = column(1, 0, field(MysqlType.LONG, 1)), field(MysqlType.VARCHAR, 0, 20, -1, "utf8mb4")
+    written, wanted = table([first, column(5, 1, field(MysqlType.LONG))]), table([first, column(7, 1, text)])
+    layout = RowLayout.of(written, wanted, key, {7: 5})
+
+    def inserted(table_of_row: TableInfo, values: dict[int, Any], layout: RowLayout = layout) -> list[Any]:
+        image = np.frombuffer(row.encode_insert(table_of_row, values, handle=1), np.uint8)
+        found = decode_images(image, np.zeros(1, np.int64), np.array([len(image)]), INSERT, layout)
+        values_of: list[Any] = found.to_pylist()
+        return values_of
+
+    assert inserted(table([first]), {1: 3}) == [{"c1": 3, "c7": None}]
+    assert inserted(wanted, {1: 3, 7: b"x"})[0]["c1"] == 3
+    with pytest.raises(MissingColumn, match="c7"):
+        inserted(written, {1: 3, 5: 4})
+    must = table([first, column(7, 1, field(MysqlType.VARCHAR, 1, 20, -1, "utf8mb4"))])
+    with pytest.raises(MissingColumn, match="c7"):
+        inserted(table([first]), {1: 3}, RowLayout.of(written, must, key, {7: 5}))
+
+
+@pytest.mark.row("S3")
+def test_a_type_that_did_not_grow_is_read_as_it_was_written() -> None:
+    """An application may change a type in place in any way; its rows are of the version that they say."""
+    three, two = (field(MysqlType.ENUM, 0, 1, 0, "utf8mb4", elems) for elems in (["a", "b", "c"], ["a", "c"]))
+    written = table([column(1, 0, three), column(2, 1, field(MysqlType.DATETIME, 0, 26, 6))])
+    wanted = table([column(1, 0, two), column(2, 1, field(MysqlType.DATETIME, 0, 19, 0))])
+    values = {1: 3, 2: "2021-02-03 04:05:59.900000"}
+    image = row.encode_insert(written, values, handle=1)
+    assert decode(written, INSERT, image, wanted=wanted).to_pylist() == [{"c1": 3, "c2": values[2]}]
+    assert row.project(written, wanted, row.decode_insert(row.as_read(written, wanted), image)) == values
+
+
+@pytest.mark.row("S3")
+def test_a_clustered_key_that_a_later_version_would_update_stays() -> None:
+    flags = PRI | 1
+
+    def version(flag: int) -> TableInfo:
+        index = {"id": 1, "idx_name": "PRIMARY", "is_primary": True, "state": 5,
+                 "idx_cols": [{"name": "c1", "offset": 0, "length": -1}]}  # fmt: skip
+        columns = [column(1, 0, field(MysqlType.TIMESTAMP, flag, 19, 0)), column(2, 1, field(MysqlType.LONG))]
+        return table(columns, is_common_handle=True, index_info=[index])
+
+    written, wanted = version(flags), version(flags | int(ColumnFlag.ON_UPDATE_NOW))
+    old, new = {1: "2020-01-01 00:00:00", 2: 1}, {1: "2021-05-05 00:00:00", 2: 2}
+    image = row.encode_update(wanted, old, new)
+    _, updated = decode(written, UPDATE, image, wanted=wanted)
+    assert updated.to_pylist() == [{"c1": old[1], "c2": 2}]
+    assert row.decode_update(row.as_read(written, wanted), image)[1] == {1: old[1], 2: 2}
+
+
+@pytest.mark.row("S3")
 def test_a_float_that_became_a_double_keeps_its_value_and_other_changes_of_kind_are_refused() -> None:
     written = table([column(1, 0, field(MysqlType.FLOAT))])
     wanted = table([column(1, 0, field(MysqlType.DOUBLE))])
