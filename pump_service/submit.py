@@ -145,10 +145,16 @@ class Submitter:
                 at += count
 
         try:
-            self._hand_over(Records.of(items), done, size)
+            try:
+                records = Records.of(items)
+            except BaseException:
+                self._give_back(size)
+                raise
+            self._hand_over(records, done, size)
         except Exception as error:
             log.exception("submit_failed", items=len(items))
-            done([BinlogError(f"Unexpected {type(error)}: {error}")] * len(items))
+            refusal = error if isinstance(error, BinlogError) else BinlogError(f"Unexpected {type(error)}: {error}")
+            done([refusal] * len(items))
 
     def _hand_over(self, records: Records, done: Done, size: int) -> None:
         sent = _Sent(done, self._loop.time(), records.bytes, size)
@@ -157,9 +163,8 @@ class Submitter:
         try:
             self._store.submit(records, partial(self._cross_over, sent))
         except BaseException:  # whoever called answers; nothing of it is queued
-            self.queued -= size
             self._sent.discard(sent)
-            self._after_answers()
+            self._give_back(size)
             raise
         finally:
             self._sending = False
@@ -187,6 +192,10 @@ class Submitter:
                 sent.done(statuses)
             except Exception:  # of one group: the others have their answers and their room all the same
                 log.exception("answer_failed")
+        self._after_answers()
+
+    def _give_back(self, size: int) -> None:
+        self.queued -= size
         self._after_answers()
 
     def _after_answers(self) -> None:

@@ -206,5 +206,7 @@ class Indexer:
             self._index.save_position(*position)
             self._saved = position
         except IndexFailed as error:
+            if self.replaying:
+                raise  # the reserve is not counted yet: `Store.open` gives it back
             log.warning("position_not_saved", error=str(error))
             self._bookkeeping.mend(error)

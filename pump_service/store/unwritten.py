@@ -11,7 +11,7 @@ class Unwritten:
         self._starts: set[int] = set()  # of commits and rollbacks
 
     def __bool__(self) -> bool:
-        return bool(self.commits or self._starts)
+        return bool(self._starts)
 
     def add(self, start_ts: int, commit_ts: int = 0, payload: bytes = b"") -> None:
         """A commit, or a rollback (commit ts 0)."""

@@ -21,6 +21,7 @@ from pump_service.ingest import Ingest
 from pump_service.intake import read_group
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
+from pump_service.store.records import Records
 from pump_service.store.store import Store
 from pump_service.submit import Statuses, Submitter
 from pumphouse.clock import SYSTEM_CLOCK
@@ -279,6 +280,24 @@ def test_a_store_that_fails_in_its_own_way_refuses_what_was_handed_over(tmp_path
             answers = await asyncio.wait_for(bench.write(prewrite(5).payload, b"\xff"), 5)
         assert "nobody expects this" in _code_and_text(answers[0])[1]
         assert bench.submitter.queued == 0
+
+    run(tmp_path, test)
+
+
+@pytest.mark.row("W1")
+def test_items_that_cannot_be_handed_over_leave_the_room_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(bench: Bench) -> None:
+        def fail(*args: object) -> Records:
+            raise MemoryError("no memory for the records")
+
+        monkeypatch.setattr(Records, "of", fail)
+        waits = bench.submitter.submit([prewrite(5)])
+        with capture_logs():
+            (refused,) = await asyncio.wait_for(waits, 5)
+        assert "no memory for the records" in str(refused)
+        await asyncio.wait_for(bench.submitter.room(1 << 20), 5)
 
     run(tmp_path, test)
 
