@@ -30,7 +30,7 @@ import contextlib, json, os, random, sys, threading
 from pathlib import Path
 import pytest, structlog
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-from tests.support.storekit import commit, open_store, prewrite, rollback
+from tests.support.storekit import commit, open_store, prewrite, rollback, submit
 from tests.support.syncs import attached_stores
 data_dir, first = Path(sys.argv[1]), int(sys.argv[2])
 stack = contextlib.ExitStack()
