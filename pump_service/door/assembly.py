@@ -71,6 +71,7 @@ class Assembly:
 
     def complete(self, call: OpenCall) -> None:
         """A message of it is, and what follows came later than the others."""
+        self._seen.pop(call, None)
         self._goes_last(call)
 
     def _goes_last(self, call: OpenCall) -> None:

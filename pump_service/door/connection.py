@@ -7,7 +7,7 @@ methods are handed over at its end, and everything that is to be written leaves 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -87,14 +87,19 @@ class Connection(asyncio.Protocol):
         self.heard = self._loop.time()
         self._asked = None
         self._in_turn = True
+        events: Iterator[Event] = iter(())
         try:
-            for event in self.http2.receive(data, self.heard):
+            events = iter(self.http2.receive(data, self.heard))
+            for event in events:
                 self._handle(event)
         except Exception:
             log.exception("connection_failed", peer=self.peer)
             fault = ConnectionFault(INTERNAL_ERROR, "internal error")
             self.http2.fail(fault)
             self._handle(Failed(fault.code, fault.text))
+            for event in events:
+                if isinstance(event, Cancelled):
+                    self._handle(event)  # of another call, and told once
         finally:
             self._end_turn()
         if self.http2.closed:
@@ -130,7 +135,7 @@ class Connection(asyncio.Protocol):
                 self._open(event)
             case Received(stream, data) if stream.call is not None:
                 stream.call.feed(data)
-            case Ended(stream) if stream.call is not None:
+            case Ended(stream) if stream.call is not None and stream.stream_id in self.http2.streams.open:
                 stream.call.half_close()
             case Cancelled(stream) if stream.call is not None:
                 stream.call.cancel()

@@ -15,7 +15,7 @@ from pump_service.door.group import Refusal
 from pump_service.door.http2 import frames
 from pump_service.door.http2.answers import Answers
 from pump_service.door.http2.batch import Batch
-from pump_service.door.http2.events import Event, Failed
+from pump_service.door.http2.events import Cancelled, Event, Failed
 from pump_service.door.http2.floods import Bucket
 from pump_service.door.http2.frames import ConnectionFault, StreamFault
 from pump_service.door.http2.headers import MALFORMED, TIMEOUT_LITERAL, Fields, HeaderReader
@@ -132,12 +132,13 @@ class Http2:
             self.output.add(frames.goaway(self.streams.last_id, fault.code, fault.text))
 
     def lost(self) -> list[Stream]:
-        """There is nobody to answer; the streams that were open."""
+        """There is nobody to answer; the streams that were open, or whose end nobody was told of."""
         self.closed = True
         self._rest = frames.Rest()
         for batch in self.take_batches():
             batch.drop()
-        streams = list(self.streams.open.values())
+        streams = [*self.streams.open.values(), *(event.stream for event in self._events if type(event) is Cancelled)]
+        self._events.clear()
         self.streams.clear()
         return streams
 

@@ -246,6 +246,15 @@ async def test_what_is_not_grpc_is_told_so_in_http() -> None:
 
 
 @run
+async def test_what_is_not_grpc_is_not_answered_on_a_stream_that_the_same_read_has_reset() -> None:
+    peer = Peer().greet()
+    block = peer.encoder.encode([(":method", "POST"), (":scheme", "http"), (":path", "/")])
+    peer.send(frame(1, 4, 1, block))
+    peer.send(frame(0, 1, 1, b"x") + frame(2, 0, 1, bytes(4)))  # a PRIORITY of a wrong size
+    assert [(each.type, each.stream_id) for each in await peer.settle()] == [(3, 1)]
+
+
+@run
 async def test_a_page_asked_for_over_http2_by_a_peer_that_is_not_allowed_is_forbidden() -> None:
     refusal = Refusal(grpc.StatusCode.PERMISSION_DENIED, "the certificate carries 'stranger'")
     peer = Peer(Server(authorize=lambda names, who: refusal)).greet()

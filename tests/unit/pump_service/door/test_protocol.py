@@ -527,14 +527,33 @@ async def test_pullers_and_questions_are_served_while_writes_have_no_room() -> N
     assert late.wire.reading and late.connection.http2.streams.idle
 
 
-@run
-async def test_a_handler_of_the_door_that_fails_is_logged_and_ends_the_connection_only() -> None:
-    peer = Peer().greet()
-    peer.connection.http2._headers.read = lambda block: 1 / 0  # type: ignore[method-assign,assignment]
-    with capture_logs() as logs:
-        peer.send(peer.call(GROUP, b"x")[1])
-    assert goaways(peer.frames()) == [f.INTERNAL_ERROR]
-    assert next(entry["event"] for entry in logs) == "connection_failed"
+def _fails(*_: object, **__: object) -> None:
+    raise RuntimeError
+
+
+@pytest.mark.parametrize("part", ["a frame is read", "an event is handled"])
+def test_a_part_of_the_door_that_fails_ends_the_connection_only_and_every_call_of_it(part: str) -> None:
+    async def test() -> None:
+        peer = Peer().greet()
+        peer.echo.hold = asyncio.Event()
+        n, data = peer.call(UNARY, b"open", ("grpc-timeout", "9S"))
+        peer.send(data + peer.call(UNARY, b"another", ("grpc-timeout", "9S"))[1])
+        await peer.settle()
+        cancellation = frame(3, 0, n, struct.pack(">I", 8))
+        with capture_logs() as logs, pytest.MonkeyPatch.context() as patch:
+            if part == "a frame is read":
+                patch.setattr(peer.server.runs, "take", _fails)
+                peer.send(cancellation + b"".join(peer.call(GROUP, b"x")[1] for _ in range(9)))
+            else:
+                patch.setattr(peer.server.assembly, "count", _fails)
+                peer.send(peer.call(UP, b"x", end=False)[1] + cancellation)
+        assert goaways(peer.frames()) == [f.INTERNAL_ERROR]
+        assert [entry["event"] for entry in logs] == ["connection_failed", "connection_refused"]
+        peer.connection.connection_lost(None)
+        await peer.settle()
+        assert (peer.echo.cancelled, len(peer.server.deadlines)) == (2, 0)
+
+    asyncio.run(test())
 
 
 # ---- the end
