@@ -35,7 +35,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class InMemory:
     """A source in memory."""
 
     data: bytes

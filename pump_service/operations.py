@@ -12,9 +12,9 @@ from typing import Any
 
 import structlog
 
-from pump_service import dump
+from pump_service import debug_page
 from pump_service.collector import Collector
-from pump_service.fields import Held
+from pump_service.fields import InMemory
 from pump_service.heartbeat import Registrar
 from pump_service.horizon import Timestamps
 from pump_service.lifecycle import OPERATOR_ACTIONS, Action, Lifecycle
@@ -238,8 +238,8 @@ class Operations:
         if stored is None:
             return None
         if isinstance(stored, bytes):
-            return dump.describe(Held(stored)), read_meta(stored)
-        return dump.describe(stored, stored.command), stored.meta()
+            return debug_page.describe(InMemory(stored)), read_meta(stored)
+        return debug_page.describe(stored, stored.command), stored.meta()
 
     # ---- parts -------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pump_service.api.frame import binlog_messages
-from pump_service.fields import Fields, Held
+from pump_service.fields import Fields, InMemory
 from pump_service.store import frame, gather
 from pump_service.store.batch import Binlog, Binlogs
 from pump_service.store.scan import walk_records
@@ -30,7 +30,7 @@ def warm_reads() -> None:
     gather.is_good_in_two(data, 16, 1, out, 0)
     gather.tail_of(data, 16, 17)
     gather.job_of(out, 0, 1)
-    fields = Fields(Held(_PREWRITE))
+    fields = Fields(InMemory(_PREWRITE))
     fields.field(0, len(_PREWRITE))
     fields.tally(0, len(_PREWRITE))
     binlog_messages(Binlogs.of([Binlog(2, 1, out.tobytes(), 0)]))

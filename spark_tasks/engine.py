@@ -17,10 +17,10 @@ from pumphouse.loader import stages
 from pumphouse.loader.blob import Blob
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.engine import apply_here, deal
-from pumphouse.loader.epochs import Epochs, Step
+from pumphouse.loader.epochs import Epochs, PlaceUnits
 from pumphouse.loader.plan import UnitId
 from pumphouse.loader.stages import ApplyContext, UnitSummary
-from pumphouse.loader.work import Piece
+from pumphouse.loader.work import SegmentPart
 from spark_tasks import faults
 from spark_tasks.session import build_session
 from spark_tasks.travel import SPARK_SCHEMA, Travel
@@ -75,7 +75,7 @@ class SparkEngine:
             self._session = build_session(self._app, self._settings)
         return self._session
 
-    def prepare(self, context: LoadContext, pieces: Sequence[Piece]) -> list[UnitSummary]:
+    def prepare(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         """Decode and fold; what there is to apply."""
         from pyspark import StorageLevel
         from pyspark.sql import functions as f
@@ -103,7 +103,7 @@ class SparkEngine:
         self._collect_small(units, Epochs(context.plan).steps([each.unit for each in found]), found)
         return found
 
-    def _collect_small(self, units: DataFrame, steps: Sequence[Step], found: Sequence[UnitSummary]) -> None:
+    def _collect_small(self, units: DataFrame, steps: Sequence[PlaceUnits], found: Sequence[UnitSummary]) -> None:
         """Bring the units of small steps into the driver."""
         bytes_of = {unit.unit: unit.bytes for unit in found}
         sizes = sorted(((sum(bytes_of[unit] for unit in step.units), step) for step in steps), key=lambda each: each[0])
@@ -159,7 +159,7 @@ class SparkEngine:
 
 
 def _decoder(
-    context: LoadContext, travel: Travel, tasks: list[list[Piece]]
+    context: LoadContext, travel: Travel, tasks: list[list[SegmentPart]]
 ) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
     def decode(batches: _Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:

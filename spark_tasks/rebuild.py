@@ -14,9 +14,9 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.schema_parts import File
 from pumphouse.archive.schema_stages import (
     CannotTell,
+    DdlRun,
     FoldPlan,
     FoldSummary,
-    Piece,
     Sizes,
     deal,
     fold_alone,
@@ -125,7 +125,7 @@ def _assignments(session: SparkSession, numbers: Sequence[int], assigned: Sequen
 # -- what runs in an executor
 
 
-def _surveyor(settings: ArchiveSettings, cluster_id: int, tasks: Sequence[Sequence[Piece]]) -> _Work:
+def _surveyor(settings: ArchiveSettings, cluster_id: int, tasks: Sequence[Sequence[DdlRun]]) -> _Work:
     sizes = SIZES
 
     def work(batches: _Batches) -> Iterator[pa.RecordBatch]:
@@ -137,7 +137,7 @@ def _surveyor(settings: ArchiveSettings, cluster_id: int, tasks: Sequence[Sequen
     return _told(work)
 
 
-def _dealer(settings: ArchiveSettings, cluster_id: int, tasks: Sequence[Sequence[Piece]], folds: int) -> _Work:
+def _dealer(settings: ArchiveSettings, cluster_id: int, tasks: Sequence[Sequence[DdlRun]], folds: int) -> _Work:
     def work(batches: _Batches) -> Iterator[pa.RecordBatch]:
         store = Archive.open(settings, cluster_id).store
         rows = (row for batch in batches for row in batch.to_pylist())

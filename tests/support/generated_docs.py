@@ -238,8 +238,8 @@ def metrics() -> str:
     from prometheus_client import CollectorRegistry
 
     from pump_service.metrics import PumpMetrics
-    from pump_service.stages import store_samples
     from pump_service.store.store import Store
+    from pump_service.store_samples import store_samples
     from pumphouse.settings import PumpSettings
 
     found = PumpMetrics()
@@ -265,7 +265,7 @@ def metrics() -> str:
             store.close()
     out = [
         "# Metrics\n",
-        NOTE.format(source="pump_service/metrics.py and pump_service/stages.py"),
+        NOTE.format(source="pump_service/metrics.py and pump_service/store_samples.py"),
         """`GET /metrics` on a Pump's HTTP port, Prometheus text format 0.0.4. A metric with the same meaning
 has the Go Pump's name. Gauges of timestamps (`…_ts`) carry milliseconds since 1970, as in the Go Pump. Watch `binlog_pump_unanswered_prewrites`
 above 0 (the archive is held), `binlog_pump_late_commits` and `binlog_pump_orphan_commits` above 0,

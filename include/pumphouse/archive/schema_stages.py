@@ -117,7 +117,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DdlRun:
     """The ``part``-th of ``parts`` runs of row groups of a DDL object; ``origin`` 0 = genesis, then windows from 1."""
 
     origin: int
@@ -126,15 +126,15 @@ class Piece:
     parts: int
 
 
-def tasks_of(genesis: Genesis, windows: Sequence[Manifest], *, readers: int, jobs: int) -> list[list[Piece]]:
+def tasks_of(genesis: Genesis, windows: Sequence[Manifest], *, readers: int, jobs: int) -> list[list[DdlRun]]:
     """What `survey` and `deal` read, by task. An object is read by no more than so many, as each reads all of it."""
     objects = [(0, genesis.ddl), *((at, each.ddl) for at, each in enumerate(windows, 1) if each.ddl is not None)]
-    tasks: list[list[Piece]] = []
+    tasks: list[list[DdlRun]] = []
     size = jobs
     for origin, entry in objects:
         parts = max(1, min(readers, -(-entry.jobs // jobs)))
         for part in range(parts):
-            piece = Piece(origin, entry, part, parts)
+            piece = DdlRun(origin, entry, part, parts)
             count = entry.jobs // parts
             if size + count > jobs or parts > 1:
                 tasks.append([])
@@ -147,7 +147,7 @@ def tasks_of(genesis: Genesis, windows: Sequence[Manifest], *, readers: int, job
 # -- survey
 
 
-def survey(store: ObjectStore, pieces: Iterable[Piece], sizes: Sizes) -> Iterator[tuple[bytes, bytes]]:
+def survey(store: ObjectStore, pieces: Iterable[DdlRun], sizes: Sizes) -> Iterator[tuple[bytes, bytes]]:
     """What places the jobs of these pieces, in order: columns of so many jobs, and of the keys that each ties."""
     jobs: list[tuple[int, ...]] = []
     ties: list[tuple[int, int, int]] = []
@@ -174,7 +174,7 @@ def survey(store: ObjectStore, pieces: Iterable[Piece], sizes: Sizes) -> Iterato
         yield _dumped(jobs, _JOBS), _dumped(ties, _TIES)
 
 
-def _read(store: ObjectStore, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, ArchivedJob]]:
+def _read(store: ObjectStore, pieces: Iterable[DdlRun]) -> Iterator[tuple[int, int, ArchivedJob]]:
     for piece in pieces:
         for at, jobs in read_groups(store, piece.entry, part=piece.part, parts=piece.parts):
             for row, archived in enumerate(jobs, at):
@@ -463,7 +463,7 @@ def _bounds(job: Ints, key: Ints, size: Ints, flags: Ints, version: Ints, sizes:
 
 
 def deal(
-    store: ObjectStore, pieces: Iterable[Piece], assigned: Iterable[bytes], folds: int
+    store: ObjectStore, pieces: Iterable[DdlRun], assigned: Iterable[bytes], folds: int
 ) -> Iterator[tuple[int, bytes]]:
     """(fold, its jobs) of these pieces; ``assigned``: what `FoldPlan` has for them, in order."""
     places = (
@@ -630,6 +630,16 @@ def _columns(table: pa.Table) -> list[Ints]:
 
 
 __all__ = [
-    "CannotTell", "FoldPlan", "FoldSummary", "Piece", "Sizes", "components", "deal", "fold_alone", "plan_fold",
-    "survey", "tasks_of", "write_range",
+    "CannotTell",
+    "DdlRun",
+    "FoldPlan",
+    "FoldSummary",
+    "Sizes",
+    "components",
+    "deal",
+    "fold_alone",
+    "plan_fold",
+    "survey",
+    "tasks_of",
+    "write_range",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ from pumphouse.archive.schema_parts import (
     parts_key,
     taking_in,
 )
-from pumphouse.archive.schema_stages import FoldPlan, FoldSummary, Piece, Sizes, plan_fold, tasks_of
+from pumphouse.archive.schema_stages import DdlRun, FoldPlan, FoldSummary, Sizes, plan_fold, tasks_of
 from pumphouse.errors import BadManifest, ConfigError, ObjectExists, ObjectNotFound
 from pumphouse.model.table import Job
 from pumphouse.model.tso import MAX_TSO, Tso, name20, show
@@ -245,7 +245,7 @@ class WholeFold:
     since: Tso
     stored: SchemaParts | StoredSchema | None
 
-    def tasks(self, readers: int, sizes: Sizes) -> list[list[Piece]]:
+    def tasks(self, readers: int, sizes: Sizes) -> list[list[DdlRun]]:
         """What is read, by task; an object by no more than so many."""
         return tasks_of(self.archive.genesis(), self.windows, readers=readers, jobs=sizes.task_jobs)
 

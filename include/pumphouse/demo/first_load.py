@@ -30,7 +30,7 @@ _ENDED = {"success", "failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldLoad:
     """The first load, held. ``windows``: ends of those with DDL that were published meanwhile; times of the clock."""
 
     run: str
@@ -85,7 +85,7 @@ class LoadWatch(threading.Thread):
         self._publish = publish
         self._told = told
         self._over = threading.Event()
-        self.held: Held | None = None
+        self.held: HeldLoad | None = None
         self.killed: Killed | None = None
         self.error: BaseException | None = None
 
@@ -164,7 +164,7 @@ class LoadWatch(threading.Thread):
                 raise RuntimeError(
                     f"no window with DDL was published while the first load stood still: {error}"
                 ) from error
-        self.held = Held(run=load.run, where=told_of(seen), began=began, ended=time.time(), windows=windows)
+        self.held = HeldLoad(run=load.run, where=told_of(seen), began=began, ended=time.time(), windows=windows)
         self._told(f"first load goes on (SIGCONT): {len(windows)} windows with DDL were published")
 
     def _kill(self, load: _Load, seen: Seen) -> None:

@@ -19,7 +19,7 @@ from pumphouse.archive.init import init_archive
 from pumphouse.demo import airflow_watch as watch
 from pumphouse.demo.beginning import prepare
 from pumphouse.demo.dump import SourceDump
-from pumphouse.demo.first_load import Held, Killed, LoadWatch
+from pumphouse.demo.first_load import HeldLoad, Killed, LoadWatch
 from pumphouse.demo.freed import FileKeeper, FreedCheck, check_freed, window_of
 from pumphouse.demo.marks import Mark, take_mark
 from pumphouse.demo.points import choose
@@ -76,7 +76,7 @@ class Outcome:
     windows: int = 0
     scheduled_windows: int = 0
     load_tries: int = 0
-    held: Held | None = None
+    held: HeldLoad | None = None
     killed: Killed | None = None
     rows_compared: int = 0
     tables_compared: int = 0

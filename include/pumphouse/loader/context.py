@@ -18,7 +18,7 @@ from pumphouse.archive.base import read_columns_of
 from pumphouse.archive.segment import peek_segment, read_segment
 from pumphouse.archive.view import ArchiveView
 from pumphouse.loader.plan import Plan
-from pumphouse.loader.work import Piece, Work
+from pumphouse.loader.work import SegmentPart, Work
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.route import NO_ROUTES, Routes
 from pumphouse.schema.timeline import Timeline
@@ -70,11 +70,11 @@ class LoadContext:
     def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key != "archive"}
 
-    def peek(self, piece: Piece, columns: Sequence[str], groups: int) -> Iterator[pa.RecordBatch]:
+    def peek(self, piece: SegmentPart, columns: Sequence[str], groups: int) -> Iterator[pa.RecordBatch]:
         """Binlogs of some row groups of a piece's segment: a sample, held against nothing."""
         yield from peek_segment(self.archive.store, piece.segment, columns=columns, groups=groups)
 
-    def read(self, piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: SegmentPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Binlogs of a piece, held against the digest that the plan was made with."""
         yield from read_segment(
             self.archive.store,
@@ -85,7 +85,7 @@ class LoadContext:
             drop=piece.drop,
         )
 
-    def read_rows(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def read_rows(self, piece: SegmentPart) -> Iterator[pa.RecordBatch]:
         """Rows of a dump's piece of columns."""
         yield from read_columns_of(self.archive.store, piece.segment)
 

@@ -24,7 +24,7 @@ from pumphouse.loader.context import LoadContext
 from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS
 from pumphouse.loader.held import Held, Shape, images_of
 from pumphouse.loader.tables import Wanted, WantedTables
-from pumphouse.loader.work import Piece
+from pumphouse.loader.work import SegmentPart
 from pumphouse.model.tso import Tso
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
@@ -56,7 +56,7 @@ class Decoder:
         self._held = Held(context.plan)
         self._layouts = Layouts(context.timeline)
 
-    def run(self, pieces: Iterable[Piece]) -> Iterator[Blob]:
+    def run(self, pieces: Iterable[SegmentPart]) -> Iterator[Blob]:
         """Blobs of entries, each of one epoch, table and bucket."""
         for piece in pieces:
             rows = piece.table_id is not None
@@ -68,7 +68,7 @@ class Decoder:
                 yield from self._held.overflow()
         yield from self._held.rest()
 
-    def ranges(self, pieces: Sequence[Piece]) -> dict[int, tuple[int, ...]]:
+    def ranges(self, pieces: Sequence[SegmentPart]) -> dict[int, tuple[int, ...]]:
         """Where the buckets of each table begin (`Plan.ranges`), so that a sample of the changes fills them alike.
 
         A table is left out whose key's first column has too few values for that.
@@ -90,7 +90,7 @@ class Decoder:
                 found[table_id] = tuple(map(int, begins))
         return found
 
-    def _sample(self, piece: Piece, *, groups: int) -> None:
+    def _sample(self, piece: SegmentPart, *, groups: int) -> None:
         if piece.table_id is None:
             for batch in self._context.peek(piece, _COLUMNS, groups):
                 self._add(batch, most=_SAMPLE_CHANGES)
@@ -201,9 +201,9 @@ class Layouts:
         return self._found[at]
 
 
-def _some(pieces: Sequence[Piece], tables: Mapping[int, int]) -> Iterator[Piece]:
+def _some(pieces: Sequence[SegmentPart], tables: Mapping[int, int]) -> Iterator[SegmentPart]:
     """Pieces to sample, some of each table's dump and some of the log."""
-    by_table: dict[int | None, list[Piece]] = defaultdict(list)
+    by_table: dict[int | None, list[SegmentPart]] = defaultdict(list)
     for piece in pieces:
         if piece.table_id is None or piece.table_id in tables:
             by_table[piece.table_id].append(piece)

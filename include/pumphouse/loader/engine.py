@@ -12,13 +12,13 @@ from pumphouse.loader.blob import Blob
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.plan import UnitId
 from pumphouse.loader.stages import ApplyContext, UnitSummary
-from pumphouse.loader.work import Piece
+from pumphouse.loader.work import SegmentPart
 
 
 class Engine(Protocol):
     """Prepares the units of a plan once, then applies them phase by phase."""
 
-    def prepare(self, context: LoadContext, pieces: Sequence[Piece]) -> list[UnitSummary]:
+    def prepare(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         """Decode and fold; what there is to apply."""
         ...
 
@@ -42,7 +42,7 @@ class LocalEngine:
         self._connections = connections
         self._units: dict[UnitId, list[Blob]] = {}
 
-    def prepare(self, context: LoadContext, pieces: Sequence[Piece]) -> list[UnitSummary]:
+    def prepare(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         """Decode and fold; what there is to apply."""
         groups: dict[tuple[int, int, int, int], list[Blob]] = defaultdict(list)
         self._units = defaultdict(list)
@@ -84,7 +84,7 @@ class AutoEngine:
         self._local_bytes = local_bytes
         self._now = local
 
-    def prepare(self, context: LoadContext, pieces: Sequence[Piece]) -> list[UnitSummary]:
+    def prepare(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         """Choose, decode and fold; what there is to apply."""
         if sum(piece.bytes for piece in pieces) <= self._local_bytes:
             self._now = self._local
@@ -107,9 +107,9 @@ class AutoEngine:
             self._spark.stop()
 
 
-def deal(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
+def deal(pieces: Sequence[SegmentPart], most: int) -> list[list[SegmentPart]]:
     """Spread pieces over so many tasks, the largest first to the lightest task."""
-    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(most, len(pieces))))]
+    tasks: list[list[SegmentPart]] = [[] for _ in range(max(1, min(most, len(pieces))))]
     weights = [0] * len(tasks)
     for piece in sorted(pieces, key=lambda p: (-p.bytes, p.segment.key)):
         at = weights.index(min(weights))

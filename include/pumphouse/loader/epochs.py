@@ -16,7 +16,7 @@ from pumphouse.loader.plan import Plan, UnitId
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlaceUnits:
     """Units that are applied at one place: no DDL of their tables lies between them and it."""
 
     place: int
@@ -52,20 +52,20 @@ class Epochs:
         first = ends[epoch - 1] + 1 if epoch else 0
         return first, ends[epoch] if epoch < len(ends) else len(self._boundaries)
 
-    def steps(self, units: Sequence[UnitId]) -> list[Step]:
+    def steps(self, units: Sequence[UnitId]) -> list[PlaceUnits]:
         """The fewest steps that apply all units, in order: each as late as its first unit that cannot wait allows."""
         places = ((unit, self.places(unit.table_id, unit.epoch)) for unit in units)
         spans = sorted((last, first, unit) for unit, (first, last) in places)
-        steps: list[Step] = []
+        steps: list[PlaceUnits] = []
         waiting: list[UnitId] = []
         at = -1
         for last, first, unit in spans:
             if first > at:
                 if waiting:
-                    steps.append(Step(at, tuple(waiting)))
+                    steps.append(PlaceUnits(at, tuple(waiting)))
                 at, waiting = last, []
             waiting.append(unit)
-        return [*steps, Step(at, tuple(waiting))] if waiting else steps
+        return [*steps, PlaceUnits(at, tuple(waiting))] if waiting else steps
 
     def _ends_of(self, table_id: int) -> Sequence[int]:
         return self._ends.get(table_id, ()) if self._everything is None else self._everything

@@ -17,7 +17,7 @@ from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.plan import TIDB_UNIT_BYTES, Mode, Phase, UnitId
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unit import Claim, UnitHead, apply_units
-from pumphouse.loader.work import Piece
+from pumphouse.loader.work import SegmentPart
 from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import TargetSettings
 
@@ -42,7 +42,7 @@ class ApplyContext:
     claim: Claim
 
 
-def decode(context: LoadContext, pieces: Iterable[Piece]) -> Iterator[Blob]:
+def decode(context: LoadContext, pieces: Iterable[SegmentPart]) -> Iterator[Blob]:
     """Stage 1: entries of each epoch, table and bucket."""
     return Decoder(context).run(pieces)
 

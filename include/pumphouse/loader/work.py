@@ -34,7 +34,7 @@ from pumphouse.settings import LoadRule, LoadSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class SegmentPart:
     """One segment, and what of it a plan reads: ``after < commit ts <= upto``, without what another Pump's brings.
 
     ``window``: start of its window, None for one of the dump. Figures by table are left out of ``segment``.
@@ -71,7 +71,7 @@ class Work:
     """
 
     plan: Plan
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SegmentPart, ...]
     tables: frozenset[int]
     events: tuple[DdlEvent, ...]
     losses: Losses
@@ -305,11 +305,11 @@ def _sequences(view: ArchiveView, after: Tso, upto: Tso, rules: Rules) -> tuple[
     return tuple(each for each in found if not rules.leaves_out(each.version))
 
 
-def _base_pieces(base: Base) -> Iterator[Piece]:
+def _base_pieces(base: Base) -> Iterator[SegmentPart]:
     for table in base.tables:
         for segment in table.segments:
             if segment.rows:
-                yield Piece(
+                yield SegmentPart(
                     window=None,
                     segment=replace(segment, tables={}),
                     after=Tso(segment.min_commit_ts - 1),
@@ -318,11 +318,11 @@ def _base_pieces(base: Base) -> Iterator[Piece]:
                 )
 
 
-def _pieces(windows: Iterable[Manifest], after: Tso, upto: Tso) -> Iterator[Piece]:
+def _pieces(windows: Iterable[Manifest], after: Tso, upto: Tso) -> Iterator[SegmentPart]:
     for window in windows:
         for segment in window.segments:
             if segment.changes and segment.max_commit_ts > after and segment.min_commit_ts <= upto:
-                yield Piece(
+                yield SegmentPart(
                     window=window.start,
                     segment=replace(segment, tables={}),
                     after=Tso(max(after, window.start)),

@@ -42,7 +42,7 @@ _GRANT = re.compile(r"^GRANT (.+?) ON (?:TABLE )?(`(?:[^`]|``)*`|\*)\.(`(?:[^`]|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Dropped:
     """A database that is dropped and has something in it; ``rows`` as the server guesses them."""
 
     database: str
@@ -63,7 +63,7 @@ class TargetCheck:
 
     server: str
     version: str
-    holds: tuple[Held, ...]
+    holds: tuple[Dropped, ...]
     notes: tuple[str, ...]
 
     def require_named(self, typed: str) -> None:
@@ -405,7 +405,7 @@ def _one_name(connection: TargetConnection, names: set[tuple[str, str]]) -> Iter
 # -- what it holds ----------------------------------------------------------------------------------------------------
 
 
-def _held(connection: TargetConnection, databases: Sequence[str]) -> tuple[Held, ...]:
+def _held(connection: TargetConnection, databases: Sequence[str]) -> tuple[Dropped, ...]:
     """Those of the databases that have a table or a view; without regard to case, as some servers drop them so."""
     wanted = {name.casefold() for name in databases}
     rows = connection.query(
@@ -413,7 +413,7 @@ def _held(connection: TargetConnection, databases: Sequence[str]) -> tuple[Held,
         " GROUP BY table_schema ORDER BY 1"
     )
     return tuple(
-        Held(database=str(name), tables=int(tables), rows=int(count or 0))
+        Dropped(database=str(name), tables=int(tables), rows=int(count or 0))
         for name, tables, count in rows
         if str(name).casefold() in wanted
     )

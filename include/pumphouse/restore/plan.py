@@ -13,7 +13,7 @@ from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import RestoreError, TargetUnreachable
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules
-from pumphouse.loader.work import Piece, Work, base_work, total_bytes, works_between
+from pumphouse.loader.work import SegmentPart, Work, base_work, total_bytes, works_between
 from pumphouse.model.tso import Tso, parse_time, physical_ms, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.route import Routes
@@ -248,7 +248,7 @@ def _unreachable(target_ts: Tso, view: ArchiveView, wall: Tso | None) -> Restore
 
 
 def _steps(windows: Sequence[Manifest], works: Sequence[Work], to: Tso) -> Iterator[WindowStep]:
-    pieces: dict[Tso, list[Piece]] = defaultdict(list)
+    pieces: dict[Tso, list[SegmentPart]] = defaultdict(list)
     for work in works:
         for piece in work.pieces:
             if piece.window is not None:

@@ -9,7 +9,7 @@ from pumphouse.archive.view import read_view
 from pumphouse.loader import held, stages
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.plan import Mode, Phase
-from pumphouse.loader.work import Piece, works_between
+from pumphouse.loader.work import SegmentPart, works_between
 from pumphouse.settings import LoadSettings
 from tests.support.madearchive import MadeSource, column
 
@@ -34,7 +34,7 @@ def test_entries_of_many_small_tables_are_handed_on_before_all_pieces_are_read(
     context = LoadContext.of(work, view, source.settings)
     read = []
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[SegmentPart]:
         for piece in work.pieces:
             read.append(piece)
             yield piece

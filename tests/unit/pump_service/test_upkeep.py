@@ -24,9 +24,11 @@ from pump_service.lifecycle import Action
 from pump_service.listen import bind_http, split_address
 from pump_service.metrics import PumpMetrics
 from pump_service.pulls import Pulls
-from pump_service.stages import build_stages, score, store_samples
+from pump_service.score import score
+from pump_service.stages import build_stages
 from pump_service.store.batch import PullBatch
 from pump_service.store.store import GcReport, Store
+from pump_service.store_samples import store_samples
 from pump_service.submit import Submitter
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import BadRecord, BinlogError, ConfigError, PositionCollected, PumpUnavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pump_service.api.frame import binlog_messages, frame_message
-from pump_service.dump import describe
+from pump_service.debug_page import describe
 from pump_service.fields import count_fields
 from pump_service.store import gather, scan
 from pump_service.store.logfile import Stored

@@ -17,9 +17,9 @@ from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump_service import dump, fields
-from pump_service.dump import describe
-from pump_service.fields import Fields, Held, Source
+from pump_service import debug_page, fields
+from pump_service.debug_page import describe
+from pump_service.fields import Fields, InMemory, Source
 from pump_service.operations import Operations
 from pump_service.store.logfile import Stored
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
@@ -31,7 +31,7 @@ from tests.support.storekit import (
 )
 
 pytestmark = pytest.mark.row("P12")
-LONGEST = 2 * dump._LONGEST
+LONGEST = 2 * debug_page._LONGEST
 ROOT = Path(__file__).parents[3]
 
 
@@ -60,7 +60,7 @@ def test_a_binlog_that_fits_is_shown_as_protobuf_writes_it(
     value = PrewriteValue(schema_version=version, mutations=tables)
     binlog = Binlog(tp=BinlogType.Prewrite, start_ts=7, prewrite_key=key, ddl_query=b"create \xff", ddl_job_id=-1)
     binlog.prewrite_value = value.SerializeToString()
-    text = describe(Held(binlog.SerializeToString()), "nowhere")
+    text = describe(InMemory(binlog.SerializeToString()), "nowhere")
     assert "nowhere" not in text
     assert text_format.Parse(value_of(text), PrewriteValue()) == value
     head = text_format.Parse(text.removeprefix("binlog:\n").partition("prewrite value (")[0], Binlog())
@@ -74,12 +74,12 @@ def test_fields_are_counted_over_pieces_that_end_anywhere(tables: list[TableMuta
     data = PrewriteValue(schema_version=3, mutations=tables).SerializeToString()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fields, "_PIECE", piece)
-        whole = Fields(Held(data)).tally(0, len(data))
+        whole = Fields(InMemory(data)).tally(0, len(data))
         assert (whole.counts[1], whole.counts[2], whole.damaged_at) == (1, len(tables), -1)
         assert whole.sizes[2] == sum(table.ByteSize() for table in tables)
         for table in tables:
             data = table.SerializeToString()
-            tally = Fields(Held(data)).tally(0, len(data))
+            tally = Fields(InMemory(data)).tally(0, len(data))
             repeated = (
                 table.inserted_rows,
                 table.updated_rows,
@@ -89,7 +89,7 @@ def test_fields_are_counted_over_pieces_that_end_anywhere(tables: list[TableMuta
                 table.sequence,
             )
             assert tally.counts.tolist()[1:8] == [1, *map(len, repeated)]
-            cut = Fields(Held(data + b"\x12")).tally(0, len(data) + 1)
+            cut = Fields(InMemory(data + b"\x12")).tally(0, len(data) + 1)
             assert cut.damaged_at == len(data)
 
 
@@ -97,7 +97,7 @@ class Watched:
     """A source that tells what is read of it."""
 
     def __init__(self, data: bytes) -> None:
-        self._held = Held(data)
+        self._held = InMemory(data)
         self.size = len(data)
         self.largest = 0
 
@@ -139,16 +139,16 @@ def test_of_a_large_binlog_the_beginning_is_shown_and_of_the_rest_numbers_and_si
 
 def test_of_very_many_tables_and_fields_no_more_is_shown() -> None:
     value = PrewriteValue(mutations=[TableMutation(table_id=n, sequence=[MutationType.Insert]) for n in range(100_000)])
-    text = describe(Held(prewrite(1, value.SerializeToString()).payload))
+    text = describe(InMemory(prewrite(1, value.SerializeToString()).payload))
     assert len(text) < LONGEST
     shown = text.count("mutations {")
     assert f"# not shown, for its size: {100_000 - shown:,} mutations (" in text
     unknown = b"\xa0\x06\x01" * 400_000  # field 100
-    text = describe(Held(prewrite(1).payload + unknown))
+    text = describe(InMemory(prewrite(1).payload + unknown))
     assert len(text) < LONGEST
     assert "\n100: 1\n" in text
     assert " unknown (" in text
-    key = describe(Held(prewrite(1, key=b"\xff" * (1 << 20)).payload))
+    key = describe(InMemory(prewrite(1, key=b"\xff" * (1 << 20)).payload))
     assert len(key) < LONGEST and "of 1,048,576 bytes" in key and "prewrite value (5 bytes)" in key
 
 
@@ -162,7 +162,7 @@ def test_very_many_prewrite_values_are_counted_not_walked_through(monkeypatch: p
         return field(self, at, end)
 
     monkeypatch.setattr(Fields, "field", counted)
-    text = describe(Held(Binlog(prewrite_value=b"12").SerializeToString() * 100_000))
+    text = describe(InMemory(Binlog(prewrite_value=b"12").SerializeToString() * 100_000))
     assert len(walked) < 20_000
     assert "prewrite_value" in text.partition("not shown, for its size")[2]
 
@@ -177,7 +177,7 @@ def test_where_the_bytes_do_not_parse_they_are_shown(place: str) -> None:
         table += b"\x12\x04rows" * 100_000 + bad
     value = PrewriteValue(schema_version=3).SerializeToString()
     value += b"\x12" + _varint(len(table)) + table + (bad if place == "value" else b"")
-    text = describe(Held(prewrite(1, value).payload + (bad if place == "binlog" else b"")))
+    text = describe(InMemory(prewrite(1, value).payload + (bad if place == "binlog" else b"")))
     assert "# 3 bytes do not parse:" in text
     assert "0fabcd" in text
     assert "start_ts: 1\n" in text
