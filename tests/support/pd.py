@@ -35,6 +35,7 @@ class PdState:
     last: int = 0  # logical counter is part of it
     tso_requests: list[int] = field(default_factory=list)  # counts, as they came
     tso_streams: int = 0
+    bootstrapped: bool = True  # it has a store
     mute: bool = False  # the leader takes requests for timestamps and says nothing
     spoil: Callable[[pdpb.TsoResponse], None] | None = None
     gc_safe_point: int = 0
@@ -150,6 +151,9 @@ class _Member(PDServicer):
         self, request: pdpb.UpdateServiceGCSafePointRequest, context: grpc.ServicerContext
     ) -> pdpb.UpdateServiceGCSafePointResponse:
         self._leads(request, context)
+        if not self._pd.state.bootstrapped:
+            error = pdpb.Error(type=pdpb.NOT_BOOTSTRAPPED, message="cluster is not bootstrapped")
+            return pdpb.UpdateServiceGCSafePointResponse(header=pdpb.ResponseHeader(error=error))
         smallest = self._pd.state.hold(request.service_id.decode(), request.safe_point, request.TTL)
         return pdpb.UpdateServiceGCSafePointResponse(header=self._header(), min_safe_point=smallest)
 

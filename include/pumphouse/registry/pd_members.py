@@ -208,6 +208,7 @@ class Members:
         """
         until = self._clock.monotonic() + self.options.deadline_s
         wait = _FIRST_WAIT_S
+        hint = "is PD up and has it a leader?"
         while True:
             leader = ""
             try:
@@ -217,6 +218,9 @@ class Members:
                 failure = self.refusal(response.header)
                 if not failure:
                     return response  # type: ignore[no-any-return]
+                if response.header.error.type == pdpb.NOT_BOOTSTRAPPED:
+                    until = 0.0  # so it stays until somebody starts a store
+                    hint = "start a TiKV: this PD has no store yet"
             except grpc.RpcError as error:
                 failure = reason_of(error)
             except ClusterUnavailable as error:
@@ -226,9 +230,7 @@ class Members:
             if leader:
                 self.forget(leader)
             if self._closed or self._clock.monotonic() + wait > until:
-                raise ClusterUnavailable(
-                    f"{what}: {self.url} gave no answer: {failure}", hint="is PD up and has it a leader?", url=self.url
-                )
+                raise ClusterUnavailable(f"{what}: {self.url} gave no answer: {failure}", hint=hint, url=self.url)
             self._clock.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT_S)
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -278,6 +279,14 @@ def test_a_service_safe_point_is_taken_refused_and_removed_as_pd_does(pd: StandI
     assert pd.state.services["pumphouse/a"][0] == 1000
     client.release_gc("pumphouse/a")
     assert pd.state.collect(5000) == 5000
+
+
+def test_a_pd_without_a_store_is_asked_once_and_the_way_out_is_said(pd: StandInPd) -> None:
+    pd.state.bootstrapped = False
+    patient = PdClient(",".join(pd.addresses), options=replace(QUICK, deadline_s=3600.0))
+    with pytest.raises(ClusterUnavailable, match=r"NOT_BOOTSTRAPPED.*start a TiKV"):
+        patient.hold_gc("a", 10, 60)
+    patient.close()
 
 
 def test_both_sides_of_a_fork_go_on(pd: StandInPd) -> None:
