@@ -48,6 +48,7 @@ CREATE TABLE shop.old (id INT PRIMARY KEY, made DATETIME) TTL = `made` + INTERVA
 CREATE TABLE shop.child (id INT PRIMARY KEY, o INT UNSIGNED, CONSTRAINT FOREIGN KEY (o) REFERENCES shop.kinds (id) ON DELETE CASCADE)
 CREATE SEQUENCE shop.numbers START WITH 5 INCREMENT BY 5 CACHE 10
 CREATE TABLE shop.numbered (id BIGINT DEFAULT NEXTVAL(shop.numbers) PRIMARY KEY, v INT)
+CREATE TABLE shop.spent (id BIGINT AUTO_RANDOM(3) PRIMARY KEY)
 CREATE VIEW shop.latest AS SELECT id, note FROM shop.orders
 """.strip().splitlines()  # fmt: skip
 
@@ -179,6 +180,9 @@ def test_first_load_windows_with_ddl_again_and_restore(chain: Chain) -> None:
         "ALTER TABLE shop.old TTL = `made` + INTERVAL 2 MONTH",
         "DROP TABLE shop.child",
         "FLASHBACK TABLE shop.child",
+        # Its random ids have run out.
+        f"INSERT INTO shop.spent VALUES ({2**63 - 2})",
+        "ALTER TABLE shop.spent AUTO_RANDOM_BASE = 3382",
     )
     middle = chain.window()
     change_again = [

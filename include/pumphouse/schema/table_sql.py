@@ -84,7 +84,7 @@ def tidb_options(info: TableInfo) -> dict[str, str]:
     if int(raw.get("auto_id_cache") or 0):
         found["cache"] = f"AUTO_ID_CACHE={int(raw['auto_id_cache'])}"
     if int(raw.get("auto_random_bits") or 0) and int(raw.get("auto_rand_id") or 0) > 1:
-        found["random"] = f"AUTO_RANDOM_BASE={int(raw['auto_rand_id'])}"
+        found["random"] = f"AUTO_RANDOM_BASE={min(int(raw['auto_rand_id']), _largest_random_base(info))}"
     ttl = raw.get("ttl_info")
     if ttl:
         unit = ttl.get("interval_time_unit")
@@ -93,6 +93,14 @@ def tidb_options(info: TableInfo) -> dict[str, str]:
             f"TTL={quote(cistr(ttl.get('column')))} + INTERVAL {ttl.get('interval_expr')} {unit} TTL_ENABLE='OFF'"
         )
     return found
+
+
+def _largest_random_base(info: TableInfo) -> int:
+    """What a TiDB takes. The next id of a table whose ids have run out lies above it, by up to an id cache."""
+    raw = info.raw
+    unsigned = any(column.type.flag & ColumnFlag.PRI_KEY and column.type.unsigned for column in info.public_columns)
+    bits = int(raw.get("auto_random_range_bits") or 64) - int(raw["auto_random_bits"]) - (not unsigned)
+    return int((1 << bits) - 1)
 
 
 def table_charset(info: TableInfo, dialect: Dialect) -> str:

@@ -7,9 +7,12 @@ import pytest
 
 from pumphouse.errors import SchemaError
 from pumphouse.schema.actions import Action
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import columns, hex_literal, literal, qualified, quote
 from pumphouse.schema.rename import Renamed, parse_rename
+from pumphouse.schema.render import render
 from pumphouse.schema.text import executed_text, is_tiflash
+from tests.support.schemajobs import Source, int_col
 
 
 def test_names_and_texts_cannot_break_out() -> None:
@@ -65,6 +68,22 @@ def test_what_is_no_rename_is_refused(query: str) -> None:
 )  # fmt: skip
 def test_placement_goes_and_ttl_is_off(text: str, wanted: str) -> None:
     assert executed_text(text) == wanted
+
+
+@pytest.mark.row("S2")
+@pytest.mark.parametrize(
+    ("flag", "spread", "most"), [(4099, 0, 2**60 - 1), (4099 | 32, 64, 2**61 - 1), (4099, 54, 2**50 - 1)]
+)
+def test_the_base_of_random_ids_that_have_run_out_is_the_largest_that_a_tidb_takes(
+    flag: int, spread: int, most: int
+) -> None:
+    for base in (most, most + 30_000):
+        source = Source()
+        source.create_db("d")
+        random = {"auto_random_bits": 3, "auto_random_range_bits": spread, "auto_rand_id": base}
+        source.create("d.t", [int_col("id", flag=flag)], **random)
+        (create,) = render(source.timeline().events[-1], Dialect.TIDB).statements
+        assert f" AUTO_RANDOM_BASE={most}" in create.sql
 
 
 def test_tiflash_statements_are_known() -> None:
