@@ -9,10 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pump_service.store import records
+from pump_service.store.collected import MOST, CollectedCommits
 from pump_service.store.fs import REAL_FS, FileSystem
 from pump_service.store.index import IndexFailed, Positions
 from pump_service.store.parse import TAILS
@@ -21,10 +25,12 @@ from pump_service.store.rows import Puts
 from pump_service.store.store import PullBatch, Store
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writelock import WriteLock
+from pumphouse.clock import Clock
 from pumphouse.errors import BinlogError
 from pumphouse.model.position import ZERO_POINTER, Pointer
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 from pumphouse.settings import PumpSettings
+from tests.support.setclock import QuickClock
 
 
 @contextmanager
@@ -89,8 +95,18 @@ def settings(data_dir: Path, **values: Any) -> PumpSettings:
     return PumpSettings(data_dir=data_dir, **(defaults | values))
 
 
-def open_store(data_dir: Path, fs: FileSystem = REAL_FS, **values: Any) -> Store:
-    return Store.open(settings(data_dir, **values), fs=fs)
+def open_store(data_dir: Path, fs: FileSystem = REAL_FS, clock: Clock | None = None, **values: Any) -> Store:
+    """Opened; what fails for a while is tried again soon."""
+    return Store.open(settings(data_dir, **values), fs=fs, clock=clock or QuickClock())
+
+
+@contextmanager
+def gc_in_steps(keys: int, *, most: int = MOST, piece: int = 1 << 16) -> Iterator[None]:
+    """GC deletes so many keys at once meanwhile; stores that are opened can note so many young commits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", keys)
+        patch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=most, piece=piece))
+        yield
 
 
 def submit(store: Store, items: Sequence[Item], done: Callable[[list[BinlogError | None]], object]) -> None:
@@ -144,6 +160,24 @@ def value_log(store: Store) -> ValueLog:
 def in_index(store: Store, action: Callable[[], object]) -> None:
     """Run something in the indexer's thread, behind what is queued: it holds the index for so long."""
     store._indexer.queue.call(lambda: void(action()))
+
+
+@contextmanager
+def index_stands_still(store: Store) -> Iterator[None]:
+    """The indexer takes nothing from its queue meanwhile."""
+    settle(store)
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        go_on.wait(20)
+
+    in_index(store, hold)
+    assert busy.wait(20)
+    try:
+        yield
+    finally:
+        go_on.set()
 
 
 def remember(store: Store, start_ts: int, commit_ts: int = 0, payload: bytes = b"") -> None:

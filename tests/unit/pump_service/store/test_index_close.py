@@ -100,7 +100,6 @@ def _openings_that_fail(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable
         return real(*how)
 
     monkeypatch.setattr(index_module, "_open", open_)
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     return lambda: left[0]
 
 

@@ -28,7 +28,7 @@ from tests.support.storekit import (
     BrokenLog,
     commit,
     find,
-    in_index,
+    index_stands_still,
     log_payloads,
     open_store,
     prewrite,
@@ -489,26 +489,10 @@ def test_a_disk_that_was_full_for_a_moment_has_each_record_once(tmp_path: Path) 
     assert len(pump.reopened()) == 5
 
 
-@contextmanager
-def index_stands_still(pump: Beside) -> Iterator[None]:
-    """The indexer takes nothing from its queue meanwhile."""
-    settle(pump.store)
-    busy, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        busy.set()
-        go_on.wait(20)
-
-    in_index(pump.store, hold)
-    assert busy.wait(20)
-    yield
-    go_on.set()
-
-
 @pytest.mark.row("P4")
 def test_when_the_index_has_no_room_the_loop_does_not_wait_for_it_and_slow_mode_can_begin(tmp_path: Path) -> None:
     with beside(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.05) as pump:
-        with index_stands_still(pump):
+        with index_stands_still(pump.store):
             assert pump.goes(prewrite(10)) == HERE
             assert waits_for_index(pump.store) == 1
             pump.submit(prewrite(11))
@@ -524,7 +508,7 @@ def test_when_the_index_has_no_room_the_loop_does_not_wait_for_it_and_slow_mode_
 @pytest.mark.row("P4")
 def test_a_group_of_several_requests_does_not_wait_for_the_index_either(tmp_path: Path) -> None:
     """There is room for one more hand-over, whatever the group is made of."""
-    with beside(tmp_path, index_queue_records=2, slow_chaser_threshold_s=5) as pump, index_stands_still(pump):
+    with beside(tmp_path, index_queue_records=2, slow_chaser_threshold_s=5) as pump, index_stands_still(pump.store):
         for start in (10, 11, 12, 13, 14):
             pump.submit(prewrite(start))
         pump.held.end()

@@ -486,7 +486,6 @@ def assert_waited(event: threading.Event) -> None:
 def test_an_index_that_fails_is_opened_again_and_nothing_is_published_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     store = open_store(tmp_path)
     store_all(store, prewrite(10))
     real, left = store._index.write, [3]

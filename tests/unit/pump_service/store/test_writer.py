@@ -454,7 +454,6 @@ def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(
 def test_bookkeeping_that_did_not_fit_on_the_disk_is_cut_before_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     fs = FaultyFs()
     store = open_store(tmp_path, fs)
     store_all(store, commit(10, 11), fake(20))
