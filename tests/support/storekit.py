@@ -13,18 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import plyvel
 import pytest
 
+from pump_service.store import index as index_module
 from pump_service.store import records
 from pump_service.store.collected import MOST, CollectedCommits
 from pump_service.store.fs import REAL_FS, FileSystem
-from pump_service.store.index import IndexFailed, Positions
+from pump_service.store.index import Index, IndexFailed, Positions
 from pump_service.store.parse import TAILS
 from pump_service.store.records import Item, Records
 from pump_service.store.rows import Puts
 from pump_service.store.store import PullBatch, Store
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writelock import WriteLock
+from pump_service.store.writer import Writer
 from pumphouse.clock import Clock
 from pumphouse.errors import BinlogError
 from pumphouse.model.position import ZERO_POINTER, Pointer
@@ -147,9 +150,14 @@ def find(store: Store, ts: int) -> bytes | None:
     return found if found is None or isinstance(found, bytes) else found.read(0, found.size)
 
 
+def writer_of(store: Store) -> Writer:
+    """The stage that writes."""
+    return store._writer
+
+
 def write_lock(store: Store) -> WriteLock:
     """The lock of who writes: as long as it is held nothing is written by others."""
-    return store._writer.lock
+    return writer_of(store).lock
 
 
 def value_log(store: Store) -> ValueLog:
@@ -255,8 +263,57 @@ def value_files(data_dir: Path) -> Sequence[Path]:
     return sorted((data_dir / "value").glob("*.vlog"))
 
 
+@contextmanager
+def index_meets(**first: Callable[[], object]) -> Iterator[None]:
+    """Done before each call of a method of an index, meanwhile, and before each ``opening`` of one: it may raise."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, action in first.items():
+            owner, attribute = (index_module, "_open") if name == "opening" else (Index, name)
+            patch.setattr(owner, attribute, _behind(action, getattr(owner, attribute)))
+        yield
+
+
+def _behind(first: Callable[[], object], real: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*given: Any, **named: Any) -> Any:
+        first()
+        return real(*given, **named)
+
+    return both
+
+
+def no_room_in_index() -> None:
+    """What an index says on a full disk."""
+    raise IndexFailed("IO error: 000007.log: No space left on device")
+
+
+def no_room_to_open_index() -> None:
+    """What LevelDB says where not even its first file fits."""
+    raise plyvel.IOError("IO error: 000009.log: No space left on device")
+
+
+def so_often(times: int, action: Callable[[], object]) -> Callable[[], None]:
+    """Do something so often, then nothing."""
+    left = iter(range(times))
+    return lambda: void(action()) if next(left, None) is not None else None
+
+
+def a_bug(*_given: object) -> None:
+    """In place of something that does not fail."""
+    raise ZeroDivisionError("a bug")
+
+
+@contextmanager
+def logs_cannot_be_written(*modules: str) -> Iterator[None]:
+    """Every line of these modules raises; what ends a thread then is not told of."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            patch.setattr(f"pump_service.store.{module}.log", BrokenLog())
+        patch.setattr(threading, "excepthook", void)
+        yield
+
+
 class BrokenLog:
-    """Every line raises, as a log file on a full disk or a pipe without a reader does."""
+    """As a log file on a full disk is, or a pipe without a reader."""
 
     def __getattr__(self, _name: str) -> Callable[..., None]:
         def line(*_args: object, **_values: object) -> None:
