@@ -163,11 +163,12 @@ def _taken_by(tso: EtcdTso, callers: int) -> list[int]:
 @pytest.mark.row("W4")
 def test_a_caller_that_is_interrupted_before_it_asks_for_the_others_leaves_nobody_waiting(monkeypatch):
     tso = EtcdTso(OneKey(), KEY, clock=SetClock())
-    serve = EtcdTso._serve
+    serve, signals = EtcdTso._serve, [Interrupted()]
 
-    def interrupted(*_):
-        monkeypatch.setattr(EtcdTso, "_serve", serve)
-        raise Interrupted
+    def interrupted(*given):
+        if signals:
+            raise signals.pop()
+        return serve(*given)
 
     monkeypatch.setattr(EtcdTso, "_serve", interrupted)
     with pytest.raises(Interrupted):
