@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import grpc
@@ -22,6 +22,33 @@ from pump_service.door.sniff import Sniffer
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 GROUP, UNARY, DOWN, UP, BOTH = "/t.T/Group", "/t.T/Unary", "/t.T/Down", "/t.T/Up", "/t.T/Both"
+
+
+class StillLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time stands still unless it is moved."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def still() -> StillLoop:
+    """The running one."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, StillLoop)
+    return loop
+
+
+def stilled(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test that is a coroutine, on a loop whose time stands still."""
+
+    def sync() -> None:
+        with asyncio.Runner(loop_factory=StillLoop) as runner:
+            runner.run(test())
+
+    sync.__name__, sync.__doc__ = test.__name__, test.__doc__
+    return sync
 
 
 class Wire(asyncio.Transport):

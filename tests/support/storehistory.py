@@ -8,27 +8,27 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pump_service.store.collected import HELD_BY, CollectedCommits
+from pump_service.store.collected import HELD_BY
 from pump_service.store.frame import read_meta
 from pump_service.store.store import Item, Store
 from pumphouse.errors import PumpReadOnly
 from tests.support.crashfs import CrashFs, Image
+from tests.support.setclock import QuickClock
 from tests.support.storekit import (
     commit,
     fake,
     find,
+    gc_in_steps,
     log_payloads,
     open_store,
     prewrite,
     pull_all,
     quick_directory,
     rollback,
-    settings,
     settle,
     store_all,
     stream,
@@ -60,18 +60,17 @@ class History:
 
 def run(data_dir: Path, seed: int) -> tuple[list[Image], History]:
     """A workload with rotation, rollbacks, fakes, a late commit, an orphan, a full disk, a large record and GC runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        # Every commit is one that its client may repeat, and few of them can be noted.
-        patch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", 1 << 60)
-        patch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=7, piece=4))
-        patch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 6)
+    with gc_in_steps(6, most=7, piece=4):  # few commits can be noted
         return _run(data_dir, random.Random(seed))
 
 
 def _run(data_dir: Path, chance: random.Random) -> tuple[list[Image], History]:
     history = History()
     fs = CrashFs(data_dir, history.note)
-    store = Store.open(settings(data_dir, **SMALL, reserve_bytes=65536, index_write_buffer_bytes=65536), fs=fs)
+    # At the beginning of time every commit is one that its client may repeat.
+    store = open_store(
+        data_dir, fs, QuickClock(today=0.0), **SMALL, reserve_bytes=65536, index_write_buffer_bytes=65536
+    )
     _collect_across(store, history)
     ts = 100
     open_starts: list[int] = []

@@ -9,22 +9,31 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import plyvel
+import pytest
+
+from pump_service.store import index as index_module
 from pump_service.store import records
+from pump_service.store.collected import MOST, CollectedCommits
 from pump_service.store.fs import REAL_FS, FileSystem
-from pump_service.store.index import IndexFailed, Positions
+from pump_service.store.index import Index, IndexFailed, Positions
 from pump_service.store.parse import TAILS
 from pump_service.store.records import Item, Records
 from pump_service.store.rows import Puts
 from pump_service.store.store import PullBatch, Store
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writelock import WriteLock
+from pump_service.store.writer import Writer
+from pumphouse.clock import Clock
 from pumphouse.errors import BinlogError
 from pumphouse.model.position import ZERO_POINTER, Pointer
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 from pumphouse.settings import PumpSettings
+from tests.support.setclock import QuickClock
 
 
 @contextmanager
@@ -89,8 +98,18 @@ def settings(data_dir: Path, **values: Any) -> PumpSettings:
     return PumpSettings(data_dir=data_dir, **(defaults | values))
 
 
-def open_store(data_dir: Path, fs: FileSystem = REAL_FS, **values: Any) -> Store:
-    return Store.open(settings(data_dir, **values), fs=fs)
+def open_store(data_dir: Path, fs: FileSystem = REAL_FS, clock: Clock | None = None, **values: Any) -> Store:
+    """Opened; what fails for a while is tried again soon."""
+    return Store.open(settings(data_dir, **values), fs=fs, clock=clock or QuickClock())
+
+
+@contextmanager
+def gc_in_steps(keys: int, *, most: int = MOST, piece: int = 1 << 16) -> Iterator[None]:
+    """GC deletes so many keys at once meanwhile; stores that are opened can note so many young commits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", keys)
+        patch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=most, piece=piece))
+        yield
 
 
 def submit(store: Store, items: Sequence[Item], done: Callable[[list[BinlogError | None]], object]) -> None:
@@ -131,9 +150,14 @@ def find(store: Store, ts: int) -> bytes | None:
     return found if found is None or isinstance(found, bytes) else found.read(0, found.size)
 
 
+def writer_of(store: Store) -> Writer:
+    """The stage that writes."""
+    return store._writer
+
+
 def write_lock(store: Store) -> WriteLock:
     """The lock of who writes: as long as it is held nothing is written by others."""
-    return store._writer.lock
+    return writer_of(store).lock
 
 
 def value_log(store: Store) -> ValueLog:
@@ -144,6 +168,24 @@ def value_log(store: Store) -> ValueLog:
 def in_index(store: Store, action: Callable[[], object]) -> None:
     """Run something in the indexer's thread, behind what is queued: it holds the index for so long."""
     store._indexer.queue.call(lambda: void(action()))
+
+
+@contextmanager
+def index_stands_still(store: Store) -> Iterator[None]:
+    """The indexer takes nothing from its queue meanwhile."""
+    settle(store)
+    busy, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        busy.set()
+        go_on.wait(20)
+
+    in_index(store, hold)
+    assert busy.wait(20)
+    try:
+        yield
+    finally:
+        go_on.set()
 
 
 def remember(store: Store, start_ts: int, commit_ts: int = 0, payload: bytes = b"") -> None:
@@ -221,8 +263,57 @@ def value_files(data_dir: Path) -> Sequence[Path]:
     return sorted((data_dir / "value").glob("*.vlog"))
 
 
+@contextmanager
+def index_meets(**first: Callable[[], object]) -> Iterator[None]:
+    """Done before each call of a method of an index, meanwhile, and before each ``opening`` of one: it may raise."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, action in first.items():
+            owner, attribute = (index_module, "_open") if name == "opening" else (Index, name)
+            patch.setattr(owner, attribute, _behind(action, getattr(owner, attribute)))
+        yield
+
+
+def _behind(first: Callable[[], object], real: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*given: Any, **named: Any) -> Any:
+        first()
+        return real(*given, **named)
+
+    return both
+
+
+def no_room_in_index() -> None:
+    """What an index says on a full disk."""
+    raise IndexFailed("IO error: 000007.log: No space left on device")
+
+
+def no_room_to_open_index() -> None:
+    """What LevelDB says where not even its first file fits."""
+    raise plyvel.IOError("IO error: 000009.log: No space left on device")
+
+
+def so_often(times: int, action: Callable[[], object]) -> Callable[[], None]:
+    """Do something so often, then nothing."""
+    left = iter(range(times))
+    return lambda: void(action()) if next(left, None) is not None else None
+
+
+def a_bug(*_given: object) -> None:
+    """In place of something that does not fail."""
+    raise ZeroDivisionError("a bug")
+
+
+@contextmanager
+def logs_cannot_be_written(*modules: str) -> Iterator[None]:
+    """Every line of these modules raises; what ends a thread then is not told of."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            patch.setattr(f"pump_service.store.{module}.log", BrokenLog())
+        patch.setattr(threading, "excepthook", void)
+        yield
+
+
 class BrokenLog:
-    """Every line raises, as a log file on a full disk or a pipe without a reader does."""
+    """As a log file on a full disk is, or a pipe without a reader."""
 
     def __getattr__(self, _name: str) -> Callable[..., None]:
         def line(*_args: object, **_values: object) -> None:

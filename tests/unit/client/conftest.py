@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
+from pumphouse.client import commits
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.file import FileCluster
 from tests.support.fakepump import FakePump
+
+
+@pytest.fixture(autouse=True)
+def _commits_are_tried_again_soon() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commits, "RETRY_INTERVAL_S", 0.05)
+        yield
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from pumphouse.client import pump as pump_module
+from pumphouse.client.pump_client import PumpClient
 from pumphouse.codec.payload import make_commit, make_prewrite
 from pumphouse.errors import BadBinlog, BinlogError, ClusterMismatch, PumpReadOnly, PumpUnavailable
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
@@ -19,8 +20,13 @@ from pumphouse.registry.file import FileCluster
 from tests.support.waiting import eventually
 
 
-def prewrites(*start_ts: int) -> list[tuple[int, bytes]]:
-    return [(each, make_prewrite(each, b"key", b"value")) for each in start_ts]
+def prewrites(*start_ts: int, value: bytes = b"value") -> list[tuple[int, bytes]]:
+    return [(each, make_prewrite(each, b"key", value)) for each in start_ts]
+
+
+def by_twos(*start_ts: int) -> list[tuple[int, bytes]]:
+    """So large that two go together."""
+    return prewrites(*start_ts, value=bytes(pump_module.BATCH_BYTES * 2 // 5))
 
 
 def names(statuses) -> list[str]:
@@ -28,22 +34,22 @@ def names(statuses) -> list[str]:
 
 
 @pytest.mark.row("C3", "W1")
-def test_a_batch_goes_to_one_pump_in_its_order_on_one_stream_and_its_commits_follow(start, connect, monkeypatch):
-    monkeypatch.setattr(pump_module, "BATCH_ITEMS", 40)
+def test_a_batch_goes_to_one_pump_in_its_order_on_one_stream_and_its_commits_follow(start, connect):
     pumps = {"a": start("a"), "b": start("b")}
     client = connect()
-    order = [*range(100, 150), *range(1, 51)]
-    assert client.write_prewrites(prewrites(*order)) == [None] * 100
+    most = pump_module.BATCH_ITEMS
+    order = [*range(5000, 5000 + most), *range(1, most + 21)]
+    assert client.write_prewrites(prewrites(*order)) == [None] * (2 * most + 20)
     (taker,) = [pump for pump in pumps.values() if pump.taken]
     assert taker.of_type("Prewrite") == order
-    assert taker.batched == [40, 40, 20]
+    assert taker.batched == [most, most, 20]
     assert taker.asked == 0
-    client.write_commits([(ts, make_commit(ts, 1000 + ts, b"key")) for ts in order])
-    assert client.flush(5)
+    client.write_commits([(ts, make_commit(ts, 10_000 + ts, b"key")) for ts in order])
+    assert client.flush(20)
     assert sorted(taker.of_type("Commit")) == sorted(order)
-    assert (client.stats.prewrites, client.stats.commits_sent) == (100, 100)
+    assert (client.stats.prewrites, client.stats.commits_sent) == (len(order), len(order))
     # The next batch is the other Pump's turn.
-    client.write_prewrites(prewrites(500, 501))
+    client.write_prewrites(prewrites(20_000, 20_001))
     assert all(pump.taken for pump in pumps.values())
 
 
@@ -77,20 +83,18 @@ def test_what_one_pump_does_not_take_goes_to_another_and_what_is_wrong_is_told_o
 
 
 @pytest.mark.row("C4")
-def test_a_stream_that_breaks_leaves_what_was_answered_where_it_is(start, connect, monkeypatch):
-    monkeypatch.setattr(pump_module, "BATCH_ITEMS", 2)
+def test_a_stream_that_breaks_leaves_what_was_answered_where_it_is(start, connect):
     pump = start("a")
     pump.break_after = 2
     client = connect()
-    assert client.write_prewrites(prewrites(*range(1, 7))) == [None] * 6
+    assert client.write_prewrites(by_twos(*range(1, 7))) == [None] * 6
     assert pump.of_type("Prewrite")[:4] == [1, 2, 3, 4]
     assert set(pump.of_type("Prewrite")[4:]) == {5, 6}
 
 
 @pytest.mark.row("C4")
 @pytest.mark.parametrize("wrong", ["another batch's id", "an outcome too few", "an outcome too many"])
-def test_answers_that_are_not_the_batchs_answer_nothing_and_another_pump_is_asked(start, connect, monkeypatch, wrong):
-    monkeypatch.setattr(pump_module, "BATCH_ITEMS", 2)
+def test_answers_that_are_not_the_batchs_answer_nothing_and_another_pump_is_asked(start, connect, wrong):
     odd, good = start("a"), start("b")
 
     def muddle(answer) -> None:
@@ -105,7 +109,7 @@ def test_answers_that_are_not_the_batchs_answer_nothing_and_another_pump_is_aske
 
     odd.muddle = muddle
     client = connect()
-    assert client.write_prewrites(prewrites(*range(1, 7))) == [None] * 6
+    assert client.write_prewrites(by_twos(*range(1, 7))) == [None] * 6
     assert good.of_type("Prewrite") == [1, 2, 3, 4, 5, 6]
 
 
@@ -244,28 +248,40 @@ def test_a_go_pump_that_hangs_costs_one_time_out_whatever_the_number(start, clus
     connection.close()
 
 
+class SlowToAnswer(FileCluster):
+    """Its answer to one question waits, if it is told so."""
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        self.slow, self.begun, self.answer = threading.Event(), threading.Event(), threading.Event()
+
+    def readable_nodes(self, kind):
+        found = super().readable_nodes(kind)
+        if self.slow.is_set():
+            self.slow.clear()
+            self.begun.set()
+            assert self.answer.wait(10)
+        return found
+
+    def look(self, client: PumpClient) -> threading.Thread:
+        """A look of the client's that has its answer, and does not know it yet."""
+        self.slow.set()
+        looking = threading.Thread(target=client.refresh)
+        looking.start()
+        assert self.begun.wait(10)
+        return looking
+
+
+class SlowAndTelling(SlowToAnswer, TellingCluster):
+    """Both."""
+
+
 @pytest.mark.row("C1")
 def test_a_slow_look_at_the_registry_does_not_undo_what_was_told_meanwhile(start, connect, tmp_path):
-    class SlowToAnswer(TellingCluster):
-        slow = threading.Event()
-        begun, answer = threading.Event(), threading.Event()
-
-        def readable_nodes(self, kind):
-            found = super().readable_nodes(kind)
-            if self.slow.is_set():
-                self.slow.clear()
-                self.begun.set()
-                assert self.answer.wait(10)
-            return found
-
-    telling = SlowToAnswer(tmp_path)
+    telling = SlowAndTelling(tmp_path)
     a = start("a")
-    client = connect(telling)
-    eventually(lambda: client._watch._news == 1)
-    telling.slow.set()
-    looking = threading.Thread(target=client.refresh)
-    looking.start()
-    assert telling.begun.wait(10)
+    client = connect(telling, watch_interval_s=60)
+    looking = telling.look(client)
     start("b")
     a.register(NodeState.OFFLINE)
     telling.tell("b")
@@ -277,25 +293,13 @@ def test_a_slow_look_at_the_registry_does_not_undo_what_was_told_meanwhile(start
 
 
 @pytest.mark.row("C1")
-def test_of_two_looks_the_one_that_was_begun_first_does_not_win_by_being_late(start, connect, cluster, monkeypatch):
+def test_of_two_looks_the_one_that_was_begun_first_does_not_win_by_being_late(start, connect, tmp_path):
+    cluster = SlowToAnswer(tmp_path)
     start("a")
-    client = connect(watch_interval_s=60)
-    begun, answer = threading.Event(), threading.Event()
-    nodes = cluster.readable_nodes
-
-    def late(kind):
-        monkeypatch.setattr(cluster, "readable_nodes", nodes)
-        found = nodes(kind)
-        begun.set()
-        assert answer.wait(10)
-        return found
-
-    monkeypatch.setattr(cluster, "readable_nodes", late)
-    looking = threading.Thread(target=client.refresh)
-    looking.start()
-    assert begun.wait(10)
+    client = connect(cluster, watch_interval_s=60)
+    looking = cluster.look(client)
     start("b")
     client.refresh()
-    answer.set()
+    cluster.answer.set()
     looking.join(10)
     assert names(client.available()) == ["a", "b"]

@@ -10,7 +10,7 @@ from pumphouse.client.closing import Waiting, waits_for
 from pumphouse.errors import BadRecord, BinlogError, ClusterUnavailable
 from pumphouse.model.node import NodeState, NodeStatus
 from pumphouse.model.tso import Tso
-from pumphouse.registry.file import FileCluster
+from tests.support.awaycluster import AwayCluster
 
 CLOSING = NodeStatus(node_id="p", host="nowhere:1", state=NodeState.CLOSING, max_commit_ts=Tso(5))
 
@@ -25,10 +25,8 @@ CLOSING = NodeStatus(node_id="p", host="nowhere:1", state=NodeState.CLOSING, max
     ],
 )
 def test_a_registry_that_cannot_be_read_says_nothing_and_fails_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BinlogError | OSError
+    tmp_path: Path, error: BinlogError | OSError
 ) -> None:
-    def unreadable(*_: object) -> list[NodeStatus]:
-        raise error
-
-    monkeypatch.setattr(FileCluster, "nodes", unreadable)
-    assert waits_for(FileCluster(tmp_path / "cluster"), CLOSING) == Waiting(node_id="p")
+    cluster = AwayCluster(tmp_path / "cluster")
+    cluster.fails("nodes", error)
+    assert waits_for(cluster, CLOSING) == Waiting(node_id="p")

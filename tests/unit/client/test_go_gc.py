@@ -23,6 +23,7 @@ from pumphouse.model.tso import Tso, compose, physical_ms, show
 from pumphouse.proto.pumphouse_pb2 import TriggerGcResponse
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import Settings
+from tests.support.awaycluster import AwayCluster
 from tests.support.fakepump import FakePump
 
 pytestmark = pytest.mark.row("P11")
@@ -116,8 +117,8 @@ def test_a_margin_that_no_archive_could_have_is_refused() -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> FileCluster:
-    return FileCluster(tmp_path / "cluster")
+def cluster(tmp_path: Path) -> AwayCluster:
+    return AwayCluster(tmp_path / "cluster")
 
 
 @pytest.fixture
@@ -207,53 +208,53 @@ def test_a_pump_that_fails_and_a_go_pump_that_is_not_archived_are_both_named(
 
 
 class Metrics(http.server.BaseHTTPRequestHandler):
-    """A Go Pump's HTTP port; its GC point is one day ago."""
+    """A Go Pump's HTTP port."""
 
-    gc_ms = 0.0
+    server: MetricsServer
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/metrics" else 404)
         self.end_headers()
-        text = f"# TYPE binlog_pump_storage_gc_ts gauge\nbinlog_pump_storage_gc_ts {float(self.gc_ms):.12e}\n"
+        text = f"# TYPE binlog_pump_storage_gc_ts gauge\nbinlog_pump_storage_gc_ts {float(self.server.gc_ms):.12e}\n"
         self.wfile.write(text.encode())
 
     def log_message(self, *_: Any) -> None:
         pass
 
 
-def test_a_go_pump_whose_gc_is_shorter_than_the_setting_is_found_out_by_its_own_metrics(
-    cluster: FileCluster, collect: Callable[..., list[PumpGc]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Metrics, "gc_ms", physical_ms(cluster.tso()) - DAY)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
+class MetricsServer(http.server.ThreadingHTTPServer):
+    gc_ms = 0.0  # its GC point; 0 = it never ran GC
+
+
+@pytest.fixture
+def go(cluster: FileCluster) -> Iterator[MetricsServer]:
+    """A Go Pump that says how far its GC came."""
+    with MetricsServer(("127.0.0.1", 0), Metrics) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         register(cluster, go_pump(host=f"127.0.0.1:{server.server_port}"))
-        consumer.move(cluster, "main", before(cluster.tso(), 2 * DAY + HALF_AN_HOUR))
-        with pytest.raises(GapError, match="1 d 0 h behind") as failed:
-            collect()
-        assert failed.value.facts["gone_upto"] == compose(int(Metrics.gc_ms))
-        monkeypatch.setattr(Metrics, "gc_ms", 0)  # it never ran GC
-        assert (collect()[0].left_s or 0) > 4 * 86_400
-    finally:
+        yield server
         server.shutdown()
-        server.server_close()
+
+
+def test_a_go_pump_whose_gc_is_shorter_than_the_setting_is_found_out_by_its_own_metrics(
+    cluster: FileCluster, collect: Callable[..., list[PumpGc]], go: MetricsServer
+) -> None:
+    go.gc_ms = physical_ms(cluster.tso()) - DAY
+    consumer.move(cluster, "main", before(cluster.tso(), 2 * DAY + HALF_AN_HOUR))
+    with pytest.raises(GapError, match="1 d 0 h behind") as failed:
+        collect()
+    assert failed.value.facts["gone_upto"] == compose(int(go.gc_ms))
+    go.gc_ms = 0
+    assert (collect()[0].left_s or 0) > 4 * 86_400
 
 
 @pytest.mark.parametrize("said", [float("inf"), 1e30])
 def test_a_gc_point_that_cannot_be_decides_nothing(
-    cluster: FileCluster, collect: Callable[..., list[PumpGc]], monkeypatch: pytest.MonkeyPatch, said: float
+    cluster: FileCluster, collect: Callable[..., list[PumpGc]], go: MetricsServer, said: float
 ) -> None:
-    monkeypatch.setattr(Metrics, "gc_ms", said)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        register(cluster, go_pump(host=f"127.0.0.1:{server.server_port}"))
-        consumer.move(cluster, "main", before(cluster.tso(), DAY))
-        assert (collect()[0].left_s or 0) > 5 * 86_400
-    finally:
-        server.shutdown()
-        server.server_close()
+    go.gc_ms = said
+    consumer.move(cluster, "main", before(cluster.tso(), DAY))
+    assert (collect()[0].left_s or 0) > 5 * 86_400
 
 
 def test_an_address_that_is_none_decides_nothing(
@@ -266,15 +267,11 @@ def test_an_address_that_is_none_decides_nothing(
 
 
 def test_where_the_time_is_not_to_be_had_the_others_are_collected_all_the_same(
-    cluster: FileCluster, collect: Callable[..., list[PumpGc]], ours: FakePump, monkeypatch: pytest.MonkeyPatch
+    cluster: AwayCluster, collect: Callable[..., list[PumpGc]], ours: FakePump
 ) -> None:
     register(cluster, go_pump())
     consumer.move(cluster, "main", cluster.tso())
-
-    def away(_: FileCluster) -> Tso:
-        raise ClusterUnavailable("no leader")
-
-    monkeypatch.setattr(FileCluster, "tso", away)
+    cluster.fails("tso", ClusterUnavailable("no leader"))
     with pytest.raises(PumpUnavailable, match="go: it was not compared: no leader"):
         collect()
     assert ours.collected == 1

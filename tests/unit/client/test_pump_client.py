@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -12,15 +13,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from pumphouse.client import commits, pump_client
-from pumphouse.client.members import MAX_ERRORS
+from pumphouse.client.members import MAX_ERRORS, Members
 from pumphouse.client.pump import PumpConnection
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.codec.payload import make_commit, make_prewrite, make_rollback
 from pumphouse.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
-from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.proto.pump_pb2_grpc import PumpServicer, add_PumpServicer_to_server
 from pumphouse.registry.file import FileCluster
+from tests.support.fakepump import FakePump
+from tests.support.setclock import QuickClock
 from tests.support.waiting import eventually
 
 CLIENT = {"write_timeout_s": 2.0}
@@ -30,10 +33,60 @@ def prewrite(client: PumpClient, start_ts: int) -> str:
     return client.write_prewrite(make_prewrite(start_ts, b"key", b"value"), start_ts)
 
 
-def unavailable(client: PumpClient, name: str) -> None:
-    status = client._members.get(name)
-    assert status is not None
-    client._members.failed(status, refused=True)
+def unavailable(client: PumpClient, *pumps: FakePump) -> None:
+    """Each of these refuses one prewrite; another Pump takes them."""
+    for pump in pumps:
+        pump.behave = lambda _: PumpReadOnly("x", available=1, limit=2)
+    gone = {pump.node_id for pump in pumps}
+    while gone & set(names(client.available())):
+        prewrite(client, 1000)
+    for pump in pumps:
+        pump.behave, pump.asked = lambda _: None, 0
+
+
+def when_chosen(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Do something once, between the choice of a Pump and its call."""
+    select, left = Members.select, [action]
+
+    def then(self: Members, start_ts: int, retry: int) -> NodeStatus | None:
+        found = select(self, start_ts, retry)
+        while left:
+            left.pop()()
+        return found
+
+    monkeypatch.setattr(Members, "select", then)
+
+
+class SeenConnections:
+    """Those that clients open and close."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[PumpConnection] = []
+        self.closed: list[PumpConnection] = []
+        seen = self
+
+        class Seen(PumpConnection):
+            def __init__(self, *given, **more):
+                super().__init__(*given, **more)
+                seen.opened.append(self)
+
+            def close(self):
+                seen.closed.append(self)
+                super().close()
+
+        monkeypatch.setattr(pump_client, "PumpConnection", Seen)
+
+    def of(self, name: str) -> list[PumpConnection]:
+        return [each for each in self.opened if each.node_id == name]
+
+    def left(self) -> list[PumpConnection]:
+        """Those that are open."""
+        return [each for each in self.opened if each not in self.closed]
+
+
+@pytest.fixture
+def seen(monkeypatch) -> SeenConnections:
+    return SeenConnections(monkeypatch)
 
 
 def names(statuses) -> list[str]:
@@ -107,8 +160,7 @@ def test_writing_a_commit_does_not_wait_for_a_pump_that_hangs_and_a_lost_one_is_
 
 
 @pytest.mark.row("C3")
-def test_a_commit_waits_for_its_pump_to_come_back(start, connect, monkeypatch):
-    monkeypatch.setattr(commits, "RETRY_INTERVAL_S", 0.05)
+def test_a_commit_waits_for_its_pump_to_come_back(start, connect):
     pump = start("a")
     client = connect()
     for start_ts in (1, 2, 3):
@@ -123,14 +175,15 @@ def test_a_commit_waits_for_its_pump_to_come_back(start, connect, monkeypatch):
 
 
 @pytest.mark.row("C3")
-def test_a_commit_is_given_up_after_its_time(start, connect, monkeypatch):
-    monkeypatch.setattr(commits, "RETRY_INTERVAL_S", 0.05)
-    monkeypatch.setattr(commits, "GIVE_UP_S", 0.2)
+def test_a_commit_is_given_up_after_its_time(start, connect):
+    clock = QuickClock()
     pump = start("a")
-    client = connect()
+    client = connect(clock=clock)
     prewrite(client, 1)
     pump.stop()
     client.write_commit(make_commit(1, 2, b"k"), 1)
+    assert not client.flush(0.3)
+    clock.ahead += commits.GIVE_UP_S
     assert client.flush(10)
     assert client.stats.commits_lost == 1
 
@@ -353,105 +406,81 @@ def test_open_transactions_are_remembered_up_to_a_number(start, connect, monkeyp
     assert sorted(pump.of_type("Commit")) == [2, 3]
 
 
-@pytest.mark.row("C3")
-def test_more_commits_than_may_wait_push_out_the_oldest(monkeypatch):
-    monkeypatch.setattr(commits, "LIMIT", 3)
-    hold = threading.Event()
-    seen: list[bytes] = []
+class HeldPump:
+    """A way to a Pump that takes what it is given when it may go on."""
 
-    def send(payloads):
-        hold.wait(5)
-        seen.extend(payloads)
+    def __init__(self) -> None:
+        self.asked, self.goes_on = threading.Event(), threading.Event()
+        self.got: list[bytes] = []
+
+    def send(self, payloads: Sequence[bytes]) -> list[None]:
+        self.asked.set()
+        self.goes_on.wait(5)
+        self.got.extend(payloads)
         return [None] * len(payloads)
 
-    sender = commits.CommitSender("a", send)
+
+@pytest.mark.row("C3")
+def test_more_commits_than_may_wait_push_out_the_oldest():
+    to = HeldPump()
+    sender = commits.CommitSender("a", to.send)
     sender.put(b"first")
-    eventually(lambda: sender._busy == 1)
-    for number in range(5):
-        sender.put(b"%d" % number)
-    hold.set()
-    assert sender.flush(5)
+    assert to.asked.wait(10)
+    waiting = [b"%d" % number for number in range(commits.LIMIT + 2)]
+    for payload in waiting:
+        sender.put(payload)
+    to.goes_on.set()
+    assert sender.flush(30)
     sender.close(1)
-    assert seen == [b"first", b"2", b"3", b"4"]
-    assert (sender.sent, sender.lost) == (4, 2)
+    assert to.got == [b"first", *waiting[2:]]
+    assert (sender.sent, sender.lost) == (commits.LIMIT + 1, 2)
     sender.put(b"after the end")
     assert sender.lost == 3
 
 
 @pytest.mark.row("C3")
-def test_commits_that_wait_are_bounded_in_bytes_too(monkeypatch):
-    monkeypatch.setattr(commits, "LIMIT_BYTES", 100)
-    hold = threading.Event()
-    seen: list[bytes] = []
-
-    def send(payloads):
-        hold.wait(5)
-        seen.extend(payloads)
-        return [None] * len(payloads)
-
-    sender = commits.CommitSender("a", send)
+def test_commits_that_wait_are_bounded_in_bytes_too():
+    to, large = HeldPump(), commits.LIMIT_BYTES * 2 // 5
+    sender = commits.CommitSender("a", to.send)
     sender.put(b"first")
-    eventually(lambda: sender._busy == 1)
-    sender.put(*(b"%d" % number * 40 for number in range(5)))
-    hold.set()
+    assert to.asked.wait(10)
+    sender.put(*(bytes(large + number) for number in range(5)))
+    to.goes_on.set()
     assert sender.flush(5)
-    sender.put(b"x" * 200)  # one is sent however large it is
+    sender.put(bytes(2 * commits.LIMIT_BYTES))  # one is sent however large it is
     assert sender.flush(5)
     sender.close(1)
-    assert [payload[:1] for payload in seen] == [b"f", b"3", b"4", b"x"]
+    assert [len(payload) for payload in to.got] == [5, large + 3, large + 4, 2 * commits.LIMIT_BYTES]
     assert (sender.sent, sender.lost) == (4, 3)
 
 
 @pytest.mark.row("C3")
-@pytest.mark.parametrize("wrong", [OSError("no such file"), "too few outcomes"])
-def test_an_unforeseen_error_while_commits_are_sent_is_tried_again(monkeypatch, wrong):
-    monkeypatch.setattr(commits, "RETRY_INTERVAL_S", 0.01)
-    failing = threading.Event()
-    failing.set()
-    seen: list[bytes] = []
-
-    def send(payloads):
-        if failing.is_set():
-            failing.clear()
-            if isinstance(wrong, OSError):
-                raise wrong
-            return []
-        seen.extend(payloads)
-        return [None] * len(payloads)
-
-    sender = commits.CommitSender("a", send)
-    sender.put(b"1")
-    sender.put(b"2")
-    assert sender.flush(5)
-    assert seen == [b"1", b"2"]
-    sender.close(1)
-
-
-@pytest.mark.row("C3")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_commits_go_on_after_their_thread_was_ended():
-    failing = threading.Event()
-    failing.set()
-    seen: list[bytes] = []
+@pytest.mark.parametrize("wrong", [OSError("no such file"), SystemExit(), None])
+def test_commits_go_on_after_an_unforeseen_error_too_few_outcomes_and_the_end_of_their_thread(wrong):
+    first, got = [wrong], []
 
     def send(payloads):
-        if failing.is_set():
-            failing.clear()
-            raise SystemExit
-        seen.extend(payloads)
+        if first:
+            if (error := first.pop()) is not None:
+                raise error
+            return []
+        got.extend(payloads)
         return [None] * len(payloads)
 
     sender = commits.CommitSender("a", send)
     sender.put(b"1")
-    eventually(lambda: not failing.is_set() and not sender._thread.is_alive())
+    eventually(lambda: not first)
+    if isinstance(wrong, SystemExit):
+        eventually(lambda: not any(thread.name == "commits-a" for thread in threading.enumerate()))
     sender.put(b"2")
     assert sender.flush(5)
-    assert seen == [b"1", b"2"]
+    assert got == [b"1", b"2"]
     sender.close(1)
 
 
 @pytest.mark.row("C3", "C5")
-def test_a_client_keeps_nothing_of_pumps_that_were_removed_once_their_commits_are_sent(start, connect, cluster):
+def test_a_client_keeps_nothing_of_pumps_that_were_removed_once_their_commits_are_sent(start, connect, cluster, seen):
     start("stays")
     client = connect()
     for number in range(5):
@@ -467,13 +496,12 @@ def test_a_client_keeps_nothing_of_pumps_that_were_removed_once_their_commits_ar
         cluster.update_node(NodeKind.PUMP, name, lambda _: None)
         pump.stop()
     eventually(lambda: not any(thread.name.startswith("commits-goes") for thread in threading.enumerate()))
-    assert set(client._connections) <= {"stays"}
+    eventually(lambda: {each.node_id for each in seen.left()} <= {"stays"})
     assert client.stats.commits_sent == 5
 
 
 @pytest.mark.row("C3")
-def test_what_a_removed_pump_has_not_answered_is_not_thrown_away(start, connect, cluster, monkeypatch):
-    monkeypatch.setattr(commits, "RETRY_INTERVAL_S", 0.05)
+def test_what_a_removed_pump_has_not_answered_is_not_thrown_away(start, connect, cluster):
     pump = start("a")
     client = connect()
     prewrite(client, 1)
@@ -489,27 +517,20 @@ def test_what_a_removed_pump_has_not_answered_is_not_thrown_away(start, connect,
 
 
 @pytest.mark.row("C3")
-def test_a_client_that_is_closed_opens_nothing_any_more(start, connect, monkeypatch):
+def test_a_client_that_is_closed_opens_nothing_any_more(start, connect, seen, monkeypatch):
     start("a")
     client = connect()
     for start_ts in (1, 2):
         prewrite(client, start_ts)
-    opened, entered, go_on = [], threading.Event(), threading.Event()
+    opened, entered, go_on = list(seen.opened), threading.Event(), threading.Event()
+    get = Members.get
 
-    class Slow(PumpConnection):
-        def __init__(self, *given, **more) -> None:
-            opened.append(self)
-            super().__init__(*given, **more)
-
-    get = client._members.get
-
-    def slow(node_id):
+    def slow(self, node_id):
         entered.set()
         go_on.wait(5)
-        return get(node_id)
+        return get(self, node_id)
 
-    monkeypatch.setattr(pump_client, "PumpConnection", Slow)
-    monkeypatch.setattr(client._members, "get", slow)
+    monkeypatch.setattr(Members, "get", slow)
     client.write_commit(make_commit(1, 2, b"k"), 1)
     assert entered.wait(5)  # its thread is about to ask for the connection
     threads = set(threading.enumerate())
@@ -519,38 +540,14 @@ def test_a_client_that_is_closed_opens_nothing_any_more(start, connect, monkeypa
     client.write_commit(make_commit(2, 3, b"k"), 2)
     with pytest.raises(PumpUnavailable, match="closed"):
         prewrite(client, 3)
-    assert not opened
+    assert seen.opened == opened
     assert not set(threading.enumerate()) - threads
     assert client.stats.commits_lost == 2
 
 
-class SeenConnections:
-    """Those that clients open and close."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.opened: list[PumpConnection] = []
-        self.closed: list[PumpConnection] = []
-        seen = self
-
-        class Seen(PumpConnection):
-            def __init__(self, *given, **more):
-                super().__init__(*given, **more)
-                seen.opened.append(self)
-
-            def close(self):
-                seen.closed.append(self)
-                super().close()
-
-        monkeypatch.setattr(pump_client, "PumpConnection", Seen)
-
-    def of(self, name: str) -> list[PumpConnection]:
-        return [each for each in self.opened if each.node_id == name]
-
-
 @pytest.mark.row("C1", "C4")
-def test_a_pump_that_was_started_again_at_its_address_takes_prewrites_at_once(start, connect, monkeypatch):
+def test_a_pump_that_was_started_again_at_its_address_takes_prewrites_at_once(start, connect, seen):
     """The old channel waits before it connects again; what fails on it is not the new process's fault."""
-    seen = SeenConnections(monkeypatch)
     hold = threading.Event()
     first, _ = start("a"), start("b")
     client = connect()
@@ -581,35 +578,34 @@ def test_a_pump_that_was_started_again_at_its_address_takes_prewrites_at_once(st
 
 
 @pytest.mark.row("C1")
-def test_a_thread_that_is_slow_to_connect_does_not_go_back_to_the_process_before(start, connect, monkeypatch):
-    seen = SeenConnections(monkeypatch)
+def test_a_thread_that_is_slow_to_connect_does_not_go_back_to_the_process_before(start, connect, seen, monkeypatch):
     pump = start("a")
     client = connect(watch_interval_s=60.0)
-    chosen = client._members.get("a")
-    plain, slow = client._members.get, threading.Event()
+    plain, slow = Members.get, threading.Event()
 
-    def get(node_id):
-        found = plain(node_id)
+    def get(self, node_id):
+        found = plain(self, node_id)
         if threading.current_thread() is late and not slow.is_set():
             slow.set()
             time.sleep(0.3)
         return found
 
-    late = threading.Thread(target=client._connected, args=(chosen,))
-    monkeypatch.setattr(client._members, "get", get)
+    late = threading.Thread(target=prewrite, args=(client, 1))
+    monkeypatch.setattr(Members, "get", get)
     late.start()
     assert slow.wait(10)
     pump.register(start_count=2)
-    client._members.update([pump.cluster.node(NodeKind.PUMP, "a")])
-    newest = client._connected(chosen)
+    client.refresh()
+    prewrite(client, 2)
     late.join()
-    assert newest.to.extra.start_count == 2
-    assert client._connected(chosen) is newest
-    assert newest.by not in seen.closed
+    prewrite(client, 3)
+    before, newest = seen.opened
+    assert seen.closed == [before]
+    assert seen.left() == [newest]
 
 
 @pytest.mark.row("C4")
-def test_threads_do_not_end_each_others_last_try(start, connect):
+def test_threads_do_not_end_each_others_last_try(start, connect, seen):
     pump = start("a")
     pump.behave = lambda _: 3.0
     client = connect(write_timeout_s=0.6, write_bytes_per_s=2_000)
@@ -632,35 +628,35 @@ def test_threads_do_not_end_each_others_last_try(start, connect):
     assert "a" in taken
     assert not [each for each in taken if "closed the connection" in str(each)]
     assert not [each for each in logged if "closed the connection" in str(each.get("error"))]
-    assert not client._last_tries
+    assert len(seen.left()) == 1
 
 
 @pytest.mark.row("C4")
-def test_a_last_try_that_works_where_the_shared_connection_did_not_takes_its_place(start, connect):
+def test_a_last_try_that_works_where_the_shared_connection_did_not_takes_its_place(start, connect, seen):
     pump = start("a")
     client = connect(write_timeout_s=0.3)
     prewrite(client, 1)
-    before = client._connections["a"].by
     answers = [1.0] * 2
     pump.behave = lambda _: answers.pop() if answers else None
     assert prewrite(client, 2) == "a"
-    after = client._connections["a"].by
-    assert after is not before
+    before, after = seen.opened
     assert (before.ended, after.ended) == (True, False)
     assert prewrite(client, 3) == "a"
-    assert client._connections["a"].by is after
+    assert seen.left() == [after]
 
 
 @pytest.mark.row("C4")
-def test_what_this_client_ended_itself_is_no_failure_of_the_pump(start, connect):
+def test_what_this_client_ended_itself_is_no_failure_of_the_pump(start, connect, seen):
     pump = start("a")
-    client = connect()
-    connected = client._connected(client._members.get("a"))
-    connected.by.close()
-    for _ in range(MAX_ERRORS + 1):
-        assert client._try(connected, [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == [0]
+    client = connect(clock=QuickClock())
+    prewrite(client, 1)
+    seen.opened[0].close()
+    with capture_logs() as logged:
+        assert prewrite(client, 2) == "a"  # by its last try, behind many
+    assert client.stats.prewrite_retries > MAX_ERRORS
+    assert [each["event"] for each in logged if each["log_level"] == "warning"] == []
     assert names(client.available()) == ["a"]
-    assert pump.asked == 0
+    assert pump.asked == 2
 
 
 @pytest.mark.row("C4")
@@ -668,7 +664,7 @@ def test_a_pump_that_was_started_again_is_said_to_be_back(start, connect):
     pump, _ = start("a"), start("b")
     with capture_logs() as logged:
         client = connect()
-        unavailable(client, "a")
+        unavailable(client, pump)
         pump.register(NodeState.PAUSED)
         client.refresh()
         pump.register(start_count=2)
@@ -679,14 +675,13 @@ def test_a_pump_that_was_started_again_is_said_to_be_back(start, connect):
 
 
 @pytest.mark.row("C4")
-def test_what_fails_counts_against_the_process_that_it_was_sent_to(start, connect):
+def test_what_fails_counts_against_the_process_that_it_was_sent_to(start, connect, monkeypatch):
     pump, _ = start("a"), start("b")
     client = connect(watch_interval_s=60.0)
-    chosen = client._members.get("a")
-    pump.register(start_count=2)
-    client.refresh()
     pump.behave = lambda _: PumpDraining("x", state="closing")
-    assert client._try(client._connected(chosen), [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == [0]
+    when_chosen(monkeypatch, lambda: (pump.register(start_count=2), client.refresh()))
+    assert [prewrite(client, start_ts) for start_ts in (1, 2)] == ["b", "b"]
+    assert pump.asked == 1
     assert names(client.available()) == ["b"]
 
 
@@ -698,21 +693,24 @@ def test_what_fails_when_its_process_is_gone_does_not_count_against_the_next(sta
     def ends(_):
         pump.register(start_count=2)
         client.refresh()
+        pump.behave = lambda _: None
         return PumpDraining("x", state="closing")
 
     pump.behave = ends
-    chosen = client._members.get("a")
-    assert client._try(client._connected(chosen), [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == [0]
+    with capture_logs() as logged:
+        assert {prewrite(client, start_ts) for start_ts in (1, 2, 3)} == {"a", "b"}
+    assert pump.asked > 1
+    assert [each["event"] for each in logged if each["log_level"] == "warning"] == []
     assert names(client.available()) == ["a", "b"]
 
 
 @pytest.mark.row("C1")
-def test_a_pump_that_is_removed_when_it_was_just_chosen_is_asked_all_the_same(start, connect, cluster):
+def test_a_pump_that_is_removed_when_it_was_just_chosen_is_asked_all_the_same(start, connect, cluster, monkeypatch):
     pump = start("a")
     client = connect(watch_interval_s=60.0)
-    chosen = client._members.get("a")
-    client._members.change("a", None)
-    assert client._try(client._connected(chosen), [(1, make_prewrite(1, b"key", b"value"))], [0], [""]) == []
+    when_chosen(monkeypatch, lambda: (cluster.update_node(NodeKind.PUMP, "a", lambda _: None), client.refresh()))
+    assert prewrite(client, 1) == "a"
+    assert client.available() == []
     assert pump.of_type("Prewrite") == [1]
 
 
@@ -731,19 +729,25 @@ def test_a_pump_of_ours_in_place_of_a_go_pump_is_asked_in_batches(start, connect
 def test_a_pump_that_hangs_delays_neither_the_probes_of_others_nor_the_watch(start, connect, request):
     hold = threading.Event()
     request.addfinalizer(hold.set)
-    pumps = {name: start(name) for name in ("a", "b", "c")}
-    client = connect(probe_interval_s=0.1, write_timeout_s=60.0)
-    for name in pumps:
-        unavailable(client, name)
-    pumps["a"].behave = lambda _: PumpUnavailable("it hung") if hold.wait(60) else None  # the first that is probed
-    eventually(lambda: names(client.available()) == ["b", "c"])
+    a, b, c, _ = (start(name) for name in "abcx")
+    clock = QuickClock()
+    client = connect(probe_interval_s=100.0, write_timeout_s=60.0, clock=clock)
+    unavailable(client, a, b, c)
+    a.behave = lambda _: PumpUnavailable("it hung") if hold.wait(60) else None  # the first that is probed
+    clock.ahead += 100
+    eventually(lambda: names(client.available()) == ["b", "c", "x"])
     # The watch looks at this registry; meanwhile "a" is asked once, however often its turn comes.
     start("d")
-    eventually(lambda: names(client.available()) == ["b", "c", "d"])
-    pumps["b"].behave = lambda _: PumpUnavailable("leveldb: closed")
-    unavailable(client, "b")
-    eventually(lambda: pumps["b"].asked >= 4)
-    assert pumps["a"].asked == 1
+    eventually(lambda: names(client.available()) == ["b", "c", "d", "x"])
+    unavailable(client, b)
+    b.behave = lambda _: PumpUnavailable("leveldb: closed")
+
+    def probed() -> bool:
+        clock.ahead += 100
+        return b.asked >= 4
+
+    eventually(probed)
+    assert a.asked == 1
     hold.set()
 
 
@@ -751,10 +755,12 @@ def test_a_pump_that_hangs_delays_neither_the_probes_of_others_nor_the_watch(sta
 def test_a_client_ends_its_probes_with_itself(start, connect, request):
     hold = threading.Event()
     request.addfinalizer(hold.set)
-    pump = start("a")
-    client = connect(probe_interval_s=0.05, write_timeout_s=60.0)
-    unavailable(client, "a")
+    pump, _ = start("a"), start("b")
+    clock = QuickClock()
+    client = connect(probe_interval_s=100.0, write_timeout_s=60.0, clock=clock)
+    unavailable(client, pump)
     pump.behave = lambda _: PumpUnavailable("it hung") if hold.wait(60) else None
+    clock.ahead += 100
     eventually(lambda: pump.asked == 1)
     probing = [thread for thread in threading.enumerate() if thread.name == "pump-probe"]
     assert probing
@@ -764,10 +770,8 @@ def test_a_client_ends_its_probes_with_itself(start, connect, request):
 
 @pytest.mark.row("C5")
 def test_probes_that_are_asked_for_have_ended_on_return(start, connect):
-    start("a")
-    start("b")
+    a, b, _ = (start(name) for name in "abc")
     client = connect()
-    for name in "ab":
-        unavailable(client, name)
+    unavailable(client, a, b)
     client.probe()
-    assert names(client.available()) == ["a", "b"]
+    assert names(client.available()) == ["a", "b", "c"]

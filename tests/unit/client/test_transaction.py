@@ -10,9 +10,8 @@ import pytest
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.client.transaction import LatencyMeter, TransactionBinlog, TransactionRunner
 from pumphouse.errors import PumpReadOnly, PumpUnavailable
-from pumphouse.model.tso import Tso
 from pumphouse.proto.binlog_pb2 import Binlog
-from pumphouse.registry.file import FileCluster
+from tests.support.awaycluster import AwayCluster
 from tests.support.fakepump import FakePump
 
 
@@ -57,7 +56,7 @@ class Store:
 
 @pytest.fixture
 def cluster(tmp_path):
-    return FileCluster(tmp_path)
+    return AwayCluster(tmp_path)
 
 
 @pytest.fixture
@@ -247,13 +246,9 @@ def test_the_meter_gives_quantiles_and_zeros_when_empty():
     assert read.mean_s == pytest.approx(0.0505)
 
 
-def test_no_timestamp_after_both_is_an_abort(client, pump, runner, cluster, monkeypatch):
+def test_no_timestamp_after_both_is_an_abort(client, pump, runner, cluster):
     binlog_ = binlog(cluster)
-
-    def no_tso() -> Tso:
-        raise OSError("disk")
-
-    monkeypatch.setattr(cluster, "tso", no_tso)
+    cluster.fails("tso", OSError("disk"))
     store = Store()
     with pytest.raises(OSError, match="disk"):
         runner.run(binlog_, store)

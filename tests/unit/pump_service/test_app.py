@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 
 from pump_service import cli
 from pump_service.app import PumpApp, Serving, check_clock
-from pump_service.lifecycle import Action
 from pump_service.store.groups import Done
 from pump_service.store.records import Records
 from pump_service.store.store import Store
 from pump_service.store.writer import Writer
+from pumphouse.client import admin
 from pumphouse.errors import CorruptionError
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import compose
@@ -75,7 +75,7 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
             call = PumpStub(channel).WriteBinlog(request)
             while not held.is_set():
                 await asyncio.sleep(0.01)
-            app._request(Action.CLOSE)
+            await asyncio.to_thread(admin.ask_state, cluster, "p1", "close")
             await asyncio.sleep(0.3)
             # The gate is closed; the registry waits for what had passed it, and no heartbeat says so earlier.
             seen = state()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from pump_service.ingest import Ingest
 from pump_service.intake import read_group
 from pump_service.lifecycle import Action, Lifecycle
 from pump_service.metrics import PumpMetrics
+from pump_service.store.groups import Done
 from pump_service.store.records import Records
 from pump_service.store.store import Store
 from pump_service.submit import Statuses, Submitter
@@ -30,6 +32,8 @@ from pumphouse.model.tso import Tso, compose
 from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from pumphouse.registry.file import FileCluster
+from tests.support.crashfs import FaultyFs
+from tests.support.setclock import SetClock
 from tests.support.storekit import (
     commit,
     log_payloads,
@@ -39,6 +43,7 @@ from tests.support.storekit import (
     settle,
     until,
     write_lock,
+    writer_of,
 )
 from tests.support.syncs import stores_on_this_loop
 
@@ -76,9 +81,9 @@ def _who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         yield
 
 
-def run(tmp_path: Path, test: Callable[[Bench], Awaitable[None]], queue_bytes: int = 1 << 20) -> None:
+def run(tmp_path: Path, test: Callable[[Bench], Awaitable[None]], queue_bytes: int = 1 << 20, **opening: Any) -> None:
     async def main() -> None:
-        store = Store.open(settings(tmp_path / "data"))
+        store = Store.open(settings(tmp_path / "data"), **opening)
         try:
             await asyncio.wait_for(test(Bench(store, FileCluster(tmp_path / "cluster"), queue_bytes)), 30)
         finally:
@@ -358,8 +363,13 @@ def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes
 ) -> None:
     async def test(bench: Bench) -> None:
-        # As the path of a data directory that is no UTF-8 has it.
-        bench.store._writer._appender.failed = WriterFailed("EIO on /data/\udcff")
+        def submit(records: Records, done: Done) -> None:
+            # As the path of a data directory that is no UTF-8 has it.
+            asyncio.get_running_loop().call_soon(done, [WriterFailed("EIO on /data/\udcff")] * len(records))
+
+        assert await bench.write(prewrite(4).payload) == [DURABLE]  # the cluster's clock was asked
+        stores = bench.store.submit
+        bench.store.submit = submit  # type: ignore[method-assign]
 
         def fail(error: object) -> None:
             raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
@@ -376,7 +386,7 @@ def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
         with capture_logs():
             answers = await asyncio.wait_for(bench.write(*payloads), 5)
         assert all("surrogates not allowed" in _code_and_text(answer)[1] for answer in answers)
-        bench.store._writer._appender.failed = None
+        bench.store.submit = stores  # type: ignore[method-assign]
         assert await asyncio.wait_for(bench.write(*payloads), 5) == [DURABLE, DURABLE]
 
     run(tmp_path, test)
@@ -436,30 +446,20 @@ def test_settled_waits_for_the_groups_that_were_sent_before_it_and_for_no_later_
 
 
 @pytest.mark.row("P3")
-def test_between_a_small_group_and_its_answer_no_thread_changes(
-    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # However busy this machine: no disk is slow, and it is looked at once.
-    monkeypatch.setattr("pump_service.store.writer.SLOW_S", 3600)
-    monkeypatch.setattr("pump_service.store.disk.CHECK_EVERY_S", 3600)
+def test_between_a_small_group_and_its_answer_no_thread_changes(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    fs = FaultyFs()
 
     async def test(bench: Bench) -> None:
         assert await bench.write(prewrite(1).payload) == [DURABLE]  # a file is begun, the disk was looked at
-        await asyncio.to_thread(until, lambda: bench.store._writer.groups == 1)
-        written_by_thread: list[object] = []
-        write_group = bench.store._writer._write_group
-
-        def by_thread(group: Any) -> None:
-            written_by_thread.append(group)
-            write_group(group)
-
-        monkeypatch.setattr(bench.store._writer, "_write_group", by_thread)
+        await asyncio.to_thread(until, lambda: writer_of(bench.store).groups == 1)
+        writes_here: list[bool] = []
+        fs.faults["write"] = lambda _: writes_here.append(threading.current_thread() is threading.main_thread())
         for ts in range(10, 30):
             assert await bench.write(prewrite(ts).payload, rollback(ts).payload) == [DURABLE] * 2
-        await asyncio.to_thread(until, lambda: bench.store._writer.groups == 21)
-        assert len(written_by_thread) == (20 if "[thread]" in request.node.name else 0)
+        assert writes_here == ["[loop]" in request.node.name] * 20
 
-    run(tmp_path, test)
+    # However busy this machine: no disk is slow, and it is looked at once.
+    run(tmp_path, test, fs=fs, clock=SetClock())
 
 
 @pytest.mark.row("W1", "P13")

@@ -8,12 +8,10 @@ import json
 import socket
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service import heartbeat
 from pump_service.heartbeat import Registrar, Report, Superseded, beat
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import Elsewhere
@@ -21,6 +19,8 @@ from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from pumphouse.model.tso import Tso, physical_ms
 from pumphouse.registry.file import FileCluster
+from tests.support.awaycluster import AwayCluster
+from tests.support.quickloop import run_quickly
 
 pytestmark = pytest.mark.row("W3", "P10")
 
@@ -32,8 +32,8 @@ def report(incarnation: str = "a", start_count: int = 1, watermark: int = 7) -> 
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> FileCluster:
-    return FileCluster(tmp_path / "cluster")
+def cluster(tmp_path: Path) -> AwayCluster:
+    return AwayCluster(tmp_path / "cluster")
 
 
 def registrar(cluster: FileCluster) -> Registrar:
@@ -202,22 +202,18 @@ def test_a_failed_start_leaves_what_another_has_written_since(cluster: FileClust
     assert node.extra.start_count == 2
 
 
-def test_a_write_that_nobody_waits_for_any_more_does_not_overwrite_a_newer_state(
-    cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_nobody_waits_for_any_more_does_not_overwrite_a_newer_state(cluster: AwayCluster) -> None:
     mine = registrar(cluster)
     mine.write(NodeState.ONLINE, report())
-    hangs, goes_on, real = threading.Event(), threading.Event(), cluster.update_node
-    done: list[NodeStatus | None] = []
+    hangs, goes_on, ended = threading.Event(), threading.Event(), threading.Semaphore(0)
 
-    def update(*args: Any) -> NodeStatus | None:
+    def stands_still() -> None:
         if not hangs.is_set():  # the first one is on its way to a registry that stands still
             hangs.set()
             goes_on.wait(10)
-        done.append(real(*args))
-        return done[-1]
+        ended.release()
 
-    monkeypatch.setattr(cluster, "update_node", update)
+    cluster.first["update_node"] = stands_still
 
     async def run() -> None:
         beating = asyncio.create_task(mine.register(NodeState.ONLINE, report()))
@@ -231,17 +227,17 @@ def test_a_write_that_nobody_waits_for_any_more_does_not_overwrite_a_newer_state
         await mine.close()
 
     asyncio.run(asyncio.wait_for(run(), 10))
-    assert [node and node.state for node in done] == [NodeState.PAUSED, NodeState.PAUSED]
+    assert ended.acquire(blocking=False) and ended.acquire(blocking=False), "both came to the registry"
+    node = cluster.node(NodeKind.PUMP, "p1")
+    assert node is not None
+    assert node.state is NodeState.PAUSED
 
 
-def test_a_registry_that_cannot_be_reached_does_not_hide_why_a_start_failed(
-    cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_registry_that_cannot_be_reached_does_not_hide_why_a_start_failed(cluster: AwayCluster) -> None:
     mine = registrar(cluster)
     mine.write(NodeState.ONLINE, report())
     go_on = threading.Event()
-    monkeypatch.setattr(cluster, "update_node", lambda *_: go_on.wait(10))
-    monkeypatch.setattr(heartbeat, "_PUT_BACK_S", 0.05)
+    cluster.first["update_node"] = lambda: go_on.wait(10)
 
     async def run() -> None:
         try:
@@ -249,7 +245,7 @@ def test_a_registry_that_cannot_be_reached_does_not_hide_why_a_start_failed(
         finally:
             go_on.set()
 
-    asyncio.run(asyncio.wait_for(run(), 5))
+    run_quickly(run(), within_s=5)
 
 
 def test_an_update_is_never_older_than_the_start(cluster: FileCluster) -> None:
@@ -269,21 +265,11 @@ def test_fields_that_others_wrote_survive_and_a_forced_state_does_not(cluster: F
     assert node.unknown == {"later": 1}
 
 
-def test_a_heartbeat_goes_on_after_the_registry_was_away(cluster: FileCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_goes_on_after_the_registry_was_away(cluster: AwayCluster) -> None:
     mine = registrar(cluster)
     metrics = PumpMetrics()
     watermark = [1]
-    away = OSError("disk gone")
-    real = mine.write
-    calls: list[int] = []
-
-    def write(state: NodeState, what: Report, turn: int | None = None) -> None:
-        calls.append(1)
-        if len(calls) <= 2:
-            raise away
-        real(state, what, turn)
-
-    monkeypatch.setattr(mine, "write", write)  # a registry that is away for a while cannot be had from a directory
+    cluster.fails("update_node", OSError("disk gone"), times=2)
 
     async def run() -> None:
         task = asyncio.create_task(

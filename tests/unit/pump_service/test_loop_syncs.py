@@ -8,7 +8,7 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import uvloop
+from caio import linux_aio
 
-from pump_service import loop_syncs as module
 from pump_service.loop_syncs import LoopSyncs, loop_syncs
 
 AT_ONCE = 8
@@ -38,6 +38,32 @@ def mine() -> LoopSyncs:
     syncs = loop_syncs()
     assert syncs is not None, "this system has no asynchronous fdatasync"
     return syncs
+
+
+def with_context() -> tuple[LoopSyncs, Any]:
+    """And the kernel's context, of which a number tells that something has ended."""
+    context = linux_aio.Context(AT_ONCE)
+    library = SimpleNamespace(Operation=linux_aio.Operation, Context=lambda _at_once: context)
+    return LoopSyncs(library, asyncio.get_running_loop()), context
+
+
+class Library:
+    """The library, where the kernel says what the test wants."""
+
+    def __init__(self, refuses: Exception | None = None, begins: int = 1) -> None:
+        self.Operation = SimpleNamespace(fdsync=lambda _fd: self)
+        self.Context = lambda _at_once: self
+        self.fileno = os.eventfd(0, os.EFD_NONBLOCK)
+        self.ends: list[Callable[[int], None]] = []
+        self._refuses, self._begins = refuses, begins
+
+    def set_callback(self, ended: Callable[[int], None]) -> None:
+        self.ends.append(ended)
+
+    def submit(self, _operation: object) -> int:
+        if self._refuses is not None:
+            raise self._refuses
+        return self._begins
 
 
 @pytest.fixture
@@ -68,7 +94,7 @@ class Ends:
 @pytest.mark.row("P3")
 def test_a_sync_ends_on_the_loops_thread_and_later(kind: str, fd: int) -> None:
     async def main() -> None:
-        syncs, ends = mine(), Ends()
+        (syncs, context), ends = with_context(), Ends()
         for number in range(3):
             os.pwrite(fd, b"w" * 5000, 5000 * number)
             assert syncs.begin(fd, partial(ends.done, number))
@@ -77,7 +103,7 @@ def test_a_sync_ends_on_the_loops_thread_and_later(kind: str, fd: int) -> None:
         assert ends.found == [(number, None, threading.get_ident()) for number in range(3)]
         await asyncio.sleep(0.02)
         assert len(ends.found) == 3, "once"
-        assert select.select([syncs._context.fileno], [], [], 0)[0] == [], "the loop is not woken again and again"
+        assert select.select([context.fileno], [], [], 0)[0] == [], "the loop is not woken again and again"
         syncs.close()
 
     run(kind, main())
@@ -122,13 +148,14 @@ def test_a_sync_that_is_begun_when_another_ends_is_told_too(kind: str, fd: int) 
 @pytest.mark.row("P3")
 def test_a_wake_up_for_nothing_harms_nothing(fd: int) -> None:
     async def main() -> None:
-        syncs, ends = mine(), Ends()
-        syncs._ready()
+        (syncs, context), ends = with_context(), Ends()
+        os.eventfd_write(context.fileno, 1)
+        await asyncio.sleep(0.02)
         assert syncs.begin(fd, partial(ends.done, 0))
         threading.Event().wait(0.05)
-        syncs._ready()
-        syncs._ready()
-        await asyncio.sleep(0.02)
+        for _ in range(2):
+            os.eventfd_write(context.fileno, 1)
+            await asyncio.sleep(0.02)
         assert [number for number, _, _ in ends.found] == [0]
         syncs.close()
 
@@ -159,20 +186,10 @@ def test_what_cannot_be_synced_is_refused_and_nothing_is_called(kind: str, fd: i
 @pytest.mark.parametrize(
     "error", [OverflowError("EAGAIN"), OSError(errno.EPERM, "no"), SystemError("?"), ValueError("EBADF"), None]
 )
-def test_what_the_kernel_refuses_is_not_begun(
-    error: Exception | None, fd: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Refusing:
-        def submit(self, _operation: object) -> int:
-            if error is not None:
-                raise error
-            return 0
-
+def test_what_the_kernel_refuses_is_not_begun(error: Exception | None, fd: int) -> None:
     async def main() -> None:
-        syncs, ends = mine(), Ends()
-        with monkeypatch.context() as patch:
-            patch.setattr(syncs, "_context", Refusing())
-            assert syncs.begin(fd, partial(ends.done, 0)) is False
+        syncs, ends = LoopSyncs(Library(error, begins=0), asyncio.get_running_loop()), Ends()
+        assert syncs.begin(fd, partial(ends.done, 0)) is False
         assert ends.found == []
         syncs.close()
 
@@ -180,17 +197,18 @@ def test_what_the_kernel_refuses_is_not_begun(
 
 
 @pytest.mark.row("P3", "P15")
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EPERM])
-def test_an_error_of_the_kernel_is_told_by_its_number(number: int) -> None:
-    error = module._error((1 << 64) - number)  # as the library gives it
-    assert isinstance(error, OSError)
-    assert error.errno == number
-    assert error.strerror == os.strerror(number)
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EPERM, 0])
+def test_an_error_of_the_kernel_is_told_by_its_number_and_none_as_none(number: int, fd: int) -> None:
+    async def main() -> None:
+        library, ends = Library(), Ends()
+        syncs = LoopSyncs(library, asyncio.get_running_loop())
+        assert syncs.begin(fd, partial(ends.done, 0))
+        library.ends[0]((1 << 64) - number if number else 0)  # as the library gives it
+        ((_, error, _),) = ends.found
+        assert (error and (error.errno, error.strerror)) == ((number, os.strerror(number)) if number else None)
+        syncs.close()
 
-
-@pytest.mark.row("P3")
-def test_no_error_is_told_as_none() -> None:
-    assert module._error(0) is None
+    run("asyncio", main())
 
 
 @pytest.mark.row("P3")

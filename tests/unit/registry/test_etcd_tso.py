@@ -87,6 +87,12 @@ def test_a_timestamp_is_the_clock_in_milliseconds_and_the_next_counts_on():
     assert tso.next() == compose(1_700_000_000_001, 1)
 
 
+def until_waiting(tso: EtcdTso, callers: int) -> None:
+    """So many wait for the next allocation."""
+    while (tso._local.waiting.size if tso._local.waiting is not None else 0) < callers:
+        pass
+
+
 @pytest.mark.row("W4")
 def test_an_allocation_serves_those_who_wait_and_those_who_come_meanwhile_wait_for_the_next():
     store = OneKey()
@@ -100,8 +106,7 @@ def test_an_allocation_serves_those_who_wait_and_those_who_come_meanwhile_wait_f
     assert store.entered.acquire(timeout=10)  # its allocation is under way and covers it alone
     for thread in threads[1:]:
         thread.start()
-    while tso._local.waiting is None or tso._local.waiting.size < 5:
-        pass
+    until_waiting(tso, 5)
     assert not taken
     store.hold.set()
     for thread in threads:
@@ -158,11 +163,12 @@ def _taken_by(tso: EtcdTso, callers: int) -> list[int]:
 @pytest.mark.row("W4")
 def test_a_caller_that_is_interrupted_before_it_asks_for_the_others_leaves_nobody_waiting(monkeypatch):
     tso = EtcdTso(OneKey(), KEY, clock=SetClock())
-    serve = EtcdTso._serve
+    serve, signals = EtcdTso._serve, [Interrupted()]
 
-    def interrupted(*_):
-        monkeypatch.setattr(EtcdTso, "_serve", serve)
-        raise Interrupted
+    def interrupted(*given):
+        if signals:
+            raise signals.pop()
+        return serve(*given)
 
     monkeypatch.setattr(EtcdTso, "_serve", interrupted)
     with pytest.raises(Interrupted):
@@ -196,14 +202,12 @@ def test_those_who_wait_with_a_caller_that_is_interrupted_while_it_asks_are_serv
     first = threading.Thread(target=lead)
     with tso._local.turn:  # so that all of them wait for the same allocation
         first.start()
-        while tso._local.waiting is None:
-            pass
+        until_waiting(tso, 1)
         taken: list[int] = []
         others = [threading.Thread(target=lambda: taken.append(tso.next()), daemon=True) for _ in range(3)]
         for other in others:
             other.start()
-        while tso._local.waiting.size < 4:
-            pass
+        until_waiting(tso, 4)
     store.hold.set()
     joined.set()
     for thread in (first, *others):

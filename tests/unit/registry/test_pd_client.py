@@ -22,7 +22,7 @@ from pumphouse.proto import pdpb_pb2 as pdpb
 from pumphouse.proto.pdpb_pb2_grpc import PDServicer, add_PDServicer_to_server
 from pumphouse.registry.pd_client import PdClient
 from pumphouse.registry.pd_members import PdOptions, parse_endpoints
-from pumphouse.registry.pd_tso import timestamps_of
+from pumphouse.registry.pd_tso import TsoStream, timestamps_of
 from pumphouse.registry.regions import Located, RegionCache
 from pumphouse.settings import TlsSettings
 from tests.support.certs import Authority
@@ -347,11 +347,12 @@ def test_a_fork_just_before_the_clocks_stream_is_opened_costs_another_try(
 def test_an_unforeseen_error_of_the_clocks_stream_is_not_the_end_of_the_clock(
     client: PdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = client.members.leader
+    leader, errors = client.members.leader, [RuntimeError("unforeseen")]
 
     def broken() -> str:
-        monkeypatch.setattr(client.members, "leader", leader)
-        raise RuntimeError("unforeseen")
+        if errors:
+            raise errors.pop()
+        return leader()
 
     monkeypatch.setattr(client.members, "leader", broken)
     assert client.tso() > 0
@@ -360,13 +361,16 @@ def test_an_unforeseen_error_of_the_clocks_stream_is_not_the_end_of_the_clock(
 def test_who_waits_for_a_timestamp_starts_the_thread_that_has_ended(
     client: PdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drive = client._stream._drive
+    drive, ends = TsoStream._drive, [True]
 
-    def end(_: object) -> None:
-        monkeypatch.setattr(client._stream, "_drive", drive)
+    def end(stream: TsoStream, calls: object) -> None:
+        if not ends:
+            drive(stream, calls)
+        ends.clear()
 
-    monkeypatch.setattr(client._stream, "_drive", end)
+    monkeypatch.setattr(TsoStream, "_drive", end)
     assert client.tso() > 0
+    assert not ends
 
 
 def test_a_child_does_not_wait_for_a_region_that_a_thread_of_its_parent_was_learning() -> None:

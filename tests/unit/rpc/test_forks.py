@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,20 @@ from pumphouse.rpc import forks
 from tests.support.pd import StandInPd
 
 pytestmark = pytest.mark.row("W4")
+
+
+def fork() -> None:
+    """A child that ends at once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads; the child does nothing
+        child = os.fork()
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def look() -> tuple[set[str], bool]:
+    return forks._library_runs()
 
 
 class Holder:
@@ -36,26 +51,32 @@ def test_one_that_cannot_be_closed_does_not_keep_the_others_open() -> None:
     for holder in holders:
         forks.close_at_fork(holder)
     with structlog.testing.capture_logs() as logged:
-        forks._before()
-        forks._in_parent()
+        fork()
     assert [holder.closed for holder in holders] == [1] * 8
     assert [entry["event"] for entry in logged if "holder" in entry] == ["not_closed_before_fork"] * 4
 
 
 def test_nobody_joins_those_who_are_to_be_closed_while_a_fork_is_under_way() -> None:
-    held, late = Holder(), Holder()
-    forks.close_at_fork(held)
+    late = Holder()
     joining = threading.Thread(target=forks.close_at_fork, args=(late,))
-    forks._before()
-    try:
-        joining.start()
-        joining.join(0.2)
-        assert joining.is_alive()
-        assert late not in forks._holders
-    finally:
-        forks._in_parent()
+
+    class Begins(Holder):
+        waits = False
+
+        def before_fork(self) -> None:
+            super().before_fork()
+            if not joining.ident:
+                joining.start()
+                joining.join(0.2)
+                self.waits = joining.is_alive()
+
+    held = Begins()
+    forks.close_at_fork(held)
+    fork()
     joining.join(10)
-    assert late in forks._holders
+    assert (held.closed, late.closed, held.waits) == (1, 0, True)
+    fork()
+    assert (held.closed, late.closed) == (2, 1)
 
 
 _FORGOTTEN = """
@@ -68,9 +89,16 @@ channel.subscribe(lambda _: None, try_to_connect=True)
 circle = [channel]
 circle.append(circle)
 del channel, circle
-assert forks._library_runs()[0]
-forks._before()
-assert not forks._library_runs()[0]
+import os
+from pathlib import Path
+def threads():
+    return {Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task")}
+assert "event_engine" in threads(), threads()
+pid = os.fork()
+if not pid:
+    os._exit(0)
+os.waitpid(pid, 0)
+assert "event_engine" not in threads(), threads()
 """
 
 
@@ -121,8 +149,7 @@ def test_a_fork_waits_for_the_thread_that_shuts_the_library_down_however_long_ot
         timer = threading.Timer(3 * forks._LONGEST_S, end.set)
         for thread in (*busy, timer):
             thread.start()
-        forks._before()
-        forks._in_parent()
+        fork()
         stop.set()
         assert end.is_set()
         for thread in (*busy, timer):
@@ -131,8 +158,7 @@ def test_a_fork_waits_for_the_thread_that_shuts_the_library_down_however_long_ot
 
 def test_a_fork_under_somebody_elses_channel_is_told_and_not_kept_for_long() -> None:
     with thread_called("event_engine") as end, structlog.testing.capture_logs() as logged:
-        forks._before()
-        forks._in_parent()
+        fork()
         assert not end.is_set()
     (warning,) = [entry for entry in logged if entry["event"] == "forked_while_grpc_ran"]
     assert "event_engine" in warning["threads"]
@@ -149,11 +175,11 @@ def test_a_look_sees_what_a_thread_began_that_ended_and_what_has_no_name_yet(
 ) -> None:
     monkeypatch.setattr(forks, "_TASKS", tmp_path)
     a_task(tmp_path, threading.get_native_id(), "python", times=0)
-    assert forks._library_runs() == (set(), True)
+    assert look() == (set(), True)
     a_task(tmp_path, 1, "numba")
-    assert forks._library_runs() == (set(), False)
+    assert look() == (set(), False)
     a_task(tmp_path, 2, "python", times=0)
-    assert forks._library_runs() == ({"(not named yet)"}, False)
+    assert look() == ({"(not named yet)"}, False)
     shutil.rmtree(tmp_path / "2")
 
     def ends(task: Path, *, ours: bool) -> str:
@@ -164,9 +190,9 @@ def test_a_look_sees_what_a_thread_began_that_ended_and_what_has_no_name_yet(
     found = forks._name
     monkeypatch.setattr(forks, "_name", ends)
     a_task(tmp_path, 3, "event_engine")
-    assert forks._library_runs() == ({"grpc_shutdown"}, False)
+    assert look() == ({"grpc_shutdown"}, False)
     monkeypatch.setattr(forks, "_TASKS", tmp_path / "none")
-    assert forks._library_runs() == (set(), True)
+    assert look() == (set(), True)
 
 
 def test_where_others_have_threads_one_look_without_any_of_grpcs_is_not_believed(
@@ -174,12 +200,10 @@ def test_where_others_have_threads_one_look_without_any_of_grpcs_is_not_believed
 ) -> None:
     looks = [(set[str](), False), ({"event_engine"}, False), (set[str](), False), (set[str](), False)]
     monkeypatch.setattr(forks, "_library_runs", lambda: looks.pop(0))
-    forks._before()
-    forks._in_parent()
+    fork()
     assert not looks
     looks = [(set[str](), True)]
-    forks._before()
-    forks._in_parent()
+    fork()
     assert not looks
 
 
@@ -194,8 +218,7 @@ def test_the_time_that_collecting_takes_is_not_taken_from_the_wait(monkeypatch: 
         return 0
 
     monkeypatch.setattr(forks.gc, "collect", collect)
-    forks._before()
-    forks._in_parent()
+    fork()
     assert not looks
 
 

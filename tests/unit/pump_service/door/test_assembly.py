@@ -19,8 +19,7 @@ from pump_service.door.group import Refusal
 from pump_service.door.http2 import frames as f
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
-from tests.support.doorkit import BOTH, GROUP, UNARY, UP, Echo, Peer, frame, prefixed
-from tests.unit.pump_service.door.test_turn import StillLoop, still
+from tests.support.doorkit import BOTH, GROUP, UNARY, UP, Echo, Peer, StillLoop, frame, prefixed, still
 
 pytestmark = pytest.mark.row("P15", "W1")
 KIB, MIB = 1 << 10, 1 << 20

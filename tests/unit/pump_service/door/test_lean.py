@@ -23,9 +23,8 @@ from pump_service.door.http2.protocol import Http2
 from pump_service.door.http2.streams import Stream
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
-from tests.support.doorkit import GROUP, UNARY, Echo, Peer, answers, frame, prefixed, statuses
+from tests.support.doorkit import GROUP, UNARY, Echo, Peer, StillLoop, answers, frame, prefixed, statuses, still
 from tests.unit.pump_service.door.test_protocol import run
-from tests.unit.pump_service.door.test_turn import StillLoop, still
 
 LIMITS = Limits(message=3000, streams=60)
 

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from pump_service.door.group import Requests
 from pump_service.door.http2.runs import Run, Runs
 from pump_service.door.limits import Limits
+from pump_service.door.routes import Group
 from pump_service.door.server import Server
 from tests.support.doorkit import GROUP, Echo, Peer, answers, frame, goaways, prefixed
 from tests.unit.pump_service.door.test_lean import call, with_timeout
@@ -36,9 +37,14 @@ def took(runs: Runs, data: bytes, *, at: int = 0, last: int = 0, room: int = 100
     return found[0]
 
 
+def held_of(runs: Runs) -> list[int]:
+    """Bytes of each read that is held."""
+    return [len(run.chunk) for run in runs._runs]
+
+
 def left(runs: Runs) -> int:
     """Bytes of reads that are held."""
-    return sum(len(run.chunk) for run in runs._runs)
+    return sum(held_of(runs))
 
 
 # ---- one read --------------------------------------------------------------------------------------------------------
@@ -61,7 +67,8 @@ def test_where_there_is_no_call_there_is_no_run() -> None:
     assert runs.take(frame(6, 0, 0, b"12345678") * 5, 0, 0, 9, 10_000, BLOCK) is None
     assert runs.take(calls(1, b"long"), 0, 0, 9, 3, BLOCK) is None
     assert runs.take(calls(1, b"again"), 0, 1, 9, 10_000, BLOCK) is None
-    assert (runs._runs, runs._calls, runs._bytes) == ([], 0, 0)
+    assert held_of(runs) == []
+    assert took(runs, calls(1, b"one")).first == 0
 
 
 # ---- several ---------------------------------------------------------------------------------------------------------
@@ -80,7 +87,7 @@ def test_all_that_was_gathered_is_the_columns_as_they_are(monkeypatch: pytest.Mo
     assert not any(part.chunk for part in parts)
     monkeypatch.undo()
     again = took(runs, calls(1, b"next"))
-    assert (again.first, runs._bytes) == (0, len(again.chunk))
+    assert again.first == 0
     assert list(runs.requests([again])) == [b"next"]
     assert list(found)[:2] == [b"one", b"two"]  # its columns are its own
 
@@ -118,7 +125,7 @@ def test_what_is_lost_among_others_is_not_there_and_the_others_are() -> None:
     runs = Runs(100)
     one, lost, three = (took(runs, calls(1, name, name * 2)) for name in (b"one", b"lost", b"three"))
     assert list(runs.requests([one, three])) == [b"one", b"oneone", b"three", b"threethree"]
-    assert (runs._runs, runs._calls, runs._bytes) == ([], 0, 0)
+    assert held_of(runs) == []
     assert not one.chunk + three.chunk
     assert lost.chunk  # whoever lost it drops it
 
@@ -149,7 +156,6 @@ def test_more_calls_than_the_columns_have_room_for_are_handed_over_all_the_same(
         expected += messages
     assert len({part.gathered for part in parts}) == 3
     assert [part.first for part in parts] == [0, 900, 1800, 2700, 0, 900, 1800, 2700, 0]
-    assert runs._calls == 900
     assert list(runs.requests([*parts])) == expected
     assert not any(part.chunk for part in parts)
     for number, part in enumerate(parts):
@@ -158,14 +164,13 @@ def test_more_calls_than_the_columns_have_room_for_are_handed_over_all_the_same(
 
 def test_the_columns_are_used_to_the_last_row_and_not_beyond() -> None:
     runs = Runs(10)
-    room = len(runs._columns[0])
-    assert room == 4096
-    for n in range(room // 8):
-        took(runs, calls(1, *[b"%d" % n] * 8), room=8)
-    assert (runs._calls, len(runs._runs)) == (room, room // 8)
-    one_more = took(runs, calls(1, b"more"), room=1)
-    assert (one_more.first, runs._runs) == (0, [one_more])
-    assert len(Runs(5000)._columns[0]) == 5000
+    firsts = [took(runs, calls(1, *[b"%d" % n] * 8), room=8).first for n in range(4096 // 8)]
+    assert firsts == list(range(0, 4096, 8))
+    assert took(runs, calls(1, b"more"), room=1).first == 0
+    assert held_of(runs) == [len(calls(1, b"more"))]
+    large = Runs(5000)
+    for _ in range(2):
+        assert took(large, calls(1, *[b"x"] * 5000), room=5000).first == 0
 
 
 # ---- deadlines -------------------------------------------------------------------------------------------------------
@@ -216,7 +221,7 @@ async def test_a_run_that_waits_for_its_deadline_holds_nothing_of_what_was_read(
     waiting = [each for each in gc.get_objects() if isinstance(each, Run) and id(each) not in before]
     assert len(waiting) == 2
     assert not any(each.chunk for each in waiting)
-    assert server.runs._runs == []
+    assert held_of(server.runs) == []
     for _, answer in echo.groups:
         answer([b"y"] * (2 // len(echo.groups)))
     assert not len(server.deadlines)
@@ -244,7 +249,7 @@ def test_very_many_connections_that_send_a_run_and_break_the_protocol_leave_no_b
                 if number % 100 == 99:
                     await asyncio.sleep(0)
                 held.append(left(server.runs))
-                runs.append(len(server.runs._runs))
+                runs.append(len(held_of(server.runs)))
         assert not any(bytes(1000) in requests for requests, _ in echo.groups)
         assert max(held) < 3000  # of those that stay
         assert max(runs) < 4096  # of 6000 calls
@@ -269,7 +274,7 @@ async def test_what_waits_with_others_goes_with_its_connection() -> None:
     echo.groups.clear()
     one.send(call(11, one.block(GROUP), b"lost" * 1000) + call(13, one.block(GROUP), b"lost"))
     two.send(call(11, two.block(GROUP), b"kept") + call(13, two.block(GROUP), b"too"))
-    assert len(server.runs._runs) == 2
+    assert len(held_of(server.runs)) == 2
     one.connection.close()  # its last bytes are still to be written
     await asyncio.sleep(0.01)
     assert [requests for requests, _ in echo.groups] == [[b"kept", b"too"]]
@@ -283,8 +288,8 @@ async def test_what_waits_with_others_goes_with_its_connection() -> None:
 
 @run
 async def test_what_was_read_and_not_handed_over_goes_with_its_connection() -> None:
-    server, _, (one, _) = await _pair()
+    server, echo, (one, _) = await _pair()
     part = took(server.runs, calls(1, b"lost" * 1000))
-    one.connection.http2.batch(server.routes._groups[GROUP]).take_run(part, 0.0)
+    one.connection.http2.batch(Group(GROUP, echo.group)).take_run(part, 0.0)
     one.wire.protocol.connection_lost(None)
     assert not part.chunk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -14,31 +14,25 @@ from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.http2.headers import TIMEOUT_LITERAL
 from pump_service.door.server import Server
 from pump_service.door.turn import Turn
-from tests.support.doorkit import GROUP, Echo, Peer, answers, frame, prefixed, statuses
+from tests.support.doorkit import (
+    GROUP,
+    Echo,
+    Peer,
+    answers,
+    frame,
+    prefixed,
+    statuses,
+    still,
+    stilled,
+)
 from tests.unit.pump_service.door.test_protocol import run
 
 UNKNOWN = grpc.StatusCode.UNKNOWN
 
 
-class StillLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time stands still unless it is moved."""
-
-    now = 1000.0
-
-    def time(self) -> float:
-        return self.now
-
-
-def still() -> StillLoop:
-    """The running one."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, StillLoop)
-    return loop
-
-
-async def peers_of(count: int, *, answering: bool = True) -> tuple[Echo, list[Peer]]:
+async def peers_of(count: int, *, answering: bool = True, echo: Echo | None = None) -> tuple[Echo, list[Peer]]:
     """Connections of one server, each of which has brought a group before."""
-    server, echo = Server(), Echo()
+    server, echo = Server(), echo or Echo()
     echo.register(server)
     peers = [Peer(server).greet() for _ in range(count)]
     for peer in peers:
@@ -137,32 +131,29 @@ async def test_very_many_connections_do_not_wait_for_the_end_of_the_turn() -> No
 
 
 class Waiting:
-    """Connections on whose server time stands still unless it is moved; all have brought a group before."""
+    """Connections of one server, on a loop whose time stands still; all have brought a group before."""
 
     def __init__(self, echo: Echo, peers: list[Peer]) -> None:
         self.echo, self.peers = echo, peers
         self.turn: Turn = peers[0].server.turn
-        self.turn._loop = self  # type: ignore[assignment]
-        self.ticks: list[asyncio.Handle] = []
 
     @classmethod
     async def of(cls, count: int) -> Waiting:
         return cls(*await peers_of(count, answering=False))
 
-    def call_soon(self, callback: Callable[..., None], *args: Any) -> asyncio.Handle:
-        return asyncio.get_running_loop().call_soon(callback, *args)
+    async def tick(self) -> None:
+        """As long as a group may wait."""
+        still().now += 0.002
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.Handle:
-        assert delay == 0.002
-        self.ticks.append(asyncio.Handle(callback, (), asyncio.get_running_loop()))
-        return self.ticks[-1]
-
-    def tick(self) -> None:
-        """What the timers were to do."""
-        ticks, self.ticks = self.ticks, []
-        for handle in ticks:
-            if not handle.cancelled():
-                handle._run()
+    async def nothing_is_out(self) -> None:
+        """A group goes at once, and behind it one waits."""
+        assert self.groups == []
+        await self.bring(0)
+        assert self.groups == [1]
+        await self.bring(1)
+        assert self.groups == [1]
 
     @property
     def groups(self) -> list[int]:
@@ -185,7 +176,7 @@ class Waiting:
         await asyncio.sleep(0)
 
 
-@run
+@stilled
 async def test_small_groups_wait_for_the_answers_of_the_one_before_and_go_together() -> None:
     wait = await Waiting.of(3)
     await wait.bring(0)
@@ -212,7 +203,7 @@ async def test_nobody_waits_for_a_handler_longer_than_a_tick() -> None:
     assert all(peer.connection.http2.streams.idle for peer in peers)
 
 
-@run
+@stilled
 async def test_a_large_read_waits_for_nobody_and_neither_do_enough_calls() -> None:
     wait = await Waiting.of(4)
     await wait.bring(0)
@@ -227,55 +218,77 @@ async def test_a_large_read_waits_for_nobody_and_neither_do_enough_calls() -> No
         assert wait.groups == [1]
     await wait.bring(3, 1)
     assert wait.groups == [1, 64]
-    assert all(handle.cancelled() for handle in wait.ticks)
+    await wait.tick()
+    assert wait.groups == [1, 64]
 
 
-@run
+@stilled
 async def test_behind_two_groups_nobody_waits() -> None:
     wait = await Waiting.of(4)
     await wait.bring(0)
     await wait.bring(1)
-    wait.turn._hand_over()
+    wait.turn.lost()
     assert wait.groups == [1, 1]
     await wait.bring(2)
     assert wait.groups == [1, 1, 1]
-    (_, answer), *_ = wait.echo.groups
+    _, answer = wait.echo.groups.pop(0)
     answer([b"y"])
-    assert len(wait.turn._out) == 2
+    await wait.bring(3)
+    assert wait.groups == [1, 1, 1]
 
 
-@run
+@stilled
 async def test_a_group_that_is_out_for_long_is_waited_for_by_nobody() -> None:
     wait = await Waiting.of(4)
     await wait.bring(0)
     await wait.bring(1)
-    wait.tick()
+    await wait.tick()
     assert wait.groups == [1, 1]
     await wait.bring(2)  # one group is out that has not been so for long
     assert wait.groups == [1, 1]
-    wait.tick()
+    await wait.tick()
     _, answer = wait.echo.groups.pop()
     answer([b"y"])
     await wait.bring(2)  # the two others have been out for long
     assert wait.groups == [1, 1, 1]
     await wait.answer()
-    assert not wait.turn._out
+    await wait.nothing_is_out()
 
 
-@run
+@stilled
 async def test_the_first_that_waits_says_until_when() -> None:
     wait = await Waiting.of(4)
     await wait.bring(0)
     for number in range(1, 4):
         await wait.bring(number)
-    assert len(wait.ticks) == 1
-    wait.tick()
+        still().now += 0.0006
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wait.groups == [1]
+    still().now += 0.0003
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     assert wait.groups == [1, 3]
     await wait.answer()
     assert all(peer.connection.http2.streams.idle for peer in wait.peers)
+    # What was handed over before takes its time along.
+    await wait.bring(0)
+    await wait.bring(1)
+    still().now += 0.001
+    wait.turn.lost()
+    _, answer = wait.echo.groups.pop(0)
+    answer([b"y"])
+    await wait.bring(2)
+    still().now += 0.0015
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wait.groups == [1]
+    await wait.tick()
+    assert wait.groups == [1, 1]
+    await wait.answer()
 
 
-@run
+@stilled
 async def test_what_waits_when_the_server_ends_is_answered() -> None:
     wait = await Waiting.of(2)
     server = wait.peers[0].server
@@ -283,7 +296,7 @@ async def test_what_waits_when_the_server_ends_is_answered() -> None:
     await wait.bring(1)
     stopping = asyncio.create_task(server.stop(30))
     await asyncio.sleep(0)
-    wait.tick()
+    await wait.tick()
     await wait.answer()
     for peer in wait.peers:
         assert answers(await peer.settle())
@@ -325,17 +338,6 @@ async def test_answers_of_a_handler_that_answers_at_once_leave_in_one_write_with
 # ---- runs of several connections -------------------------------------------------------------------------------------
 
 
-def stilled(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """A test that is a coroutine, on a loop whose time stands still."""
-
-    def sync() -> None:
-        with asyncio.Runner(loop_factory=StillLoop) as runner:
-            runner.run(test())
-
-    sync.__name__, sync.__doc__ = test.__name__, test.__doc__
-    return sync
-
-
 class Several:
     """Connections of one server that bring runs of calls."""
 
@@ -345,14 +347,12 @@ class Several:
         self.deadlines = self.server.deadlines
 
     @classmethod
-    async def of(cls, count: int) -> Several:
-        self = cls(*await peers_of(count))
+    async def of(cls, count: int, echo: Echo | None = None) -> Several:
+        self = cls(*await peers_of(count, echo=echo))
         for peer in self.peers:  # its block is expected from now on
             peer.send(peer.call(GROUP, b"second")[1])
             await self.turns(0.01)
             assert answers(peer.frames())
-        for peer in self.peers:
-            assert peer.connection.http2._repeated
         self.echo.groups.clear()
         self.echo.answer_groups = False
         return self
@@ -412,7 +412,7 @@ async def test_each_call_of_a_group_of_several_connections_ends_at_its_own_deadl
     assert several.ended() == [{}, {}, {}]
     await several.turns(0.04)
     assert several.ended() == [{first[1]: 4}, {second[3]: 4}, {}]
-    assert min(several.deadlines._buckets) > (several.loop.now + 3000) / 0.02  # it looks again when it is time
+    assert len(several.deadlines) == 1  # it looks again when it is time
     answer([b"done"] * 7)
     assert several.ended() == [{first[0]: 0}, {second[1]: 0}, {third[0]: 0}]
     assert not len(several.deadlines)
@@ -426,7 +426,7 @@ async def test_deadlines_of_one_group_stay_when_another_is_answered() -> None:
     await several.turns()
     _, answer_first = several.handed()
     late, early = several.bring(0, "100m", None), several.bring(1, None, "60m", None)
-    several.server.turn._hand_over()
+    several.server.turn.lost()
     _, answer_second = several.handed()
     assert len(several.deadlines) == 2
     await several.turns(0.01)
@@ -472,10 +472,11 @@ def test_the_earliest_of_several_deadlines_is_met_in_whatever_order_they_come(
             )  # fmt: skip
         await several.turns()
         _, answer = several.handed()
-        ((bucket, _),) = several.deadlines._buckets.items()
-        assert several.loop.now + 0.05 <= bucket * 0.02 <= several.loop.now + 0.09
+        assert len(several.deadlines) == 1
         several.ended()
-        await several.turns(0.1)
+        await several.turns(0.045)
+        assert several.ended() == [{}, {}]
+        await several.turns(0.05)
         gone = timeouts.index("50m")
         assert several.ended() == [{ids[gone]: 4}, {}]
         answer([b"done"] * 4)
@@ -491,13 +492,12 @@ async def test_time_runs_from_when_a_read_came_and_not_from_when_it_was_handed_o
     several.bring(1, None)
     await several.turns()
     _, answer = several.handed()
-    ids = several.bring(0, "18m")  # waits for the group before
-    began = several.loop.now
-    await several.turns(0.005)
+    ids = several.bring(0, "100m")  # waits for the group before
+    await several.turns()
+    several.loop.now += 0.1  # as where the process stood still
+    await several.turns()
     _, later = several.handed()
-    ((bucket, _),) = several.deadlines._buckets.items()
-    assert bucket == int((began + 0.018) / 0.02) + 1
-    await several.turns(0.035)
+    await several.turns(0.04)
     assert several.ended()[0] == {ids[0]: 4}
     answer([b"done"]), later([b"done"])
 
@@ -619,11 +619,16 @@ async def test_a_wrong_number_of_answers_is_an_error_and_the_right_one_is_taken_
             answer([b"done"] * wrong)
     assert several.ended() == [{}, {}]
     assert len(several.deadlines) == 1
-    assert len(several.server.turn._out) == 1
+    waits = several.bring(0, None)
+    await several.turns()
+    assert not several.echo.groups, "the other is out"
     answer([b"done"] * 3)
     assert several.ended() == [dict.fromkeys(each, 0) for each in ids]
     assert not len(several.deadlines)
-    assert not several.server.turn._out
+    await several.turns()
+    _, answer_to_it = several.handed()
+    answer_to_it([b"done"])
+    assert several.ended() == [dict.fromkeys(waits, 0), {}]
     for count in (3, 0):
         with pytest.raises(ValueError, match="twice"):
             answer([b"done"] * count)
@@ -640,25 +645,30 @@ async def test_what_goes_wrong_with_one_connection_keeps_no_answer_from_the_othe
     def broken(*_: object) -> None:
         raise RuntimeError
 
-    several.peers[1].connection.http2.answers.to_all = broken  # type: ignore[method-assign]
-    with capture_logs() as logs:
+    with capture_logs() as logs, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(several.peers[1].connection.http2.answers, "to_all", broken)
         answer([b"done"] * 3)
     assert several.ended() == [{ids[0][0]: 0}, {}, {ids[2][0]: 0}]
     assert [entry["event"] for entry in logs] == ["answer_failed"]
-    assert not several.peers[1].connection._in_turn
+    (after,) = several.bring(1, None)
+    await several.turns()
+    _, answer = several.handed()
+    answer([b"done"])
+    assert several.ended() == [{}, {after: 0}, {}]
 
 
 @pytest.mark.parametrize("answers_first", [True, False])
 def test_a_handler_that_fails_after_it_has_answered_has_answered(answers_first: bool) -> None:
     @stilled
     async def check() -> None:
-        several = await Several.of(2)
+        class Fails(Echo):
+            def group(self, requests: Requests, answer: Callable[[Sequence[Answer]], None]) -> None:
+                if self.answer_groups:
+                    return super().group(requests, answer)
+                answer([b"done"] * (len(requests) if answers_first else 1))
+                raise RuntimeError
 
-        def handler(requests: Requests, answer: Callable[[list[Answer]], None]) -> None:
-            answer([b"done"] * (len(requests) if answers_first else 1))
-            raise RuntimeError
-
-        object.__setattr__(several.server.routes._groups[GROUP], "handler", handler)
+        several = await Several.of(2, Fails())
         ids = [several.bring(0, "50m", None), several.bring(1, "1H")]
         unhandled: list[object] = []
         several.loop.set_exception_handler(lambda _loop, context: unhandled.append(context))
@@ -668,7 +678,6 @@ def test_a_handler_that_fails_after_it_has_answered_has_answered(answers_first: 
         assert several.ended() == [dict.fromkeys(each, 0 if answers_first else 2) for each in ids]
         assert [entry["event"] for entry in logs] == ["call_failed"]
         assert not len(several.deadlines)
-        assert not several.server.turn._out
 
     check()
 

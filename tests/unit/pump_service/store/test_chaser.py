@@ -15,9 +15,10 @@ from pump_service.store.index_queue import IndexQueue
 from pump_service.store.records import Records
 from pump_service.store.valuelog import ValueLog
 from pump_service.store.writelock import WriteLock
-from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.clock import SYSTEM_CLOCK, Clock, SystemClock
 from pumphouse.model.position import ZERO_POINTER
 from pumphouse.settings import PumpSettings
+from tests.support.setclock import QuickClock
 from tests.support.storekit import (
     commit,
     fake,
@@ -31,15 +32,26 @@ from tests.support.storekit import (
 )
 
 
+class Strides(SystemClock):
+    """Between two looks at it a pass takes too long, as long as it is so."""
+
+    stride = chaser.QUICK_PASS_S
+    walked = 0.0
+
+    def monotonic(self) -> float:
+        self.walked += self.stride
+        return super().monotonic() + self.walked
+
+
 class Setup:
     """A value log and a queue that the test empties, with a chaser between them."""
 
-    def __init__(self, directory: Path, **values: float) -> None:
+    def __init__(self, directory: Path, clock: Clock = SYSTEM_CLOCK, **values: float) -> None:
         self.valuelog = ValueLog(REAL_FS, directory / "value", directory / "files", limit=4096, sync=False)
         self.valuelog.open()
         self.queue = IndexQueue(4)
         self.chaser = Chaser(
-            valuelog=self.valuelog, queue=self.queue, clock=SYSTEM_CLOCK, threshold_s=0.05, poll_s=0.01, **values
+            valuelog=self.valuelog, queue=self.queue, clock=clock, threshold_s=0.05, poll_s=0.01, **values
         )
         self.ts = 0
         self.got: list[Entry] = []
@@ -108,11 +120,8 @@ def test_a_second_attempt_waits_for_a_minute(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("P4")
-def test_the_pass_under_the_write_lock_is_bounded_and_releases_it_either_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pump_service.store.chaser.LOCKED_PASS_S", 0.2)
-    setup = Setup(tmp_path, attempt_every_s=0)
+def test_the_pass_under_the_write_lock_is_bounded_and_releases_it_either_way(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, QuickClock(pace=5), attempt_every_s=0)
     setup.write(5)
     setup.take()
     with setup.chaser.write_lock:
@@ -131,11 +140,9 @@ def test_the_pass_under_the_write_lock_is_bounded_and_releases_it_either_way(
 
 
 @pytest.mark.row("P4")
-def test_after_a_pass_that_was_not_quick_the_write_lock_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pump_service.store.chaser.QUICK_PASS_S", 0.0)  # no pass is
-    setup = Setup(tmp_path, attempt_every_s=0)
+def test_after_a_pass_that_was_not_quick_the_write_lock_is_left_alone(tmp_path: Path) -> None:
+    clock = Strides()
+    setup = Setup(tmp_path, clock, attempt_every_s=0)
     setup.write(5)
     setup.take()
     with setup.chaser.write_lock:
@@ -144,7 +151,7 @@ def test_after_a_pass_that_was_not_quick_the_write_lock_is_left_alone(
     threading.Event().wait(0.2)
     assert setup.chaser.on
     assert setup.chaser.attempted == float("-inf")
-    monkeypatch.setattr("pump_service.store.chaser.QUICK_PASS_S", 1.0)
+    clock.stride = 0
     until(lambda: not setup.chaser.on)
     setup.take()
     assert [entry.start_ts for entry in setup.got] == [1, 2, 3, 4, 5]
@@ -195,9 +202,11 @@ def test_closing_in_slow_mode_leaves_the_rest_to_the_next_start(tmp_path: Path) 
     in_index(store, lambda: go_on.wait(20))
     for n in range(100, 200, 2):
         assert write(store, prewrite(n), commit(n, n + 1)) == [None, None]
-    store._chaser.stop()
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    until(lambda: not any(thread.name == "pump-chaser" for thread in threading.enumerate()))
     go_on.set()
-    store.close()
+    closing.join()
     store = open_store(tmp_path)
     assert stream(store) == [(n, n + 1) for n in range(100, 200, 2)]
     assert store.watermark == 199

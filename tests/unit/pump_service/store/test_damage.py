@@ -19,6 +19,8 @@ from tests.support.storekit import (
     commit,
     fake,
     find,
+    index_meets,
+    no_room_to_open_index,
     open_store,
     prewrite,
     pull_all,
@@ -179,18 +181,10 @@ def test_gc_does_not_believe_a_footer_that_lost_a_bit(summaries: bool, tmp_path:
 
 
 @pytest.mark.row("P15")
-def test_an_index_that_a_full_disk_keeps_from_opening_is_not_taken_for_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_a_full_disk_keeps_from_opening_is_not_taken_for_broken(tmp_path: Path) -> None:
     expected = filled(tmp_path)
-
-    def full(*_: object) -> None:
-        raise plyvel.IOError("IO error: 000008.ldb: No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("pump_service.store.index._open", full)
-        with pytest.raises(IndexFailed, match="No space left"):
-            open_store(tmp_path, **SMALL)
+    with index_meets(opening=no_room_to_open_index), pytest.raises(IndexFailed, match="No space left"):
+        open_store(tmp_path, **SMALL)
     assert not list(tmp_path.glob("kv.broken*"))
     store = open_store(tmp_path, **SMALL)
     assert stream(store) == expected

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc as garbage
 import json
 import random
 import shutil
 import threading
 import time
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pump_service.store import frame
-from pump_service.store import gc_rules as gc
+from pump_service.store import gc_rules as rules
 from pump_service.store.block import Block, Entry
-from pump_service.store.collected import HELD_BY, CollectedCommits
-from pump_service.store.gc import Gc
+from pump_service.store.collected import FILE_NAME, HELD_BY
 from pump_service.store.index import IndexFailed
 from pump_service.store.store import Item, Store
 from pump_service.store.summary import FileSummary
@@ -28,11 +28,13 @@ from pumphouse.errors import CorruptionError, LateCommit, PositionCollected, Wri
 from pumphouse.model.position import Pointer
 from pumphouse.model.tso import compose
 from tests.support.crashfs import FaultyFs, failing
+from tests.support.setclock import QuickClock
 from tests.support.storekit import (
     commit,
     fake,
     find,
-    in_index,
+    gc_in_steps,
+    index_stands_still,
     merged,
     open_store,
     prewrite,
@@ -40,7 +42,6 @@ from tests.support.storekit import (
     rollback,
     store_all,
     stream,
-    submit,
     until,
     value_files,
     value_log,
@@ -48,6 +49,7 @@ from tests.support.storekit import (
 )
 
 FAR = 1 << 60
+HOUR_S = 3600.0
 SMALL = {"value_log_file_bytes": 4096}
 VALUE = b"v" * 1000
 
@@ -56,6 +58,42 @@ def transactions(store: Store, first: int, count: int) -> None:
     """Start ts first, first + 10, …; each commits 5 later."""
     for start in range(first, first + 10 * count, 10):
         store_all(store, prewrite(start, VALUE), commit(start, start + 5))
+
+
+@pytest.fixture
+def _index_is_not_waited_for() -> Iterator[None]:
+    """A run does without the newest position soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pump_service.store.gc._PERSIST_WITHIN_S", 0.05)
+        yield
+
+
+def notes_do_not_fit(fs: FaultyFs) -> list[Path]:
+    """On a disk that is full for them; the tries."""
+    tries: list[Path] = []
+
+    def full(path: Path) -> None:
+        if path.name == "commits.jsonl":
+            tries.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    fs.faults["append"] = full
+    return tries
+
+
+def during_a_run(fs: FaultyFs, action: Callable[[], object]) -> None:
+    """Do something once, when the next run is about to delete a batch with a young commit."""
+
+    def noted(path: Path) -> None:
+        if path.name == FILE_NAME:
+            fs.faults.clear()
+            action()
+
+    fs.faults["replace"] = noted
+
+
+def just_now() -> int:
+    return compose(int(time.time() * 1000))
 
 
 def fids(data_dir: Path) -> list[int]:
@@ -148,27 +186,15 @@ def test_an_unresolved_prewrite_with_an_old_start_ts_holds_deletion_but_not_the_
 
 
 @pytest.mark.row("P11")
-def test_a_prewrite_that_is_written_but_not_indexed_holds_deletion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pump_service.store.gc._PERSIST_WITHIN_S", 0.05)
+@pytest.mark.usefixtures("_index_is_not_waited_for")
+def test_a_prewrite_that_is_written_but_not_indexed_holds_deletion(tmp_path: Path) -> None:
     store = open_store(tmp_path, **SMALL)
     transactions(store, 1000, 20)
-    blocked, go_on = threading.Event(), threading.Event()
-
-    def block() -> None:
-        blocked.set()
-        go_on.wait(10)
-
-    in_index(store, block)
-    assert blocked.wait(5)
-    answered = threading.Event()
-    submit(store, [prewrite(500, b"p")], lambda _: answered.set())
-    assert answered.wait(5)
-    assert store.prewrites.count == 1, "counted although the index does not know it"
-    report = store.gc.collect({"archive": 1150}, FAR)
-    assert report.deletion_limit == 500
-    go_on.set()
+    with index_stands_still(store):
+        assert write(store, prewrite(500, b"p")) == [None]
+        assert store.prewrites.count == 1, "counted although the index does not know it"
+        report = store.gc.collect({"archive": 1150}, FAR)
+        assert report.deletion_limit == 500
     store_all(store, commit(500, 1300))
     store.close()
 
@@ -193,10 +219,9 @@ def test_a_late_or_orphan_commit_holds_deletion_until_it_is_accepted(tmp_path: P
 
 
 @pytest.mark.row("P11", "P6")
-def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("_index_is_not_waited_for")
+def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path) -> None:
     """It is noted again and again on a full disk, while its prewrite waits no more."""
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
-    monkeypatch.setattr("pump_service.store.gc._PERSIST_WITHIN_S", 0.05)
     fs = FaultyFs()
     store = open_store(tmp_path, fs, **SMALL)
     transactions(store, 1000, 10)
@@ -206,14 +231,7 @@ def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path, monk
     large = prewrite(1096, b"v" * 5000)  # its file ends with it
     store_all(store, large)
     store_all(store, prewrite(1199), rollback(1199))
-    tries = []
-
-    def full(path: Path) -> None:
-        if path.name == "commits.jsonl":
-            tries.append(path)
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    fs.faults["append"] = full
+    tries = notes_do_not_fit(fs)
     assert write(store, commit(1096, 1150)) == [None]
     until(lambda: tries)
     assert not store.prewrites.is_open(1096)
@@ -231,27 +249,20 @@ def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path, monk
     store.close()
 
 
-def killed_before_it_was_noted(store: Store, fs: FaultyFs, found: Path, *items: Item) -> None:
+def killed_before_it_was_noted(store: Store, fs: FaultyFs, data_dir: Path, found: Path, *items: Item) -> None:
     """Write, and copy the directory to ``found`` as it is right behind the answer, before the indexer's note."""
-    tries: list[Path] = []
-
-    def full(path: Path) -> None:
-        if path.name == "commits.jsonl":
-            tries.append(path)
-            raise OSError(errno.ENOSPC, "No space left on device")
-
     store.wait_for_index()
-    fs.faults["append"] = full
+    tries = notes_do_not_fit(fs)
     assert write(store, *items) == [None] * len(items)
     until(lambda: tries)
-    shutil.copytree(store._settings.data_dir, found)
+    shutil.copytree(data_dir, found)
     fs.faults.clear()
     store.close()
 
 
-def collected_store(data_dir: Path, fs: FaultyFs) -> Store:
+def collected_store(data_dir: Path, fs: FaultyFs, clock: QuickClock | None = None) -> Store:
     """A GC point of 1106 and a watermark of 1205; two commits lie in the log whose prewrites went with their file."""
-    store = open_store(data_dir, fs, **SMALL)
+    store = open_store(data_dir, fs, clock, **SMALL)
     store_all(store, prewrite(980, b"early"), prewrite(990, b"early"))
     transactions(store, 1000, 10)
     store_all(store, commit(980, 1104), commit(990, 1105), prewrite(1101), rollback(1101))
@@ -271,14 +282,13 @@ def collected_store(data_dir: Path, fs: FaultyFs) -> Store:
     ids=["below the GC point", "at it", "above it", "with a prewrite that was rolled back"],
 )
 def test_a_late_commit_whose_pump_died_before_it_was_noted_is_asked_about_and_what_was_collected_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str, start: int, commit_ts: int
+    tmp_path: Path, index: str, start: int, commit_ts: int
 ) -> None:
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
     fs = FaultyFs()
     store = collected_store(tmp_path / "live", fs)
     expected = stream(store, 1106)
     found = tmp_path / "found"
-    killed_before_it_was_noted(store, fs, found, commit(start, commit_ts))
+    killed_before_it_was_noted(store, fs, tmp_path / "live", found, commit(start, commit_ts))
     assert (found / "pumphouse" / "commits.jsonl").read_bytes() == b""
     for _again in range(2):
         if index == "lost":
@@ -301,20 +311,18 @@ def test_a_late_commit_whose_pump_died_before_it_was_noted_is_asked_about_and_wh
 
 
 @pytest.mark.row("P7", "P11")
-def test_it_is_asked_about_also_where_only_fakes_in_memory_had_passed_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_asked_about_also_where_only_fakes_in_memory_had_passed_it(tmp_path: Path) -> None:
     """On a disk that takes prewrites no more: what moved the watermark there is not met again."""
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
-    fs = FaultyFs()
-    store = collected_store(tmp_path / "live", fs)
-    monkeypatch.setattr(Store, "read_only", True)
+    fs, clock = FaultyFs(), QuickClock()
+    store = collected_store(tmp_path / "live", fs, clock)
+    fs.free = 0
+    clock.ahead += 1
+    assert store.read_only
     assert store.publish_unpersisted(1500)
     until(lambda: store.watermark == 1500)
     assert store.gc.collect({"archive": 1400}, FAR).gc_point == 1400
     found = tmp_path / "found"
-    killed_before_it_was_noted(store, fs, found, commit(7, 1300))
-    monkeypatch.undo()
+    killed_before_it_was_noted(store, fs, tmp_path / "live", found, commit(7, 1300))
     shutil.rmtree(found / "kv")
     store = open_store(found, **SMALL)
     assert [(each.start_ts, each.commit_ts, each.orphan) for each in store.late()] == [(7, 1300, True)]
@@ -344,7 +352,7 @@ def test_a_directory_that_does_not_say_how_far_it_was_judged_opens_as_before(tmp
     # From then on it does.
     fs = FaultyFs()
     store = open_store(data_dir, fs, **SMALL)
-    killed_before_it_was_noted(store, fs, tmp_path / "found", commit(7, 1103))
+    killed_before_it_was_noted(store, fs, data_dir, tmp_path / "found", commit(7, 1103))
     shutil.rmtree(tmp_path / "found" / "kv")
     store = open_store(tmp_path / "found", **SMALL)
     assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(7, 1103)]
@@ -352,10 +360,7 @@ def test_a_directory_that_does_not_say_how_far_it_was_judged_opens_as_before(tmp
 
 
 @pytest.mark.row("P5", "P11")
-def test_what_is_written_where_the_log_went_back_has_not_been_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
+def test_what_is_written_where_the_log_went_back_has_not_been_judged(tmp_path: Path) -> None:
     store = collected_store(tmp_path / "live", FaultyFs())
     store_all(store, prewrite(1300, VALUE), fake(1310))
     end = store.synced_end
@@ -367,7 +372,8 @@ def test_what_is_written_where_the_log_went_back_has_not_been_judged(
     newest.write_bytes(newest.read_bytes()[: end.offset])
     fs = FaultyFs()
     store = open_store(tmp_path / "live", fs, **SMALL)
-    killed_before_it_was_noted(store, fs, tmp_path / "found", commit(7, 1103), prewrite(1330, VALUE))
+    live, found = tmp_path / "live", tmp_path / "found"
+    killed_before_it_was_noted(store, fs, live, found, commit(7, 1103), prewrite(1330, VALUE))
     shutil.rmtree(tmp_path / "found" / "kv")
     store = open_store(tmp_path / "found", **SMALL)
     assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(7, 1103)]
@@ -415,24 +421,31 @@ def test_the_newest_file_and_files_that_pairing_has_not_passed_stay(tmp_path: Pa
     store.close()
 
 
+def summaries_in_memory() -> int:
+    """That of the file that grows, and one that a thread had in its hands."""
+    garbage.collect()
+    return sum(isinstance(each, FileSummary) for each in garbage.get_objects())
+
+
 @pytest.mark.row("P11")
 def test_summaries_of_sealed_files_are_on_disk_and_not_in_memory(tmp_path: Path) -> None:
+    before = summaries_in_memory()
     store = open_store(tmp_path, **SMALL)
     transactions(store, 10, 39)
     valuelog = value_log(store)
     files = valuelog.files()
     assert len(files) > 3
-    assert [summary.fid for summary in valuelog.summaries._growing.values()] in ([], [files[-1].fid])
+    assert summaries_in_memory() <= before + 2
     known = [valuelog.summaries.of(file).records for file in files]
     assert sum(known) >= 78
-    assert len(valuelog.summaries._growing) <= 1
+    assert summaries_in_memory() <= before + 2
     store.close()
     # A directory without the footers and the summaries: they are made by reading, and not kept either.
     for path in (tmp_path / "pumphouse" / "files").iterdir():
         path.unlink()
     store = open_store(tmp_path, **SMALL)
     assert [value_log(store).summaries.of(file).records for file in value_log(store).files()][: len(files)] == known
-    assert len(value_log(store).summaries._growing) <= 1
+    assert summaries_in_memory() <= before + 2
     store.close()
 
 
@@ -509,13 +522,13 @@ def test_a_commit_that_its_client_repeats_after_gc_is_a_duplicate_and_not_a_late
 
 
 @pytest.mark.row("P11")
-def test_of_young_commits_only_so_many_go_as_can_be_noted_and_the_rest_when_it_is_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 4)
-    monkeypatch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=20))
-    store = open_store(tmp_path, **SMALL)
-    now = compose(int(time.time() * 1000))
+def test_of_young_commits_only_so_many_go_as_can_be_noted_and_the_rest_when_it_is_old(tmp_path: Path) -> None:
+    with gc_in_steps(4, most=20):
+        _so_many_go_as_can_be_noted(tmp_path)
+
+
+def _so_many_go_as_can_be_noted(tmp_path: Path) -> None:
+    store, clock, now = open_store(tmp_path, **SMALL), QuickClock(), just_now()
     transactions(store, now, 60)
     before = fids(tmp_path)
     report = store.gc.collect({"archive": now + 500}, FAR)
@@ -532,9 +545,9 @@ def test_of_young_commits_only_so_many_go_as_can_be_noted_and_the_rest_when_it_i
     assert store.status().duplicate_commits == 3
     assert store.gc.collect({"archive": now + 500}, FAR).deleted_keys == 0
     store.close()
-    store = open_store(tmp_path, **SMALL)
+    store = open_store(tmp_path, clock=clock, **SMALL)
     assert [c for c, _, _, _ in pull_all(store, after=now + 500)] == list(range(now + 505, now + 600, 10))
-    monkeypatch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", -3_600_000)
+    clock.ahead += 2 * HOUR_S
     report = store.gc.collect({"archive": now + 500}, FAR)
     assert (report.deletion_limit, report.deleted_keys, report.held_by) == (now + 500, 60, ["archive"])
     assert report.freed_files > 5
@@ -551,12 +564,14 @@ def test_of_young_commits_only_so_many_go_as_can_be_noted_and_the_rest_when_it_i
     ],
 )
 def test_a_commit_that_stays_without_its_prewrite_is_found_by_its_repeat_after_the_index_was_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, point: int, holder: int | None, limit: int
+    tmp_path: Path, most: int, point: int, holder: int | None, limit: int
 ) -> None:
-    monkeypatch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 4)
-    monkeypatch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=most))
-    store = open_store(tmp_path, **SMALL)
-    now = compose(int(time.time() * 1000))
+    with gc_in_steps(4, most=most):
+        _found_by_its_repeat(tmp_path, point, holder, limit)
+
+
+def _found_by_its_repeat(tmp_path: Path, point: int, holder: int | None, limit: int) -> None:
+    store, now = open_store(tmp_path, **SMALL), just_now()
     store_all(store, prewrite(now + 1))
     transactions(store, now + 10, 24)
     store_all(store, commit(now + 1, now + 252))
@@ -584,8 +599,9 @@ def test_a_commit_that_stays_without_its_prewrite_is_found_by_its_repeat_after_t
         assert store.stream.pull(now + point, max_bytes=1 << 20, strict=True).last > now + point
         store.close()
     # It holds nothing, and goes when its time has come.
-    monkeypatch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", -3_600_000)
-    store = open_store(tmp_path, **SMALL)
+    clock = QuickClock()
+    clock.ahead += 2 * HOUR_S
+    store = open_store(tmp_path, clock=clock, **SMALL)
     if holder is not None:
         store_all(store, rollback(now + holder + 3))
     report = store.gc.collect({"archive": now + 600}, FAR)
@@ -595,41 +611,36 @@ def test_a_commit_that_stays_without_its_prewrite_is_found_by_its_repeat_after_t
 
 
 def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.gc._running.acquire()
-    assert not store.gc.collect({}, 5).started
-    store.gc._running.release()
-    assert store.gc.collect({}, 5).started
+    store, now = open_store(tmp_path, fs := FaultyFs()), just_now()
+    store_all(store, prewrite(now), commit(now, now + 5), fake(now + 9))
+    second: list[bool] = []
+    during_a_run(fs, lambda: second.append(store.gc.collect({}, now + 5).started))
+    assert store.gc.collect({}, now + 9).started
+    assert second == [False]
+    assert store.gc.collect({}, now + 9).started
     store.close()
 
 
 @pytest.mark.row("P11")
-def test_a_run_ends_when_the_store_closes_and_the_next_one_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_ends_when_the_store_closes_and_the_next_one_goes_on(tmp_path: Path) -> None:
     """LevelDB cannot be closed under a run; the end of the process would wait for all of its keys."""
-    monkeypatch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 1)
-    store = open_store(tmp_path)
-    for ts in range(10, 100, 10):
-        store_all(store, prewrite(ts), commit(ts, ts + 1))
-    store_all(store, fake(200))
+    store, now = open_store(tmp_path, fs := FaultyFs()), just_now()
+    for start in range(now, now + 90, 10):
+        store_all(store, prewrite(start), commit(start, start + 1))
+    store_all(store, fake(now + 190))
     closing = threading.Thread(target=store.close)
-    real = Gc._delete_batch
 
-    def delete(one: Gc, batch: list[tuple[bytes, bytes]]) -> int | None:
-        if batch and not one._ending:
-            closing.start()
-            until(lambda: one._ending)
-        return real(one, batch)
+    def close() -> None:
+        closing.start()
+        until(lambda: isinstance(write(store, fake(now + 191))[0], WriterFailed))
 
-    monkeypatch.setattr(Gc, "_delete_batch", delete)
-    with pytest.raises(WriterFailed, match="closing"):
-        store.gc.collect({}, 150)
+    during_a_run(fs, close)
+    with gc_in_steps(1), pytest.raises(WriterFailed, match="closing"):
+        store.gc.collect({}, now + 140)
     closing.join()
-    monkeypatch.undo()
     assert json.loads((tmp_path / "pumphouse" / "incarnation.json").read_bytes())["clean"]
     store = open_store(tmp_path)
-    assert store.gc.collect({}, 150).deleted_keys == 17
+    assert store.gc.collect({}, now + 140).deleted_keys == 16
     store.close()
 
 
@@ -669,14 +680,13 @@ def test_nothing_is_deleted_when_the_gc_point_cannot_be_persisted(tmp_path: Path
 
 @pytest.mark.row("P11")
 def test_a_key_that_was_written_again_during_gc_is_kept(tmp_path: Path) -> None:
-    store = open_store(tmp_path, **SMALL)
-    transactions(store, 1000, 20)
-    with store._index.snapshot() as keys_below:
-        stale = list(keys_below(1050))
+    store, now = open_store(tmp_path, fs := FaultyFs(), **SMALL), just_now()
+    transactions(store, now, 20)
     # A retried prewrite replaces the pointer of its start ts.
-    store_all(store, prewrite(1000, VALUE))
-    assert store.gc._delete_batch(stale) == len(stale) - 1
-    assert find(store, 1000) is not None
+    during_a_run(fs, lambda: store_all(store, prewrite(now, VALUE)))
+    assert store.gc.collect({"archive": now + 50}, FAR).deleted_keys == 9
+    assert find(store, now) is not None
+    assert find(store, now + 5) is None
     store.close()
 
 
@@ -687,7 +697,7 @@ TS = st.integers(0, 1000)
 def test_the_gc_point_is_below_everything_that_holds_it_or_where_it_was(
     before: int, checkpoints: dict[str, int], retention: int, watermark: int
 ) -> None:
-    point = gc.decide_point(before, checkpoints, retention, watermark)
+    point = rules.decide_point(before, checkpoints, retention, watermark)
     assert point.gc_point >= before
     if point.gc_point > before:
         assert all(point.gc_point <= ts for ts in [*checkpoints.values(), retention, watermark])
@@ -705,7 +715,7 @@ class _File:
 )  # fmt: skip
 def test_only_a_prefix_of_the_files_goes(max_ts: list[int], limit: int, head: int, handle: int) -> None:
     files = [_File(fid, ts, sealed=True) for fid, ts in enumerate(max_ts)]
-    gone = gc.deletable(files, limit, Pointer(head, 0), Pointer(handle, 0))  # type: ignore[arg-type]
+    gone = rules.deletable(files, limit, Pointer(head, 0), Pointer(handle, 0))  # type: ignore[arg-type]
     assert [file.fid for file in gone] == list(range(len(gone)))
     assert all(file.max_ts < limit and file.fid < head and file.fid < handle for file in gone)
     assert len(gone) < max(len(files), 1)

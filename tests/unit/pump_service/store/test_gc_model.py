@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pump_service.store.collected import CollectedCommits
 from pump_service.store.store import Store
 from pumphouse.errors import PositionCollected
+from tests.support.setclock import QuickClock
 from tests.support.storekit import (
     commit,
     fake,
     find,
+    gc_in_steps,
     merged,
     open_store,
     prewrite,
@@ -38,8 +39,9 @@ SEEDS = range(40 if os.environ.get("PUMPHOUSE_CAMPAIGN") else 4)
 class Model:
     """Everything that was ever answered, in dictionaries."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, clock: QuickClock | None = None) -> None:
         self.directory = directory
+        self.clock = clock
         self.chance = random.Random(seed)
         self.number = 0
         self.ts = 1000
@@ -49,7 +51,7 @@ class Model:
         self.held: dict[int, tuple[int, bytes | None]] = {}  # late and orphan ones: commit ts -> start ts, value
         self.accepted: set[int] = set()
         self.point = 0
-        self.store: Store = open_store(self.path, **SMALL)
+        self.store: Store = open_store(self.path, clock=clock, **SMALL)
 
     @property
     def path(self) -> Path:
@@ -144,7 +146,7 @@ class Model:
             self.number += 1
         if how == "without index":
             shutil.rmtree(self.path / "kv")
-        self.store = open_store(self.path, **SMALL)
+        self.store = open_store(self.path, clock=self.clock, **SMALL)
 
     # ---- what must be so ---------------------------------------------------------------------------------------------
 
@@ -187,15 +189,12 @@ def test_nothing_that_is_needed_is_freed(seed: int, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [20, 1000])
-def test_so_it_is_while_clients_repeat_their_commits(
-    most: int, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_it_is_while_clients_repeat_their_commits(most: int, directory: Path) -> None:
     """All are young; with a small ``most`` GC mostly ends where no more can be noted."""
-    monkeypatch.setattr("pump_service.store.gc._DELETE_KEYS_AT_ONCE", 4)
-    monkeypatch.setattr("pump_service.store.opening.CollectedCommits", partial(CollectedCommits, most=most, piece=8))
-    monkeypatch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", 1 << 60)
-    model = Model(directory, most)
-    check(model, [model.repeat] * 4, lambda: monkeypatch.setattr("pump_service.store.gc.YOUNGER_THAN_MS", -3_600_000))
+    clock = QuickClock(today=0.0)
+    with gc_in_steps(4, most=most, piece=8):
+        model = Model(directory, most, clock)
+        check(model, [model.repeat] * 4, lambda: setattr(clock, "today", time.time()))
 
 
 def check(model: Model, more: Sequence[Callable[[], None]] = (), at_the_end: Callable[[], None] = int) -> None:

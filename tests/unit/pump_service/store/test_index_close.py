@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import plyvel
 import pytest
 
-from pump_service.store import index as index_module
 from pump_service.store.index import Index, IndexFailed
 from pumphouse.model.position import Pointer
-from tests.support.storekit import commit, open_store, prewrite, puts, settle, store_all, until
+from tests.support.storekit import (
+    commit,
+    index_meets,
+    no_room_in_index,
+    no_room_to_open_index,
+    open_store,
+    prewrite,
+    puts,
+    so_often,
+    store_all,
+    until,
+)
 
 
 @pytest.mark.row("P2")
@@ -89,58 +96,19 @@ def test_readers_go_on_while_the_index_is_opened_again_and_again(tmp_path: Path)
         index.get(7)
 
 
-def _openings_that_fail(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
-    left = [times]
-    real = index_module._open
-
-    def open_(*how: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
-            raise plyvel.IOError("IO error: 000009.log: No space left on device")
-        return real(*how)
-
-    monkeypatch.setattr(index_module, "_open", open_)
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
-    return lambda: left[0]
-
-
 @pytest.mark.row("P15")
-def test_an_index_that_cannot_be_opened_again_at_once_is_opened_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A disk that is full for the index's next file too: the Pump waits, as it does for the write."""
+@pytest.mark.parametrize("first", ["write", "get"])
+def test_an_index_that_cannot_be_opened_again_at_once_is_opened_later(first: str, tmp_path: Path) -> None:
+    """A disk that is full for the index's next file too: the Pump waits, as it does for the write, or for a look."""
     store = open_store(tmp_path)
     store_all(store, prewrite(5), commit(5, 8))
-    left = _openings_that_fail(monkeypatch, 2)
-    writes = [0]
-    real = Index.write
-
-    def write(index: Index, *what: Any) -> None:
-        writes[0] += 1
-        if writes[0] == 1:
-            raise IndexFailed("IO error: 000007.log: No space left on device")
-        real(index, *what)
-
-    monkeypatch.setattr(Index, "write", write)
-    store_all(store, prewrite(10), commit(10, 12))
+    store.close()
+    store = open_store(tmp_path)  # which does not know by heart what the index has
+    openings = [no_room_to_open_index] * 2
+    with index_meets(**{first: so_often(1, no_room_in_index)}, opening=lambda: openings.pop()() if openings else None):
+        # Whether something has the late one's commit ts already, only the index knows.
+        store_all(store, prewrite(10), commit(10, 12), commit(4, 6))
     until(lambda: store.watermark == 12)
-    assert (left(), store.fault) == (0, None)
-    store.close()
-
-
-@pytest.mark.row("P15")
-def test_an_index_that_could_not_be_opened_again_is_opened_for_a_look_into_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_store(tmp_path)
-    store_all(store, prewrite(5), commit(5, 8))
-    settle(store)
-    store.close()
-    store = open_store(tmp_path)
-    left = _openings_that_fail(monkeypatch, 2)
-    store._bookkeeping.reopen()
-    assert left() == 1
-    store_all(store, commit(4, 6))  # whether something has this commit ts already, only the index knows
-    until(lambda: [item.commit_ts for item in store.late()] == [6])
-    assert (left(), store.fault) == (0, None)
+    assert [item.commit_ts for item in store.late()] == [6]
+    assert (openings, store.fault) == ([], None)
     store.close()

@@ -18,22 +18,29 @@ from typing import Any
 import pytest
 
 from pump_service.store import writer
+from pump_service.store.chaser import Chaser
+from pump_service.store.groups import SMALL_BYTES, SMALL_REQUESTS
 from pump_service.store.store import Item, Status, Store
 from pump_service.store.summary import FileSummary
+from pump_service.store.valuelog import ValueLog
 from pumphouse.clock import SystemClock
 from pumphouse.errors import PumpReadOnly, WriterFailed
 from pumphouse.model.position import ZERO_POINTER
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.storekit import (
-    BrokenLog,
+    a_bug,
     commit,
     find,
-    in_index,
+    index_meets,
+    index_stands_still,
     log_payloads,
+    logs_cannot_be_written,
+    no_room_in_index,
     open_store,
     prewrite,
     settings,
     settle,
+    so_often,
     store_all,
     stream,
     submit,
@@ -42,6 +49,7 @@ from tests.support.storekit import (
     value_log,
     waits_for_index,
     write_lock,
+    writer_of,
 )
 from tests.support.syncs import HeldSyncs
 
@@ -77,7 +85,7 @@ class Beside:
 
     @property
     def writer(self) -> writer.Writer:
-        return self.store._writer
+        return writer_of(self.store)
 
     def submit(self, *items: Item) -> None:
         submit(self.store, items, partial(self.answered, items))
@@ -164,12 +172,10 @@ def of(*starts: int, size: int = 5) -> list[bytes]:
 
 @pytest.mark.row("P3")
 def test_a_small_group_is_written_by_the_loops_thread_and_answered_when_its_sync_has_ended_not_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     with beside(tmp_path) as pump:
         store, end = pump.store, pump.store.synced_end
-        by_thread: list[object] = []
-        monkeypatch.setattr(store._writer, "_write_group", by_thread.append)
         prewrites = store.prewrites.count
         pump.submit(prewrite(10))
         assert len(pump.held.begun) == 1
@@ -186,8 +192,8 @@ def test_a_small_group_is_written_by_the_loops_thread_and_answered_when_its_sync
         assert store.synced_end > end
         settle(store)
         assert store.prewrites.is_open(10)
-        assert by_thread == []
-        assert (store.status().backlog_bytes, store._writer.groups, store._writer.records) == (0, 2, 2)
+        assert store.status().backlog_bytes == 0
+        assert (pump.writer.groups, pump.writer.records) == (2, 2)
     assert pump.reopened() == of(FIRST, 10)
 
 
@@ -278,20 +284,17 @@ def test_where_no_sync_can_be_begun_the_thread_writes_the_group_once(tmp_path: P
 
 
 @pytest.mark.row("P3")
-def test_a_large_group_goes_to_the_thread_and_small_ones_behind_it_are_written_here_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_group_goes_to_the_thread_and_small_ones_behind_it_are_written_here_again(tmp_path: Path) -> None:
     assert writer.SLOW_S < writer.AWAY_S
-    with beside(tmp_path) as pump:
-        most = len(prewrite(10, b"v" * 2000).payload)
-        monkeypatch.setattr("pump_service.store.groups.SMALL_BYTES", most)
-        assert pump.goes(prewrite(10, b"v" * 2000)) == HERE
-        assert pump.goes(prewrite(11, b"v" * 2001)) == THREAD
-        assert pump.goes(prewrite(12, b"v" * 1000), prewrite(13, b"v" * 1000)) == THREAD
+    with beside(tmp_path, value_log_file_bytes=1 << 30) as pump:
+        small = SMALL_BYTES - len(prewrite(10, bytes(SMALL_BYTES)).payload) + SMALL_BYTES
+        assert pump.goes(prewrite(10, bytes(small))) == HERE
+        assert pump.goes(prewrite(11, bytes(small + 1))) == THREAD
+        assert pump.goes(prewrite(12, bytes(small // 2)), prewrite(13, bytes(small // 2))) == THREAD
         assert pump.goes(prewrite(14)) == HERE
         pump.submit(prewrite(15))
-        pump.submit(prewrite(16, b"v" * 1000))
-        pump.submit(prewrite(17, b"v" * 1000))
+        pump.submit(prewrite(16, bytes(small // 2)))
+        pump.submit(prewrite(17, bytes(small // 2)))
         pump.held.end()
         assert pump.come(3) == [durable(15), durable(16, THREAD), durable(17, THREAD)]
         assert pump.goes(prewrite(18)) == HERE
@@ -360,8 +363,10 @@ def test_while_prewrites_are_refused_everything_goes_to_the_thread(tmp_path: Pat
 def test_while_the_bookkeeping_has_no_reserve_everything_goes_to_the_thread(tmp_path: Path) -> None:
     with beside(tmp_path, reserve_bytes=1 << 16) as pump:
         assert pump.goes(prewrite(10)) == HERE
-        assert pump.store._guard.make_room()
         pump.fs.faults["preallocate"] = failing(errno.ENOSPC)
+        with index_meets(write=so_often(1, no_room_in_index)):  # which gives it back
+            assert pump.goes(prewrite(9)) == HERE
+            settle(pump.store)
         pump.clock.at += 0.5
         pump.look_at_disk()
         assert pump.goes(prewrite(11)) == THREAD, "which keeps what is free for it"
@@ -383,6 +388,9 @@ def test_when_it_is_time_to_save_the_newest_files_summary_the_thread_writes_whic
         assert not saved.exists()
         assert pump.goes(prewrite(12, b"v" * 4000)) == THREAD
         assert saved.exists()
+        summary = FileSummary.from_bytes(saved.read_bytes())
+        assert summary is not None
+        assert (summary.end, summary.records) == (pump.store.synced_end.offset, 4)
         assert pump.goes(prewrite(13, b"v" * 4000)) == HERE, "it begins from nothing"
         assert log_payloads(pump.store) == of(FIRST) + of(10, 11, 12, 13, size=4000)
 
@@ -413,12 +421,9 @@ def test_without_sync_the_thread_writes_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("P3")
-def test_the_order_of_the_log_is_that_of_submission_whoever_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pump_service.store.groups.SMALL_BYTES", 3000)
+def test_the_order_of_the_log_is_that_of_submission_whoever_writes(tmp_path: Path) -> None:
     with beside(tmp_path, value_log_file_bytes=1 << 16, group_commit_bytes=8000) as pump:
-        sizes = [start * 37 % 900 if start % 11 else 5000 for start in range(10, 200)]
+        sizes = [start * 37 % 900 if start % 11 else SMALL_BYTES for start in range(10, 200)]
         for at, (start, size) in enumerate(zip(range(10, 200), sizes, strict=True)):
             pump.submit(prewrite(start, b"v" * size))
             if at % 3 == 0:
@@ -489,26 +494,10 @@ def test_a_disk_that_was_full_for_a_moment_has_each_record_once(tmp_path: Path) 
     assert len(pump.reopened()) == 5
 
 
-@contextmanager
-def index_stands_still(pump: Beside) -> Iterator[None]:
-    """The indexer takes nothing from its queue meanwhile."""
-    settle(pump.store)
-    busy, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        busy.set()
-        go_on.wait(20)
-
-    in_index(pump.store, hold)
-    assert busy.wait(20)
-    yield
-    go_on.set()
-
-
 @pytest.mark.row("P4")
 def test_when_the_index_has_no_room_the_loop_does_not_wait_for_it_and_slow_mode_can_begin(tmp_path: Path) -> None:
     with beside(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.05) as pump:
-        with index_stands_still(pump):
+        with index_stands_still(pump.store):
             assert pump.goes(prewrite(10)) == HERE
             assert waits_for_index(pump.store) == 1
             pump.submit(prewrite(11))
@@ -524,7 +513,7 @@ def test_when_the_index_has_no_room_the_loop_does_not_wait_for_it_and_slow_mode_
 @pytest.mark.row("P4")
 def test_a_group_of_several_requests_does_not_wait_for_the_index_either(tmp_path: Path) -> None:
     """There is room for one more hand-over, whatever the group is made of."""
-    with beside(tmp_path, index_queue_records=2, slow_chaser_threshold_s=5) as pump, index_stands_still(pump):
+    with beside(tmp_path, index_queue_records=2, slow_chaser_threshold_s=5) as pump, index_stands_still(pump.store):
         for start in (10, 11, 12, 13, 14):
             pump.submit(prewrite(start))
         pump.held.end()
@@ -535,36 +524,37 @@ def test_a_group_of_several_requests_does_not_wait_for_the_index_either(tmp_path
 
 
 @pytest.mark.row("P3")
-def test_a_group_of_many_requests_goes_to_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.store.groups.SMALL_REQUESTS", 3)
+def test_a_group_of_many_requests_goes_to_the_thread(tmp_path: Path) -> None:
+    few, many = range(100, 100 + SMALL_REQUESTS), range(200, 201 + SMALL_REQUESTS)
     with beside(tmp_path) as pump:
         pump.submit(prewrite(10))
-        for start in (11, 12, 13):
+        for start in few:
             pump.submit(prewrite(start))
         pump.held.end()
         assert len(pump.held.begun) == 1, "as many as that are written here"
-        for start in (21, 22, 23, 24):
+        for start in many:
             pump.submit(prewrite(start))
         pump.held.end()
         assert not pump.held.begun
-        assert pump.come(8)[-4:] == [durable(start, THREAD) for start in (21, 22, 23, 24)]
+        answers = pump.come(1 + len(few) + len(many))
+        assert answers[-len(many) :] == [durable(start, THREAD) for start in many]
 
 
 @pytest.mark.row("P3")
 def test_large_groups_go_to_the_thread_one_by_one_and_small_ones_behind_them_are_the_loops_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("pump_service.store.groups.SMALL_BYTES", 1000)
-    with beside(tmp_path, group_commit_bytes=4096) as pump:
+    large = bytes(SMALL_BYTES)
+    with beside(tmp_path, group_commit_bytes=SMALL_BYTES * 3 // 2, value_log_file_bytes=1 << 30) as pump:
         with write_lock(pump.store):  # none is written before all of them wait
             for start in (10, 11, 12, 13):
-                pump.submit(prewrite(start, b"v" * 3000))
+                pump.submit(prewrite(start, large))
         assert pump.come(4) == [durable(start, THREAD) for start in (10, 11, 12, 13)]
         assert pump.goes(prewrite(14)) == HERE
         with write_lock(pump.store):
-            pump.submit(prewrite(15, b"v" * 3000))
-            pump.submit(prewrite(16, b"v" * 500))
-            pump.submit(prewrite(17, b"v" * 3600))
+            pump.submit(prewrite(15, large))
+            pump.submit(prewrite(16, bytes(SMALL_BYTES * 3 // 4)))
+            pump.submit(prewrite(17, large))
         pump.held.run_until(lambda: pump.held.begun)
         assert pump.taken() == [durable(15, THREAD)]
         pump.held.end()
@@ -660,17 +650,6 @@ def test_stop_with_nothing_under_way_ends_as_soon_as_the_loop_hears_of_it(tmp_pa
     stopping = pump.stopping()
     pump.held.run_until(lambda: not stopping.is_alive())
     assert pump.reopened() == of(FIRST)
-
-
-@pytest.mark.row("P3")
-def test_stop_is_refused_on_the_loops_thread_and_harms_nothing(tmp_path: Path) -> None:
-    with beside(tmp_path) as pump:
-        pump.submit(prewrite(10))
-        with pytest.raises(RuntimeError, match="event loop's thread"):
-            pump.store._writer.stop()
-        pump.held.end()
-        assert pump.taken() == [durable(10)]
-        assert pump.goes(prewrite(11)) == HERE
 
 
 @pytest.mark.row("P3", "P15")
@@ -819,16 +798,12 @@ def settle_queue(store: Store) -> None:
     until(lambda: not waits_for_index(store))
 
 
-def _broken(*_arguments: object) -> None:
-    raise ZeroDivisionError("a bug")
-
-
 @pytest.mark.row("P3", "P15")
 def test_a_bug_behind_the_sync_is_reported_and_nobody_is_answered_durable_nor_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with beside(tmp_path) as pump:
-        monkeypatch.setattr(value_log(pump.store), "finish", _broken)
+        monkeypatch.setattr(ValueLog, "finish", a_bug)
         pump.submit(prewrite(10))
         pump.submit(prewrite(11), prewrite(12))
         pump.held.end()
@@ -838,6 +813,7 @@ def test_a_bug_behind_the_sync_is_reported_and_nobody_is_answered_durable_nor_tw
         assert pump.come(1) == [failed(13)]
         pump.held.run()
         assert pump.taken() == []
+    monkeypatch.undo()
     assert pump.reopened()[:1] == of(FIRST)
 
 
@@ -846,7 +822,7 @@ def test_a_bug_in_the_hand_over_is_reported_behind_the_answer_and_ends_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with beside(tmp_path) as pump:
-        monkeypatch.setattr(pump.store._chaser, "hand_over", _broken)
+        monkeypatch.setattr(Chaser, "hand_over", a_bug)
         pump.submit(prewrite(10))
         pump.submit(prewrite(11), prewrite(12))
         pump.held.end()
@@ -855,17 +831,17 @@ def test_a_bug_in_the_hand_over_is_reported_behind_the_answer_and_ends_writing(
         assert pump.store.writer_error
         pump.held.run()
         assert pump.taken() == []
+    monkeypatch.undo()
     assert pump.reopened()[:2] == of(FIRST, 10), "what was answered is there"
 
 
 @pytest.mark.row("P3", "P15")
-@pytest.mark.parametrize("where", ["_valuelog.begin", "_chaser.ready"])
+@pytest.mark.parametrize(("stage", "where"), [(ValueLog, "begin"), (Chaser, "ready")])
 def test_a_bug_before_the_sync_is_reported_and_everybody_is_refused(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: type, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with beside(tmp_path) as pump:
-        stage, name = where.split(".")
-        monkeypatch.setattr(getattr(pump.store, stage), name, _broken)
+        monkeypatch.setattr(stage, where, a_bug)
         pump.submit(prewrite(10), prewrite(11))
         assert pump.come(2) == [failed(10), failed(11)]
         assert [type(fault) for fault in pump.faults] == [ZeroDivisionError]
@@ -976,26 +952,29 @@ def test_a_log_that_cannot_be_written_keeps_no_answer_back(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pump = Beside(tmp_path)
-    monkeypatch.setattr("pump_service.store.writer.log", BrokenLog())
     if fault == "eio":
         pump.fs.faults["write"] = failing(errno.EIO, times=1)
     else:
-        monkeypatch.setattr(value_log(pump.store), "begin", _broken)
-    pump.submit(prewrite(10))  # nor does it raise: the caller would take its group back
-    assert pump.come(1) == [(10, WriterFailed, THREAD)]
+        monkeypatch.setattr(ValueLog, "begin", a_bug)
+    with logs_cannot_be_written("writer"):
+        pump.submit(prewrite(10))  # nor does it raise: the caller would take its group back
+        assert pump.come(1) == [(10, WriterFailed, THREAD)]
     assert [type(each) for each in pump.faults] == ([] if fault == "eio" else [ZeroDivisionError])
     monkeypatch.undo()
     pump.close()
 
 
-@pytest.mark.row("P15")
+@pytest.mark.row("P3", "P15")
 def test_a_close_on_the_wrong_thread_is_refused_and_one_on_another_still_closes(tmp_path: Path) -> None:
     pump = Beside(tmp_path)
+    pump.submit(prewrite(10))
     with pytest.raises(RuntimeError, match="event loop's thread"):
         pump.store.close()
-    assert pump.goes(prewrite(10)) == HERE
+    pump.held.end()
+    assert pump.taken() == [durable(10)]
+    assert pump.goes(prewrite(11)) == HERE
     pump.close()
-    assert len(pump.reopened()) == 2
+    assert len(pump.reopened()) == 3
 
 
 @pytest.mark.row("P3")
@@ -1049,7 +1028,7 @@ def test_what_was_written_here_is_nothing_that_the_thread_would_cut(
         pump.clock.at += 0.5
         assert pump.goes(prewrite(11)) == THREAD
         with monkeypatch.context() as patch:
-            patch.setattr(value_log(pump.store), "begin", lambda _parts: None)
+            patch.setattr(ValueLog, "begin", lambda *_: None)
             assert pump.goes(prewrite(12)) == THREAD
         assert pump.goes(prewrite(13)) == HERE
         pump.fs.faults.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,12 +13,14 @@ from pumphouse.errors import BadRecord, LateCommit, OrphanCommit, PositionCollec
 from tests.support.storekit import (
     commit,
     fake,
+    index_meets,
     merged,
     open_store,
     pointer_of,
     prewrite,
     pull_all,
     rollback,
+    so_often,
     store_all,
     stream,
     value_files,
@@ -180,17 +181,11 @@ def test_a_pull_below_the_gc_point_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("P7", "P11")
-def test_a_pull_that_gc_overtakes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_that_gc_overtakes_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store_all(store, prewrite(10), commit(10, 11), prewrite(20), commit(20, 21))
-    real = store.stream._reader.read
-
-    def overtaken(*args: Any, **how: Any) -> Any:
-        store.gc.collect({"archive": 15}, 1 << 60)
-        return real(*args, **how)
-
-    monkeypatch.setattr(store.stream._reader, "read", overtaken)
-    with pytest.raises(PositionCollected):
+    overtaken = so_often(1, lambda: store.gc.collect({"archive": 15}, 1 << 60))
+    with index_meets(columns=overtaken), pytest.raises(PositionCollected):
         store.stream.pull(5, max_bytes=1000)
     store.close()
 

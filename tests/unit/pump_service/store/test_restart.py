@@ -23,12 +23,14 @@ from tests.support.storekit import (
     fake,
     find,
     in_index,
+    index_meets,
     open_store,
     positions,
     prewrite,
     pull_all,
     rollback,
     settings,
+    so_often,
     store_all,
     stream,
     until,
@@ -350,7 +352,7 @@ def test_a_loss_is_known_though_the_start_that_saw_it_was_killed(
     store_all(store, prewrite(100), commit(100, 105))
     before, end = store.incarnation, store.synced_end
     store_all(store, prewrite(110), commit(110, 115))
-    store._index.save_position(*store._indexer.waiting.position())
+    store.gc.collect({}, 0)  # which saves the position
     shutil.copytree(tmp_path / "data", tmp_path / "found")
     store.close()
     (path,) = value_files(tmp_path / "found")
@@ -483,23 +485,18 @@ def assert_waited(event: threading.Event) -> None:
 
 
 @pytest.mark.row("P3")
-def test_an_index_that_fails_is_opened_again_and_nothing_is_published_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
+def test_an_index_that_fails_is_opened_again_and_nothing_is_published_meanwhile(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store_all(store, prewrite(10))
-    real, left = store._index.write, [3]
+    published: list[int] = []
 
-    def failing(batch: object, head: Pointer) -> None:
-        if left[0]:
-            left[0] -= 1
-            assert store.watermark == 0
-            raise IndexFailed("injected")
-        real(batch, head)  # type: ignore[arg-type]
+    def fails() -> None:
+        published.append(store.watermark)
+        raise IndexFailed("injected")
 
-    monkeypatch.setattr(store._index, "write", failing)
-    store_all(store, commit(10, 11))
+    with index_meets(write=so_often(3, fails)):
+        store_all(store, commit(10, 11))
+    assert published == [0, 0, 0]
     assert store.watermark == 11
     assert store.status().index_failures == 3
     assert stream(store) == [(10, 11)]

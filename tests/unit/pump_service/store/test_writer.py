@@ -13,40 +13,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plyvel
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service.store import index as index_module
+from pump_service.store.disk import DiskGuard
 from pump_service.store.fs import REAL_FS
-from pump_service.store.index import IndexFailed
+from pump_service.store.index import Index, IndexFailed
 from pump_service.store.parse import parse
-from pump_service.store.records import (
-    Records,
-)
-from pump_service.store.store import Item, Store
-from pump_service.store.summary import FileSummary
+from pump_service.store.records import Records
+from pump_service.store.store import Store
+from pump_service.store.valuelog import ValueLog
 from pumphouse import durable
-from pumphouse.clock import SystemClock
 from pumphouse.errors import PumpReadOnly, WriterFailed
-from pumphouse.model.position import Pointer
 from tests.support.crashfs import FaultyFs, failing
+from tests.support.setclock import QuickClock
 from tests.support.storekit import (
-    BrokenLog,
+    a_bug,
     commit,
     fake,
     find,
     in_index,
+    index_meets,
+    index_stands_still,
     log_payloads,
+    logs_cannot_be_written,
     merged,
+    no_room_to_open_index,
     open_store,
     positions,
     prewrite,
     pull_all,
     remember,
     rollback,
-    settings,
     settle,
+    so_often,
     store_all,
     stream,
     submit,
@@ -59,13 +59,6 @@ from tests.support.storekit import (
 from tests.support.syncs import attached_stores
 
 
-class FastClock(SystemClock):
-    """Monotonic time runs a hundred times as fast, so half-second looks come soon."""
-
-    def monotonic(self) -> float:
-        return super().monotonic() * 100
-
-
 @pytest.fixture(params=["thread", "loop"], autouse=True)
 def _who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What the thread decides is decided the same beside an event loop."""
@@ -74,7 +67,14 @@ def _who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def open_fast(data_dir: Path, fs: FaultyFs, **values: object) -> Store:
-    return Store.open(settings(data_dir, **values), fs=fs, clock=FastClock())
+    """Half-second looks come soon."""
+    return open_store(data_dir, fs, QuickClock(pace=100), **values)
+
+
+def faults_of(store: Store) -> list[BaseException]:
+    faults: list[BaseException] = []
+    store.on_fault(faults.append)
+    return faults
 
 
 @pytest.mark.row("P3")
@@ -100,23 +100,6 @@ def test_everything_that_waits_goes_into_one_write_and_one_sync(tmp_path: Path) 
     until(lambda: len(answers) == 101)
     assert answers == list(range(101))
     assert fs.syncs - before == 2
-    store.close()
-
-
-@pytest.mark.row("P2")
-def test_the_newest_files_summary_is_saved_from_time_to_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.store.writer.SAVE_SUMMARY_EVERY", 10_000)
-    store = open_store(tmp_path)
-    saved = tmp_path / "pumphouse" / "files" / "000000.summary"
-    store_all(store, prewrite(1, b"v" * 9_000))
-    assert not saved.exists()
-    store_all(store, prewrite(2, b"v" * 9_000))
-    until(saved.exists)
-    end = store.synced_end
-    store_all(store, prewrite(3))
-    summary = FileSummary.from_bytes(saved.read_bytes())
-    assert summary is not None
-    assert (summary.end, summary.records) == (end.offset, 2)
     store.close()
 
 
@@ -275,33 +258,31 @@ def test_the_indexs_own_reserve_is_enough_to_merge_tables_however_small_its_buff
 @pytest.mark.row("P15", "P2")
 @pytest.mark.parametrize("full", ["position", "opening"])
 def test_the_indexs_reserve_is_given_back_also_where_its_position_is_the_first_to_meet_the_full_disk(
-    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    full: str, tmp_path: Path
 ) -> None:
     fs = FaultyFs()
     store = open_fast(tmp_path, fs, reserve_bytes=1 << 16)
     reserve = tmp_path / "pumphouse" / "reserve.own"
     store_all(store, prewrite(10), commit(10, 11))
     until(reserve.exists)
+    store.gc.collect({}, 0)  # which saves the position
+    before = positions(store).handle
     fs.free = 0
-    real_save, real_open = store._index.save_position, index_module._open
-    failed: list[int] = []
+    failed: list[str] = []
 
-    def save(watermark: int, handle: Pointer) -> None:
+    def save() -> None:
         if reserve.exists() and not (full == "opening" and failed):
-            failed.append(watermark)
+            failed.append(full)
             raise IndexFailed("No space left on device" if full == "position" else "injected")
-        real_save(watermark, handle)
 
-    def open_database(*args: Any) -> Any:
+    def opening() -> None:
         if full == "opening" and reserve.exists():
-            raise plyvel.IOError("IO error: MANIFEST: No space left on device")
-        return real_open(*args)
+            no_room_to_open_index()
 
-    monkeypatch.setattr(store._index, "save_position", save)
-    monkeypatch.setattr(index_module, "_open", open_database)
-    assert write(store, fake(20)) == [None]
-    until(lambda: not reserve.exists(), "the reserve was not given back")
-    until(lambda: positions(store).handle == store._indexer.waiting.position()[1])
+    with index_meets(save_position=save, opening=opening):
+        assert write(store, fake(20)) == [None]
+        until(lambda: not reserve.exists(), "the reserve was not given back")
+        until(lambda: positions(store).handle > before)
     assert failed
     assert stream(store) == [(10, 11)]
     store.close()
@@ -401,22 +382,24 @@ def test_an_outcome_kept_in_memory_on_a_full_disk_is_written_when_space_is_back(
 def test_an_outcome_is_found_at_any_moment_while_it_goes_from_memory_to_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(tmp_path)
+    store = open_fast(tmp_path, fs := FaultyFs())
     store_all(store, prewrite(100), prewrite(110), prewrite(120), commit(120, 130))
     late = commit(100, 105)
     remember(store, 100, 105, late.payload)
     remember(store, 110)
-    in_index(store, lambda: store._indexer.remember_fake(200))
+    fs.free = 0
+    until(lambda: store.read_only)
+    until(lambda: store.publish_unpersisted(200))
     until(lambda: store.watermark == 200)
     seen: list[tuple[list[tuple[int, int]], int | None]] = []
-    real = store._index.write
+    real = Index.write
 
-    def watched(batch: object, head: Pointer) -> None:
+    def watched(index: Index, *what: Any) -> None:
         seen.append((stream(store), store.prewrites.lowest_unsettled()))
-        real(batch, head)  # type: ignore[arg-type]
+        real(index, *what)
         seen.append((stream(store), store.prewrites.lowest_unsettled()))
 
-    monkeypatch.setattr(store._index, "write", watched)
+    monkeypatch.setattr(Index, "write", watched)
     store_all(store, late, rollback(110))
     assert seen == [([(100, 105), (120, 130)], 100)] * 2
     assert store.prewrites.lowest_unsettled() is None
@@ -426,35 +409,28 @@ def test_an_outcome_is_found_at_any_moment_while_it_goes_from_memory_to_the_inde
 
 
 @pytest.mark.row("P7", "P15")
-def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     store_all(store, *[prewrite(start) for start in range(100, 120)], fake(200))
     for start in range(100, 120):
         payload = commit(start, start + 100).payload
         remember(store, start, start + 100, payload)
     until(lambda: store.watermark == 219)
-    real = store.stream._reader._extra
+    leaving: list[bool] = []
 
-    def then_they_are_written(*args: Any) -> Any:
-        found = real(*args)
-        if store.prewrites.lowest_unsettled():
-            store_all(store, *[commit(start, start + 100) for start in range(100, 120)])
-        assert not store.prewrites.lowest_unsettled()
-        return found
+    def they_are_written() -> None:
+        store_all(store, *[commit(start, start + 100) for start in range(100, 120)])
+        leaving.append(not store.prewrites.lowest_unsettled())
 
-    monkeypatch.setattr(store.stream._reader, "_extra", then_they_are_written)
-    found = [commit_ts for start, commit_ts in stream(store)]
+    with index_meets(columns=so_often(1, they_are_written)):
+        found = [commit_ts for start, commit_ts in stream(store)]
+    assert leaving == [True], "behind the look into memory"
     assert found == list(range(200, 220))
     store.close()
 
 
 @pytest.mark.row("P5", "P15")
-def test_bookkeeping_that_did_not_fit_on_the_disk_is_cut_before_the_next_try(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pump_service.store.bookkeeping.RETRY_S", 0.01)
+def test_bookkeeping_that_did_not_fit_on_the_disk_is_cut_before_the_next_try(tmp_path: Path) -> None:
     fs = FaultyFs()
     store = open_store(tmp_path, fs)
     store_all(store, commit(10, 11), fake(20))
@@ -549,13 +525,8 @@ def test_an_unexpected_error_of_the_writer_ends_it_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
-    faults: list[BaseException] = []
-    store.on_fault(faults.append)
-
-    def broken(_items: list[Item]) -> None:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(value_log(store), "append", broken)
+    faults = faults_of(store)
+    monkeypatch.setattr(ValueLog, "append", a_bug)
     assert isinstance(write(store, prewrite(10))[0], WriterFailed)
     until(lambda: faults)
     assert store.writer_error
@@ -568,19 +539,16 @@ def test_an_error_before_anything_is_written_answers_nobody_durable_and_is_repor
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
-    faults: list[BaseException] = []
-    store.on_fault(faults.append)
-    end = store.synced_end
+    faults, end = faults_of(store), store.synced_end
 
-    def broken() -> bool:
+    def broken(_guard: DiskGuard) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pump_service.store.writer.log", BrokenLog())
-    monkeypatch.setattr(threading, "excepthook", lambda _args: None)
-    monkeypatch.setattr(store._guard, where, broken)
-    statuses = write(store, prewrite(10), commit(10, 11))
-    assert [type(status) for status in statuses] == [WriterFailed, WriterFailed]
-    until(lambda: faults)
+    with logs_cannot_be_written("writer"), monkeypatch.context() as patch:
+        patch.setattr(DiskGuard, where, broken)
+        statuses = write(store, prewrite(10), commit(10, 11))
+        assert [type(status) for status in statuses] == [WriterFailed, WriterFailed]
+        until(lambda: faults)
     assert store.writer_error
     assert store.synced_end == end
     store.close()
@@ -597,11 +565,8 @@ def test_an_error_between_two_tries_leaves_durable_only_what_an_append_reported(
         if path.name == "000001.vlog":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def broken() -> bool:
-        raise ZeroDivisionError("a bug")
-
     fs.faults["write"] = full
-    monkeypatch.setattr(store._guard, "went_full", broken)
+    monkeypatch.setattr(DiskGuard, "went_full", a_bug)
     statuses = write(store, prewrite(10, b"v" * 5000), commit(10, 11))
     assert [type(status) for status in statuses] == [type(None), WriterFailed]
     assert log_payloads(store) == [prewrite(10, b"v" * 5000).payload]
@@ -609,56 +574,41 @@ def test_an_error_between_two_tries_leaves_durable_only_what_an_append_reported(
 
 
 @pytest.mark.row("P3", "P15")
-def test_a_log_line_that_fails_while_a_file_is_sealed_is_not_taken_for_a_failed_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_line_that_fails_while_a_file_is_sealed_is_not_taken_for_a_failed_write(tmp_path: Path) -> None:
     store = open_store(tmp_path, value_log_file_bytes=4096)
-    with pytest.raises(BrokenPipeError), monkeypatch.context() as patch:
-        patch.setattr("pump_service.store.valuelog.log", BrokenLog())
+    with pytest.raises(BrokenPipeError), logs_cannot_be_written("valuelog"):
         value_log(store).append([Records.of([prewrite(10, b"v" * 5000)])])
     store.close()
 
 
 @pytest.mark.row("P15")
-@pytest.mark.parametrize("stage", ["_indexer", "_chaser"])
+@pytest.mark.parametrize("stage", ["indexer", "chaser"])
 def test_a_thread_that_ends_is_reported_though_the_log_fails(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(tmp_path)
-    monkeypatch.setattr(f"pump_service.store.{stage[1:]}.log", BrokenLog())
-    monkeypatch.setattr(threading, "excepthook", lambda _args: None)
-
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("a bug")
-
-    if stage == "_indexer":
-        in_index(store, broken)
-    else:
-        monkeypatch.setattr(store._chaser, "_pass", broken)
-        store._chaser._next = Pointer(0, 0)
-    until(lambda: isinstance(store.fault, ZeroDivisionError))
-    store._chaser._next = None
+    store = open_store(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.01)
+    with logs_cannot_be_written(stage), monkeypatch.context() as patch:
+        if stage == "indexer":
+            in_index(store, a_bug)
+        else:
+            patch.setattr(ValueLog, "scan", a_bug)
+            with index_stands_still(store):
+                while not store.status().slow_mode:
+                    write(store, fake(10))
+        until(lambda: isinstance(store.fault, ZeroDivisionError))
     store.close()
 
 
 @pytest.mark.row("P6")
 def test_who_waits_for_the_index_finds_a_prewrite_that_was_answered_before(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    busy, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        busy.set()
-        go_on.wait(20)
-
-    in_index(store, hold)
-    assert busy.wait(20)
-    assert write(store, prewrite(10)) == [None]
-    assert not store.prewrites.is_open(10)
-    waiting = threading.Thread(target=store.wait_for_index)
-    waiting.start()
-    waiting.join(0.05)
-    assert waiting.is_alive()
-    go_on.set()
+    with index_stands_still(store):
+        assert write(store, prewrite(10)) == [None]
+        assert not store.prewrites.is_open(10)
+        waiting = threading.Thread(target=store.wait_for_index)
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive()
     waiting.join(20)
     assert store.prewrites.is_open(10)
     store.close()
