@@ -24,7 +24,7 @@ from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import Settings
 from pumphouse.status.look import look
-from tests.support.killed import Killed, calls_until_killed
+from tests.support.killed import Killed
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, target_rows
 
@@ -380,7 +380,17 @@ def test_a_table_whose_rows_are_refused_is_parked_and_loud_and_comes_back(
 
     # Killed anywhere, also with a load between, it is parked or it is back.
     rng = random.Random(5)
-    left = calls_until_killed(monkeypatch)
+    left = [0]
+    execute = TargetConnection.execute
+
+    def deadly(self: TargetConnection, *args: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            self._connection._force_close()  # type: ignore[attr-defined]
+            raise Killed
+        return execute(self, *args)
+
+    monkeypatch.setattr(TargetConnection, "execute", deadly)
     for attempt in range(40):
         left[0] = rng.randrange(15, 60 + 10 * attempt)
         try:
