@@ -29,6 +29,8 @@ from tests.support.pumpserver import PumpServer
 pytestmark = pytest.mark.row("P3", "P5")
 
 ROUNDS_A_PART = 20
+# Seeds whose two rounds are others: a rebuild of the index and GC; a close and plain load, with a queue of one record.
+SAMPLES = {"builtin": 13, "grpcio": 22}
 
 
 def transports() -> list[str]:
@@ -149,9 +151,9 @@ class Campaign:
 
 @pytest.mark.parametrize("transport", transports())
 def test_a_sample_of_kills_loses_nothing_that_was_answered(transport: str, tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, transport, seed=11)
-    campaign.run(4)
-    assert campaign.oracle.counted > 100
+    campaign = Campaign(tmp_path, transport, seed=SAMPLES.get(transport, 11))
+    campaign.run(2)
+    assert campaign.oracle.counted > 50
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_no_answered_binlog_is_lost_over_kills(who: str, tmp_path: Path) -> None
     prewrites: set[int] = set()
     outcomes: dict[int, int] = {}
     first = 1000
-    for _ in range(int(os.environ.get("KILL_ROUNDS", "3"))):
+    for _ in range(int(os.environ.get("KILL_ROUNDS", "2"))):
         said = _run_and_kill(tmp_path / "data", first, chance.uniform(0.1, 0.4), who)
         assert said
         for kind, start, *ts in said:

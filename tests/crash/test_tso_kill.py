@@ -31,7 +31,8 @@ RECORD = struct.Struct("<ddq")
 
 
 @pytest.mark.row("W4")
-def test_timestamps_are_strictly_increasing_over_processes_and_kills(tmp_path):
+@pytest.mark.parametrize("kills_in_all", [4, pytest.param(100, marks=pytest.mark.slow)])
+def test_timestamps_are_strictly_increasing_over_processes_and_kills(kills_in_all, tmp_path):
     first = FileCluster(tmp_path / "cluster").tso()
     rng = random.Random(7)
     logs, processes = [], {}
@@ -45,8 +46,8 @@ def test_timestamps_are_strictly_increasing_over_processes_and_kills(tmp_path):
         for number in range(4):
             start(number)
         kills = 0
-        until = time.monotonic() + 60
-        while kills < 12 and time.monotonic() < until:
+        until = time.monotonic() + 10 * kills_in_all
+        while kills < kills_in_all and time.monotonic() < until:
             time.sleep(rng.uniform(0.1, 0.4))
             number = rng.randrange(4)
             log = logs[-1]
@@ -69,8 +70,8 @@ def test_timestamps_are_strictly_increasing_over_processes_and_kills(tmp_path):
             mine = list(RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]))
             assert [ts for _, _, ts in mine] == sorted({ts for _, _, ts in mine})
             records += mine
-    assert kills == 12
-    assert len(records) > 5_000
+    assert kills == kills_in_all
+    assert len(records) > 1_000
     every = sorted(ts for _, _, ts in records)
     assert len(set(every)) == len(every)
     assert first < every[0] and every[-1] < last

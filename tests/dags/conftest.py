@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,13 @@ def airflow_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def in_airflow(airflow_env: dict[str, str]) -> Callable[..., Any]:
+def fresh_airflow(airflow_env: dict[str, str]) -> Callable[..., Any]:
     """Run a script in a fresh interpreter with that home; it prints its result as the last line of JSON."""
 
-    def run(script: str, **extra: str) -> Any:
+    def run(script: str) -> Any:
         done = subprocess.run(
             [sys.executable, "-c", script],
-            env={**airflow_env, **extra},
+            env=airflow_env,
             capture_output=True,
             text=True,
             cwd=airflow_env["AIRFLOW_HOME"],
@@ -56,3 +56,30 @@ def in_airflow(airflow_env: dict[str, str]) -> Callable[..., Any]:
         return json.loads(done.stdout.strip().splitlines()[-1])
 
     return run
+
+
+@pytest.fixture(scope="session")
+def in_airflow(airflow_env: dict[str, str]) -> Iterator[Callable[..., Any]]:
+    """The same in a child of a process that has imported Airflow, our plugin and what a run of a DAG needs."""
+    home = airflow_env["AIRFLOW_HOME"]
+    said = Path(home) / "said"
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.support.airflowchild"],
+        env=airflow_env,
+        cwd=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        asked, answers = server.stdin, server.stdout
+
+        def run(script: str, **extra: str) -> Any:
+            print(json.dumps({"script": script, "environment": extra, "said": str(said)}), file=asked, flush=True)
+            code = answers.readline().strip()
+            assert code == "0", f"{code}: {said.read_text()[-4000:]}"
+            return json.loads(said.read_text().strip().splitlines()[-1])
+
+        yield run
+        asked.close()

@@ -177,7 +177,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     work = tmp_path_factory.mktemp("backfill")
     supervisor = Supervisor(work / "run")
     try:
-        with mariadb.running(work / "mariadb") as target:
+        with mariadb.in_memory() as target:
             yield World(work, target, supervisor)
     finally:
         supervisor.stop_all()

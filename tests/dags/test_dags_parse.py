@@ -33,8 +33,8 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def parsed(in_airflow: Callable[..., Any]) -> Any:
-    return in_airflow(_PARSE % str(ROOT / "dags"))
+def parsed(fresh_airflow: Callable[..., Any]) -> Any:
+    return fresh_airflow(_PARSE % str(ROOT / "dags"))
 
 
 @pytest.mark.row("O1")
@@ -104,8 +104,10 @@ print(json.dumps([a.name for a in dag.timetable.asset_condition.objects]))
 
 
 @pytest.mark.row("O1", "O2")
-def test_plugins_leave_the_standard_library_alone_and_no_module_has_two_names(in_airflow: Callable[..., Any]) -> None:
-    found = in_airflow("""
+def test_plugins_leave_the_standard_library_alone_and_no_module_has_two_names(
+    fresh_airflow: Callable[..., Any],
+) -> None:
+    found = fresh_airflow("""
 import json, sys
 import queue, types, logging
 before = {n: id(m) for n, m in sys.modules.items()}

@@ -32,9 +32,9 @@ FILES = dict(re.findall(r"^```\w+ file=(\S+)\n(.*?)^```", PAGE, re.MULTILINE | r
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[tuple[TargetSettings, TargetSettings]]:
+def servers() -> Iterator[tuple[TargetSettings, TargetSettings]]:
     """The shop's server, with its history, and the target."""
-    with mariadb.running(tmp_path / "shop") as shop, mariadb.running(tmp_path / "target") as target:
+    with mariadb.in_memory() as shop, mariadb.in_memory() as target:
         yield shop, target
 
 

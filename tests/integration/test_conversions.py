@@ -24,6 +24,7 @@ from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import literal
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
+from tests.support.loading import drop_all
 from tests.support.schemajobs import Source, find, int_col, key, name
 from tests.tidb.conversions import shown
 
@@ -36,16 +37,11 @@ _AT_ONCE = 12  # columns of one table
 _INTEGERS = ("tinyint", "smallint", "int", "bigint", "bit", "enum", "set", "year")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    with mariadb.running(tmp_path_factory.mktemp("conversions")) as settings:
-        yield settings
-
-
 @pytest.fixture
 def owned(server: TargetSettings) -> Iterator[tuple[TargetConnection, fence.Ownership]]:
+    with TargetConnection.open(server) as connection:
+        drop_all(connection)
     with mariadb.owned(server) as (connection, owner):
-        connection.execute("DROP DATABASE IF EXISTS d")
         connection.execute("CREATE DATABASE d")
         yield connection, owner
 

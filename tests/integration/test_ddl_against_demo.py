@@ -27,7 +27,11 @@ from tests.support import mariadb
 @pytest.mark.row("S1", "S2", "L6")
 def test_every_kind_of_ddl_of_the_demo_makes_the_same_schema_on_the_target(tmp_path: Path) -> None:
     cluster = open_cluster(f"file://{tmp_path}/cluster")
-    with MariaDbServer(tmp_path / "source") as source, MariaDbServer(tmp_path / "target") as server:
+    with (
+        mariadb.directory_in_memory() as directory,
+        MariaDbServer(directory / "source") as source,
+        MariaDbServer(directory / "target") as server,
+    ):
         connection = source.connect(autocommit=True)
         create_bookkeeping(connection)
         connection.close()

@@ -22,13 +22,14 @@ from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Action
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import MysqlTableSource
-from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.ident import qualified
 from pumphouse.schema.render import render
 from pumphouse.schema.table_sql import create_object
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent, TimedJob
 from pumphouse.settings import ServerSettings, TargetSettings
 from tests.support import mariadb
+from tests.support.loading import drop_all
 from tests.support.schemajobs import (
     Source,
     add,
@@ -45,13 +46,6 @@ from tests.support.schemajobs import (
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ID = int_col("id", flag=4099)
-_SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    with mariadb.running(tmp_path_factory.mktemp("ddl")) as settings:
-        yield settings
 
 
 class Target:
@@ -86,11 +80,9 @@ class Target:
 
 @pytest.fixture
 def target(server: TargetSettings) -> Iterator[Target]:
+    with TargetConnection.open(server) as connection:
+        drop_all(connection)
     with mariadb.owned(server) as (connection, owner):
-        for (db,) in connection.query("SELECT schema_name FROM information_schema.schemata"):
-            if db not in (*_SYSTEM, "pumphouse"):
-                connection.execute(f"DROP DATABASE {quote(db)}")
-        forget_ddl(connection)
         yield Target(server, connection, owner)
 
 

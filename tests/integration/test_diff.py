@@ -12,6 +12,7 @@ from pumphouse.cli import cli
 from pumphouse.diff.compare import DiffReport, compare
 from pumphouse.errors import TargetUnavailable, UsageError
 from pumphouse.stack.mariadb import MariaDbServer
+from tests.support.mariadb import directory_in_memory
 
 pytestmark = pytest.mark.row("R6")
 
@@ -41,8 +42,8 @@ def _run(server: MariaDbServer, sql: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDbServer]:
-    with MariaDbServer(tmp_path_factory.mktemp("db")) as running:
+def server() -> Iterator[MariaDbServer]:
+    with directory_in_memory() as directory, MariaDbServer(directory) as running:
         yield running
 
 
@@ -161,8 +162,8 @@ def test_no_password_is_taken_from_the_command_line(
     assert "[restore_target] names no host" in str(unsaid.exception)
 
 
-def test_a_schema_on_one_side_only_is_found(server: MariaDbServer, tmp_path: Path) -> None:
-    with MariaDbServer(tmp_path / "other") as other:
+def test_a_schema_on_one_side_only_is_found(server: MariaDbServer) -> None:
+    with directory_in_memory() as directory, MariaDbServer(directory) as other:
         report = compare(server.dsn, other.dsn)
         assert {(d.kind, d.table, d.detail) for d in report.differences} == {
             ("schema", "one", "only in the source"),

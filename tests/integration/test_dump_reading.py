@@ -24,8 +24,8 @@ pytestmark = pytest.mark.row("A5")
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceSettings]:
-    with mariadb.running(tmp_path_factory.mktemp("db")) as server:
+def source() -> Iterator[SourceSettings]:
+    with mariadb.in_memory() as server:
         yield SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
 
 

@@ -22,7 +22,7 @@ from tests.support.madearchive import Churn, MadeSource, column
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
     """A server after loads with DDL, a forced repeat, a transaction left out, a table parked and brought back."""
     folder = tmp_path_factory.mktemp("formats")
-    with mariadb.running(folder / "db") as settings:
+    with mariadb.in_memory() as settings:
         cluster = open_cluster(f"file://{folder}/cluster", create=True)
         source = MadeSource(folder / "archive", cluster.cluster_id())
         cluster.close()

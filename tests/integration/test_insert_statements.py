@@ -13,7 +13,7 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import TargetSettings
-from tests.support import mariadb
+from tests.support.loading import drop_all
 
 pytestmark = pytest.mark.row("L1", "L4")
 
@@ -67,16 +67,10 @@ def everything() -> pa.RecordBatch:
     )
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
-        yield settings
-
-
 @pytest.fixture
 def loading(server: TargetSettings) -> Iterator[TargetConnection]:
     with TargetConnection.open(server) as connection:
-        connection.execute("DROP DATABASE IF EXISTS d")
+        drop_all(connection)
         connection.execute("CREATE DATABASE d")
         yield connection
 

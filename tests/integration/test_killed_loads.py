@@ -215,9 +215,9 @@ def test_a_sample_of_killed_loads_ends_equal_and_each_unit_is_applied_once(
 ) -> None:
     told = Told()
     kill_loads(
-        source, settings, target, seed=SEED, kills=KILLS_A_PART if "PUMPHOUSE_SEED" in os.environ else 30, told=told
+        source, settings, target, seed=SEED, kills=KILLS_A_PART if "PUMPHOUSE_SEED" in os.environ else 12, told=told
     )
-    assert told.at_lines > 10
+    assert told.at_lines > 4
     assert set(told.modes) == {"merge", "replay"}
 
 

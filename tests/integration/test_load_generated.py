@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
@@ -24,8 +22,8 @@ def rows(count: int, total: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(values, schema=pa.schema(fields))
 
 
-def test_a_rounded_stored_column_is_taken_and_a_rounded_value_of_ours_is_not(tmp_path: Path) -> None:
-    with mariadb.running(tmp_path) as settings, TargetConnection.open(settings) as connection:
+def test_a_rounded_stored_column_is_taken_and_a_rounded_value_of_ours_is_not() -> None:
+    with mariadb.in_memory() as settings, TargetConnection.open(settings) as connection:
         connection.execute("CREATE DATABASE d")
         connection.execute(
             "CREATE TABLE d.t (id BIGINT PRIMARY KEY, total DECIMAL(14,2), vat DECIMAL(14,2) AS (total * 0.217) STORED)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from tests.integration.test_load_schema_edges import (  # noqa: F401 - the same 
     test_rows_deleted_while_their_key_is_dropped_with_its_column_are_the_right_ones,
     test_rows_that_share_a_key_which_is_being_dropped_all_arrive,
 )
-from tests.support.killed import Killed
+from tests.support.killed import Killed, calls_until_killed
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
 LOAD = {"engine": "local", "mode": "replay"}
@@ -72,11 +71,10 @@ def test_a_target_follows_change_by_change_through_windows_and_ddl(
 
 
 @pytest.mark.row("L2", "L3", "L6")
-@pytest.mark.parametrize("seed", range(3))
 def test_a_replay_killed_at_random_statements_and_run_again_ends_equal(
-    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, seed: int
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    churn = Churn(source, seed)
+    churn = Churn(source)
     churn.fill()
     source.genesis()
     for _ in range(2):
@@ -85,20 +83,7 @@ def test_a_replay_killed_at_random_statements_and_run_again_ends_equal(
         churn.work(15)
         source.cut()
     load.run(settings, to=source.archive.genesis().ts)
-    rng, kills, left = random.Random(seed), 0, [0]
-
-    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: TargetConnection, *args: Any) -> Any:
-            left[0] -= 1
-            if left[0] == 0:
-                self._connection._force_close()
-                raise Killed
-            return original(self, *args)
-
-        return call
-
-    for name in ("execute", "load_local"):
-        monkeypatch.setattr(TargetConnection, name, deadly(getattr(TargetConnection, name)))
+    rng, kills, left = random.Random(0), 0, calls_until_killed(monkeypatch)
     reached = []
     for _ in range(12):
         left[0] = rng.randrange(20, 200)

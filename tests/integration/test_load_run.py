@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ from pumphouse.model.tso import Tso
 from pumphouse.runs import load
 from pumphouse.schema.render import Statement
 from pumphouse.settings import LoadSettings, Settings
-from tests.support.killed import Killed
+from tests.support.killed import Killed, calls_until_killed
 from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
@@ -130,11 +129,10 @@ def test_a_row_written_before_a_ddl_and_committed_after_it_gets_the_new_shape(
 
 
 @pytest.mark.row("L6")
-@pytest.mark.parametrize("seed", range(3))
 def test_a_load_killed_at_random_statements_and_run_again_ends_equal(
-    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, seed: int
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    churn = Churn(source, seed)
+    churn = Churn(source)
     churn.fill()
     source.genesis()
     churn.work(15)
@@ -145,21 +143,8 @@ def test_a_load_killed_at_random_statements_and_run_again_ends_equal(
     churn.work(5)
     source.rename_table("u", "v")
     source.cut()
-    rng = random.Random(seed)
-    left = [0]
-
-    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: TargetConnection, *args: Any) -> Any:
-            left[0] -= 1
-            if left[0] == 0:
-                self._connection._force_close()
-                raise Killed
-            return original(self, *args)
-
-        return call
-
-    for name in ("execute", "load_local"):
-        monkeypatch.setattr(TargetConnection, name, deadly(getattr(TargetConnection, name)))
+    rng = random.Random(0)
+    left = calls_until_killed(monkeypatch)
     kills = 0
     for attempt in range(100):
         left[0] = rng.randrange(1, 60 + 25 * attempt)

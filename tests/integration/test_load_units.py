@@ -19,20 +19,15 @@ from pumphouse.loader.unit import Claim, UnitHead, apply_unit, apply_units
 from pumphouse.model.table import MysqlType
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
+from tests.support.loading import drop_all
 from tests.support.waiting import eventually
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
-        yield settings
 
 
 @pytest.fixture
 def target(server: TargetSettings) -> Iterator[tuple[TargetConnection, Claim]]:
+    with TargetConnection.open(server) as connection:
+        drop_all(connection)
     with mariadb.owned(server) as (connection, owner):
-        connection.execute("DELETE FROM pumphouse.applied")
-        connection.execute("DROP DATABASE IF EXISTS d")
         connection.execute("CREATE DATABASE d")
         yield connection, Claim(task="main", plan=1, fence=owner.number)
 

@@ -31,9 +31,9 @@ def block(language: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+def source() -> Iterator[TargetSettings]:
     """A database with one table; its server also gets the DDL history."""
-    with mariadb.running(tmp_path_factory.mktemp("source")) as settings:
+    with mariadb.in_memory() as settings:
         with TargetConnection.open(settings) as connection:
             connection.execute("CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
             connection.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
@@ -42,9 +42,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+def server() -> Iterator[TargetSettings]:
     """An empty target."""
-    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
+    with mariadb.in_memory() as settings:
         yield settings
 
 

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.row("S1", "S2", "S3", "L1", "L6")
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+def history() -> Iterator[TargetSettings]:
     """Has the DDL jobs."""
-    with mariadb.running(tmp_path_factory.mktemp("jobs")) as settings:
+    with mariadb.in_memory() as settings:
         yield settings
 
 

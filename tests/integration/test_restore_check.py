@@ -28,9 +28,9 @@ pytestmark = pytest.mark.row("R1")
 
 
 @pytest.fixture(scope="module")
-def spare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+def spare() -> Iterator[TargetSettings]:
     """The server that a restore may replace; ``server`` is the one in use."""
-    with mariadb.running(tmp_path_factory.mktemp("spare")) as settings:
+    with mariadb.in_memory() as settings:
         yield settings
 
 

@@ -38,6 +38,7 @@ from pumphouse.schema_import.run import ImportReport, import_schema
 from pumphouse.settings import ServerSettings, TargetSettings, TlsSettings
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.support import mariadb
+from tests.support.loading import drop_all
 
 # What one CREATE can say beyond the demo's tables.
 RICH = (
@@ -166,17 +167,18 @@ def shown(query: Any) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MariaDbServer, TargetSettings]]:
+def servers(server: TargetSettings) -> Iterator[tuple[MariaDbServer, TargetSettings]]:
     """Two servers."""
-    directory = tmp_path_factory.mktemp("import")
-    with MariaDbServer(directory / "source") as source, mariadb.running(directory / "target") as target:
-        yield source, target
+    with mariadb.directory_in_memory() as directory, MariaDbServer(directory) as source:
+        yield source, server
 
 
 @pytest.fixture
 def sides(servers: tuple[MariaDbServer, TargetSettings], tmp_path: Path) -> Iterator[Sides]:
     """Both of them, empty."""
     source, target = servers
+    with TargetConnection.open(target) as connection:
+        drop_all(connection)
     with mariadb.owned(target) as (held, owner):
         found = Sides(source, held, owner, FileCluster(tmp_path / "cluster"))
         yield found

@@ -133,7 +133,7 @@ def test_a_named_target_is_restored_by_its_own_rules_and_never_onto_another(
     # Both lie on one server, which [target] keeps up to date.
     same = site("restore", "--into", "copy", "--to", "latest", "--dry-run")
     assert "is another target of loads, [target]" in str(same.exception)
-    with mariadb.running(tmp_path / "other") as other:
+    with mariadb.in_memory() as other:
         text = site.file.read_text()
         before, _, after = text.partition("[targets.copy]")
         port, password = settings.target, settings.target.password.get_secret_value()

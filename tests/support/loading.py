@@ -28,20 +28,25 @@ def restored(settings: Settings, **how: Any) -> RestoreReport:
     return restore.run(settings, into="target", replace=server_name(settings.target), **how)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
-    """A MariaDB of its own for a module."""
-    with mariadb.running(tmp_path_factory.mktemp("db")) as settings:
+@pytest.fixture(scope="session")
+def server() -> Iterator[TargetSettings]:
+    """One MariaDB for all that change nothing of it but databases."""
+    with mariadb.in_memory() as settings:
         yield settings
+
+
+def drop_all(connection: TargetConnection) -> None:
+    """Every database of earlier tests."""
+    for (name,) in connection.query("SHOW DATABASES"):
+        if name.lower() not in _OF_THE_SERVER:
+            connection.execute(f"DROP DATABASE `{name}`")
 
 
 @pytest.fixture
 def target(server: TargetSettings) -> Iterator[TargetConnection]:
     """A connection to it, with every database of earlier tests dropped."""
     with TargetConnection.open(server) as connection:
-        for (name,) in connection.query("SHOW DATABASES"):
-            if name.lower() not in _OF_THE_SERVER:
-                connection.execute(f"DROP DATABASE `{name}`")
+        drop_all(connection)
         yield connection
 
 

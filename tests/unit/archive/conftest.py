@@ -2,7 +2,7 @@ import pytest
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
-from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.archive.snapshot import commit_window, plan_window, pull_node, run_snapshot
 from pumphouse.model.table import Job
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, Settings
@@ -57,12 +57,27 @@ class World:
     def init(self, **options):
         return init_archive(self.archive, self.cluster, self.history, settings=self.settings, **options)
 
+    def told(self, **changes):
+        """Settings with others of the section [archive]."""
+        return self.settings.model_copy(update={"archive": self.settings.archive.model_copy(update=changes)})
+
     def snapshot(self, until=None, **changes):
-        settings = self.settings
-        if changes:
-            settings = settings.model_copy(update={"archive": settings.archive.model_copy(update=changes)})
         until = until or self.cluster.tso()
-        return run_snapshot(self.archive, self.cluster, until, settings, self.history)
+        return run_snapshot(self.archive, self.cluster, until, self.told(**changes), self.history)
+
+    # The steps of one.
+
+    def plan(self, until=None):
+        return plan_window(self.archive, self.cluster, until or self.cluster.tso(), self.settings)
+
+    def pull(self, plan, node_id, settings=None, *more):
+        return pull_node(self.archive, self.cluster, plan, node_id, settings or self.settings, *more)
+
+    def pull_all(self, plan, settings=None):
+        return [self.pull(plan, node_id, settings) for node_id in plan.node_ids]
+
+    def commit(self, plan, reports, settings=None):
+        return commit_window(self.archive, self.cluster, plan, reports, self.history, settings or self.settings)
 
     def commits(self):
         """(commit ts, node) of everything in the archive, in the order of reading."""

@@ -11,7 +11,6 @@ from pumphouse.archive import pull_pump
 from pumphouse.archive.coverage import given_up, judge
 from pumphouse.archive.declare import accept, accepted_commits, declarations, declare_lost
 from pumphouse.archive.manifest import Declaration, PumpEntry
-from pumphouse.archive.snapshot import commit_window, plan_window, pull_node
 from pumphouse.archive.verify import verify
 from pumphouse.archive.window import Action
 from pumphouse.client.admin import force_state
@@ -181,7 +180,7 @@ def test_a_pump_that_comes_back_with_an_emptied_data_directory_holds_the_window(
     assert manifest.pump("pump-1").incarnation == "two"
     assert manifest.declared[0].to_ts == made.to_ts
     assert [ts for ts, _ in world.commits()][-1] == kept
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
+    plan = world.plan()
     assert [each.node_id for each in plan.declared] == ["pump-1"]
     assert world.snapshot()[0].declared == ()
 
@@ -348,7 +347,7 @@ def test_a_declared_loss_never_covers_what_the_pump_answered_after_it(world):
     pump.start()
     kept = pump.transaction()
     until = world.cluster.tso()
-    plan = plan_window(world.archive, world.cluster, until, world.settings)
+    plan = world.plan(until)
     assert (plan.pump("pump-1").action, plan.end) == ("pull", made.to_ts)
     pump.stop()
     with pytest.raises(WindowHeld):
@@ -451,11 +450,9 @@ def test_a_plan_that_reaches_above_the_declared_loss_gives_up_nothing(world, how
     if how == "emptied":
         pump.binlogs, pump.incarnation = [], "two"
         pump.register(NodeState.ONLINE)
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
+    plan = world.plan()
     assert plan.end == made.to_ts
-    settings = world.settings.model_copy(
-        update={"archive": world.settings.archive.model_copy(update={"pull_timeout_s": 0.4})}
-    )
+    settings = world.told(pull_timeout_s=0.4)
     if how != "reported":
         plan = replace(plan, end=plan.until)
     if how == "collected":
@@ -463,14 +460,14 @@ def test_a_plan_that_reaches_above_the_declared_loss_gives_up_nothing(world, how
     if how in ("away", "reported"):
         pump.stop()
     if how == "reported":
-        reports = [pull_node(world.archive, world.cluster, plan, "pump-1", settings)]
+        reports = [world.pull(plan, "pump-1", settings)]
         plan = replace(plan, end=plan.until)
         reports = [replace(reports[0], reached=plan.until)]
         with pytest.raises(UsageError, match="no declared loss covers"):
-            commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
+            world.commit(plan, reports, settings)
         return
     with pytest.raises(PositionCollected if how == "collected" else WindowHeld):
-        pull_node(world.archive, world.cluster, plan, "pump-1", settings)
+        world.pull(plan, "pump-1", settings)
 
 
 def test_a_declaration_needs_a_reason_and_a_known_pump(world):
@@ -589,12 +586,10 @@ def test_a_go_pumps_last_binlog_is_one_that_lies_in_the_window(world):
     later = [go.transaction() for _ in range(5)]
     until = world.cluster.tso()
     other.frame_rows = 2
-    plan = plan_window(world.archive, world.cluster, until, world.settings)
-    settings = world.settings.model_copy(
-        update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 2000})}
-    )
-    reports = [pull_node(world.archive, world.cluster, plan, node, settings) for node in plan.node_ids]
-    commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
+    plan = world.plan(until)
+    settings = world.told(task_budget_bytes=2000)
+    reports = world.pull_all(plan, settings)
+    world.commit(plan, reports, settings)
     end, last = world.archive.end(), world.archive.last().pump("go-1").last
     assert first < end < later[0]
     assert before.commit_ts <= last.commit_ts <= end
@@ -611,13 +606,11 @@ def test_the_samples_of_a_go_pump_stay_few_and_end_with_its_last_binlog(world):
     world.init()
     go.follow_clock = False
     wanted = [go.transaction() for _ in range(60)]
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
+    plan = world.plan()
     go.fake()
     go.frame_rows = 2
-    settings = world.settings.model_copy(
-        update={"archive": world.settings.archive.model_copy(update={"pull_timeout_s": 20.0})}
-    )
-    report = pull_node(world.archive, world.cluster, plan, "go-1", settings)
+    settings = world.told(pull_timeout_s=20.0)
+    report = world.pull(plan, "go-1", settings)
     seen = [each.commit_ts for each in report.seen]
     assert seen == sorted(seen)
     assert seen[0] <= wanted[0]
@@ -657,17 +650,15 @@ def test_a_go_pump_that_answers_without_its_last_binlog_is_not_called_silent(wor
     down = how != "answers"
     if down:
         pump.stop()
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
-    settings = world.settings.model_copy(
-        update={"archive": world.settings.archive.model_copy(update={"pull_timeout_s": 0.4})}
-    )
+    plan = world.plan()
+    settings = world.told(pull_timeout_s=0.4)
     shown = []
     with contextlib.ExitStack() as hung:
         if how == "hangs":
             host, port = pump.addr.split(":")
             hung.enter_context(socket.create_server((host, int(port))))
         with pytest.raises(WindowHeld) as caught:
-            pull_node(world.archive, world.cluster, plan, "pump-1", settings, shown.append)
+            world.pull(plan, "pump-1", settings, shown.append)
     assert {each.silent_at for each in shown} == {pump.addr if down else ""}
     assert ("does not answer" in str(caught.value)) is down
     assert ("does not bring the last binlog pulled from it again" in str(caught.value)) is not down
@@ -892,13 +883,13 @@ def test_a_drained_pump_that_goes_offline_while_it_is_pulled_stays_drained(world
     pump.transaction()
     pump.register(NodeState.CLOSING)
     world.snapshot()
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
+    plan = world.plan()
     assert plan.pump("pump-1").action == "pull"
     pump.register(NodeState.OFFLINE)
     pump.stop()
     other.transaction()
-    reports = [pull_node(world.archive, world.cluster, plan, node, world.settings) for node in plan.node_ids]
-    commit_window(world.archive, world.cluster, plan, reports, world.history, world.settings)
+    reports = world.pull_all(plan)
+    world.commit(plan, reports)
     assert world.archive.last().pump("pump-1").drained
     assert world.snapshot()
 
@@ -912,7 +903,7 @@ def test_a_pump_that_goes_offline_while_it_is_pulled_and_has_more_holds_the_wind
         pump.register(NodeState.CLOSING)
     world.snapshot()
     wanted = [pump.transaction() for _ in range(3)]
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
+    plan = world.plan()
     assert plan.pump("pump-1").drained is drained
     pump.frame_rows = 1
     frames = []
@@ -929,7 +920,7 @@ def test_a_pump_that_goes_offline_while_it_is_pulled_and_has_more_holds_the_wind
         pump.register(NodeState.OFFLINE)
         pump.stop()
     with pytest.raises(WindowHeld):
-        pull_node(world.archive, world.cluster, plan, "pump-1", world.settings)
+        world.pull(plan, "pump-1")
     pump.on_frame = lambda: None
     pump.stop()
     pump.start()
@@ -966,18 +957,16 @@ def test_a_closing_pump_whose_pull_ends_by_the_budget_is_drained_or_holds_the_wi
     if answers:
         pump.on_frame = lambda: (len(frames) > 1 and setattr(pump, "follow_clock", True)) or frames.append(1)
     frames = []
-    plan = plan_window(world.archive, world.cluster, until, world.settings)
-    settings = world.settings.model_copy(
-        update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 2000, "pull_timeout_s": 0.5})}
-    )
+    plan = world.plan(until)
+    settings = world.told(task_budget_bytes=2000, pull_timeout_s=0.5)
     if not answers:
         with pytest.raises(WindowHeld, match="has not shown that it is drained"):
-            pull_node(world.archive, world.cluster, plan, "pump-1", settings)
-        assert pull_node(world.archive, world.cluster, plan, "pump-2", settings).reached == until
+            world.pull(plan, "pump-1", settings)
+        assert world.pull(plan, "pump-2", settings).reached == until
         return
-    reports = [pull_node(world.archive, world.cluster, plan, node, settings) for node in plan.node_ids]
+    reports = world.pull_all(plan, settings)
     assert last <= reports[0].reached < until
-    commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
+    world.commit(plan, reports, settings)
     assert world.archive.last().pump("pump-1").drained
     pump.register(NodeState.OFFLINE)
     pump.stop()
@@ -997,13 +986,11 @@ def test_a_closing_pump_with_more_than_the_budget_takes_does_not_hold_the_window
         pump.binlogs, wanted = pump.binlogs[:3], wanted[:3]
         pump.follow_clock, pump.watermark, pump.blocker = False, wanted[-1], world.cluster.tso()
     pump.register(NodeState.CLOSING)
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
-    settings = world.settings.model_copy(
-        update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 1000, "pull_timeout_s": 0.5})}
-    )
-    report = pull_node(world.archive, world.cluster, plan, "pump-1", settings)
+    plan = world.plan()
+    settings = world.told(task_budget_bytes=1000, pull_timeout_s=0.5)
+    report = world.pull(plan, "pump-1", settings)
     assert report.reached == wanted[2]
-    commit_window(world.archive, world.cluster, plan, [report], world.history, settings)
+    world.commit(plan, [report], settings)
     assert not world.archive.last().pump("pump-1").drained
     assert [ts for ts, _ in world.commits()] == wanted[:3]
 
@@ -1017,16 +1004,14 @@ def test_a_closing_pump_that_was_pulled_whole_is_not_drained_where_anothers_budg
     other.frame_rows = 3
     above = pump.transaction()
     pump.register(NodeState.CLOSING)
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
-    settings = world.settings.model_copy(
-        update={"archive": world.settings.archive.model_copy(update={"task_budget_bytes": 1000})}
-    )
-    reports = [pull_node(world.archive, world.cluster, plan, node_id, settings) for node_id in plan.node_ids]
+    plan = world.plan()
+    settings = world.told(task_budget_bytes=1000)
+    reports = world.pull_all(plan, settings)
     whole, cut = reports
     assert (whole.reached, whole.tail_from) == (plan.end, 0)
     assert whole.drained_to, "it has shown that nothing lies behind the window that was planned"
     assert below < cut.reached < above
-    commit_window(world.archive, world.cluster, plan, reports, world.history, settings)
+    world.commit(plan, reports, settings)
     last = world.archive.last()
     assert last.end == cut.reached
     assert not last.pump("pump-1").drained

@@ -9,7 +9,6 @@ from hypothesis.strategies import data, from_type, integers, register_type_strat
 
 from binlog_airflow import xcom
 from pumphouse.archive import consumer
-from pumphouse.archive.snapshot import commit_window, plan_window, pull_node
 from pumphouse.archive.window import PublishedWindow, PullReport, WindowPlan
 from pumphouse.errors import (
     BadManifest,
@@ -35,14 +34,6 @@ def through_json(value):
     again = xcom.read(type(value), json.loads(json.dumps(xcom.dump(value))))
     assert again == value
     return again
-
-
-def pull_all(world, plan, settings=None):
-    return [pull_node(world.archive, world.cluster, plan, node, settings or world.settings) for node in plan.node_ids]
-
-
-def commit(world, plan, reports):
-    return commit_window(world.archive, world.cluster, plan, reports, world.history, world.settings)
 
 
 @pytest.mark.row("A1", "A7")
@@ -73,7 +64,7 @@ def test_a_run_whose_interval_is_archived_already_does_nothing(world):
     until = world.cluster.tso()
     assert len(world.snapshot(until)) == 1
     assert world.snapshot(until) == []
-    assert plan_window(world.archive, world.cluster, Tso(until - 5), world.settings) is None
+    assert world.plan(Tso(until - 5)) is None
 
 
 @pytest.mark.row("A1")
@@ -152,7 +143,7 @@ def test_the_fence_is_taken_before_the_pumps_are_listed(world, monkeypatch):
         return nodes(kind)
 
     monkeypatch.setattr(world.cluster, "nodes", nodes_after_somebody_registered)
-    plan = plan_window(world.archive, world.cluster, until, world.settings)
+    plan = world.plan(until)
     assert set(plan.node_ids) == {"pump-1", "pump-2"}
     assert plan.fence < late[0].binlogs[0][1]
 
@@ -246,14 +237,14 @@ def test_of_two_commits_of_one_window_one_wins_and_the_other_leaves_nothing_visi
     pump = world.pump()
     world.init()
     wanted = [pump.transaction() for _ in range(5)]
-    plans = [plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings) for _ in range(2)]
-    reports = [pull_all(world, plan) for plan in plans]
+    plans = [world.plan() for _ in range(2)]
+    reports = [world.pull_all(plan) for plan in plans]
     start = threading.Barrier(2)
 
     def run(number):
         start.wait()
         try:
-            return commit(world, plans[number], reports[number])
+            return world.commit(plans[number], reports[number])
         except ManifestConflict as error:
             return error
 
@@ -269,10 +260,10 @@ def test_a_killed_task_leaves_orphans_and_its_retry_takes_other_names(world):
     pump = world.pump()
     world.init()
     pump.transaction()
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
-    first, second = pull_all(world, plan), pull_all(world, plan)
+    plan = world.plan()
+    first, second = world.pull_all(plan), world.pull_all(plan)
     assert first[0].segments[0].key != second[0].segments[0].key
-    commit(world, plan, second)
+    world.commit(plan, second)
     assert len([key for key in world.store.objects if "/segments/" in key]) == 2
     assert len(world.commits()) == 1
 
@@ -457,12 +448,12 @@ def test_a_pump_without_fsync_is_said_so_in_the_manifest(world):
 def test_reports_that_do_not_fit_the_plan_are_refused(world):
     world.pump("pump-1"), world.pump("pump-2")
     world.init()
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
-    reports = pull_all(world, plan)
+    plan = world.plan()
+    reports = world.pull_all(plan)
     with pytest.raises(UsageError, match="do not fit"):
-        commit(world, plan, reports[:1])
+        world.commit(plan, reports[:1])
     with pytest.raises(UsageError, match="do not fit"):
-        commit(world, plan, [reports[0], reports[0]])
+        world.commit(plan, [reports[0], reports[0]])
 
 
 @pytest.mark.row("A1", "O1")
@@ -470,9 +461,9 @@ def test_each_step_of_a_window_can_run_in_a_task_of_its_own_and_hands_on_json(wo
     one, two = world.pump("pump-1"), world.pump("go-1", go=True)
     world.init()
     one.transaction(), two.transaction()
-    plan = through_json(plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings))
-    reports = [through_json(each) for each in pull_all(world, plan)]
-    done = through_json(commit(world, plan, reports))
+    plan = through_json(world.plan())
+    reports = [through_json(each) for each in world.pull_all(plan)]
+    done = through_json(world.commit(plan, reports))
     assert (done.rows, done.end, done.more) == (2, world.archive.end(), False)
 
 
@@ -480,7 +471,7 @@ def test_each_step_of_a_window_can_run_in_a_task_of_its_own_and_hands_on_json(wo
 def test_json_of_a_plan_holds_its_timestamps_as_text_and_names_what_does_not_fit(world):
     world.pump()
     world.init()
-    plan = plan_window(world.archive, world.cluster, world.cluster.tso(), world.settings)
+    plan = world.plan()
     data = xcom.dump(plan)
     assert (data["end"], data["pumps"][0]["action"]) == (str(plan.end), "pull")
     for wrong in ({"end": plan.end}, {"end": "soon"}, {"end": ""}, {"run": 5}, {"pumps": {}}, {"more": True}):
