@@ -178,8 +178,8 @@ def test_a_change_whose_values_are_not_known_stops_before_it_and_names_the_rule(
     with pytest.raises(ConversionUnknown, match=r"d\.t: c0 from json to int\(11\)\. What TiDB makes") as caught:
         table.modify(["int"], STRICT)
     job = table.source.jobs[-1].job.id
-    assert f'do = "skip", ddl = {job}' in caught.value.hint
-    assert 'do = "park", table = "d.t"' in caught.value.hint
+    assert f'do = "skip"\nddl = {job}' in caught.value.hint
+    assert 'do = "park"\ntable = "d.t"' in caught.value.hint
     assert "pumphouse load --resync d.t" in caught.value.hint
     assert "longtext" in table.show()
     # Without rows any change is right.

@@ -228,7 +228,7 @@ def test_parking_resync_status_and_diff_speak_the_sources_names(
     with pytest.raises(RowRejected) as caught:
         load.run(told)
     assert str(caught.value).startswith("d.log_a: Archive.old_a_log did not take its rows")
-    assert 'do = "park", table = "d.log_a"' in caught.value.hint
+    assert 'do = "park"\ntable = "d.log_a"' in caught.value.hint
     assert "diff --schema d`" in caught.value.hint
     parked = ruled(settings, TO_E, LOGS, {"do": "park", "table": "d.log_a"})
     assert list(load.run(parked).parked) == ["d.log_a"]
@@ -327,7 +327,7 @@ def test_a_change_of_routes_is_refused_where_rows_are_and_a_restore_builds_the_t
     source.cut()
     with pytest.raises(LoadError) as met:
         load.run(moved)
-    assert 'do = "route", database = "pumphouse"' in met.value.hint
+    assert 'do = "route"\ndatabase = "pumphouse"' in met.value.hint
     load.run(ruled(settings, LOGS, {"do": "route", "database": "pumphouse", "to": "theirs"}))
     assert ("theirs",) in target.query("SHOW DATABASES")
     assert target_rows(target) == {"t": source.snapshot()["t"]}

@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.cli import cli
 from pumphouse.errors import BinlogError, ConfigError, DdlRefused, LoadError, UnknownDdl, UnknownTable, UsageError
+from pumphouse.loader import resync
 from pumphouse.loader.ddl import DdlExecutor
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.runs import load
 from pumphouse.schema.timeline import Timeline
@@ -95,7 +96,7 @@ def test_a_refused_ddl_names_the_rule_that_goes_past_it_also_in_a_plan_that_was_
     for _ in range(2):
         with pytest.raises(DdlRefused) as caught:
             load.run(settings)
-        assert f'load.rules = [{{do = "skip", ddl = {refused.job.id}, why = "…"}}]' in caught.value.hint
+        assert f'[[load.rules]]\ndo = "skip"\nddl = {refused.job.id}\nwhy = "…"\n' in caught.value.hint
     assert target.value("SELECT COUNT(*) FROM d.t") == 1
     rule: dict[str, Any] = {"do": do, "ddl": refused.job.id if by == "job" else int(refused.commit_ts)}
     if do == "replace":
@@ -155,7 +156,26 @@ def test_rows_of_a_table_that_no_ddl_names_are_passed_by_its_id(
     with pytest.raises(UnknownTable) as caught:
         load.run(settings)
     assert 'table = "4711"' in caught.value.hint
-    assert load.run(ruled(settings, {"do": "skip", "table": "4711"})).skipped.keys() == {"4711"}
+    told = ruled(settings, {"do": "skip", "table": "4711"})
+    assert load.run(told).skipped.keys() == {"4711"}
+    load.run(told, resync="d.t")
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7")
+def test_a_resync_that_fails_says_that_the_table_waits_for_another(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1)
+    source.genesis()
+    load.run(settings)
+    with monkeypatch.context() as patch, pytest.raises(StatementFailed) as caught:
+        patch.setattr(resync, "create_object", lambda *_: "CREATE TABLE nowhere.t (id INT)")
+        load.run(settings, resync="d.t")
+    assert "d.t is left out until `pumphouse load --resync d.t` has ended" in caught.value.hint
+    load.run(settings, resync="d.t")
+    assert target_rows(target) == source.snapshot()
     assert target_rows(target) == source.snapshot()
 
 
@@ -260,6 +280,10 @@ def test_the_rows_of_a_skipped_transaction_are_left_out_of_loads_and_restores(
     assert history(target) == [(f"txn {bad}", "skip", True, "a test", True)]
     restored(told, to=end, dry_run=False)
     assert target_rows(target) == kept
+    plan = restored(told, to=end, dry_run=True).plan
+    assert [(what.split(" at ")[0], why) for what, why in plan.left_out.items()] == [
+        ("rows of the transaction", "skip: a test")
+    ]
     restored(settings, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
 
@@ -283,7 +307,7 @@ def test_rows_of_generated_columns_alone_stop_a_load_and_can_be_parked(
     source.cut()
     with pytest.raises(LoadError, match=r"d\.t has rows and no column but generated ones") as caught:
         load.run(settings)
-    assert 'do = "park", table = "d.t"' in caught.value.hint
+    assert 'do = "park"\ntable = "d.t"' in caught.value.hint
     assert list(load.run(ruled(settings, {"do": "park", "table": "d.t"})).parked) == ["d.t"]
     assert target_rows(target)["k"] == source.snapshot()["k"]
 
@@ -309,7 +333,7 @@ def test_a_table_that_comes_back_after_its_drop_was_loaded_has_a_way_on(
     source.cut()
     with pytest.raises(LoadError, match="no longer has") as caught:
         load.run(settings)
-    assert f'do = "park", table = "d.{name}"' in caught.value.hint
+    assert f'do = "park"\ntable = "d.{name}"' in caught.value.hint
     assert f"`pumphouse archive dump` and `pumphouse load --resync d.{name}`" in caught.value.hint
     assert list(load.run(ruled(settings, {"do": "park", "table": f"d.{name}"})).parked) == [f"d.{name}"]
     assert target_rows(target)["k"] == source.snapshot()["k"]
@@ -350,7 +374,7 @@ def test_a_table_whose_rows_are_refused_is_parked_and_loud_and_comes_back(
     source.cut()
     with pytest.raises(BinlogError) as caught:
         load.run(settings)
-    assert 'load.rules = [{do = "park", table = "d.t", why = "…"}]' in caught.value.hint
+    assert '[[load.rules]]\ndo = "park"\ntable = "d.t"\nwhy = "…"\n' in caught.value.hint
     told = ruled(settings, {"do": "park", "table": "d.t", "by": "Ada", "why": "too narrow"})
     report = load.run(told)
     assert "by Ada: too narrow" in report.parked["d.t"]
@@ -509,7 +533,7 @@ def test_a_plan_that_went_beyond_a_boundary_goes_on_without_the_table_and_brings
     with pytest.raises(LoadError, match="without it: the schema history did not have it then") as caught:
         load.run(settings)
     assert "abandon" not in str(caught.value)
-    assert 'do = "park", table = "d.t"' in caught.value.hint
+    assert 'do = "park"\ntable = "d.t"' in caught.value.hint
     report = load.run(ruled(settings, {"do": "park", "table": "d.t"}))
     assert list(report.parked) == ["d.t"]
     assert target_rows(target)["u"] == source.snapshot()["u"]

@@ -300,7 +300,7 @@ def test_an_old_value_that_has_no_known_twin_in_the_new_type_stops_the_load_by_n
     source.cut()
     with pytest.raises(ColumnMismatch, match=r"d\.t: the type of column v was changed") as caught:
         load.run(settings)
-    assert 'do = "park", table = "d.t"' in caught.value.hint
+    assert 'do = "park"\ntable = "d.t"' in caught.value.hint
 
 
 @pytest.mark.row("S2", "S3", "L6")

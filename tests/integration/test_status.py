@@ -15,14 +15,16 @@ from pydantic import SecretStr
 
 from pumphouse.archive import consumer
 from pumphouse.cli import cli
+from pumphouse.errors import BinlogError
 from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, show
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.status.look import look
 from pumphouse.status.report import Finding, Severity, Status
+from tests.support.killed import Killed, calls_until_killed
 from tests.support.madearchive import MadeSource, column
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
@@ -84,6 +86,33 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
     target.execute("UPDATE pumphouse.checkpoint SET state = 'incomplete', reason = 'a restore has not ended'")
     (bad,) = found(look(mine), "[target]")
     assert (bad.severity, bad.next) == (Severity.ERROR, "pumphouse restore --into target --to TIME, the same as before")
+
+
+def test_a_load_that_has_stopped_is_named_with_the_load_that_goes_on(
+    mine: Settings, source: MadeSource, target: TargetConnection, cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.ts = int(cluster.tso())
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    killed_at = calls_until_killed(monkeypatch)
+    killed_at[0] = 30
+    with pytest.raises(Killed):
+        load.run(mine)
+    (first,) = found(look(mine), "[target]")
+    assert (first.severity, first.next) == (Severity.ERROR, "pumphouse load"), first
+    load.run(mine)
+    with source.txn() as t:
+        t.insert("t", id=1)
+    end = source.cut()
+    target.execute("INSERT INTO d.t VALUES (1)")
+    target.execute("ALTER TABLE d.t ADD COLUMN narrow INT NOT NULL CHECK (narrow > 0)")
+    with pytest.raises(BinlogError):
+        load.run(mine)
+    assert not found(look(mine), "[target]"), "the next task of a load may begin in a moment"
+    target.execute("UPDATE pumphouse.fence SET since = since - INTERVAL 2 MINUTE")
+    (stopped,) = found(look(mine), "[target]")
+    assert (stopped.severity, stopped.next) == (Severity.WARNING, "pumphouse load")
+    assert f"a load to {show(end)} has stopped" in stopped.what
 
 
 def test_an_archive_without_a_dump_restores_nothing_and_says_so(mine: Settings, source: MadeSource) -> None:

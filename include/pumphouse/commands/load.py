@@ -12,6 +12,7 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.errors import BinlogError, UsageError
 from pumphouse.loader.losses import Losses
 from pumphouse.loader.report import LoadReport
+from pumphouse.loader.rules import RESYNC
 from pumphouse.model.tso import Tso, parse_time, show
 from pumphouse.parts import Parts
 from pumphouse.progress import bar
@@ -111,9 +112,8 @@ def _naming(target: str) -> Iterator[None]:
 
 def _print(report: LoadReport, aim: str) -> None:
     for name, reason in sorted(report.parked.items()):
-        click.echo(
-            f"  ! {name} is {reason}; to bring it back: take its rule away, then `pumphouse load {aim}--resync {name}`"
-        )
+        without = "" if reason.endswith(RESYNC) else "take its rule away, then "
+        click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {name}`")
     if report.from_ts == report.to_ts and not report.plans:
         click.echo(f"{report.target} is at {show(report.to_ts)}: nothing to do")
         return

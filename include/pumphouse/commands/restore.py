@@ -98,6 +98,8 @@ def restore(
     elif done.load is not None:
         load = done.load
         click.echo(f"restored to {show(at)}: {load.inserted} rows put, {load.ddls} DDLs, {load.seconds} s")
+        for note in load.notes:
+            click.echo(f"  note: {note}")
         print_losses(load.losses)
 
 

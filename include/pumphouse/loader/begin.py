@@ -14,7 +14,7 @@ from pumphouse.loader import state
 from pumphouse.loader.ddl import forget_ddl
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.run import Loader
-from pumphouse.loader.state import Checkpoint, TargetState
+from pumphouse.loader.state import BEGINNING, Checkpoint, TargetState
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.work import Work, base_work
 from pumphouse.model.table import DbInfo
@@ -26,8 +26,6 @@ from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.table_sql import add_foreign_keys, create_database, create_object
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
-
-BEGINNING = "the first load has not ended"
 
 
 def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) -> Checkpoint:

@@ -333,7 +333,7 @@ class DdlExecutor:
             raise LoadError(
                 f"DDL job {event.job.id} at {show(event.commit_ts)} brings back the rows of a dropped table, which "
                 f"this target no longer has: {event.job.query}",
-                hint=f"{park_hint(table)}, load, then take the rule away, `pumphouse archive dump` and "
+                hint=f"{park_hint(table)}load, then take the rule away, `pumphouse archive dump` and "
                 f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now; or restore the "
                 "target: a restore knows what comes back, and keeps it",
                 job_id=event.job.id,
@@ -370,7 +370,7 @@ class DdlExecutor:
             f"DDL job {event.job.id} at {show(event.commit_ts)} changes the type of {table}: "
             f"{'; '.join(found)}. What TiDB makes of the values there is not known here, and target "
             f"{self._connection.name} might make others",
-            hint=f"{ddl_hint(event.job.id)}; or {park_hint(table)}, then `pumphouse archive dump` and "
+            hint=f"{ddl_hint(event.job.id)}; or {park_hint(table)}then `pumphouse archive dump` and "
             f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now",
             job_id=event.job.id,
             table=table,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pumphouse.errors import LoadError, UnknownDdl, UsageError
+from pumphouse.errors import BinlogError, LoadError, UnknownDdl, UsageError
 from pumphouse.loader.begin import create_foreign_keys, in_creation_order
 from pumphouse.loader.ddl import forget_ddl_of
 from pumphouse.loader.report import LoadReport
-from pumphouse.loader.rules import Rules, bring_back
+from pumphouse.loader.rules import RESYNC, Rules, bring_back
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import Checkpoint, open_plan
 from pumphouse.loader.work import Work, base_work, works_between
@@ -47,7 +47,17 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
         plan = open_plan(connection, task)
         # Before it is parked: what cannot be brought back stays as it is.
         _works(loader, table, checkpoint.ts if plan is None else max(checkpoint.ts, plan.to_ts))
-        loader.park(name, checkpoint.ts, "load --resync")
+        loader.park(name, checkpoint.ts, RESYNC)
+    try:
+        return _made_anew(loader, checkpoint, table)
+    except BinlogError as error:
+        again = f"{table} is left out until `pumphouse load --resync {table}` has ended: run it again"
+        error.hint = f"{error.hint.rstrip()}; {again}" if error.hint else again
+        raise
+
+
+def _made_anew(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
+    connection, view, task, name = loader.connection, loader.view, loader.task, table.lower()
     opened = loader.opened()
     at = checkpoint.ts if opened is None else max(checkpoint.ts, loader.run(opened))
     loader.report.from_ts, loader.report.to_ts = checkpoint.ts, at
@@ -78,7 +88,9 @@ def _works(loader: Loader, table: str, at: Tso) -> tuple[Rules, Work, list[Work]
     base = view.base_for(at)
     if base is None:
         raise LoadError(f"no dump leads to {show(at)}, where the target stands", hint=_DUMP)
-    rules = replace(loader.rules, tables={}, only=table.lower())
+    # By id: tables that the archive knows nothing of, whose rows are met all the same.
+    unknown = {name: each for name, each in loader.rules.tables.items() if name.isdecimal()}
+    rules = replace(loader.rules, tables=unknown, only=table.lower())
     try:
         first = base_work(view, base, task, settings, rules)
         later = list(works_between(view, base.ts, at, task, settings, rules))

@@ -12,6 +12,7 @@ decoded by the source's schema history all the same.
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,10 @@ TABLE = """CREATE TABLE IF NOT EXISTS {s}.`rule` (
   ended_at TIMESTAMP(6) NULL COMMENT 'since when it is history: the table was brought back, or the target restored',
   PRIMARY KEY (task, subject, ts)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
+
+
+# Why a table is parked that a resync makes anew.
+RESYNC = "load --resync"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,12 +202,9 @@ class Rules:
     def _advise(self, error: BinlogError) -> None:
         table, table_id = error.facts.get("table"), error.facts.get("table_id")
         if isinstance(error, UnknownTable) and table_id is not None:
-            error.hint += (
-                f'; to go on without its rows: load.rules = [{{do = "skip", table = "{table_id}", why = "…"}}] in '
-                "pumphouse.toml"
-            )
+            error.hint += f"; to go on without its rows, {rule_text('skip', table=str(table_id))}"
         if isinstance(table, str) and table.count(".") == 1 and "load.rules" not in error.hint:
-            error.hint += f"{'; ' * bool(error.hint)}to go on without this table: {park_hint(table)}"
+            error.hint += f"{'; ' * bool(error.hint)}to go on without this table, {park_hint(table)}"
 
 
 NO_RULES = Rules()
@@ -219,15 +221,18 @@ def routes_of(settings: Iterable[LoadRule]) -> Routes:
 
 def ddl_hint(job_id: int) -> str:
     """What to type to go past a DDL."""
-    return (
-        f'to go past it: load.rules = [{{do = "skip", ddl = {job_id}, why = "…"}}] in pumphouse.toml, or do = '
-        '"replace" with sql = ["…"]'
-    )
+    return f"""to go past it, {rule_text("skip", ddl=job_id)}or do = "replace" with sql = ["…"]"""
 
 
 def park_hint(table: str) -> str:
     """What to type to put a table in quarantine."""
-    return f'load.rules = [{{do = "park", table = "{table}", why = "…"}}] in pumphouse.toml'
+    return rule_text("park", table=table)
+
+
+def rule_text(do: str, **of: str | int) -> str:
+    """A rule as it can be put at the end of any settings file."""
+    lines = [f'do = "{do}"', *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in of.items())]
+    return "\n".join(["add to pumphouse.toml:", "", "[[load.rules]]", *lines, 'why = "…"', "", ""])
 
 
 def create_rule_table(connection: TargetConnection) -> None:

@@ -26,7 +26,7 @@ from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.report import LoadReport, Progress, silent
-from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, park, record
+from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, park, record, rule_text
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
 from pumphouse.loader.target import TargetConnection
@@ -263,9 +263,9 @@ class Loader:
             raise LoadError(
                 f"the source has a database {clash!r}, and on target {self.connection.name} the schema {own!r} keeps "
                 "the state of the load",
-                hint=f'give the database another name there: load.rules = [{{do = "route", database = "{clash}", to = '
-                '"…", why = "…"}]; or, for a target that is empty or to be restored, set target.schema_name '
-                "(restore_target.schema_name) to a name of its own",
+                hint=f"give the database another name there, {rule_text('route', database=clash, to='…')}or, for a "
+                "target that is empty or to be restored, set target.schema_name (restore_target.schema_name) to a "
+                "name of its own",
                 target=self.connection.name,
                 database=clash,
             )

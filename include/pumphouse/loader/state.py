@@ -15,6 +15,9 @@ from pumphouse.loader.plan import Mode, Plan, UnitId
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 
+# Why a target is incomplete whose first load was begun.
+BEGINNING = "the first load has not ended"
+
 
 class TargetState(StrEnum):
     """Whether a target may be loaded."""

@@ -105,12 +105,15 @@ class RestorePlan:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """What a rule leaves out or replaces: tables by name, DDLs by job id; with the reason."""
+        """What a rule leaves out or replaces: tables by name, DDLs by job id, transactions; with the reason."""
         found = {name: why for work in self.works for name, why in work.plan.skipped.items()}
         for work in self.works:
             for event in work.events:
                 if (rule := work.rulings.get(event.commit_ts)) is not None:
                     found[f"DDL job {event.job.id}"] = f"{rule.do}: {rule.why}"
+            for ts in work.plan.without:
+                if (rule := work.rulings.get(Tso(ts))) is not None:
+                    found[f"rows of the transaction at {show(Tso(ts))}"] = f"{rule.do}: {rule.why}"
         return found
 
     @property

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pumphouse.archive.consumer import consumer_id
+from pumphouse.loader.rules import RESYNC
+from pumphouse.loader.state import BEGINNING, TargetState
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import show
 from pumphouse.settings import Settings
@@ -88,10 +90,13 @@ def _target(target: TargetStatus) -> Iterator[Finding]:
     who = f"[{target.section}] {target.address}"
     rules = "load.rules" if name in ("target", "restore_target") else f"targets.{name}.rules"
     for table, why in target.parked.items():
-        yield _warning(who, f"{table} is {why}", f"{load} --resync {table}, without its rule in {rules}")
+        without = "" if why.endswith(RESYNC) else f", without its rule in {rules}"
+        yield _warning(who, f"{table} is {why}", f"{load} --resync {table}{without}")
     if target.problem:
         yield (_error if loads else _warning)(who, target.problem, "pumphouse status, when it is back")
-    elif target.state and target.state != "ready":
+    elif loads and target.state == TargetState.INCOMPLETE and target.reason == BEGINNING:
+        yield _error(who, f"{target.task} is {target.state}: {target.reason}", load)
+    elif target.state and target.state != TargetState.READY:
         into = f"--into {name} " if loads else ""
         yield _error(
             who,
@@ -100,6 +105,9 @@ def _target(target: TargetStatus) -> Iterator[Finding]:
         )
     elif loads and target.at is None:
         yield _warning(who, "it was never loaded", load)
+    elif loads and target.stopped_before is not None:
+        what = f"a load to {show(target.stopped_before)} has stopped: {target.task} is at {show(target.at or 0)}"
+        yield _warning(who, what, load)
     elif loads and target.lag_s is not None and target.lag_s > LATE_S and target.at is not None:
         yield _warning(who, f"{target.task} is {target.lag_s / 3600:.1f} h behind, at {show(target.at)}", load)
 

@@ -36,6 +36,8 @@ from pumphouse.status.report import ArchiveStatus, ConsumerStatus, PumpState, St
 # All answers together: a look takes less than two seconds, with the start of a Python process before it.
 WITHIN_S = 1.2
 _ONE_S = 0.9
+# A plan that is open while nobody has owned its target anew for so long has stopped.
+_BETWEEN_TASKS_S = 60
 
 T = TypeVar("T")
 
@@ -194,10 +196,13 @@ def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStat
         if not has_checkpoints(connection):
             return [TargetStatus(section=section, address=where)]
         owner = connection.value("SELECT IS_USED_LOCK(%s)", (lock_name(settings.schema_name),))
-        held_by = ""
-        if owner is not None:
-            rows = connection.query(f"SELECT run, holder, since FROM {connection.table('fence')} WHERE id = 1")  # noqa: S608
-            held_by = ", ".join(f"{run} ({holder}) since {since} UTC" for run, holder, since in rows)
+        rows = connection.query(
+            "SELECT run, holder, since, TIMESTAMPDIFF(SECOND, since, NOW(6))"  # noqa: S608
+            f" FROM {connection.table('fence')} WHERE id = 1"
+        )
+        held_by = "" if owner is None else ", ".join(f"{run} ({by}) since {since} UTC" for run, by, since, _ in rows)
+        # The tasks of one load hold it one after the other.
+        idle = owner is None and all(seconds > _BETWEEN_TASKS_S for *_, seconds in rows)
         found = [
             TargetStatus(
                 section=section,
@@ -209,10 +214,16 @@ def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStat
                 reason=each.reason,
                 held_by=held_by,
                 parked={n: str(out) for n, out in read_left_out(connection, each.task).items() if out.parked},
+                stopped_before=_stopped_before(connection, each.task) if idle else None,
             )
             for each in state.read_all(connection)
         ]
         return found or [TargetStatus(section=section, address=where, held_by=held_by)]
+
+
+def _stopped_before(connection: TargetConnection, task: str) -> Tso | None:
+    plan = state.open_plan(connection, task)
+    return None if plan is None else plan.to_ts
 
 
 def _rows(section: str, settings: TargetSettings, answer: Any) -> list[TargetStatus]:

@@ -73,7 +73,7 @@ class TargetStatus:
     """One load of one target, or a target that has none yet (``task`` '').
 
     ``held_by``: the run that owns the target now. ``lag_s``: how far it is behind now. ``parked``: tables that a rule
-    has put in quarantine, and since when and why.
+    has put in quarantine, and since when and why. ``stopped_before``: end of a plan that nobody goes on with.
     """
 
     section: str
@@ -86,6 +86,7 @@ class TargetStatus:
     held_by: str = ""
     problem: str = ""
     parked: dict[str, str] = field(default_factory=dict)
+    stopped_before: Tso | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,18 @@ class Status:
 
 
 _TSOS = frozenset(
-    {"now", "begin", "end", "restorable_from", "restorable_to", "verified_to", "checkpoint", "watermark", "at"}
+    {
+        "now",
+        "begin",
+        "end",
+        "restorable_from",
+        "restorable_to",
+        "verified_to",
+        "checkpoint",
+        "watermark",
+        "at",
+        "stopped_before",
+    }
 )
 
 
