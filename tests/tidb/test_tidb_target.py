@@ -10,7 +10,8 @@ import pytest
 from pumphouse.errors import FenceLost, LoadError, TargetBusy
 from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
-from pumphouse.settings import TargetSettings
+from pumphouse.settings import Settings, TargetSettings
+from pumphouse.status.look import look
 from tests.support import mariadb
 from tests.support.tidb import MISSING, UnistoreServer
 from tests.support.waiting import eventually
@@ -32,9 +33,13 @@ def test_another_run_is_kept_out_and_may_take_over(server: TargetSettings) -> No
         fence.check_lock(owner)
         second = fence.acquire(other, run="second", take_over=True)
         assert second.number > first.number
+        (row,) = look(Settings(), {"target": server}).targets
+        assert row.held_by.startswith("second "), row
         with pytest.raises(LoadError):  # its session was ended
             fence.check_lock(owner)
         fence.check_lock(other)
+    with TargetConnection.open(server) as later:
+        eventually(lambda: not fence.owned_by(later), what="nobody owns it")
 
 
 def test_units_of_an_earlier_owner_change_nothing_and_those_of_one_run_do_not_wait(server: TargetSettings) -> None:

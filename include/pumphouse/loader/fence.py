@@ -98,6 +98,24 @@ def acquire(
     return _raise_fence(connection, run, end_blockers=take_over or last == run)
 
 
+def owned_by(connection: TargetConnection) -> str:
+    """Run and holder that own the target now, and since when, for people who ask; '' = nobody does."""
+    holder_id = _lock_holder(connection)
+    if holder_id is not None and connection.dialect is Dialect.TIDB:
+        # The one who raised the number last: it may have ended. Loads come by the server that is asked here.
+        holder_id = connection.value("SELECT 1 FROM information_schema.processlist WHERE id = %s", (holder_id,))
+    if holder_id is None:
+        return ""
+    rows = connection.query(f"SELECT run, holder, since FROM {connection.table('fence')} WHERE id = 1")
+    return ", ".join(f"{run} ({holder}) since {since} UTC" for run, holder, since in rows)
+
+
+def idle_s(connection: TargetConnection) -> float:
+    """Seconds since a run owned the target anew, or began a plan; 0 = none ever did."""
+    since = f"SELECT TIMESTAMPDIFF(SECOND, since, NOW(6)) FROM {connection.table('fence')} WHERE id = 1"
+    return float(connection.value(since) or 0)
+
+
 def _lock_holder(connection: TargetConnection) -> int | None:
     """Connection that owns the target; None = nobody now."""
     if connection.dialect is Dialect.TIDB:

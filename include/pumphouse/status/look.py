@@ -16,8 +16,7 @@ from pumphouse.archive.verified import read_verified
 from pumphouse.client import admin
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ConfigError, TargetUnavailable
-from pumphouse.loader import state
-from pumphouse.loader.fence import lock_name
+from pumphouse.loader import fence, state
 from pumphouse.loader.rules import read_left_out
 from pumphouse.loader.target import TargetConnection, address, has_checkpoints
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
@@ -195,14 +194,9 @@ def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStat
     with TargetConnection.open(settings, timeout_s=_ONE_S) as connection:
         if not has_checkpoints(connection):
             return [TargetStatus(section=section, address=where)]
-        owner = connection.value("SELECT IS_USED_LOCK(%s)", (lock_name(settings.schema_name),))
-        rows = connection.query(
-            "SELECT run, holder, since, TIMESTAMPDIFF(SECOND, since, NOW(6))"  # noqa: S608
-            f" FROM {connection.table('fence')} WHERE id = 1"
-        )
-        held_by = "" if owner is None else ", ".join(f"{run} ({by}) since {since} UTC" for run, by, since, _ in rows)
-        # The tasks of one load hold it one after the other.
-        idle = owner is None and all(seconds > _BETWEEN_TASKS_S for *_, seconds in rows)
+        held_by = fence.owned_by(connection)
+        # The tasks of one load own it one after the other.
+        idle = not held_by and fence.idle_s(connection) > _BETWEEN_TASKS_S
         found = [
             TargetStatus(
                 section=section,
