@@ -7,6 +7,7 @@ import errno
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -99,8 +100,20 @@ def settings(data_dir: Path, **values: Any) -> PumpSettings:
 
 
 def open_store(data_dir: Path, fs: FileSystem = REAL_FS, clock: Clock | None = None, **values: Any) -> Store:
-    """Opened; what fails for a while is tried again soon."""
-    return Store.open(settings(data_dir, **values), fs=fs, clock=clock or QuickClock())
+    """Opened; what fails for a while is tried again soon. `close_stores` closes it if nobody else does."""
+    store = Store.open(settings(data_dir, **values), fs=fs, clock=clock or QuickClock())
+    _opened.add(store)
+    return store
+
+
+_opened: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def close_stores() -> None:
+    """Those that were opened and are not closed."""
+    for store in list(_opened):
+        store.close()
+        _opened.discard(store)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import pytest
 from pump_service.loop_syncs import LoopSyncs, loop_syncs
 from pump_service.store.fs import SyncDone
 from pump_service.store.store import Store
+from tests.support.storekit import close_stores
 
 
 @contextlib.contextmanager
@@ -49,7 +50,10 @@ def a_loop() -> Iterator[LoopSyncs]:
 def attached_stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopSyncs]:
     """Every store that is opened meanwhile writes beside an event loop in a thread of its own."""
     with a_loop() as syncs, _opened(monkeypatch, lambda: syncs):
-        yield syncs
+        try:
+            yield syncs
+        finally:
+            close_stores()
 
 
 @contextlib.contextmanager

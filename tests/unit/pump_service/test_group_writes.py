@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,53 +16,39 @@ from pump_service.api import convert, writes
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
 from pump_service.door.group import Answer, Refusal, Requests
-from pump_service.horizon import Horizon, Timestamps
-from pump_service.ingest import Ingest
 from pump_service.intake import read_group
-from pump_service.lifecycle import Action, Lifecycle
-from pump_service.metrics import PumpMetrics
+from pump_service.lifecycle import Action
 from pump_service.store.groups import Done
 from pump_service.store.records import Records
 from pump_service.store.store import Store
-from pump_service.submit import Statuses, Submitter
-from pumphouse.clock import SYSTEM_CLOCK
+from pump_service.submit import Statuses
 from pumphouse.errors import WriterFailed
 from pumphouse.model.tso import Tso, compose
 from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from pumphouse.registry.file import FileCluster
 from tests.support.crashfs import FaultyFs
+from tests.support.intakekit import CLUSTER, Intake, on_a_store
 from tests.support.setclock import SetClock
 from tests.support.storekit import (
     commit,
     log_payloads,
     prewrite,
     rollback,
-    settings,
     settle,
     until,
     write_lock,
     writer_of,
 )
-from tests.support.syncs import stores_on_this_loop
 
-CLUSTER = 77
+pytestmark = pytest.mark.usefixtures("who_writes")
 
 
-class Bench:
+class Bench(Intake):
     """Group and batch writes on a real store."""
 
     def __init__(self, store: Store, cluster: FileCluster, queue_bytes: int) -> None:
-        self.store = store
-        self.cluster = cluster
-        self.life = Lifecycle(None)
-        self.life.apply(Action.START)
-        self.metrics = PumpMetrics()
-        self.submitter = Submitter(store, queue_bytes, self.metrics)
-        self.ingest = Ingest(
-            cluster_id=CLUSTER, horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), lifecycle=self.life, store=store,
-            submitter=self.submitter,
-        )  # fmt: skip
+        super().__init__(store, cluster, queue_bytes)
         self.groups = GroupWrites(self.ingest, self.submitter, self.metrics)
         self.batches = BatchWrites(self.ingest, self.submitter)
 
@@ -75,21 +60,8 @@ class Bench:
         return await answered
 
 
-@pytest.fixture(params=["thread", "loop"], autouse=True)
-def _who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with stores_on_this_loop(monkeypatch) if request.param == "loop" else contextlib.nullcontext():
-        yield
-
-
 def run(tmp_path: Path, test: Callable[[Bench], Awaitable[None]], queue_bytes: int = 1 << 20, **opening: Any) -> None:
-    async def main() -> None:
-        store = Store.open(settings(tmp_path / "data"), **opening)
-        try:
-            await asyncio.wait_for(test(Bench(store, FileCluster(tmp_path / "cluster"), queue_bytes)), 30)
-        finally:
-            await asyncio.to_thread(store.close)
-
-    asyncio.run(main())
+    on_a_store(tmp_path, lambda store, cluster: test(Bench(store, cluster, queue_bytes)), **opening)
 
 
 def _code_and_text(answer: Answer) -> tuple[grpc.StatusCode, str]:
@@ -459,7 +431,7 @@ def test_between_a_small_group_and_its_answer_no_thread_changes(tmp_path: Path, 
         assert writes_here == ["[loop]" in request.node.name] * 20
 
     # However busy this machine: no disk is slow, and it is looked at once.
-    run(tmp_path, test, fs=fs, clock=SetClock())
+    run(tmp_path, test, opening={"fs": fs}, clock=SetClock())
 
 
 @pytest.mark.row("W1", "P13")

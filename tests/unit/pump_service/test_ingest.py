@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pump_service.horizon import Horizon, Timestamps
-from pump_service.ingest import Ingest
-from pump_service.lifecycle import Action, Lifecycle
-from pump_service.metrics import PumpMetrics
+from pump_service.lifecycle import Action
 from pump_service.store.groups import Done
 from pump_service.store.records import Records
 from pump_service.store.store import Store
-from pump_service.submit import Submitter
-from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import compose, physical_ms
 from pumphouse.registry.file import FileCluster
+from tests.support.intakekit import CLUSTER, Intake, on_a_store
 from tests.support.pumpserver import commit, prewrite, rollback
 from tests.support.storekit import fake as fake_item
-from tests.support.storekit import settings
-from tests.support.syncs import stores_on_this_loop
 
-CLUSTER = 77
+pytestmark = pytest.mark.usefixtures("who_writes")
 
 
 def fake(ts: int) -> bytes:
     return fake_item(ts).payload
 
 
-class Bench:
+class Bench(Intake):
     """An Ingest over a store that counts its groups and can be held."""
 
     def __init__(self, store: Store, queue_bytes: int, cluster: FileCluster) -> None:
-        self.store = store
-        self.cluster = cluster
         self.groups: list[int] = []
         self.held: list[Callable[[], None]] = []
         self.hold = False
@@ -54,14 +45,7 @@ class Bench:
                 real(records, done)
 
         store.submit = submit  # type: ignore[method-assign]
-        self.life = Lifecycle(None)
-        self.life.apply(Action.START)
-        self.metrics = PumpMetrics()
-        self.submitter = Submitter(store, queue_bytes, self.metrics)
-        self.ingest = Ingest(
-            cluster_id=CLUSTER, horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), lifecycle=self.life, store=store,
-            submitter=self.submitter,
-        )  # fmt: skip
+        super().__init__(store, cluster, queue_bytes)
 
     async def indexed(self, prewrites: int) -> None:
         """That many Ps are open, no more and no less, once the index has caught up."""
@@ -82,21 +66,8 @@ class Bench:
             go()
 
 
-@pytest.fixture(params=["thread", "loop"], autouse=True)
-def _who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with stores_on_this_loop(monkeypatch) if request.param == "loop" else contextlib.nullcontext():
-        yield
-
-
 def run(tmp_path: Path, test: Callable[[Bench], Awaitable[None]], *, queue_bytes: int = 1 << 20, **values: Any) -> None:
-    async def main() -> None:
-        store = Store.open(settings(tmp_path / "data", **values))
-        try:
-            await asyncio.wait_for(test(Bench(store, queue_bytes, FileCluster(tmp_path / "cluster"))), 20)
-        finally:
-            await asyncio.to_thread(store.close)
-
-    asyncio.run(main())
+    on_a_store(tmp_path, lambda store, cluster: test(Bench(store, queue_bytes, cluster)), **values)
 
 
 @pytest.mark.row("P3")

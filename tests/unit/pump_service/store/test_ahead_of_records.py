@@ -40,7 +40,6 @@ def test_small_writes_go_where_zeros_were_laid_and_change_no_size(tmp_path: Path
     assert sizes.pop() % 4096 == 0
     assert 0 < zeros_behind(value_files(tmp_path)[0]) < AHEAD_BYTES
     assert len(stream(store)) == 60
-    store.close()
 
 
 @pytest.mark.row("P3")
@@ -52,7 +51,6 @@ def test_large_writes_and_those_without_fsync_lay_nothing(tmp_path: Path) -> Non
     store = open_store(tmp_path / "unsafe", sync_log=False)
     store_all(store, prewrite(10))
     assert zeros_behind(value_files(tmp_path / "unsafe")[0]) == 0
-    store.close()
 
 
 @pytest.mark.row("P1", "P5")
@@ -78,7 +76,6 @@ def test_after_a_kill_the_zeros_are_given_back_without_a_copy(index: str, tmp_pa
     assert store.incarnation == incarnation
     store_all(store, commit(30, 40))
     assert stream(store) == [(10, 20), (30, 40)]
-    store.close()
 
 
 @pytest.mark.row("P3")
@@ -128,7 +125,6 @@ def test_zeros_behind_the_footer_of_a_file_that_was_just_filled_are_given_back(t
     assert path.read_bytes() == whole
     store_all(store, commit(10, 20))
     assert len(value_files(tmp_path)) == 2
-    store.close()
 
 
 @pytest.mark.row("P15")

@@ -124,7 +124,6 @@ def test_a_running_pump_is_looked_at_but_for_its_newest_file_and_cannot_be_chang
     assert [each.file for each in report.damages] == ["000000.vlog"]
     with pytest.raises(ConfigError, match="a Pump has"):
         damage.accept(tmp_path, [report.damages[0].name], reason="test", who="test", at=0.0)
-    store.close()
 
 
 def test_an_accepted_stretch_is_shown_as_such_whatever_lies_behind_it(tmp_path: Path) -> None:
@@ -143,7 +142,6 @@ def test_an_accepted_stretch_is_shown_as_such_whatever_lies_behind_it(tmp_path: 
         assert report.sound
     store = open_store(tmp_path)
     assert store.synced_end.offset == end
-    store.close()
 
 
 def test_missing_files_wrong_footers_and_torn_tails_are_told_apart(tmp_path: Path) -> None:
@@ -177,7 +175,6 @@ def test_gc_does_not_believe_a_footer_that_lost_a_bit(summaries: bool, tmp_path:
     assert report.gc_point == 115
     assert victim.exists(), "it holds what no consumer has confirmed"
     assert stream(store, 115) == expected
-    store.close()
 
 
 @pytest.mark.row("P15")
@@ -188,7 +185,6 @@ def test_an_index_that_a_full_disk_keeps_from_opening_is_not_taken_for_broken(tm
     assert not list(tmp_path.glob("kv.broken*"))
     store = open_store(tmp_path, **SMALL)
     assert stream(store) == expected
-    store.close()
 
 
 # -- directories of a Go Pump, byte by byte ------------------------------------------------------------------------------
@@ -244,7 +240,6 @@ def test_a_go_pumps_directory_opens_serves_and_goes_on(with_index: bool, tmp_pat
     assert [each.start_ts for each in store.prewrites.oldest()] == [140]
     store_all(store, commit(140, 150))
     assert stream(store)[-1] == (140, 150)
-    store.close()
 
 
 @pytest.mark.parametrize("length", [1, 7, 15, 16, 17, 40, 200])
@@ -271,7 +266,6 @@ def test_a_torn_tail_that_a_go_pump_appended_behind_is_refused_and_has_a_recorde
     store.close()
     store = open_store(tmp_path, **SMALL)
     assert stream(store, 50)[-1] == (200, 210)
-    store.close()
 
 
 def test_what_we_append_reads_as_the_go_pump_reads_it(tmp_path: Path) -> None:

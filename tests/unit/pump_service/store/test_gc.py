@@ -121,7 +121,6 @@ def test_files_and_keys_below_the_checkpoint_go_and_everything_above_stays(tmp_p
     with pytest.raises(PositionCollected):
         store.stream.pull(1199, max_bytes=1000)
     assert len(pull_all(store, after=1200)) == 20
-    store.close()
 
 
 @pytest.mark.row("P11", "P5")
@@ -143,7 +142,6 @@ def test_after_gc_the_index_can_still_be_rebuilt(tmp_path: Path) -> None:
     assert store.watermark == watermark
     assert store.prewrites.count == 0
     assert store.orphans() == store.late() == []
-    store.close()
 
 
 @pytest.mark.row("P11", "P7")
@@ -169,7 +167,6 @@ def test_a_prewrite_before_the_checkpoint_keeps_its_payload_until_its_commit_was
     report = store.gc.collect({"archive": 1210}, FAR)
     assert report.deletion_limit == 1210
     assert report.freed_files > 3
-    store.close()
 
 
 @pytest.mark.row("P11")
@@ -182,7 +179,6 @@ def test_an_unresolved_prewrite_with_an_old_start_ts_holds_deletion_but_not_the_
     assert "unresolved prewrite 500" in report.held_by
     store_all(store, commit(500, 1300))
     assert stream(store, 1150)[-1] == (500, 1300)
-    store.close()
 
 
 @pytest.mark.row("P11")
@@ -196,7 +192,6 @@ def test_a_prewrite_that_is_written_but_not_indexed_holds_deletion(tmp_path: Pat
         report = store.gc.collect({"archive": 1150}, FAR)
         assert report.deletion_limit == 500
     store_all(store, commit(500, 1300))
-    store.close()
 
 
 @pytest.mark.row("P11")
@@ -215,7 +210,6 @@ def test_a_late_or_orphan_commit_holds_deletion_until_it_is_accepted(tmp_path: P
     report = store.gc.collect({"archive": 1200}, FAR)
     assert report.deletion_limit == 1200
     assert report.freed_files > 0
-    store.close()
 
 
 @pytest.mark.row("P11", "P6")
@@ -246,7 +240,6 @@ def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path) -> N
     assert find(store, 1096) == large.payload
     store.accept(1096, 1150, "test")
     assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == 1200
-    store.close()
 
 
 def killed_before_it_was_noted(store: Store, fs: FaultyFs, data_dir: Path, found: Path, *items: Item) -> None:
@@ -307,7 +300,6 @@ def test_a_late_commit_whose_pump_died_before_it_was_noted_is_asked_about_and_wh
     store.accept(start, commit_ts, "test")
     assert store.gc.collect({"archive": 1200}, FAR).deletion_limit == 1200
     assert stream(store, 1200) == [each for each in expected if each[1] > 1200]
-    store.close()
 
 
 @pytest.mark.row("P7", "P11")
@@ -326,7 +318,6 @@ def test_it_is_asked_about_also_where_only_fakes_in_memory_had_passed_it(tmp_pat
     shutil.rmtree(found / "kv")
     store = open_store(found, **SMALL)
     assert [(each.start_ts, each.commit_ts, each.orphan) for each in store.late()] == [(7, 1300, True)]
-    store.close()
 
 
 @pytest.mark.row("P5", "P11")
@@ -356,7 +347,6 @@ def test_a_directory_that_does_not_say_how_far_it_was_judged_opens_as_before(tmp
     shutil.rmtree(tmp_path / "found" / "kv")
     store = open_store(tmp_path / "found", **SMALL)
     assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(7, 1103)]
-    store.close()
 
 
 @pytest.mark.row("P5", "P11")
@@ -377,7 +367,6 @@ def test_what_is_written_where_the_log_went_back_has_not_been_judged(tmp_path: P
     shutil.rmtree(tmp_path / "found" / "kv")
     store = open_store(tmp_path / "found", **SMALL)
     assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(7, 1103)]
-    store.close()
 
 
 def test_gc_numbers_of_another_release_are_refused_by_name(tmp_path: Path) -> None:
@@ -401,7 +390,6 @@ def test_the_slowest_consumer_and_retention_hold_the_gc_point_which_never_goes_b
     assert (report.gc_point, report.held_by) == (1200, ["retention"])
     report = store.gc.collect({}, 1250)
     assert report.gc_point == 1250
-    store.close()
 
 
 @pytest.mark.row("P11")
@@ -418,7 +406,6 @@ def test_the_newest_file_and_files_that_pairing_has_not_passed_stay(tmp_path: Pa
     assert store.gc_point == 5000
     store_all(store, prewrite(6000), commit(6000, 6001))
     assert stream(store, 5000) == [(6000, 6001)]
-    store.close()
 
 
 def summaries_in_memory() -> int:
@@ -446,7 +433,6 @@ def test_summaries_of_sealed_files_are_on_disk_and_not_in_memory(tmp_path: Path)
     store = open_store(tmp_path, **SMALL)
     assert [value_log(store).summaries.of(file).records for file in value_log(store).files()][: len(files)] == known
     assert summaries_in_memory() <= before + 2
-    store.close()
 
 
 def test_a_summary_is_the_same_whenever_it_is_read() -> None:
@@ -518,7 +504,6 @@ def test_a_commit_that_its_client_repeats_after_gc_is_a_duplicate_and_not_a_late
     store = open_store(tmp_path, **SMALL)
     store_all(store, commit(now + 10, now + 15), commit(now + 10, now + 16))
     assert [item.commit_ts for item in store.late()] == [now + 16], "one that never was in the stream is late"
-    store.close()
 
 
 @pytest.mark.row("P11")
@@ -618,7 +603,6 @@ def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
     assert store.gc.collect({}, now + 9).started
     assert second == [False]
     assert store.gc.collect({}, now + 9).started
-    store.close()
 
 
 @pytest.mark.row("P11")
@@ -659,7 +643,6 @@ def test_a_damaged_table_of_the_index_fails_a_run_by_name(tmp_path: Path) -> Non
     store = open_store(tmp_path)
     with pytest.raises(IndexFailed, match="Corruption"):
         store.gc.collect({}, 30_000)
-    store.close()
 
 
 @pytest.mark.row("P11")
@@ -675,7 +658,6 @@ def test_nothing_is_deleted_when_the_gc_point_cannot_be_persisted(tmp_path: Path
     assert store.gc_point == 0
     assert len(stream(store)) == 20
     fs.faults.clear()
-    store.close()
 
 
 @pytest.mark.row("P11")
@@ -687,7 +669,6 @@ def test_a_key_that_was_written_again_during_gc_is_kept(tmp_path: Path) -> None:
     assert store.gc.collect({"archive": now + 50}, FAR).deleted_keys == 9
     assert find(store, now) is not None
     assert find(store, now + 5) is None
-    store.close()
 
 
 TS = st.integers(0, 1000)

@@ -111,4 +111,3 @@ def test_an_index_that_cannot_be_opened_again_at_once_is_opened_later(first: str
     until(lambda: store.watermark == 12)
     assert [item.commit_ts for item in store.late()] == [6]
     assert (openings, store.fault) == ([], None)
-    store.close()

@@ -46,7 +46,6 @@ def test_commits_come_in_commit_order_with_their_prewrite_merged_in(tmp_path: Pa
     assert batch.commit_list == list(range(2011, 2021))
     assert batch.last == 2020
     assert batch.watermark == 2199
-    store.close()
 
 
 @pytest.mark.row("P6", "P7")
@@ -63,7 +62,6 @@ def test_an_unresolved_prewrite_holds_the_watermark_and_what_came_before_it_is_s
     assert store.watermark == 45
     assert stream(store) == [(10, 11), (30, 31), (20, 45)]
     assert [c for c, _, _, _ in pull_all(store)] == [11, 31, 40, 45], "the fake is in the stream too"
-    store.close()
 
 
 @pytest.mark.row("P6")
@@ -80,7 +78,6 @@ def test_a_rollback_of_the_client_or_of_the_pump_drops_the_prewrite(tmp_path: Pa
     store = open_store(tmp_path)
     assert store.watermark == 31
     assert store.prewrites.count == 0
-    store.close()
 
 
 @pytest.mark.row("P6")
@@ -96,7 +93,6 @@ def test_the_pumps_own_commit_completes_a_transaction_and_the_clients_later_one_
     assert store.status().duplicate_commits == 1
     assert store.late() == []
     assert len(pull_all(store)) == 2
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -122,7 +118,6 @@ def test_a_commit_without_prewrite_is_an_orphan_until_it_is_accepted_by_name(tmp
     store = open_store(tmp_path)
     assert store.orphans()[0].accepted
     assert [c for c, _, _, _ in pull_all(store, strict=True)] == [11, 31]
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -133,7 +128,6 @@ def test_an_orphan_whose_prewrite_comes_after_all_is_whole_again(tmp_path: Path)
     store_all(store, prewrite(15, b"here"), commit(15, 20))
     assert store.orphans() == []
     assert [(c, p, f) for c, _, p, f in pull_all(store) if c == 20] == [(20, merged(15, 20, b"here"), IN_ORDER)]
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -152,7 +146,6 @@ def test_a_commit_below_the_published_watermark_is_late_and_refused_to_those_who
     store.accept(10, 50, "test")
     assert [c for c, _, _, _ in pull_all(store, strict=True)] == [50, 100, 120]
     assert store.stream.pull(100, max_bytes=1000).behind == []
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -165,7 +158,6 @@ def test_two_transactions_with_one_commit_ts_are_both_kept(tmp_path: Path) -> No
     ]
     with pytest.raises(LateCommit):
         store.stream.pull(0, max_bytes=1, strict=True)
-    store.close()
 
 
 @pytest.mark.row("P7", "P11")
@@ -177,7 +169,6 @@ def test_a_pull_below_the_gc_point_is_refused(tmp_path: Path) -> None:
         store.stream.pull(14, max_bytes=1000)
     assert (raised.value.start_from, raised.value.gc_point) == (14, 15)
     assert [c for c, _, _, _ in pull_all(store, after=15)] == [21]
-    store.close()
 
 
 @pytest.mark.row("P7", "P11")
@@ -187,7 +178,6 @@ def test_a_pull_that_gc_overtakes_is_refused(tmp_path: Path) -> None:
     overtaken = so_often(1, lambda: store.gc.collect({"archive": 15}, 1 << 60))
     with index_meets(columns=overtaken), pytest.raises(PositionCollected):
         store.stream.pull(5, max_bytes=1000)
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -201,7 +191,6 @@ def test_damage_under_a_pull_is_an_error_that_names_the_place(tmp_path: Path) ->
     with pytest.raises(BadRecord) as raised:
         pull_all(store)
     assert raised.value.path == str(path)
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -213,7 +202,6 @@ def test_large_records_span_blocks(tmp_path: Path) -> None:
     store_all(store, fake(5000))
     found = [(s, p) for c, s, p, _ in pull_all(store, max_bytes=2 << 20) if c != s]
     assert found == [(s, merged(s, s + 1000, v)) for s, v in values.items()]
-    store.close()
 
 
 @pytest.mark.row("P5", "P7")
@@ -231,7 +219,6 @@ def test_no_flipped_bit_makes_a_commit_disappear(byte: int, ts: int, tmp_path: P
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
         with pytest.raises(BadRecord):
             store.stream.pull(0, max_bytes=1 << 20)
-    store.close()
 
 
 @pytest.mark.row("P5", "P7")
@@ -245,4 +232,3 @@ def test_a_rotted_prewrite_is_named(tmp_path: Path) -> None:
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(BadRecord):
             store.stream.pull(0, max_bytes=1 << 20)
-    store.close()

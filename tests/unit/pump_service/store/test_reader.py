@@ -100,7 +100,6 @@ def test_columns_are_what_the_plain_reading_gives_and_what_the_library_merges(se
         assert by_columns(store, max_bytes) == plain
     middle = plain[len(plain) // 2][0]
     assert by_columns(store, 50_000, middle) == [each for each in plain if each[0] > middle]
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -116,7 +115,6 @@ def test_late_and_orphan_commits_lie_among_columns_as_they_lie_in_the_plain_read
     assert sorted({flag for *_, flag in plain}) == [0, 1, 2]
     for max_bytes in (1, 200, 1 << 20):
         assert by_columns(store, max_bytes) == plain
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -126,7 +124,6 @@ def test_a_record_of_another_writer_is_taken_by_the_plain_reading(tmp_path: Path
     store_all(store, prewrite(10), commit(10, 11), odd, prewrite(30), commit(30, 31), commit(20, 41))
     assert by_columns(store, 1 << 20) == plainly(store)
     assert [c for c, *_ in plainly(store)] == [11, 31, 41]
-    store.close()
 
 
 @pytest.mark.row("P7", "P17")
@@ -151,7 +148,6 @@ def test_a_large_transaction_is_announced_and_read_to_its_place(tmp_path: Path) 
         file.write(b"rotten")
     with pytest.raises(BadRecord):
         store.stream.pull(first.last, max_bytes=1 << 20)
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -169,7 +165,6 @@ def test_damage_is_named_when_it_is_next_and_what_lies_before_it_is_served(tmp_p
     assert batch.commit_list == [105 + 10 * n for n in range(30)]
     with pytest.raises(BadRecord):
         store.stream.pull(batch.last, max_bytes=1 << 20)
-    store.close()
 
 
 @pytest.mark.row("P7")
@@ -198,7 +193,6 @@ def test_a_length_that_rotted_is_named_and_nothing_of_that_size_is_made(
     finally:
         tracemalloc.stop()
     assert (raised.value.path, raised.value.offset) == (str(path), pointer.offset)
-    store.close()
 
 
 @pytest.mark.row("P7")

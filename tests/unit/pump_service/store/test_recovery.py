@@ -96,7 +96,6 @@ def test_a_torn_tail_is_cut_and_the_log_takes_new_records(how: str, ahead: str, 
     store = open_store(tmp_path)
     assert stream(store)[-1] == (9000, 9001)
     assert len(log_payloads(store)) == 42
-    store.close()
 
 
 def ends_at(remainder: int, data_dir: Path, kind: Callable[[bytes], Item]) -> tuple[Path, bytes, bytes]:
@@ -264,7 +263,6 @@ def test_a_log_that_ends_before_what_the_index_knows_is_served_under_a_new_incar
     assert store.incarnation != before
     found = stream(store)
     assert 15 < len(found) < 20
-    store.close()
 
 
 @pytest.mark.row("P1")
@@ -280,7 +278,6 @@ def test_a_payload_that_ends_like_a_footer_is_no_footer(tmp_path: Path) -> None:
     store_all(store, commit(10, 30), commit(20, 31))
     assert stream(store) == [(10, 30), (20, 31)]
     assert len(value_files(tmp_path)) == 1
-    store.close()
 
 
 @pytest.mark.row("P1")
@@ -316,4 +313,3 @@ def test_a_sealed_tail_of_a_run_that_failed_is_brought_to_the_medium_before_more
     image.lay_out(tmp_path / "found", tail="nothing", index="holes")
     store = open_store(tmp_path / "found", value_log_file_bytes=4096)
     assert stream(store) == expected
-    store.close()

@@ -77,7 +77,6 @@ def test_the_index_is_rebuilt_from_the_value_log(how: str, tmp_path: Path) -> No
     assert store.watermark == watermark
     assert [each.start_ts for each in store.prewrites.oldest()] == [5000]
     assert [each.commit_ts for each in store.orphans()] == [6000]
-    store.close()
 
 
 @pytest.mark.row("P1", "P5")
@@ -95,7 +94,6 @@ def test_an_index_that_points_behind_the_log_is_thrown_away_with_a_new_incarnati
     assert 0 < len(found) < 30
     fill(store, first=1000, count=3)
     assert stream(store) == [*found, (1000, 1005), (1010, 1015), (1020, 1025)]
-    store.close()
 
 
 @pytest.mark.row("P1")
@@ -111,7 +109,6 @@ def test_identity_lives_with_the_directory_and_counts_starts(tmp_path: Path) -> 
     store = open_store(tmp_path)
     assert store.incarnation != first, "an emptied data directory is another life"
     assert store.start_count == 1
-    store.close()
 
 
 @pytest.mark.row("P5")
@@ -152,7 +149,6 @@ def test_a_directory_as_new_as_the_registry_is_a_copy_only_where_the_registered_
         elsewhere = None
     store = Store.open(settings(tmp_path), registered=known, elsewhere=elsewhere)
     assert (store.incarnation, store.start_count) == (incarnation, 2)
-    store.close()
 
 
 @pytest.mark.row("W3", "A2")
@@ -200,7 +196,6 @@ def test_an_unclean_stop_without_fsync_and_a_reboot_make_a_new_incarnation(
     path.write_text(json.dumps(data))
     store = open_store(tmp_path, sync_log=sync)
     assert (store.incarnation == before) is keeps
-    store.close()
 
 
 def test_an_identity_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -261,7 +256,6 @@ def test_a_full_file_is_sealed_with_the_largest_ts_and_the_next_one_begun(tmp_pa
         assert frame.decode_footer(data[-12:]) == max_ts
     store = open_store(tmp_path, **SMALL)
     assert value_log(store).files()[0].max_ts == frame.decode_footer(paths[0].read_bytes()[-12:])
-    store.close()
 
 
 @pytest.mark.row("P1")
@@ -303,7 +297,6 @@ def test_the_go_pumps_floor_is_taken_over_though_the_first_start_fails(tmp_path:
     assert store.gc_point == 4000
     with pytest.raises(PositionCollected):
         store.stream.pull(100, max_bytes=1 << 20)
-    store.close()
 
 
 @pytest.mark.row("P1", "P5")
@@ -340,7 +333,6 @@ def test_a_foreign_commit_without_a_start_time_is_an_orphan_and_takes_no_rollbac
     assert stream(store) == [(0, 15), (20, 25)]
     store.accept(0, 15, "test")
     assert stream(store) == [(20, 25)]
-    store.close()
 
 
 @pytest.mark.row("P5")
@@ -368,7 +360,6 @@ def test_a_loss_is_known_though_the_start_that_saw_it_was_killed(
     store = open_store(tmp_path / "found")
     assert store.incarnation != before
     assert stream(store) == [(100, 105)]
-    store.close()
 
 
 @pytest.mark.row("P5", "P2")
@@ -421,7 +412,6 @@ def test_an_index_whose_building_was_killed_is_not_trusted_with_another_value_lo
     store.close()
     store = open_store(own)
     assert (store.incarnation != before) is log_goes_back
-    store.close()
 
 
 @pytest.mark.row("P5")
@@ -454,7 +444,6 @@ def test_positions_are_persisted_within_a_second_and_only_what_lies_behind_is_re
     assert handle == head
     store = open_store(tmp_path)
     assert store.watermark == 900
-    store.close()
 
 
 @pytest.mark.row("P6", "P5")
@@ -477,7 +466,6 @@ def test_a_late_commit_that_was_answered_right_before_a_kill_is_still_a_late_one
     assert [(each.start_ts, each.commit_ts) for each in store.late()] == [(60, 80)]
     assert [each.commit_ts for each in store.stream.pull(100, max_bytes=1 << 20).behind] == [80]
     assert stream(store, 100) == [(70, 110)]
-    store.close()
 
 
 def assert_waited(event: threading.Event) -> None:
@@ -503,4 +491,3 @@ def test_an_index_that_fails_is_opened_again_and_nothing_is_published_meanwhile(
     store.close()
     store = open_store(tmp_path)
     assert stream(store) == [(10, 11)]
-    store.close()

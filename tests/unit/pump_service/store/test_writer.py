@@ -100,7 +100,6 @@ def test_everything_that_waits_goes_into_one_write_and_one_sync(tmp_path: Path) 
     until(lambda: len(answers) == 101)
     assert answers == list(range(101))
     assert fs.syncs - before == 2
-    store.close()
 
 
 @pytest.mark.row("P3")
@@ -114,7 +113,6 @@ def test_order_of_submission_is_the_order_of_the_log_also_over_rotation(tmp_path
         assert left.acquire(timeout=10)
     assert log_payloads(store) == [item.payload for item in items]
     assert len(value_files(tmp_path)) > 8
-    store.close()
 
 
 @pytest.mark.row("P15")
@@ -136,7 +134,6 @@ def test_below_the_limit_prewrites_are_refused_and_everything_else_is_taken(tmp_
     fs.free = 5 << 20
     until(lambda: not store.read_only)
     store_all(store, prewrite(60), commit(60, 61))
-    store.close()
 
 
 @pytest.mark.row("P3")
@@ -150,7 +147,6 @@ def test_a_request_of_nothing_is_answered_and_harms_nobody(tmp_path: Path) -> No
     assert answered.wait(20)
     store_all(store, commit(10, 20))
     assert stream(store) == [(10, 20)]
-    store.close()
 
 
 @pytest.mark.row("P15")
@@ -182,7 +178,6 @@ def test_on_a_full_disk_the_partial_append_is_cut_and_writing_resumes_when_space
     store.close()
     store = open_store(tmp_path)
     assert stream(store) == [(10, 40), (60, 61), (20, 62)]
-    store.close()
 
 
 @pytest.mark.row("P15", "P1")
@@ -215,7 +210,6 @@ def test_a_disk_that_is_full_when_the_name_of_a_new_file_is_synced_ends_by_itsel
     store.close()
     store = open_store(tmp_path)
     assert stream(store) == [(10, 20)]
-    store.close()
 
 
 @pytest.mark.row("P15")
@@ -241,7 +235,6 @@ def test_the_reserve_takes_commits_when_the_disk_is_full(tmp_path: Path) -> None
     fs.free = 1 << 40
     until(lambda: not store.read_only)
     until(reserve.exists)
-    store.close()
 
 
 @pytest.mark.row("P15")
@@ -252,7 +245,6 @@ def test_the_indexs_own_reserve_is_enough_to_merge_tables_however_small_its_buff
     store = open_fast(tmp_path, FaultyFs(), reserve_bytes=1 << 16, index_write_buffer_bytes=buffer_mib << 20)
     store_all(store, prewrite(10))
     assert (tmp_path / "pumphouse" / "reserve.own").stat().st_size == mib << 20
-    store.close()
 
 
 @pytest.mark.row("P15", "P2")
@@ -285,7 +277,6 @@ def test_the_indexs_reserve_is_given_back_also_where_its_position_is_the_first_t
         until(lambda: positions(store).handle > before)
     assert failed
     assert stream(store) == [(10, 11)]
-    store.close()
 
 
 @pytest.mark.row("P15")
@@ -315,7 +306,6 @@ def test_after_a_failed_write_or_sync_nothing_more_is_written_and_reads_go_on(
     store = open_store(tmp_path, value_log_file_bytes=4096)
     store_all(store, commit(20, 60))
     assert find(store, 30) is not None
-    store.close()
 
 
 @pytest.mark.row("P15", "P6")
@@ -349,7 +339,6 @@ def test_where_nothing_can_be_written_outcomes_are_served_from_memory_and_asked_
     until(lambda: store.prewrites.count == 0)
     store_all(store, fake(50))
     assert store.late() == []
-    store.close()
 
 
 @pytest.mark.row("P15", "P6")
@@ -375,7 +364,6 @@ def test_an_outcome_kept_in_memory_on_a_full_disk_is_written_when_space_is_back(
     store = open_store(tmp_path)
     assert stream(store) == [(10, 28)]
     assert store.prewrites.count == 0
-    store.close()
 
 
 @pytest.mark.row("P15", "P6", "P7")
@@ -405,7 +393,6 @@ def test_an_outcome_is_found_at_any_moment_while_it_goes_from_memory_to_the_inde
     assert store.prewrites.lowest_unsettled() is None
     assert stream(store) == [(100, 105), (120, 130)]
     assert store.late() == []
-    store.close()
 
 
 @pytest.mark.row("P7", "P15")
@@ -426,7 +413,6 @@ def test_a_pull_under_way_gives_an_outcome_once_when_it_leaves_memory(tmp_path: 
         found = [commit_ts for start, commit_ts in stream(store)]
     assert leaving == [True], "behind the look into memory"
     assert found == list(range(200, 220))
-    store.close()
 
 
 @pytest.mark.row("P5", "P15")
@@ -450,7 +436,6 @@ def test_bookkeeping_that_did_not_fit_on_the_disk_is_cut_before_the_next_try(tmp
     store.close()
     store = open_store(tmp_path)
     assert [each.commit_ts for each in store.orphans()] == [11, 21]
-    store.close()
 
 
 def test_a_line_is_not_joined_to_half_of_another(tmp_path: Path) -> None:
@@ -485,7 +470,6 @@ def test_one_write_is_never_longer_than_what_recovery_takes_for_torn(
     shutil.rmtree(tmp_path / "found" / "kv")
     store = open_store(tmp_path / "found")
     assert log_payloads(store) == []
-    store.close()
 
 
 def test_a_closing_store_answers_with_a_refusal(tmp_path: Path) -> None:
@@ -508,7 +492,6 @@ def test_a_callback_that_raises_does_not_stop_the_writer(tmp_path: Path) -> None
     submit(store, [prewrite(10)], bad)
     store_all(store, commit(10, 11))
     assert stream(store) == [(10, 11)]
-    store.close()
 
 
 @pytest.mark.row("P3")
@@ -518,7 +501,6 @@ def test_without_sync_nothing_is_synced_but_everything_else_is_the_same(tmp_path
     store_all(store, prewrite(10), commit(10, 11))
     assert fs.syncs == 0
     assert not store.status().sync_log
-    store.close()
 
 
 def test_an_unexpected_error_of_the_writer_ends_it_and_is_reported(
@@ -530,7 +512,6 @@ def test_an_unexpected_error_of_the_writer_ends_it_and_is_reported(
     assert isinstance(write(store, prewrite(10))[0], WriterFailed)
     until(lambda: faults)
     assert store.writer_error
-    store.close()
 
 
 @pytest.mark.row("P3", "P15")
@@ -551,7 +532,6 @@ def test_an_error_before_anything_is_written_answers_nobody_durable_and_is_repor
         until(lambda: faults)
     assert store.writer_error
     assert store.synced_end == end
-    store.close()
 
 
 @pytest.mark.row("P3", "P15")
@@ -570,7 +550,6 @@ def test_an_error_between_two_tries_leaves_durable_only_what_an_append_reported(
     statuses = write(store, prewrite(10, b"v" * 5000), commit(10, 11))
     assert [type(status) for status in statuses] == [type(None), WriterFailed]
     assert log_payloads(store) == [prewrite(10, b"v" * 5000).payload]
-    store.close()
 
 
 @pytest.mark.row("P3", "P15")
@@ -578,7 +557,6 @@ def test_a_log_line_that_fails_while_a_file_is_sealed_is_not_taken_for_a_failed_
     store = open_store(tmp_path, value_log_file_bytes=4096)
     with pytest.raises(BrokenPipeError), logs_cannot_be_written("valuelog"):
         value_log(store).append([Records.of([prewrite(10, b"v" * 5000)])])
-    store.close()
 
 
 @pytest.mark.row("P15")
@@ -596,7 +574,6 @@ def test_a_thread_that_ends_is_reported_though_the_log_fails(
                 while not store.status().slow_mode:
                     write(store, fake(10))
         until(lambda: isinstance(store.fault, ZeroDivisionError))
-    store.close()
 
 
 @pytest.mark.row("P6")
@@ -611,7 +588,6 @@ def test_who_waits_for_the_index_finds_a_prewrite_that_was_answered_before(tmp_p
         assert waiting.is_alive()
     waiting.join(20)
     assert store.prewrites.is_open(10)
-    store.close()
 
 
 @pytest.mark.row("P3")
@@ -627,4 +603,3 @@ def test_what_was_answered_is_not_held_while_the_writer_waits_for_more(tmp_path:
     del data, records
     assert answered.wait(20)
     until(lambda: held() is None)
-    store.close()
