@@ -59,19 +59,21 @@ def commit_of(payloads: list[bytes], start_ts: int) -> int | None:
     return None
 
 
-def test_a_restart_keeps_the_incarnation_and_counts(tmp_path: Path) -> None:
-    pump = PumpServer(tmp_path, FileCluster(tmp_path / "cluster"))
+def test_a_restart_keeps_the_incarnation_and_counts_also_at_another_address_at_once(tmp_path: Path) -> None:
+    pump = PumpServer(tmp_path, FileCluster(tmp_path / "cluster"), heartbeat_interval_s=0.05)
     with pump.start():
-        first = pump.registered().extra
         open_ts = pump.cluster.tso()
         pump.write(prewrite(open_ts, b"kept"))
         pump.kill()
-    assert pump.registered().state is NodeState.ONLINE  # nobody could say otherwise
+    before = pump.registered()
+    assert before.state is NodeState.ONLINE  # nobody could say otherwise
+    pump.addr = "127.0.0.1:0"
     with pump.start():
-        second = pump.registered().extra
-        assert first is not None
-        assert second is not None
-        assert (second.incarnation, second.start_count) == (first.incarnation, first.start_count + 1)
+        now = pump.registered()
+        assert now.host != before.host
+        assert before.extra is not None
+        assert now.extra is not None
+        assert (now.extra.incarnation, now.extra.start_count) == (before.extra.incarnation, 2)
         assert [b.start_ts for b in pump.status().oldest_unresolved] == [open_ts]
         commit_ts = pump.cluster.tso()
         pump.write(commit(open_ts, commit_ts))
@@ -79,30 +81,15 @@ def test_a_restart_keeps_the_incarnation_and_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("A2")
-def test_an_emptied_data_directory_is_another_incarnation(tmp_path: Path) -> None:
-    pump = PumpServer(tmp_path, FileCluster(tmp_path / "cluster"))
-    with pump.start():
-        before = pump.registered().extra
-        pump.transaction()
-        pump.kill()
-    shutil.rmtree(pump.data_dir)
-    with pump.start():
-        after = pump.registered().extra
-        assert before is not None
-        assert after is not None
-        assert after.incarnation != before.incarnation
-        assert pump.status().incarnation == after.incarnation
-
-
-@pytest.mark.row("A2")
-def test_a_data_directory_put_back_from_an_older_copy_is_another_incarnation(tmp_path: Path) -> None:
+def test_a_data_directory_that_is_put_back_from_an_older_copy_or_emptied_is_another_incarnation(tmp_path: Path) -> None:
     pump = PumpServer(tmp_path, FileCluster(tmp_path / "cluster"))
     with pump.start():
         pump.transaction()
         pump.kill()
     shutil.copytree(pump.data_dir, tmp_path / "copy")
+    seen = []
     with pump.start():
-        before = pump.registered().extra
+        seen.append(pump.status().incarnation)
         for _ in range(20):
             pump.transaction(b"x" * 1000)
         said = pump.status().value_log_bytes
@@ -110,12 +97,17 @@ def test_a_data_directory_put_back_from_an_older_copy_is_another_incarnation(tmp
         pump.kill()
     shutil.rmtree(pump.data_dir)
     shutil.copytree(tmp_path / "copy", pump.data_dir)
-    with pump.start():
-        after = pump.registered().extra
-        assert before is not None
-        assert after is not None
-        assert after.incarnation != before.incarnation
-        eventually(lambda: "incarnation_renewed" in pump.log())
+    for emptied in (False, True):
+        if emptied:
+            shutil.rmtree(pump.data_dir)
+        with pump.start():
+            now = pump.registered().extra
+            assert now is not None
+            seen.append(now.incarnation)
+            assert pump.status().incarnation == now.incarnation
+            eventually(lambda: "incarnation_renewed" in pump.log())
+            pump.kill()
+    assert len(set(seen)) == 3
 
 
 @pytest.mark.row("W3", "A2")
@@ -209,22 +201,6 @@ def test_a_copy_of_a_data_directory_does_not_take_the_node_id_of_the_pump_that_r
     # What was registered is dead now, its heartbeat still fresh: the copy may go on, as another incarnation.
     with copy.start():
         copy.transaction()
-
-
-def test_a_pump_that_was_killed_starts_on_its_directory_at_another_address_at_once(tmp_path: Path) -> None:
-    cluster = FileCluster(tmp_path / "cluster")
-    pump = PumpServer(tmp_path, cluster, heartbeat_interval_s=0.05)
-    pump.start()
-    pump.transaction()
-    before = pump.registered()
-    pump.kill()
-    pump.addr = "127.0.0.1:0"
-    with pump.start():
-        now = pump.registered()
-        assert before.extra is not None
-        assert now.extra is not None
-        assert now.host != before.host
-        assert (now.extra.incarnation, now.extra.start_count) == (before.extra.incarnation, 2)
 
 
 @pytest.mark.row("P16")

@@ -23,32 +23,24 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
+from tests.support.mariadb import directory_in_memory
 from tests.support.sparkcluster import SparkCluster, two_hosts, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = {"buckets": 4, "engine": "spark"}
 pytestmark = pytest.mark.timeout(900)  # a cluster, and a kernel or a JVM a step, on a machine with others on it
-# Every epoch goes through the executors, however small it is; figures of what the session did, at its end.
+# What the workers of a session have, then a load in it of which every epoch goes through the executors, however small it is.
 _DRIVER = """
 import json, sys
 from pathlib import Path
 from pumphouse.runs import load, schema
 from pumphouse.settings import Settings
 from spark_tasks import engine
-engine._SMALL_STEP_BYTES = 0
-settings = Settings.model_validate(json.loads(Path(sys.argv[1]).read_text()))
-schema.run(settings)
-print(json.dumps(load.run(settings, run_id="one").to_dict()))
-"""
-_LOOK = """
-import json, sys
-from pathlib import Path
-from pumphouse.settings import Settings
 from spark_tasks.session import session_for
+engine._SMALL_STEP_BYTES = 0
 settings = Settings.model_validate(json.loads(Path(sys.argv[1]).read_text()))
 
 def look(batches):
-    import socket
     import pyarrow as pa
     import pumphouse
     from pumphouse.codec import jit
@@ -62,7 +54,9 @@ def look(batches):
 with session_for("look", settings.spark) as session:
     rows = session.range(0, 8, 1, 8).mapInArrow(look, "code string, compiled long, loaded long").collect()
     conf = {name: session.conf.get(name, None) for name in ("spark.executor.cores", "spark.driver.host", "spark.app.name")}
-print(json.dumps({"rows": [row.asDict() for row in rows], "conf": conf}))
+    schema.run(settings)
+    report = load.run(settings, run_id="one").to_dict()
+print(json.dumps({"rows": [row.asDict() for row in rows], "conf": conf, "report": report}))
 """
 
 
@@ -83,9 +77,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def server(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]:
+def server(cluster: SparkCluster) -> Iterator[TargetSettings]:
     here = cluster.hosts.here
-    with MariaDbServer(tmp_path_factory.mktemp("db"), arguments=(f"--bind-address=127.0.0.1,{here}",)) as made:
+    with (
+        directory_in_memory() as directory,
+        MariaDbServer(directory, arguments=(f"--bind-address=127.0.0.1,{here}",)) as made,
+    ):
         with made.connect() as connection, connection.cursor() as cursor:
             cursor.execute("CREATE USER root@'10.%%' IDENTIFIED BY %s", (made.password,))
             cursor.execute("GRANT ALL ON *.* TO root@'10.%' WITH GRANT OPTION")
@@ -146,14 +143,32 @@ def result(process: subprocess.Popen[str], seconds: float = 400) -> Any:
     return json.loads(out.splitlines()[-1])
 
 
-@pytest.mark.row("O4")
-def test_code_reaches_the_workers_with_its_kernels(
-    cluster: SparkCluster, package: dict[str, Any], settings: Settings, tmp_path: Path
+@pytest.mark.row("O4", "L2", "L6")
+def test_code_and_kernels_reach_the_workers_and_an_executor_that_is_killed_costs_a_retry_and_no_row(
+    cluster: SparkCluster,
+    package: dict[str, Any],
+    source: MadeSource,
+    settings: Settings,
+    target: TargetConnection,
+    tmp_path: Path,
 ) -> None:
+    fill(source, rows=20_000)
     conf = {"spark.executor.cores": "1", "spark.cores.max": "2"}
     config = written(settings, cluster, tmp_path / "s.json", package=package["path"], conf=conf)
     # An address that means every one: what containers are often told, and what nobody can call.
-    found = result(drive(_LOOK, config, SPARK_LOCAL_IP="0.0.0.0"))
+    process = drive(_DRIVER, config, SPARK_LOCAL_IP="0.0.0.0")
+    end = time.monotonic() + 150
+    while time.monotonic() < end and process.poll() is None and not _applied(target):
+        time.sleep(0.02)
+    running = cluster.executors()
+    if running:
+        running[0].kill()
+    assert process.poll() is None
+    found = result(process)
+    assert len(running) == 2, "the load's executors, one a host"
+    assert target_rows(target) == source.snapshot()
+    assert found["report"]["ddls"] == 1
+    assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
     for row in found["rows"]:
         assert row["compiled"] == 0
         assert row["loaded"] > 10
@@ -164,32 +179,6 @@ def test_code_reaches_the_workers_with_its_kernels(
         "spark.driver.host": cluster.hosts.here,
         "spark.app.name": "look",
     }
-
-
-@pytest.mark.row("O4", "L2", "L6")
-def test_an_executor_killed_in_the_middle_costs_a_retry_and_no_row(
-    cluster: SparkCluster,
-    package: dict[str, Any],
-    source: MadeSource,
-    settings: Settings,
-    target: TargetConnection,
-    tmp_path: Path,
-) -> None:
-    fill(source, rows=20_000)
-    config = written(settings, cluster, tmp_path / "s.json", package=package["path"])
-    process = drive(_DRIVER, config)
-    end = time.monotonic() + 150
-    while time.monotonic() < end and process.poll() is None and not _applied(target):
-        time.sleep(0.02)
-    running = cluster.executors()
-    if running:
-        running[0].kill()
-    assert process.poll() is None
-    report = result(process)
-    assert len(running) == 2, "the load's executors, one a host"
-    assert target_rows(target) == source.snapshot()
-    assert report["ddls"] == 1
-    assert target.value("SELECT COUNT(*) FROM pumphouse.plan WHERE state = 'open'") == 0
 
 
 def _applied(target: TargetConnection) -> bool:
@@ -273,8 +262,7 @@ def test_spark_connect_loads_what_the_source_has(
     fill(source)
     with cluster.connect_server(package["conf"]) as url:
         config = written(settings, cluster, tmp_path / "s.json", master=url)
-        report = result(drive(_DRIVER, config))
-        assert report["ddls"] == 1
-        assert target_rows(target) == source.snapshot()
-        found = result(drive(_LOOK, config))
+        found = result(drive(_DRIVER, config))
+    assert found["report"]["ddls"] == 1
+    assert target_rows(target) == source.snapshot()
     assert {row["compiled"] for row in found["rows"]} == {0}

@@ -21,6 +21,7 @@ from pumphouse.settings import SparkSettings
 from pumphouse.stack.spark import SparkConnectServer
 from pumphouse.stack.supervisor import Supervisor
 from spark_tasks.session import build_session
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "include")])}
@@ -29,6 +30,7 @@ _LOOK = """
 import json, sys
 from pumphouse.settings import SparkSettings
 from spark_tasks.session import build_session
+from tests.support.waiting import eventually
 
 def daemon(batches):
     import os
@@ -47,9 +49,13 @@ session.stop()
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    supervisor = Supervisor(tmp_path_factory.mktemp("connect"))
+    directory = tmp_path_factory.mktemp("connect")
+    # A worker that is left idle for another task would stay for a minute, and keep its daemon from its end.
+    config = directory / "pumphouse.toml"
+    config.write_text('[spark.conf]\n"spark.python.worker.reuse" = "false"\n')
+    supervisor = Supervisor(directory / "run")
     server = SparkConnectServer(supervisor, master="local[1]")
-    server.start()
+    server.start(config)
     yield server.url
     supervisor.stop_all()
 
@@ -69,8 +75,7 @@ def test_loads_of_an_hour_share_a_session_and_its_daemon_until_the_server_ends_i
     first = look(url)
     assert look(url) == first
     daemon = psutil.Process(first[1])
-    while daemon.children():
-        time.sleep(1)  # Spark ends its idle workers after a minute; one that is killed it would use again
+    eventually(lambda: not daemon.children())
     daemon.terminate()
     daemon.wait(10)
     again = look(url, "release")

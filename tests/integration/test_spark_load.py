@@ -147,8 +147,9 @@ def test_nothing_to_do_starts_no_session(
 
 
 @pytest.mark.row("L6", "S1")
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_a_spark_job_killed_at_random_moments_and_run_again_ends_equal(
-    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path, kills: int
 ) -> None:
     fill(source)
     config = tmp_path / "settings.json"
@@ -170,7 +171,7 @@ def test_a_spark_job_killed_at_random_moments_and_run_again_ends_equal(
         )
 
     rng = random.Random(3)
-    for _ in range(2):
+    for _ in range(kills):
         process = start()
         # Wait for the first plan, then for a random moment of the work; the driver dies, its JVM and workers on their own.
         try:

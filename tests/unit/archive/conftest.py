@@ -4,6 +4,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import commit_window, plan_window, pull_node, run_snapshot
 from pumphouse.model.table import Job
+from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, Settings
 from tests.support.memorystore import MemoryStore
@@ -39,6 +40,7 @@ class World:
     """A cluster in a directory, Pumps that serve what they are told, an archive in memory."""
 
     def __init__(self, folder):
+        self.folder = folder
         self.cluster = FileCluster(folder / "cluster")
         self.store = MemoryStore()
         self.history = History()
@@ -53,6 +55,13 @@ class World:
         pump = PullPump(self.cluster, node_id, **options).start()
         self.pumps.append(pump)
         return pump
+
+    def sets(self, **more):
+        """What the command line is told to find all this; from here on the archive is in a directory."""
+        root = f"file://{self.folder}/archive"
+        self.store = open_store(ArchiveSettings(root=root))
+        sets = {"cluster.url": self.cluster.url, "archive.root": root} | more
+        return [part for name, value in sets.items() for part in ("--set", f"{name}={value}")]
 
     def init(self, **options):
         return init_archive(self.archive, self.cluster, self.history, settings=self.settings, **options)

@@ -22,7 +22,8 @@ from pumphouse.model.tso import Tso
         ("offline", True, False),
     ],
 )
-def test_it_warns_of_a_pump_that_is_running_and_of_no_other(world, monkeypatch, state, silent, warned):
+def test_it_warns_of_a_pump_that_is_running_and_of_no_other(world, state, silent, warned):
+    options = world.sets()
     world.pump("pump-1")
     world.init()
     now = world.cluster.tso()
@@ -30,18 +31,17 @@ def test_it_warns_of_a_pump_that_is_running_and_of_no_other(world, monkeypatch, 
     world.cluster.update_node(
         NodeKind.PUMP, "pump-1", lambda found: found.with_(state=NodeState(state), update_ts=said)
     )
-    monkeypatch.setattr("pumphouse.commands.archive._open", lambda _: (world.archive, world.cluster))
-    asked = CliRunner().invoke(cli, ["archive", "declare-lost", "pump-1", "--reason", "gone"], input="n\n")
+    asked = CliRunner().invoke(cli, [*options, "archive", "declare-lost", "pump-1", "--reason", "gone"], input="n\n")
     assert "will be missing for ever" in asked.output
     assert ("is running, its last heartbeat is fresh" in asked.output) == warned
 
 
 @pytest.mark.row("A2")
-def test_an_unknown_pump_is_refused_before_anything_is_asked(world, monkeypatch):
+def test_an_unknown_pump_is_refused_before_anything_is_asked(world):
+    options = world.sets()
     world.pump("pump-1")
     world.init()
-    monkeypatch.setattr("pumphouse.commands.archive._open", lambda _: (world.archive, world.cluster))
-    refused = CliRunner().invoke(cli, ["archive", "declare-lost", "nope", "--reason", "gone"], input="n\n")
+    refused = CliRunner().invoke(cli, [*options, "archive", "declare-lost", "nope", "--reason", "gone"], input="n\n")
     assert "known are: pump-1" in str(refused.exception)
     assert "missing for ever" not in refused.output
 

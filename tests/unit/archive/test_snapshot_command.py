@@ -28,20 +28,9 @@ def progress(node: str, *, silent_at: str = "", waiting_for: str = "") -> PullPr
     )  # fmt: skip
 
 
-@pytest.fixture
-def run(world, monkeypatch):
-    monkeypatch.setattr("pumphouse.commands.archive._open", lambda _: (world.archive, world.cluster))
-
-    def run_command(*args, **waits):
-        sets = {"archive.poll_interval_s": 0.05, "archive.pull_timeout_s": 20.0} | waits
-        options = [part for name, value in sets.items() for part in ("--set", f"{name}={value}")]
-        return CliRunner().invoke(cli, [*options, "--log-level", "error", "snapshot", *args])
-
-    return run_command
-
-
 @pytest.mark.row("A2")
-def test_a_pump_that_is_down_is_named_with_address_and_what_to_do_and_json_is_left_alone(world, run):
+def test_a_pump_that_is_down_is_named_with_address_and_what_to_do_and_json_is_left_alone(world):
+    options = world.sets(**{"archive.poll_interval_s": 0.05, "archive.pull_timeout_s": 20.0})
     world.pump("pump-1")
     two = world.pump("pump-2")
     world.init()
@@ -49,7 +38,7 @@ def test_a_pump_that_is_down_is_named_with_address_and_what_to_do_and_json_is_le
     two.stop()
     starter = threading.Timer(0.5, two.start)
     starter.start()
-    done = run("--json")
+    done = CliRunner().invoke(cli, [*options, "--log-level", "error", "snapshot", "--json"])
     starter.join()
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.stdout)["windows"]) == 1
