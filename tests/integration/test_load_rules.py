@@ -158,7 +158,52 @@ def test_rows_of_a_table_that_no_ddl_names_are_passed_by_its_id(
     assert 'table = "4711"' in caught.value.hint
     told = ruled(settings, {"do": "skip", "table": "4711"})
     assert load.run(told).skipped.keys() == {"4711"}
+    assert target_rows(target) == source.snapshot()
     load.run(told, resync="d.t")
+    assert target_rows(target) == source.snapshot()
+    with pytest.raises(UsageError, match="4711 is no table"):
+        load.run(settings, resync="4711")
+
+
+@pytest.mark.row("L7")
+def test_a_table_that_was_passed_by_its_id_comes_back_whole(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    source.create_table("u", [ID, TEXT])
+    table_id = source.tables["u"].info.id
+    put(source, "u", 1, 2)
+    source.cut()
+    told = ruled(settings, {"do": "skip", "table": str(table_id)})
+    load.run(told)
+    assert target_rows(target)["u"] == {}
+    with pytest.raises(UsageError, match=r"load\.rules still leaves d\.u out"):
+        load.run(told, resync="d.u")
+    assert load.run(settings, resync="d.u").skipped == {}
+    assert target_rows(target) == source.snapshot()
+    put(source, "u", 3)
+    source.cut()
+    assert load.run(settings).skipped == {}
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7")
+def test_a_rule_of_a_transaction_passes_no_ddl_of_that_commit_ts(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    source.add_column("t", column(3, "b"))
+    at = int(source.jobs[-1].commit_ts)
+    put(source, "t", 1)
+    end = source.cut()
+    told = ruled(settings, {"do": "skip", "txn": at})
+    load.run(told)
+    assert target_rows(target) == source.snapshot()
+    restored(told, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
 
 

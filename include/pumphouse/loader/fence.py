@@ -110,12 +110,6 @@ def owned_by(connection: TargetConnection) -> str:
     return ", ".join(f"{run} ({holder}) since {since} UTC" for run, holder, since in rows)
 
 
-def idle_s(connection: TargetConnection) -> float:
-    """Seconds since a run owned the target anew, or began a plan; 0 = none ever did."""
-    since = f"SELECT TIMESTAMPDIFF(SECOND, since, NOW(6)) FROM {connection.table('fence')} WHERE id = 1"
-    return float(connection.value(since) or 0)
-
-
 def _lock_holder(connection: TargetConnection) -> int | None:
     """Connection that owns the target; None = nobody now."""
     if connection.dialect is Dialect.TIDB:

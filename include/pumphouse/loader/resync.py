@@ -35,7 +35,10 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
     connection, view, task = loader.connection, loader.view, loader.task
     loader.require_ready(checkpoint)
     name = table.lower()
-    if Rules.of(loader.settings.rules, checkpoint.ts).left_out(name) is not None:
+    if name.count(".") != 1:
+        raise UsageError(f"{table} is no table", hint="a table is written as database.table")
+    asked = Rules.of(loader.settings.rules, checkpoint.ts)
+    if asked.left_out(name) is not None or _ids_of(loader, name) & asked.tables.keys():
         raise UsageError(
             f"load.rules still leaves {table} out",
             hint="take its rule away, or name it in the rule's `but`, then try again",
@@ -52,7 +55,7 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
         return _made_anew(loader, checkpoint, table)
     except BinlogError as error:
         again = f"{table} is left out until `pumphouse load --resync {table}` has ended: run it again"
-        error.hint = f"{error.hint.rstrip()}; {again}" if error.hint else again
+        error.hint = f"{again}; {error.hint}" if error.hint else again
         raise
 
 
@@ -76,10 +79,23 @@ def _made_anew(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport
     loader.report.notes += create_foreign_keys(connection, versions)
     for work in later:
         loader.run(loader.begin(work))
-    bring_back(connection, loader.owner, task, name)
+    for subject in (name, *sorted(_ids_of(loader, name) & loader.rules.tables.keys())):
+        bring_back(connection, loader.owner, task, subject)
     loader.report.parked.pop(name, None)
-    loader.report.skipped.pop(name, None)
+    for subject in (name, *_ids_of(loader, name)):
+        loader.report.skipped.pop(subject, None)
     return loader.finish(at)
+
+
+def _ids_of(loader: Loader, name: str) -> set[str]:
+    """Ids that a table, ``database.table`` in lower case, ever had, and those of its partitions."""
+    timeline = loader.view.timeline
+    ids = {
+        table_id
+        for table_id, versions in timeline.versions.items()
+        if any(".".join(version.name).lower() == name for version in versions)
+    }
+    return {str(each) for each in ids | {part for part, of in timeline.partitions.items() if of in ids}}
 
 
 def _works(loader: Loader, table: str, at: Tso) -> tuple[Rules, Work, list[Work]]:
@@ -89,8 +105,9 @@ def _works(loader: Loader, table: str, at: Tso) -> tuple[Rules, Work, list[Work]
     if base is None:
         raise LoadError(f"no dump leads to {show(at)}, where the target stands", hint=_DUMP)
     # By id: tables that the archive knows nothing of, whose rows are met all the same.
-    unknown = {name: each for name, each in loader.rules.tables.items() if name.isdecimal()}
-    rules = replace(loader.rules, tables=unknown, only=table.lower())
+    ids = _ids_of(loader, table.lower())
+    by_id = {name: each for name, each in loader.rules.tables.items() if name.isdecimal() and name not in ids}
+    rules = replace(loader.rules, tables=by_id, only=table.lower())
     try:
         first = base_work(view, base, task, settings, rules)
         later = list(works_between(view, base.ts, at, task, settings, rules))

@@ -230,9 +230,10 @@ def park_hint(table: str) -> str:
 
 
 def rule_text(do: str, **of: str | int) -> str:
-    """A rule as it can be put at the end of any settings file."""
+    """A rule as lines of a settings file that has none yet, or of its list."""
     lines = [f'do = "{do}"', *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in of.items())]
-    return "\n".join(["add to pumphouse.toml:", "", "[[load.rules]]", *lines, 'why = "…"', "", ""])
+    where = "add to pumphouse.toml, or to its list of rules:"
+    return "\n".join([where, "", "[[load.rules]]", *lines, 'why = "…"', "", ""])
 
 
 def create_rule_table(connection: TargetConnection) -> None:

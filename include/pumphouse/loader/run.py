@@ -187,9 +187,10 @@ class Loader:
             table = error.facts.get("table")
             if isinstance(table, str):
                 error.hint += self._collations(table) if _COLLISION.search(str(error.facts.get("reason"))) else ""
+                joint = "; " if error.hint and error.hint[-1].strip() else ""
                 error.hint += (
-                    f"{'; ' * bool(error.hint)}where somebody else changed the table on the target: `pumphouse load "
-                    f"--resync {table}` makes it anew, while the others go on"
+                    f"{joint}where somebody else changed the table on the target: `pumphouse load --resync {table}` "
+                    "makes it anew, while the others go on"
                 )
             raise
 

@@ -63,7 +63,8 @@ class Work:
         pieces: segments with anything of the range, in the archive's order.
         tables: ids under which the pieces may have changes; of partitions too.
         events: DDLs, each at a boundary of the plan; a boundary may have none.
-        rulings: commit ts of DDLs that a rule skips or replaces, and of transactions whose rows one leaves out.
+        rulings: commit ts of DDLs that a rule skips or replaces.
+        txn_rules: commit ts of transactions whose rows a rule leaves out.
         losses: what the range lacks, by declaration or by chance.
         lows: table id -> nothing of the table at or below this counts: its dump has it.
         sequences: where the sequences stand at the plan's end, of those that moved in the range.
@@ -78,6 +79,7 @@ class Work:
     lows: Mapping[int, Tso] = field(default_factory=dict)
     sequences: tuple[SequenceState, ...] = ()
     rulings: Mapping[Tso, LoadRule] = field(default_factory=dict)
+    txn_rules: Mapping[Tso, LoadRule] = field(default_factory=dict)
     sizes: Mapping[int, int] = field(default_factory=dict)
     scanned: frozenset[int] = frozenset()
 
@@ -88,7 +90,7 @@ class Work:
         without = plan.without if plan.number else tuple(ts for ts in sorted(rules.txns) if _reads(plan, view, ts))
         skipped = {**plan.skipped, **rules.skipped(view.timeline)}
         plan = replace(plan, skipped=skipped, without=without, only=rules.only)
-        rulings = {Tso(ts): rules.txns[ts] for ts in without if ts in rules.txns}
+        txn_rules = {Tso(ts): rules.txns[ts] for ts in without if ts in rules.txns}
         if plan.mode is Mode.BASE:
             base = view.base_at(plan.to_ts)
             windows = view.between(base.low, base.ts)
@@ -98,7 +100,7 @@ class Work:
                 tables=_tables([segment for window in windows for segment in window.segments])
                 | {table.table_id for table in base.tables},
                 events=(),
-                rulings=rulings,
+                txn_rules=txn_rules,
                 losses=losses_of(windows, after=base.low, upto=base.ts),
                 lows=base.lows,
                 sequences=_sequences(view, Tso(0), plan.to_ts, rules),
@@ -111,7 +113,8 @@ class Work:
             pieces=tuple(_pieces(windows, plan.from_ts, plan.to_ts)),
             tables=_tables([segment for window in windows for segment in window.segments]),
             events=events,
-            rulings=rulings | {ts: rule for ts, rule in ruled.items() if rule is not None},
+            rulings={ts: rule for ts, rule in ruled.items() if rule is not None},
+            txn_rules=txn_rules,
             losses=losses_of(windows, after=plan.from_ts, upto=plan.to_ts),
             sequences=_sequences(view, plan.from_ts, plan.to_ts, rules),
         )

@@ -111,9 +111,8 @@ class RestorePlan:
             for event in work.events:
                 if (rule := work.rulings.get(event.commit_ts)) is not None:
                     found[f"DDL job {event.job.id}"] = f"{rule.do}: {rule.why}"
-            for ts in work.plan.without:
-                if (rule := work.rulings.get(Tso(ts))) is not None:
-                    found[f"rows of the transaction at {show(Tso(ts))}"] = f"{rule.do}: {rule.why}"
+            for ts, rule in work.txn_rules.items():
+                found[f"rows of the transaction at {show(ts)}"] = f"{rule.do}: {rule.why}"
         return found
 
     @property
@@ -131,7 +130,7 @@ class RestorePlan:
         digest = hashlib.sha256(f"{self.to} {self.end} {self.databases} {self.routes or ''}".encode())
         for work in self.works:
             digest.update(work.plan.digest().encode())
-            for ts, rule in work.rulings.items():
+            for ts, rule in (*work.rulings.items(), *work.txn_rules.items()):
                 digest.update(f"{ts} {rule.model_dump_json()}\n".encode())
             for piece in work.pieces:
                 digest.update(f"{piece.segment.key} {piece.segment.sha256} {piece.after} {piece.upto}\n".encode())

@@ -98,7 +98,8 @@ def tidb_options(info: TableInfo) -> dict[str, str]:
 def _largest_random_base(info: TableInfo) -> int:
     """What a TiDB takes. The next id of a table whose ids have run out lies above it, by up to an id cache."""
     raw = info.raw
-    unsigned = any(column.type.flag & ColumnFlag.PRI_KEY and column.type.unsigned for column in info.public_columns)
+    first = info.primary_key()[0].name.lower()  # the key begins with the column
+    unsigned = any(column.type.unsigned for column in info.public_columns if column.name.lower() == first)
     bits = int(raw.get("auto_random_range_bits") or 64) - int(raw["auto_random_bits"]) - (not unsigned)
     return int((1 << bits) - 1)
 

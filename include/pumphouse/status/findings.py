@@ -94,6 +94,8 @@ def _target(target: TargetStatus) -> Iterator[Finding]:
         yield _warning(who, f"{table} is {why}", f"{load} --resync {table}{without}")
     if target.problem:
         yield (_error if loads else _warning)(who, target.problem, "pumphouse status, when it is back")
+    elif target.held_by and target.state != TargetState.READY:
+        pass  # somebody is at work on it
     elif loads and target.state == TargetState.INCOMPLETE and target.reason == BEGINNING:
         yield _error(who, f"{target.task} is {target.state}: {target.reason}", load)
     elif target.state and target.state != TargetState.READY:

@@ -17,6 +17,7 @@ from pumphouse.client import admin
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ConfigError, TargetUnavailable
 from pumphouse.loader import fence, state
+from pumphouse.loader.plan import Mode
 from pumphouse.loader.rules import read_left_out
 from pumphouse.loader.target import TargetConnection, address, has_checkpoints
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
@@ -27,6 +28,7 @@ from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.channel import open_channel
 from pumphouse.rpc.shown import without_secrets
+from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import Settings, TargetSettings, TlsSettings
 from pumphouse.status.findings import findings
 from pumphouse.status.range import restorable_from
@@ -35,8 +37,6 @@ from pumphouse.status.report import ArchiveStatus, ConsumerStatus, PumpState, St
 # All answers together: a look takes less than two seconds, with the start of a Python process before it.
 WITHIN_S = 1.2
 _ONE_S = 0.9
-# A plan that is open while nobody has owned its target anew for so long has stopped.
-_BETWEEN_TASKS_S = 60
 
 T = TypeVar("T")
 
@@ -195,8 +195,6 @@ def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStat
         if not has_checkpoints(connection):
             return [TargetStatus(section=section, address=where)]
         held_by = fence.owned_by(connection)
-        # The tasks of one load own it one after the other.
-        idle = not held_by and fence.idle_s(connection) > _BETWEEN_TASKS_S
         found = [
             TargetStatus(
                 section=section,
@@ -208,7 +206,7 @@ def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStat
                 reason=each.reason,
                 held_by=held_by,
                 parked={n: str(out) for n, out in read_left_out(connection, each.task).items() if out.parked},
-                stopped_before=_stopped_before(connection, each.task) if idle else None,
+                stopped_before=None if held_by else _stopped_before(connection, each.task),
             )
             for each in state.read_all(connection)
         ]
@@ -216,8 +214,15 @@ def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStat
 
 
 def _stopped_before(connection: TargetConnection, task: str) -> Tso | None:
-    plan = state.open_plan(connection, task)
-    return None if plan is None else plan.to_ts
+    """End of a load's plan that is open; not of a resync's or a repeat's, which a load does not go on with."""
+    if connection.dialect is Dialect.TIDB:
+        return None  # who owns it is known of the server alone that was asked
+    to_ts = connection.value(
+        f"SELECT MAX(to_ts) FROM {connection.table('plan')} WHERE task = %s AND state = 'open'"  # noqa: S608
+        " AND mode <> %s AND spec NOT LIKE %s",
+        (task, str(Mode.REPEAT), '%"only":%'),
+    )
+    return None if to_ts is None else Tso(int(to_ts))
 
 
 def _rows(section: str, settings: TargetSettings, answer: Any) -> list[TargetStatus]:
