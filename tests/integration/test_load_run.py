@@ -414,7 +414,7 @@ def test_a_source_database_called_like_the_schema_of_our_tables_is_refused_befor
         lambda: load.run(settings),
         lambda: restored(settings, to=end, dry_run=False),
     ):
-        with pytest.raises((LoadError, RestoreError), match=r"'PumpHouse'.*schema_name"):
+        with pytest.raises((LoadError, RestoreError), match=r"(?s)'PumpHouse'.*schema_name"):
             run()
     assert read_checkpoint(settings.target, "main") == (at if when == "window" else None)
     assert (("d",) in target.query("SHOW DATABASES")) is (when == "window")
