@@ -53,6 +53,7 @@ from tests.support.storekit import (
     until,
     value_files,
     value_log,
+    void,
     write,
     write_lock,
 )
@@ -525,6 +526,7 @@ def test_an_error_before_anything_is_written_answers_nobody_durable_and_is_repor
     def broken(_guard: DiskGuard) -> bool:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    monkeypatch.setattr(threading, "excepthook", void)  # the thread may end behind the block
     with logs_cannot_be_written("writer"), monkeypatch.context() as patch:
         patch.setattr(DiskGuard, where, broken)
         statuses = write(store, prewrite(10), commit(10, 11))
@@ -532,6 +534,7 @@ def test_an_error_before_anything_is_written_answers_nobody_durable_and_is_repor
         until(lambda: faults)
     assert store.writer_error
     assert store.synced_end == end
+    store.close()
 
 
 @pytest.mark.row("P3", "P15")
@@ -565,6 +568,7 @@ def test_a_thread_that_ends_is_reported_though_the_log_fails(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path, index_queue_records=1, slow_chaser_threshold_s=0.01)
+    monkeypatch.setattr(threading, "excepthook", void)  # the thread may end behind the block
     with logs_cannot_be_written(stage), monkeypatch.context() as patch:
         if stage == "indexer":
             in_index(store, a_bug)
@@ -574,6 +578,7 @@ def test_a_thread_that_ends_is_reported_though_the_log_fails(
                 while not store.status().slow_mode:
                     write(store, fake(10))
         until(lambda: isinstance(store.fault, ZeroDivisionError))
+    store.close()
 
 
 @pytest.mark.row("P6")
