@@ -49,6 +49,7 @@ CREATE TABLE shop.child (id INT PRIMARY KEY, o INT UNSIGNED, CONSTRAINT FOREIGN 
 CREATE SEQUENCE shop.numbers START WITH 5 INCREMENT BY 5 CACHE 10
 CREATE TABLE shop.numbered (id BIGINT DEFAULT NEXTVAL(shop.numbers) PRIMARY KEY, v INT)
 CREATE TABLE shop.spent (id BIGINT AUTO_RANDOM(3) PRIMARY KEY)
+CREATE TABLE shop.spread (k INT, id BIGINT AUTO_RANDOM(4), v INT, PRIMARY KEY (id, k) CLUSTERED)
 CREATE VIEW shop.latest AS SELECT id, note FROM shop.orders
 """.strip().splitlines()  # fmt: skip
 
@@ -153,6 +154,7 @@ def change(chain: Chain, first: int) -> None:
         "UPDATE shop.log SET line = 'LINE 4' WHERE line = 'Line 4' LIMIT 5",
         f"UPDATE shop.parts SET k = UPPER(k), v = X'5c27' WHERE id BETWEEN {first} AND {first + 20}",
         f"DELETE FROM shop.parts WHERE id BETWEEN {first + 30} AND {first + 50}",
+        f"INSERT INTO shop.spread (k, v) VALUES ({first}, 1), ({first}, 2)",
         f"UPDATE shop.hashed SET id = id + 100000 WHERE id BETWEEN {first} AND {first + 9}",
         f"UPDATE shop.kinds SET g = NULL, s = 0, c = DEFAULT WHERE id BETWEEN {first} AND {first + 9}"
         .replace("g = NULL, s = 0, c = DEFAULT", "g = '再见', s = 0, b = 0, d = '2024-02-29'"),

@@ -82,7 +82,8 @@ def column_sql(
     clause = default_sql(column, dialect) if default is None else default
     text = definition(column, dialect, clause, auto_increment=auto_increment)
     bits = int(table.raw.get("auto_random_bits") or 0) if table is not None and dialect is Dialect.TIDB else 0
-    if table is None or not bits or not column.type.flag & ColumnFlag.PRI_KEY:
+    # The key begins with the random column.
+    if table is None or not bits or [column.name.lower()] != [part.name.lower() for part in table.primary_key()[:1]]:
         return text
     spread = int(table.raw.get("auto_random_range_bits") or 0)
     return f"{text} AUTO_RANDOM({bits}{f',{spread}' if spread not in (0, 64) else ''})"

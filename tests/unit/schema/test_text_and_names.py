@@ -12,7 +12,7 @@ from pumphouse.schema.ident import columns, hex_literal, literal, qualified, quo
 from pumphouse.schema.rename import Renamed, parse_rename
 from pumphouse.schema.render import render
 from pumphouse.schema.text import executed_text, is_tiflash
-from tests.support.schemajobs import Source, int_col
+from tests.support.schemajobs import Source, int_col, key
 
 
 def test_names_and_texts_cannot_break_out() -> None:
@@ -84,6 +84,17 @@ def test_the_base_of_random_ids_that_have_run_out_is_the_largest_that_a_tidb_tak
         source.create("d.t", [int_col("id", flag=flag)], **random)
         (create,) = render(source.timeline().events[-1], Dialect.TIDB).statements
         assert f" AUTO_RANDOM_BASE={most}" in create.sql
+
+
+@pytest.mark.row("S2")
+def test_only_the_first_column_of_a_key_is_random() -> None:
+    source = Source()
+    source.create_db("d")
+    both = [int_col("k", flag=4099), int_col("id", flag=4099)]
+    primary = key("PRIMARY", "id", "k", primary=True)
+    source.create("d.t", both, [primary], is_common_handle=True, auto_random_bits=4)
+    (create,) = render(source.timeline().events[-1], Dialect.TIDB).statements
+    assert re.findall(r"`(\w+)` int\b[^,]* AUTO_RANDOM\(4\)", create.sql) == ["id"], create.sql
 
 
 def test_tiflash_statements_are_known() -> None:
