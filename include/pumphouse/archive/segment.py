@@ -263,16 +263,26 @@ def read_segment(
 
 
 def peek_segment(
-    store: ObjectStore, entry: SegmentEntry, *, columns: Sequence[str], groups: int
+    store: ObjectStore, entry: SegmentEntry, *, columns: Sequence[str] | None, at: Sequence[float], most: int
 ) -> Iterator[pa.RecordBatch]:
-    """Row groups from all over a segment, read by themselves: for estimates alone, as no digest holds them."""
+    """Rows from some places of a segment, read by themselves: for estimates alone, as no digest holds them.
+
+    Args:
+        store: where it is.
+        entry: the segment.
+        columns: which; None = all.
+        at: each place, from 0 (its begin) to 1; those in one row group are one.
+        most: bytes, about, that are read from the begin of each place's row group; one row at least.
+    """
     try:
         with io.BufferedReader(_Ranges(store, entry), 64 << 10) as source:
-            file = pq.ParquetFile(source)
-            count = file.metadata.num_row_groups
-            for number in sorted({(2 * at + 1) * count // (2 * groups) for at in range(groups)}):
-                group = file.read_row_group(number, columns=list(columns), use_threads=False)
-                yield from group.combine_chunks().to_batches()
+            file = pq.ParquetFile(source, buffer_size=min(most, ROW_GROUP_BYTES))
+            last = file.metadata.num_row_groups - 1
+            for number in sorted({min(int(place * (last + 1)), last) for place in at}):
+                group = file.metadata.row_group(number)
+                rows = max(1, group.num_rows * most // max(group.total_byte_size, 1))
+                wanted = None if columns is None else list(columns)
+                yield next(file.iter_batches(min(rows, group.num_rows), [number], wanted, use_threads=False))
     except (pa.ArrowException, OSError, ObjectNotFound) as error:
         raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
 

@@ -70,9 +70,11 @@ class LoadContext:
     def __getstate__(self) -> dict[str, object]:
         return {key: value for key, value in self.__dict__.items() if key != "archive"}
 
-    def peek(self, piece: SegmentPart, columns: Sequence[str], groups: int) -> Iterator[pa.RecordBatch]:
-        """Binlogs of some row groups of a piece's segment: a sample, held against nothing."""
-        yield from peek_segment(self.archive.store, piece.segment, columns=columns, groups=groups)
+    def peek(
+        self, piece: SegmentPart, columns: Sequence[str] | None, at: Sequence[float], most: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows from some places of a piece's segment: a sample, held against nothing (`peek_segment`)."""
+        yield from peek_segment(self.archive.store, piece.segment, columns=columns, at=at, most=most)
 
     def read(self, piece: SegmentPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Binlogs of a piece, held against the digest that the plan was made with."""

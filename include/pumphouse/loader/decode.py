@@ -31,9 +31,10 @@ from pumphouse.schema.versions import TableVersion
 
 # What a row without a key counts for, of each image of a change.
 _SIGNS = {INSERT: (1,), DELETE: (-1,), UPDATE: (-1, 1)}
-# What is read to find where buckets begin: so much in all, of so many pieces of a table, so many changes of each of so
-# many row groups, two at least of a piece.
-_SAMPLE_BYTES, _SAMPLE_PIECES, _SAMPLE_GROUPS, _SAMPLE_CHANGES = 256 << 20, 8, 8, 4096
+# What is read to find where buckets begin: so much in all, so many changes at most of each place, and so many places of
+# the log or of a table's dump. Two places a bucket keep it below twice its size where keys ascend with time.
+_SAMPLE_BYTES, _SAMPLE_CHANGES = 128 << 20, 4096
+_PLACES_OF_A_BUCKET, _FEWEST_PLACES, _MOST_PLACES, _LEAST_OF_A_PLACE = 2, 8, 2048, 64 << 10
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
 
 
@@ -71,33 +72,31 @@ class Decoder:
     def ranges(self, pieces: Sequence[SegmentPart]) -> dict[int, tuple[int, ...]]:
         """Where the buckets of each table begin (`Plan.ranges`), so that a sample of the changes fills them alike.
 
-        A table is left out whose key's first column has too few values for that.
+        A table is left out of whose key's first column one value alone would fill several.
         """
         ranks: dict[int, list[np.ndarray]] = defaultdict(list)
-        some = list(_some(pieces, self._plan.buckets))
-        for piece in some:
+        for piece, at, most in _places(pieces, self._plan.buckets):
             # What is damaged, or cannot be decoded, is named by the load itself, which reads all of it.
             with suppress(BinlogError):
-                self._sample(piece, groups=max(2, _SAMPLE_GROUPS // len(some)))
+                self._sample(piece, at, most)
             for table_id, values in self._held.take_first_of_keys():
                 if self._plan.bucket_count(table_id) > 1:
                     ranks[table_id].append(key_rank(values))
         found = {}
         for table_id, parts in ranks.items():
             whole, count = np.sort(np.concatenate(parts)), self._plan.bucket_count(table_id)
-            begins = np.unique(whole[np.arange(1, count) * len(whole) // count])
-            if 2 * len(begins) >= count:
+            begins, times = np.unique(whole[np.arange(1, count) * len(whole) // count], return_counts=True)
+            if times.max() <= 2:
                 found[table_id] = tuple(map(int, begins))
         return found
 
-    def _sample(self, piece: SegmentPart, *, groups: int) -> None:
-        if piece.table_id is None:
-            for batch in self._context.peek(piece, _COLUMNS, groups):
+    def _sample(self, piece: SegmentPart, at: Sequence[float], most: int) -> None:
+        for batch in self._context.peek(piece, None if piece.table_id is not None else _COLUMNS, at, most):
+            if piece.table_id is None:
                 self._add(batch, most=_SAMPLE_CHANGES)
-            return
-        for batch in self._context.read_rows(piece):
-            some = np.arange(0, batch.num_rows, -(-batch.num_rows // _SAMPLE_CHANGES))
-            self._add_rows(piece.table_id, piece.upto, batch.take(pa.array(some)))
+            else:
+                some = np.arange(0, batch.num_rows, -(-batch.num_rows // _SAMPLE_CHANGES))
+                self._add_rows(piece.table_id, piece.upto, batch.take(pa.array(some)))
 
     def _add(self, batch: pa.RecordBatch, most: int = 0) -> None:
         txns = _Txns(*(batch.column(name).to_numpy() for name in ("commit_ts", "start_ts", "part")))
@@ -201,18 +200,34 @@ class Layouts:
         return self._found[at]
 
 
-def _some(pieces: Sequence[SegmentPart], tables: Mapping[int, int]) -> Iterator[SegmentPart]:
-    """Pieces to sample, some of each table's dump and some of the log."""
+def _places(
+    pieces: Sequence[SegmentPart], buckets: Mapping[int, int]
+) -> Iterator[tuple[SegmentPart, Sequence[float], int]]:
+    """Pieces to sample, where in each, and how many bytes at each place: evenly over the log, and over each dump.
+
+    What is beyond `_SAMPLE_BYTES` is left out: of many dumps, the last.
+    """
     by_table: dict[int | None, list[SegmentPart]] = defaultdict(list)
     for piece in pieces:
-        if piece.table_id is None or piece.table_id in tables:
+        if buckets if piece.table_id is None else piece.table_id in buckets:
             by_table[piece.table_id].append(piece)
-    left = _SAMPLE_BYTES if tables else 0
-    for found in by_table.values():
-        for piece in found[:: -(-len(found) // _SAMPLE_PIECES)]:
-            if left > 0:
-                left -= piece.segment.bytes
-                yield piece
+    counts = {}
+    for table_id in by_table:
+        filled = sum(buckets.values()) if table_id is None else buckets[table_id]
+        counts[table_id] = min(max(_PLACES_OF_A_BUCKET * filled, _FEWEST_PLACES), _MOST_PLACES)
+    left = _SAMPLE_BYTES
+    most = max(_SAMPLE_BYTES // max(sum(counts.values()), 1), _LEAST_OF_A_PLACE)
+    for table_id, found in by_table.items():
+        count = counts[table_id]
+        if left <= 0:
+            return
+        left -= count * most
+        ends = np.cumsum([piece.bytes for piece in found])
+        places = (np.arange(count) + 0.5) * ends[-1] / count
+        owners = np.searchsorted(ends, places, "right")
+        for owner in np.unique(owners[places < ends[-1]]):
+            piece = found[owner]
+            yield piece, ((places[owners == owner] - ends[owner]) / piece.bytes + 1).tolist(), most
 
 
 def _above(table_id: np.ndarray, commit_ts: np.ndarray, lows: Mapping[int, int]) -> np.ndarray:

@@ -16,6 +16,7 @@ from pumphouse.dump.survey import survey
 from pumphouse.dump.table import TableReader
 from pumphouse.errors import RowRejected
 from pumphouse.loader.context import LoadContext
+from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import LocalEngine
 from pumphouse.loader.work import base_work
 from pumphouse.model.table import MysqlType, TableInfo
@@ -29,7 +30,9 @@ pytestmark = pytest.mark.row("A5", "R1")
 class Source(MadeSource):
     """A made source that is dumped by hand."""
 
-    def read(self, name: str, low: Tso, begun: Tso, rows: Sequence[dict[str, Any]] | None = None) -> BaseChunk:
+    def read(
+        self, name: str, low: Tso, begun: Tso, rows: Sequence[dict[str, Any]] | None = None, *, number: int = 0
+    ) -> BaseChunk:
         """A table as somebody reads it now, or these rows of it (by column name)."""
         view = read_view(self.archive)
         version = next(v for v in view.timeline.tables_at(view.end) if v.table.name == name)
@@ -40,10 +43,10 @@ class Source(MadeSource):
         segment = None
         if rows:
             batch = pa.RecordBatch.from_pylist(list(rows), schema=reader.schema)
-            key = f"{layout.chunk_folder(begun, 'd', name, version.table.id, low)}0.parquet"
+            key = f"{layout.chunk_folder(begun, 'd', name, version.table.id, low)}{number}.parquet"
             segment = write_columns(self.archive.store, key, version.table.id, low, [batch])
         return BaseChunk(
-            db="d", table=name, table_id=version.table.id, low=low, number=0, upto=None, last=True, segment=segment
+            db="d", table=name, table_id=version.table.id, low=low, number=number, upto=None, last=True, segment=segment
         )
 
     def publish(self, begun: Tso, chunks: Sequence[BaseChunk]) -> Tso:
@@ -57,6 +60,16 @@ class Source(MadeSource):
         data = base.to_json(cluster_id=self.cluster_id, genesis=self.archive.genesis().sha256)
         self.archive.store.put(layout.base_document(begun), data)
         return at
+
+    def sizes(self, at: Tso, settings: LoadSettings) -> list[int]:
+        """Bytes of each unit of a restore."""
+        view = read_view(self.archive)
+        base = view.base_for(at)
+        assert base is not None
+        work = base_work(view, base, "main", settings)
+        ranges = Decoder(LoadContext.of(work.numbered(1, {}), view, self.settings)).ranges(work.pieces)
+        work = work.numbered(1, ranges)
+        return [unit.bytes for unit in LocalEngine().prepare(LoadContext.of(work, view, self.settings), work.pieces)]
 
     def restored(self, at: Tso) -> dict[str, list[dict[str, Any]]]:
         """Rows that a restore puts into each table."""
@@ -164,3 +177,17 @@ def test_a_table_that_was_born_in_the_log_is_read_when_it_is_asked_for(source: S
     assert survey(view, low, [chunk], at).missing == ()
     found = survey(view, low, [chunk], at, chosen=lambda version: version.table.name == "countries")
     assert [version.table.name for version in found.missing] == ["countries"]
+
+
+def test_a_dump_of_many_pieces_fills_all_units_alike(source: Source) -> None:
+    source.create_table("t", [column(1, "id", flag=3), column(2, "v", MysqlType.BLOB)])
+    source.genesis(base=False)
+    low = source.cut()
+    chunks = [
+        source.read("t", low, low, [{"id": 20 * n + at, "v": b"x" * 4000} for at in range(20)], number=n)
+        for n in range(72)
+    ]
+    at = source.publish(low, chunks)
+    sizes = source.sizes(at, LoadSettings(unit_bytes=256 << 10))
+    assert len(sizes) >= 20
+    assert max(sizes) < 2 * (256 << 10)

@@ -1,0 +1,58 @@
+"""Units of a large table are alike in size, however its keys lie in the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pumphouse.archive.view import read_view
+from pumphouse.loader.context import LoadContext
+from pumphouse.loader.decode import Decoder
+from pumphouse.loader.engine import LocalEngine
+from pumphouse.loader.stages import UnitSummary
+from pumphouse.loader.work import works_between
+from pumphouse.model.table import MysqlType
+from pumphouse.settings import LoadSettings
+from tests.support.madearchive import MadeSource, column, index
+
+pytestmark = pytest.mark.row("L4", "L5")
+_WINDOWS, _ROWS, _WIDE = 72, 20, b"x" * 4000
+
+
+def units(source: MadeSource, settings: LoadSettings) -> list[UnitSummary]:
+    """What one plan over everything after the genesis is cut into."""
+    view = read_view(source.archive)
+    (work,) = works_between(view, view.genesis.ts, view.end, "main", settings)
+    ranges = Decoder(LoadContext.of(work.numbered(1, {}), view, source.settings)).ranges(work.pieces)
+    work = work.numbered(1, ranges)
+    return LocalEngine().prepare(LoadContext.of(work, view, source.settings), work.pieces)
+
+
+def test_keys_that_ascend_with_time_fill_all_units_alike(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3), column(2, "v", MysqlType.BLOB)])
+    source.genesis()
+    for window in range(_WINDOWS):
+        with source.txn() as t:
+            for id_ in range(window * _ROWS, (window + 1) * _ROWS):
+                t.insert("t", id=id_, v=_WIDE)
+        source.cut()
+    sizes = [unit.bytes for unit in units(source, LoadSettings(unit_bytes=256 << 10)) if unit.rows]
+    assert len(sizes) >= 20
+    assert max(sizes) < 2 * (256 << 10)
+
+
+def test_one_value_that_many_keys_begin_with_fills_no_unit_alone(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    columns = [column(1, "tenant", flag=3), column(2, "id", flag=3), column(3, "v", MysqlType.BLOB)]
+    primary = index(1, "PRIMARY", ("tenant", 0), ("id", 1), primary=True, unique=True)
+    source.create_table("t", columns, pk_is_handle=False, index_info=[primary])
+    source.genesis()
+    for window in range(_WINDOWS):
+        with source.txn() as t:
+            for id_ in range(window * _ROWS, (window + 1) * _ROWS):
+                t.insert("t", tenant=0 if id_ % 5 < 2 else id_, id=id_, v=_WIDE)
+        source.cut()
+    sizes = [unit.bytes for unit in units(source, LoadSettings(unit_bytes=256 << 10)) if unit.rows]
+    assert max(sizes) < 3 * (256 << 10)
