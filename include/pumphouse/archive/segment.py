@@ -10,6 +10,7 @@ import hashlib
 import io
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -272,18 +273,18 @@ def peek_segment(
         entry: the segment.
         columns: which; None = all.
         at: each place, from 0 (its begin) to 1; those in one row group are one.
-        most: bytes, about, that are read from the begin of each place's row group; one row at least.
+        most: bytes, about, that are wanted from the begin of each place's row group; whole pages are read.
     """
     try:
         with io.BufferedReader(_Ranges(store, entry), 64 << 10) as source:
-            file = pq.ParquetFile(source, buffer_size=min(most, ROW_GROUP_BYTES))
-            last = file.metadata.num_row_groups - 1
-            for number in sorted({min(int(place * (last + 1)), last) for place in at}):
+            file = pq.ParquetFile(source, buffer_size=min(most, ROW_GROUP_BYTES), pre_buffer=False)
+            count = file.metadata.num_row_groups
+            for number in sorted({min(int(place * count), count - 1) for place in at if count}):
                 group = file.metadata.row_group(number)
                 rows = max(1, group.num_rows * most // max(group.total_byte_size, 1))
                 wanted = None if columns is None else list(columns)
-                yield next(file.iter_batches(min(rows, group.num_rows), [number], wanted, use_threads=False))
-    except (pa.ArrowException, OSError, ObjectNotFound) as error:
+                yield from islice(file.iter_batches(rows, [number], wanted, use_threads=False), 1)
+    except (pa.ArrowException, OSError, ValueError, ObjectNotFound) as error:
         raise BadSegment(f"{entry.key} cannot be read: {error}", path=entry.key, offset=0, reason="parquet") from error
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 
 from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, Mutations, blocks, key_rank, walk
 from pumphouse.codec.layout import RowLayout, arrow_field
-from pumphouse.errors import BinlogError, CodecError, ColumnMismatch
+from pumphouse.errors import BinlogError, CodecError, ColumnMismatch, StoreError
 from pumphouse.loader.blob import Blob
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS
@@ -31,10 +30,11 @@ from pumphouse.schema.versions import TableVersion
 
 # What a row without a key counts for, of each image of a change.
 _SIGNS = {INSERT: (1,), DELETE: (-1,), UPDATE: (-1, 1)}
-# What is read to find where buckets begin: so much in all, so many changes at most of each place, and so many places of
-# the log or of a table's dump. Two places a bucket keep it below twice its size where keys ascend with time.
+# What is read to find where buckets begin: so much in all, so many changes at most of each place, and so many places.
+# Two places a bucket keep it below twice its size where keys ascend with time; one place for two, below four times.
 _SAMPLE_BYTES, _SAMPLE_CHANGES = 128 << 20, 4096
 _PLACES_OF_A_BUCKET, _FEWEST_PLACES, _MOST_PLACES, _LEAST_OF_A_PLACE = 2, 8, 2048, 64 << 10
+_BUCKETS_OF_A_VALUE = 2
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
 
 
@@ -72,31 +72,40 @@ class Decoder:
     def ranges(self, pieces: Sequence[SegmentPart]) -> dict[int, tuple[int, ...]]:
         """Where the buckets of each table begin (`Plan.ranges`), so that a sample of the changes fills them alike.
 
-        A table is left out of whose key's first column one value alone would fill several.
+        A table gets no ranges where one value of its key's first column fills several buckets, and where it was met at
+        too few places. A hash of the key divides it then, which fills all alike.
         """
-        ranks: dict[int, list[np.ndarray]] = defaultdict(list)
+        ranks: dict[int, list[np.ndarray]] = defaultdict(list)  # an array a place
         for piece, at, most in _places(pieces, self._plan.buckets):
-            # What is damaged, or cannot be decoded, is named by the load itself, which reads all of it.
-            with suppress(BinlogError):
-                self._sample(piece, at, most)
-            for table_id, values in self._held.take_first_of_keys():
-                if self._plan.bucket_count(table_id) > 1:
-                    ranks[table_id].append(key_rank(values))
+            try:
+                for met in self._sample(piece, at, most):
+                    for table_id, parts in met.items():
+                        ranks[table_id].append(np.concatenate(parts))
+            except StoreError:
+                raise
+            except BinlogError:
+                continue  # What is damaged, or cannot be decoded, is named by the load itself, which reads all of it.
         found = {}
-        for table_id, parts in ranks.items():
-            whole, count = np.sort(np.concatenate(parts)), self._plan.bucket_count(table_id)
+        for table_id, places in ranks.items():
+            whole, count = np.sort(np.concatenate(places)), self._plan.bucket_count(table_id)
             begins, times = np.unique(whole[np.arange(1, count) * len(whole) // count], return_counts=True)
-            if times.max() <= 2:
+            if times.max() <= _BUCKETS_OF_A_VALUE and 2 * len(places) >= count:
                 found[table_id] = tuple(map(int, begins))
         return found
 
-    def _sample(self, piece: SegmentPart, at: Sequence[float], most: int) -> None:
+    def _sample(self, piece: SegmentPart, at: Sequence[float], most: int) -> Iterator[dict[int, list[np.ndarray]]]:
+        """Of each place, ranks of the keys by table."""
         for batch in self._context.peek(piece, None if piece.table_id is not None else _COLUMNS, at, most):
             if piece.table_id is None:
                 self._add(batch, most=_SAMPLE_CHANGES)
             else:
                 some = np.arange(0, batch.num_rows, -(-batch.num_rows // _SAMPLE_CHANGES))
                 self._add_rows(piece.table_id, piece.upto, batch.take(pa.array(some)))
+            met: dict[int, list[np.ndarray]] = defaultdict(list)
+            for table_id, values in self._held.take_first_of_keys():
+                if self._plan.bucket_count(table_id) > 1:
+                    met[table_id].append(key_rank(values))
+            yield met
 
     def _add(self, batch: pa.RecordBatch, most: int = 0) -> None:
         txns = _Txns(*(batch.column(name).to_numpy() for name in ("commit_ts", "start_ts", "part")))
@@ -203,31 +212,22 @@ class Layouts:
 def _places(
     pieces: Sequence[SegmentPart], buckets: Mapping[int, int]
 ) -> Iterator[tuple[SegmentPart, Sequence[float], int]]:
-    """Pieces to sample, where in each, and how many bytes at each place: evenly over the log, and over each dump.
-
-    What is beyond `_SAMPLE_BYTES` is left out: of many dumps, the last.
-    """
-    by_table: dict[int | None, list[SegmentPart]] = defaultdict(list)
-    for piece in pieces:
-        if buckets if piece.table_id is None else piece.table_id in buckets:
-            by_table[piece.table_id].append(piece)
-    counts = {}
-    for table_id in by_table:
-        filled = sum(buckets.values()) if table_id is None else buckets[table_id]
-        counts[table_id] = min(max(_PLACES_OF_A_BUCKET * filled, _FEWEST_PLACES), _MOST_PLACES)
-    left = _SAMPLE_BYTES
-    most = max(_SAMPLE_BYTES // max(sum(counts.values()), 1), _LEAST_OF_A_PLACE)
-    for table_id, found in by_table.items():
-        count = counts[table_id]
-        if left <= 0:
-            return
-        left -= count * most
-        ends = np.cumsum([piece.bytes for piece in found])
-        places = (np.arange(count) + 0.5) * ends[-1] / count
-        owners = np.searchsorted(ends, places, "right")
-        for owner in np.unique(owners[places < ends[-1]]):
-            piece = found[owner]
-            yield piece, ((places[owners == owner] - ends[owner]) / piece.bytes + 1).tolist(), most
+    """Pieces to sample, where in each, and how many bytes at each place: evenly over the bytes of dumps and log."""
+    found = [
+        piece
+        for piece in pieces
+        if piece.bytes and (bool(buckets) if piece.table_id is None else piece.table_id in buckets)
+    ]
+    if not found:
+        return
+    count = min(max(_PLACES_OF_A_BUCKET * sum(buckets.values()), _FEWEST_PLACES), _MOST_PLACES)
+    most = max(_SAMPLE_BYTES // count, _LEAST_OF_A_PLACE)
+    ends = np.cumsum([piece.bytes for piece in found])
+    places = (np.arange(count) + 0.5) * ends[-1] / count
+    owners = np.searchsorted(ends, places, "right")
+    for owner in np.unique(owners):
+        piece = found[owner]
+        yield piece, ((places[owners == owner] - ends[owner]) / piece.bytes + 1).tolist(), most
 
 
 def _above(table_id: np.ndarray, commit_ts: np.ndarray, lows: Mapping[int, int]) -> np.ndarray:

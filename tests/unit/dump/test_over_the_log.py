@@ -191,3 +191,22 @@ def test_a_dump_of_many_pieces_fills_all_units_alike(source: Source) -> None:
     sizes = source.sizes(at, LoadSettings(unit_bytes=256 << 10))
     assert len(sizes) >= 20
     assert max(sizes) < 2 * (256 << 10)
+
+
+def test_keys_that_the_log_appends_to_a_large_dump_fill_units_like_its_own(source: Source) -> None:
+    source.create_table("t", [column(1, "id", flag=3), column(2, "v", MysqlType.BLOB)])
+    source.genesis(base=False)
+    low = source.cut()
+
+    def rows(first: int) -> list[dict[str, Any]]:
+        return [{"id": first + at, "v": b"x" * 4000} for at in range(20)]
+
+    chunks = [source.read("t", low, low, rows(20 * n), number=n) for n in range(60)]
+    for n in range(60, 72):
+        with source.txn() as t:
+            for row in rows(20 * n):
+                t.insert("t", **row)
+        source.cut()
+    sizes = source.sizes(source.publish(low, chunks), LoadSettings(unit_bytes=256 << 10))
+    assert len(sizes) >= 20
+    assert max(sizes) < 2 * (256 << 10)
