@@ -52,6 +52,7 @@ def failing_disk(mount_point: Path, claims: int, holds: int) -> Iterator[Path]:
 
 def _or_skip(*command: str) -> str:
     if shutil.which(command[0]) is None:
+        # Debian's minimal images come without e2fsprogs.
         pytest.skip(f"there is no {command[0]}")
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:

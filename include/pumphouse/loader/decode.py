@@ -214,9 +214,7 @@ def _places(
 ) -> Iterator[tuple[SegmentPart, Sequence[float], int]]:
     """Pieces to sample, where in each, and how many bytes at each place: evenly over the bytes of dumps and log."""
     found = [
-        piece
-        for piece in pieces
-        if piece.bytes and (bool(buckets) if piece.table_id is None else piece.table_id in buckets)
+        piece for piece in pieces if buckets and piece.bytes and (piece.table_id is None or piece.table_id in buckets)
     ]
     if not found:
         return

@@ -68,6 +68,7 @@ class Source(MadeSource):
         assert base is not None
         work = base_work(view, base, "main", settings)
         ranges = Decoder(LoadContext.of(work.numbered(1, {}), view, self.settings)).ranges(work.pieces)
+        assert ranges
         work = work.numbered(1, ranges)
         return [unit.bytes for unit in LocalEngine().prepare(LoadContext.of(work, view, self.settings), work.pieces)]
 

@@ -20,11 +20,12 @@ pytestmark = pytest.mark.row("L4", "L5")
 _WINDOWS, _ROWS, _WIDE = 72, 20, b"x" * 4000
 
 
-def units(source: MadeSource, settings: LoadSettings) -> list[UnitSummary]:
-    """What one plan over everything after the genesis is cut into."""
+def units(source: MadeSource, settings: LoadSettings, *, by_range: bool) -> list[UnitSummary]:
+    """What one plan over everything after the genesis is cut into; whether by key range or by hash."""
     view = read_view(source.archive)
     (work,) = works_between(view, view.genesis.ts, view.end, "main", settings)
     ranges = Decoder(LoadContext.of(work.numbered(1, {}), view, source.settings)).ranges(work.pieces)
+    assert bool(ranges) == by_range
     work = work.numbered(1, ranges)
     return LocalEngine().prepare(LoadContext.of(work, view, source.settings), work.pieces)
 
@@ -38,7 +39,7 @@ def test_keys_that_ascend_with_time_fill_all_units_alike(tmp_path: Path) -> None
             for id_ in range(window * _ROWS, (window + 1) * _ROWS):
                 t.insert("t", id=id_, v=_WIDE)
         source.cut()
-    sizes = [unit.bytes for unit in units(source, LoadSettings(unit_bytes=256 << 10)) if unit.rows]
+    sizes = [unit.bytes for unit in units(source, LoadSettings(unit_bytes=256 << 10), by_range=True) if unit.rows]
     assert len(sizes) >= 20
     assert max(sizes) < 2 * (256 << 10)
 
@@ -54,5 +55,5 @@ def test_one_value_that_many_keys_begin_with_fills_no_unit_alone(tmp_path: Path)
             for id_ in range(window * _ROWS, (window + 1) * _ROWS):
                 t.insert("t", tenant=0 if id_ % 5 < 2 else id_, id=id_, v=_WIDE)
         source.cut()
-    sizes = [unit.bytes for unit in units(source, LoadSettings(unit_bytes=256 << 10)) if unit.rows]
+    sizes = [unit.bytes for unit in units(source, LoadSettings(unit_bytes=256 << 10), by_range=False) if unit.rows]
     assert max(sizes) < 3 * (256 << 10)
