@@ -1,12 +1,14 @@
 import dataclasses
+import io
 import itertools
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pumphouse.archive.manifest import Duplicate
 from pumphouse.archive.parts import split_payload
-from pumphouse.archive.segment import SegmentWriter, read_columns, read_segment
+from pumphouse.archive.segment import SegmentWriter, peek_segment, read_columns, read_segment
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge, row_changes
 from pumphouse.errors import BadBinlog, BadSegment, CodecError
 from pumphouse.model.tso import Tso
@@ -204,3 +206,34 @@ def test_columns_of_a_damaged_segment_are_not_believed(store):
         store.objects[entry.key] = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
         with pytest.raises(BadSegment, match="has the digest"):
             read_columns(store, entry, ["commit_ts", "start_ts"])
+
+
+@pytest.mark.row("A4", "L5")
+def test_a_look_into_a_damaged_segment_gives_rows_or_a_bad_segment(store):
+    (entry,) = write(store, [batch([payload(100), payload(110)])])
+    good = store.objects[entry.key]
+    damaged = [good[:at] + bytes([good[at] ^ bit]) + good[at + 1 :] for at in range(len(good)) for bit in (1, 128)]
+    refused = 0
+    for each in [*damaged, *(good[:size] for size in range(0, len(good), 7)), b"\0" * len(good)]:
+        store.objects[entry.key] = each
+        try:
+            found = list(peek_segment(store, entry, columns=None, at=[0, 0.9], most=1 << 20))
+            assert sum(rows.num_rows for rows in found) <= 2
+        except BadSegment as error:
+            assert entry.key in str(error)
+            refused += 1
+    assert refused > len(good) // 7
+
+
+@pytest.mark.row("L5")
+def test_a_look_into_a_segment_without_rows_gives_none(store):
+    (entry,) = write(store, [batch([payload(100)])])
+    schema = pq.read_schema(io.BytesIO(store.objects[entry.key]))
+    for groups in (0, 1):
+        sink = io.BytesIO()
+        with pq.ParquetWriter(sink, schema) as writer:
+            for _ in range(groups):
+                writer.write_table(schema.empty_table())
+        store.objects[entry.key] = sink.getvalue()
+        empty = dataclasses.replace(entry, bytes=len(sink.getvalue()))
+        assert sum(rows.num_rows for rows in peek_segment(store, empty, columns=None, at=[0, 1], most=1)) == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pumphouse.archive.view import read_view
+from pumphouse.errors import StoreError
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.engine import LocalEngine
@@ -57,3 +58,34 @@ def test_one_value_that_many_keys_begin_with_fills_no_unit_alone(tmp_path: Path)
         source.cut()
     sizes = [unit.bytes for unit in units(source, LoadSettings(unit_bytes=256 << 10), by_range=False) if unit.rows]
     assert max(sizes) < 3 * (256 << 10)
+
+
+def test_a_table_that_is_met_at_one_place_alone_is_divided_by_hash(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3), column(2, "v", MysqlType.BLOB)])
+    source.genesis()
+    with source.txn() as t:  # One row group, of which the sample sees the begin.
+        for id_ in range(_WINDOWS * _ROWS):
+            t.insert("t", id=id_, v=_WIDE)
+    source.cut()
+    sizes = [unit.bytes for unit in units(source, LoadSettings(unit_bytes=256 << 10), by_range=False) if unit.rows]
+    assert max(sizes) < 2 * (256 << 10)
+
+
+def test_a_store_that_fails_ends_the_sample(tmp_path: Path) -> None:
+    source = MadeSource(tmp_path)
+    source.create_table("t", [column(1, "id", flag=3), column(2, "v", MysqlType.BLOB)])
+    source.genesis()
+    for window in range(_WINDOWS):
+        with source.txn() as t:
+            for id_ in range(window * _ROWS, (window + 1) * _ROWS):
+                t.insert("t", id=id_, v=_WIDE)
+        source.cut()
+    view = read_view(source.archive)
+    (work,) = works_between(view, view.genesis.ts, view.end, "main", LoadSettings(unit_bytes=256 << 10))
+    decoder = Decoder(LoadContext.of(work.numbered(1, {}), view, source.settings))
+    (failing,) = tmp_path.rglob(Path(work.pieces[0].segment.key).name)
+    failing.unlink()
+    failing.symlink_to(failing)
+    with pytest.raises(StoreError, match="symbolic links"):
+        decoder.ranges(work.pieces)
