@@ -217,6 +217,25 @@ def test_a_unit_of_an_earlier_owner_changes_nothing(
 
 
 @pytest.mark.row("L6")
+def test_a_run_that_has_ended_a_moment_ago_is_no_reason_to_refuse_the_next(
+    server: TargetSettings, target: tuple[TargetConnection, Claim]
+) -> None:
+    """A session that was closed holds its locks until the server has noticed."""
+    ended, _ = target
+    with TargetConnection.open(server) as other, TargetConnection.open(server) as looking:
+        waiting = "SELECT 1 FROM information_schema.processlist WHERE id = %s AND state = 'User lock'"
+
+        def end() -> None:
+            eventually(lambda: looking.value(waiting, (other.connection_id,)), what="the next run waits for the lock")
+            ended.close()
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        assert fence.acquire(other, run="second").run == "second"
+        ending.join()
+
+
+@pytest.mark.row("L6")
 def test_the_same_run_takes_over_from_itself(server: TargetSettings, target: tuple[TargetConnection, Claim]) -> None:
     del target
     with TargetConnection.open(server) as again:
@@ -262,7 +281,7 @@ def test_a_take_over_ends_a_unit_whose_host_has_died(
         with pytest.raises(TargetBusy, match=rf"connection {dead.connection_id} of root") as busy:
             fence.acquire(new, run="another")
         assert str(dead.connection_id) in busy.value.holder
-        fence.release(new)
+        new.query("SELECT RELEASE_ALL_LOCKS()")
         new.execute("SET innodb_lock_wait_timeout = 1000")  # longer than this test may take
         raised = fence.acquire(new, run="test" if again == "same run" else "third", take_over=again == "take over")
         assert raised.number == claim.fence + 1

@@ -84,7 +84,7 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
     assert [each.node_id for each in status.consumers if each.holds_gc] == ["pumphouse-main"]
     fence.acquire(target, run="the-nightly-load", take_over=True)
     assert "the-nightly-load" in look(mine).targets[0].held_by
-    fence.release(target)
+    target.query("SELECT RELEASE_ALL_LOCKS()")
     target.execute("UPDATE pumphouse.checkpoint SET state = 'incomplete', reason = 'a restore has not ended'")
     (bad,) = found(look(mine), "[target]")
     assert (bad.severity, bad.next) == (Severity.ERROR, "pumphouse restore --into target --to TIME, the same as before")

@@ -19,12 +19,14 @@ import socket
 from dataclasses import dataclass
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import FenceLost, LoadError, TargetBusy
+from pumphouse.errors import FenceLost, TargetBusy
 from pumphouse.loader.blockers import watching
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 
 _TAKE_OVER_S = 60.0
+# A server notices some time later that a session was closed: a run that has ended is no reason to refuse the next.
+_LEAVING_S = 3
 # Rows 2 and up, on a TiDB; more units than these at once would take turns.
 _ROWS_OF_UNITS = 32
 
@@ -68,8 +70,7 @@ def acquire(
     run_name = _hashed(f"{name} {run}")
     end = clock.monotonic() + _TAKE_OVER_S
     while True:
-        connection.query("SELECT GET_LOCK(%s, 0)", (run_name,))
-        if connection.value("SELECT GET_LOCK(%s, 0)", (name,)) == 1:
+        if connection.query("SELECT GET_LOCK(%s, %s), GET_LOCK(%s, 0)", (name, _LEAVING_S, run_name))[0][0] == 1:
             break
         holder_id = _lock_holder(connection)
         if holder_id is None:
@@ -94,7 +95,6 @@ def acquire(
                 target=connection.name,
                 holder=holder,
             )
-        clock.sleep(0.1)
     return _raise_fence(connection, run, end_blockers=take_over or last == run)
 
 
@@ -181,11 +181,3 @@ def hold_shared(connection: TargetConnection, number: int) -> None:
             have=number,
             found=found,
         )
-
-
-def release(connection: TargetConnection) -> None:
-    """Give the lock back (closing the connection does it too)."""
-    try:
-        connection.query("SELECT RELEASE_LOCK(%s)", (lock_name(connection.settings.schema_name),))
-    except LoadError:
-        connection.close()

@@ -136,7 +136,6 @@ class TargetConnection:
         self.settings = settings
         self._connection = connection
         self._closed = False
-        self._owner = False
         # Asked for: the greeting has no room for the 64 bits of a TiDB's.
         self.connection_id, version = self.query("SELECT CONNECTION_ID(), VERSION()")[0]
         self.dialect = Dialect.of_version(str(version))
@@ -181,7 +180,6 @@ class TargetConnection:
                 refused=_lets_nobody_in(error),
             ) from error
         target = cls(settings, connection)
-        target._owner = owner
         tidb = target.dialect is Dialect.TIDB
         for statement in (*SESSION, *(TIDB_SESSION if tidb else ()), OWNER_IDLE if owner else IDLE):
             target.execute(statement)
@@ -302,11 +300,7 @@ class TargetConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._owner and not self._closed:
-            # The server notices a close some time later: until then the next run would find the target taken.
-            with contextlib.suppress(LoadError):
-                self.query("SELECT RELEASE_ALL_LOCKS()")
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextlib.contextmanager
