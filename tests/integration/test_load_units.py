@@ -231,8 +231,10 @@ def test_a_run_that_has_ended_a_moment_ago_is_no_reason_to_refuse_the_next(
 
         ending = threading.Thread(target=end)
         ending.start()
-        assert fence.acquire(other, run="second").run == "second"
-        ending.join()
+        try:
+            assert fence.acquire(other, run="second").run == "second"
+        finally:
+            ending.join()
 
 
 @pytest.mark.row("L6")

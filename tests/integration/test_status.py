@@ -74,6 +74,7 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
     ]
     load.run(mine)
     eventually(lambda: look(mine).pumps[0].watermark, what="the Pump's first fake binlog")
+    eventually(lambda: not look(mine).targets[0].held_by, what="the server has noticed that the load ended")
     status = look(mine)
     (row,) = status.targets
     assert (row.task, row.at, row.state, row.held_by) == ("main", end, "ready", "")

@@ -61,15 +61,16 @@ def acquire(
     """Own the target on this connection, or raise TargetBusy with the holder's name.
 
     The same run takes over from itself (a retry whose first attempt still lives); another run only with ``take_over``.
-    Taking over kills the holder's connection and waits until the server has let it go, and then every session that
-    still holds the fence: a unit whose host has died, or one that is under way.
+    Each waits for three seconds first: the holder may be leaving. Taking over kills the holder's connection and waits
+    until the server has let it go, and then every session that still holds the fence: a unit whose host has died, or
+    one that is under way.
     """
-    last = connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1")
     name = lock_name(connection.settings.schema_name)
     # Says whose the lock is until the fence row does: a host may stand still, or die, between the two.
     run_name = _hashed(f"{name} {run}")
     end = clock.monotonic() + _TAKE_OVER_S
     while True:
+        # The second never waits: an earlier attempt of the same run may hold it and want the first.
         if connection.query("SELECT GET_LOCK(%s, %s), GET_LOCK(%s, 0)", (name, _LEAVING_S, run_name))[0][0] == 1:
             break
         holder_id = _lock_holder(connection)
@@ -95,6 +96,7 @@ def acquire(
                 target=connection.name,
                 holder=holder,
             )
+    last = connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1")
     return _raise_fence(connection, run, end_blockers=take_over or last == run)
 
 
