@@ -19,14 +19,12 @@ import socket
 from dataclasses import dataclass
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import FenceLost, TargetBusy
+from pumphouse.errors import FenceLost, LoadError, TargetBusy
 from pumphouse.loader.blockers import watching
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 
 _TAKE_OVER_S = 60.0
-# A server notices some time later that a session was closed: a run that has ended is no reason to refuse the next.
-_LEAVING_S = 3
 # Rows 2 and up, on a TiDB; more units than these at once would take turns.
 _ROWS_OF_UNITS = 32
 
@@ -61,17 +59,17 @@ def acquire(
     """Own the target on this connection, or raise TargetBusy with the holder's name.
 
     The same run takes over from itself (a retry whose first attempt still lives); another run only with ``take_over``.
-    Each waits for three seconds first: the holder may be leaving. Taking over kills the holder's connection and waits
-    until the server has let it go, and then every session that still holds the fence: a unit whose host has died, or
-    one that is under way.
+    Taking over kills the holder's connection and waits until the server has let it go, and then every session that
+    still holds the fence: a unit whose host has died, or one that is under way.
     """
+    last = connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1")
     name = lock_name(connection.settings.schema_name)
     # Says whose the lock is until the fence row does: a host may stand still, or die, between the two.
     run_name = _hashed(f"{name} {run}")
     end = clock.monotonic() + _TAKE_OVER_S
     while True:
-        # The second never waits: an earlier attempt of the same run may hold it and want the first.
-        if connection.query("SELECT GET_LOCK(%s, %s), GET_LOCK(%s, 0)", (name, _LEAVING_S, run_name))[0][0] == 1:
+        connection.query("SELECT GET_LOCK(%s, 0)", (run_name,))
+        if connection.value("SELECT GET_LOCK(%s, 0)", (name,)) == 1:
             break
         holder_id = _lock_holder(connection)
         if holder_id is None:
@@ -96,7 +94,7 @@ def acquire(
                 target=connection.name,
                 holder=holder,
             )
-    last = connection.value(f"SELECT run FROM {connection.table('fence')} WHERE id = 1")
+        clock.sleep(0.1)
     return _raise_fence(connection, run, end_blockers=take_over or last == run)
 
 
@@ -183,3 +181,11 @@ def hold_shared(connection: TargetConnection, number: int) -> None:
             have=number,
             found=found,
         )
+
+
+def release(connection: TargetConnection) -> None:
+    """Give the lock back (closing the connection does it too)."""
+    try:
+        connection.query("SELECT RELEASE_LOCK(%s)", (lock_name(connection.settings.schema_name),))
+    except LoadError:
+        connection.close()

@@ -55,6 +55,8 @@ TIDB_OPTIONS = (
 IDLE = "SET wait_timeout = 300, net_read_timeout = 300, net_write_timeout = 300"
 # The owner's connection waits for hours while units work, and holds no lock of a table meanwhile.
 OWNER_IDLE = "SET wait_timeout = 2147483, net_read_timeout = 3600, net_write_timeout = 3600"
+# How long a session that ends waits for the server to take its locks back.
+_LEAVING_S = 5.0
 # Of these the server says that the transaction is gone and may be tried again.
 _RETRYABLE = {
     ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT,
@@ -136,6 +138,7 @@ class TargetConnection:
         self.settings = settings
         self._connection = connection
         self._closed = False
+        self._owner = False
         # Asked for: the greeting has no room for the 64 bits of a TiDB's.
         self.connection_id, version = self.query("SELECT CONNECTION_ID(), VERSION()")[0]
         self.dialect = Dialect.of_version(str(version))
@@ -180,6 +183,7 @@ class TargetConnection:
                 refused=_lets_nobody_in(error),
             ) from error
         target = cls(settings, connection)
+        target._owner = owner
         tidb = target.dialect is Dialect.TIDB
         for statement in (*SESSION, *(TIDB_SESSION if tidb else ()), OWNER_IDLE if owner else IDLE):
             target.execute(statement)
@@ -297,11 +301,27 @@ class TargetConnection:
             with contextlib.suppress(MySQLError, OSError):
                 self._connection.close()
 
+    def leave(self) -> None:
+        """Give the GET_LOCK back and end the session.
+
+        A server notices a close some time later: until then the next run would find the target taken.
+        """
+        if not self._closed:
+            # A server that is cut off keeps nobody from ending.
+            self._connection._read_timeout = _LEAVING_S  # type: ignore[attr-defined]  # noqa: SLF001
+            with contextlib.suppress(LoadError):
+                self.query("SELECT RELEASE_ALL_LOCKS()")
+        self.close()
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Whoever is interrupted may be within a statement, and waits for nothing.
+        if self._owner and (kind is None or issubclass(kind, Exception)):
+            self.leave()
+        else:
+            self.close()
 
     @contextlib.contextmanager
     def _translate(self, statement: str) -> Iterator[None]:

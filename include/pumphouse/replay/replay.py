@@ -86,7 +86,7 @@ class Replay:
             self._positions = Positions(self._owner, task)
             found = self._positions.begin()
         except BaseException:
-            self._owner.close()
+            self._owner.leave()
             raise
         self.position = found.commit_ts
         self._safe = SafeMode(unclean=not found.clean, later=safe_mode, clock=clock)
@@ -193,7 +193,7 @@ class Replay:
     def _end(self) -> None:
         self.successes.end()
         self._executor.stop()
-        self._owner.close()
+        self._owner.leave()
 
 
 def _require_place(txn: Txn, changes: list[Change]) -> None:
