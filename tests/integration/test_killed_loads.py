@@ -207,6 +207,7 @@ def kill_loads(
         world.stop()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.row("L6")
 def test_a_sample_of_killed_loads_ends_equal_and_each_unit_is_applied_once(
     source: MadeSource,

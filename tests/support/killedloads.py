@@ -99,8 +99,8 @@ class KilledLoad:
         if self._process.pid is not None:
             os.kill(self._process.pid, signal.SIGCONT)
 
-    def end(self, limit_s: float = 120) -> Ended:
-        """Wait for it."""
+    def end(self, limit_s: float = 400) -> Ended:
+        """Wait for it: for 300 s the server keeps the fence for a unit that stands still, if nobody may end that."""
         said: dict[str, Any] = {}
         with contextlib.suppress(EOFError, OSError):
             while self._said.poll(limit_s):
