@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
 from pumphouse.errors import FenceLost, LoadError, RowRejected, TargetBusy, TargetUnavailable
 from pumphouse.loader import fence
@@ -281,9 +282,14 @@ def test_a_take_over_ends_a_unit_whose_host_has_died(
         while new.value("SELECT IS_USED_LOCK(%s)", (fence.lock_name(server.schema_name),)) is not None:
             time.sleep(0.05)
         new.execute("SET innodb_lock_wait_timeout = 2")
-        with pytest.raises(TargetBusy, match=rf"connection {dead.connection_id} of root") as busy:
+        with (
+            capture_logs() as said,
+            pytest.raises(TargetBusy, match=rf"connection {dead.connection_id} of root") as busy,
+        ):
             fence.acquire(new, run="another")
         assert str(dead.connection_id) in busy.value.holder
+        (waited,) = (each for each in said if each["event"] == "waiting_for_session")
+        assert f"connection {dead.connection_id} of root" in waited["session"]
         fence.release(new)
         new.execute("SET innodb_lock_wait_timeout = 1000")  # longer than this test may take
         raised = fence.acquire(new, run="test" if again == "same run" else "third", take_over=again == "take over")

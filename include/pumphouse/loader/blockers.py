@@ -21,6 +21,7 @@ log = structlog.get_logger()
 # A unit that is under way lets go by itself in that time, as a rule.
 _GRACE_S = 1.0
 _UNKNOWN_THREAD = 1094
+_WHY = "it holds the fence"
 # MariaDB, and MySQL before 8.0; MySQL from 8.0; TiDB. All need the privilege PROCESS.
 _QUERIES = (
     """SELECT p.id, p.user, p.host, UNIX_TIMESTAMP() - UNIX_TIMESTAMP(b.trx_started)
@@ -68,6 +69,14 @@ def blockers_of(connection: TargetConnection, waiting: int) -> list[Blocker]:
     return []
 
 
+def _sessions(found: list[Blocker]) -> set[int]:
+    return {blocker.connection_id for blocker in found}
+
+
+def _shown(found: list[Blocker]) -> str:
+    return "; ".join(map(str, found))
+
+
 @contextlib.contextmanager
 def watching(connection: TargetConnection, *, end: bool) -> Iterator[None]:
     """While the block waits for the fence: find who holds it; with ``end`` kill those sessions.
@@ -107,7 +116,7 @@ class _Watch:
         self._thread.join()
 
     def shown(self) -> str:
-        return "; ".join(map(str, self._seen)) or "a session that the server does not show to us (privilege PROCESS)"
+        return _shown(self._seen) or "a session that the server does not show to us (privilege PROCESS)"
 
     def _run(self) -> None:
         if self._done.wait(_GRACE_S):
@@ -116,6 +125,8 @@ class _Watch:
         with contextlib.suppress(LoadError), TargetConnection.open(self._settings) as asking:
             while True:
                 found = blockers_of(asking, self._waiting)
+                if not self._end and _sessions(found) - _sessions(self._seen):
+                    log.warning("waiting_for_session", target=asking.name, session=_shown(found), why=_WHY)
                 self._seen = found or self._seen
                 for blocker in found if self._end else ():
                     self._kill(asking, blocker)
@@ -123,7 +134,7 @@ class _Watch:
                     return
 
     def _kill(self, asking: TargetConnection, blocker: Blocker) -> None:
-        log.warning("session_ended", target=asking.name, session=str(blocker), why="it holds the fence")
+        log.warning("session_ended", target=asking.name, session=str(blocker), why=_WHY)
         try:
             asking.execute(f"KILL {'TIDB ' if asking.dialect is Dialect.TIDB else ''}{blocker.connection_id}")
         except StatementFailed as error:

@@ -72,30 +72,37 @@ def acquire(
         if connection.value("SELECT GET_LOCK(%s, 0)", (name,)) == 1:
             break
         holder_id = _lock_holder(connection)
-        if holder_id is None:
-            continue
-        known = connection.query(
-            f"SELECT run, holder FROM {connection.table('fence')} WHERE id = 1 AND connection_id = %s",
-            (holder_id,),
+        # None: it was given back just now; or, on a TiDB, whoever has it has not raised the fence yet.
+        holder = (
+            "unknown" if holder_id is None else _end_holder(connection, holder_id, run, run_name, take_over=take_over)
         )
-        found_run, holder = known[0] if known else _not_in_row(connection, int(holder_id), run_name, run)
-        if not (take_over or (found_run and found_run == run)):
-            raise TargetBusy(
-                f"target {connection.name} is being loaded by run {found_run or '?'} ({holder},"
-                f" connection {holder_id})",
-                hint="wait for it, or end it and take over with --take-over",
-                target=connection.name,
-                holder=f"{found_run} ({holder})",
-            )
-        _kill(connection, int(holder_id))
         if clock.monotonic() > end:
             raise TargetBusy(
-                f"connection {holder_id} was killed but still holds target {connection.name}",
+                f"target {connection.name} is still held after {_TAKE_OVER_S:.0f} s, by {holder}"
+                f"{'' if holder_id is None else f' (connection {holder_id}, which was killed)'}",
+                hint="find who holds its GET_LOCK (SHOW PROCESSLIST), end that, and run this again",
                 target=connection.name,
                 holder=holder,
             )
         clock.sleep(0.1)
     return _raise_fence(connection, run, end_blockers=take_over or last == run)
+
+
+def _end_holder(connection: TargetConnection, holder_id: int, run: str, run_name: str, *, take_over: bool) -> str:
+    """End the connection that holds the target, where this run may: who that was. Else TargetBusy."""
+    known = connection.query(
+        f"SELECT run, holder FROM {connection.table('fence')} WHERE id = 1 AND connection_id = %s", (holder_id,)
+    )
+    found_run, holder = known[0] if known else _not_in_row(connection, holder_id, run_name, run)
+    if not (take_over or (found_run and found_run == run)):
+        raise TargetBusy(
+            f"target {connection.name} is being loaded by run {found_run or '?'} ({holder}, connection {holder_id})",
+            hint="wait for it, or end it and take over with --take-over",
+            target=connection.name,
+            holder=f"{found_run} ({holder})",
+        )
+    _kill(connection, holder_id)
+    return str(holder)
 
 
 def owned_by(connection: TargetConnection) -> str:
