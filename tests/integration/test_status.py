@@ -26,7 +26,7 @@ from pumphouse.status.look import look
 from pumphouse.status.report import Finding, Severity, Status
 from tests.support.killed import Killed, calls_until_killed
 from tests.support.madearchive import MadeSource, column
-from tests.support.pumpserver import PumpServer
+from tests.support.pumpserver import PumpServer, prewrite
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("O3")
@@ -88,6 +88,21 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
     target.execute("UPDATE pumphouse.checkpoint SET state = 'incomplete', reason = 'a restore has not ended'")
     (bad,) = found(look(mine), "[target]")
     assert (bad.severity, bad.next) == (Severity.ERROR, "pumphouse restore --into target --to TIME, the same as before")
+
+
+def test_a_pump_without_a_watermark_has_no_lag_and_what_holds_it_is_told(
+    mine: Settings, source: MadeSource, cluster: FileCluster, tmp_path: Path
+) -> None:
+    source.genesis()
+    (tmp_path / "p").mkdir()
+    with PumpServer(tmp_path / "p", cluster, gen_binlog_interval_s=3600) as pump:
+        (one,) = look(mine).pumps
+        assert (one.answers, one.watermark, one.lag_s) == (True, 0, None)
+        assert f"{pump.node_id}  online" in command(tmp_path, mine).output
+        assert not found(look(mine), "Pump")
+        pump.write(prewrite(cluster.tso()))
+        (held,) = eventually(lambda: found(look(mine), "Pump"), what="the prewrite holds it")
+        assert held.what == "it has no watermark yet: 1 prewrites have no outcome"
 
 
 def test_a_load_that_has_stopped_is_named_with_the_load_that_goes_on(

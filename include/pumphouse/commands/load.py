@@ -16,6 +16,7 @@ from pumphouse.loader.rules import RESYNC
 from pumphouse.model.tso import Tso, parse_time, show
 from pumphouse.parts import Parts
 from pumphouse.progress import bar
+from pumphouse.restore.plan import LATEST, parse_moment
 from pumphouse.settings import Settings
 
 # Everything was done that was to be done, and the target is not whole: tables are parked.
@@ -24,7 +25,11 @@ NOT_WHOLE = 3
 
 @click.command()
 @click.option(
-    "--to", metavar="TIME", help="Load up to this moment, inclusive (default: the archive's end); UTC without a zone."
+    "--to",
+    default=LATEST,
+    show_default=True,
+    metavar="TIME",
+    help="Load up to this moment, inclusive: latest (the archive's end), a TSO or an ISO time (UTC without a zone).",
 )
 @click.option(
     "--target", default="target", show_default=True, metavar="NAME", help="Target: [target], or NAME of [targets.NAME]."
@@ -52,7 +57,7 @@ NOT_WHOLE = 3
 @pass_context
 def load(
     context: Context,
-    to: str | None,
+    to: str,
     target: str,
     task: str | None,
     take_over: bool,
@@ -69,14 +74,15 @@ def load(
     """
     from pumphouse.runs import load as job
 
-    if sum(value is not None for value in (to, repeat_from, abandon_plan, resync)) > 1:
-        raise UsageError("--to, --repeat-from, --resync and --abandon-plan exclude each other")
     settings = context.settings.aimed(target)
+    asked = parse_moment(to, lambda: cluster_now(settings))
+    if sum(value is not None for value in (asked, repeat_from, abandon_plan, resync)) > 1:
+        raise UsageError("--to, --repeat-from, --resync and --abandon-plan exclude each other")
     with _naming(target), bar(enabled=not as_json) as progress:
         report = job.run(
             settings,
             task=task,
-            to=moment(settings, to),
+            to=asked,
             run_id=run_id,
             take_over=take_over,
             repeat=moment(settings, repeat_from),

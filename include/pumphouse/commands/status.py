@@ -58,7 +58,7 @@ def _print(found: Status) -> None:
                     each.node_id,
                     each.state + _mute(each),
                     _ago(each.silent_s),
-                    show(each.watermark),
+                    _moment(each.watermark or None),
                     _ago(each.lag_s),
                     _size(each.value_log_bytes),
                     _size(each.available_bytes),

@@ -79,9 +79,9 @@ def _pump(pump: PumpState) -> Iterator[Finding]:
     if pump.state == NodeState.PAUSED:
         what = "paused: snapshots wait for it, and GC of all Pumps with them"
         yield _warning(who, what, "pumphouse pump run, on its data directory")
-    elif pump.answers and pump.lag_s > HELD_S and pump.unresolved:
-        what = f"its watermark stands {pump.lag_s:.0f} s back: {pump.unresolved} prewrites have no outcome"
-        yield _warning(who, what, look)
+    elif pump.answers and pump.unresolved and (pump.lag_s is None or pump.lag_s > HELD_S):
+        stands = "has no watermark yet" if pump.lag_s is None else f"has a watermark that is {pump.lag_s:.0f} s old"
+        yield _warning(who, f"it {stands}: {pump.unresolved} prewrites have no outcome", look)
 
 
 def _target(target: TargetStatus) -> Iterator[Finding]:

@@ -147,8 +147,9 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
     )
 
 
-def _behind(ts: int, now: Tso) -> float:
-    return max(0.0, (physical_ms(now) - physical_ms(ts)) / 1000)
+def _behind(ts: int, now: Tso) -> float | None:
+    """Seconds; None of 0: nothing is known yet."""
+    return None if not ts else max(0.0, (physical_ms(now) - physical_ms(ts)) / 1000)
 
 
 def _ask(node: NodeStatus, cluster_id: int, tls: TlsSettings) -> StatusResponse | None:

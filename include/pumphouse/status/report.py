@@ -50,7 +50,10 @@ class ArchiveStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpState:
-    """One Pump: its own word where it answers, else the registry's. ``silent_s``: since its last heartbeat."""
+    """One Pump: its own word where it answers, else the registry's.
+
+    ``silent_s``: since its last heartbeat. ``lag_s`` None: it has only just started, and has no watermark.
+    """
 
     node_id: str
     address: str
@@ -59,7 +62,7 @@ class PumpState:
     silent: bool
     answers: bool
     watermark: Tso
-    lag_s: float
+    lag_s: float | None
     available_bytes: int | None = None
     value_log_bytes: int | None = None
     read_only: bool = False
