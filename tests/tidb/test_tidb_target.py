@@ -13,7 +13,7 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.status.look import look
 from tests.support import mariadb
-from tests.support.setclock import SetClock
+from tests.support.setclock import QuickClock
 from tests.support.tidb import MISSING, UnistoreServer
 from tests.support.waiting import eventually
 
@@ -49,7 +49,7 @@ def test_a_holder_that_never_raised_the_fence_is_waited_for_a_minute_at_most(ser
         other.execute(f"DELETE FROM {other.table('fence')}")
         assert holder.value("SELECT GET_LOCK(%s, 0)", (fence.lock_name(server.schema_name),)) == 1
         with pytest.raises(TargetBusy, match="still held after 60 s, by unknown"):
-            fence.acquire(other, run="second", take_over=True, clock=SetClock())
+            fence.acquire(other, run="second", take_over=True, clock=QuickClock(pace=20))
 
 
 def test_units_of_an_earlier_owner_change_nothing_and_those_of_one_run_do_not_wait(server: TargetSettings) -> None:
