@@ -15,7 +15,7 @@ BinlogError
 ├─ StoreError ├─ ObjectNotFound ├─ ObjectExists ├─ UnsafeStore ├─ ManifestConflict* └─ StoreUnavailable*
 ├─ SourceFailed* (the database that a dump is taken of)
 ├─ LoadError ├─ TargetBusy* ├─ TargetAhead ├─ TargetIncomplete ├─ RowRejected ├─ DdlRefused ├─ DdlUncertain
-│            ├─ DuplicateKey ├─ TargetUnavailable* ├─ FenceLost └─ ConversionUnknown
+│            ├─ DuplicateKey ├─ TargetUnavailable* ├─ FenceLost ├─ ConversionUnknown └─ PartitionUnsettled
 └─ RestoreError └─ TargetUnreachable
                                                                   * = retryable
 
@@ -273,6 +273,10 @@ class DdlRefused(LoadError):
 
 class ConversionUnknown(LoadError):
     """A DDL changes a type, and it is not known how TiDB converts the rows' values. Facts: table, job_id."""
+
+
+class PartitionUnsettled(LoadError):
+    """Rows were written into a partition while it was dropped; some may have stayed. Facts: table, job_id, row."""
 
 
 class DdlUncertain(LoadError):

@@ -83,7 +83,8 @@ def test_many_histories(
     played = play_each(seeds, tmp_path, into_tidb=into_tidb)
     for what in ("statements", "compared", "tables", "rows"):
         record_property(what, sum(getattr(each, what) for each in played))
-    record_property("unreadable", sum(len(each.unreadable) for each in played))
+    for what in ("unreadable", "unsettled"):
+        record_property(what, sum(len(getattr(each, what)) for each in played))
     actions = {action for each in played for action in each.actions}
     record_property("actions", sorted(action.name for action in actions))
     assert differences_of(played, tmp_path) == []

@@ -100,7 +100,8 @@ def read_view(
 
     Args:
         archive: which one.
-        since: ranges of the run begin here or later; None = at genesis.
+        since: ranges of the run begin here or later; None = at genesis. Windows before it are seen where a DROP
+            PARTITION of the ranges began in them.
         end: the end that an earlier view of the same run saw; None = the archive's end.
         touched: the timeline is that of the tables which change in the ranges from ``since`` on, and no others.
 
@@ -120,6 +121,10 @@ def read_view(
         timeline = fold_tables(archive, windows, stored)
     else:
         timeline = fold_schema(archive, windows, stored).timeline
+    if windows and since is not None:
+        begun = [each.dropping_since for each in timeline.ddls(since, windows[-1].end) if each.dropping_since]
+        if begun and min(begun) < windows[0].start:
+            windows = _up_to(archive.chain(Tso(max(min(begun), genesis.ts))), genesis, windows[-1].end)
     view = ArchiveView(
         genesis=genesis, windows=windows, timeline=timeline, setvals=_setvals(archive, windows, timeline)
     )

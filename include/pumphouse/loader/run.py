@@ -21,6 +21,7 @@ from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.ddl import DdlExecutor, create_ddl_table
 from pumphouse.loader.decode import Decoder
+from pumphouse.loader.dropping import dropping, require_settled
 from pumphouse.loader.engine import Engine
 from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.fence import Ownership
@@ -31,12 +32,12 @@ from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unit import Claim
-from pumphouse.loader.work import Work, databases_between, open_work, repeat_work, works_between
+from pumphouse.loader.work import Work, databases_between, open_work, pieces_of, repeat_work, works_between
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.versions import DdlEvent
-from pumphouse.settings import ArchiveSettings, LoadRule, LoadSettings
+from pumphouse.settings import ArchiveSettings, LoadSettings
 
 log = structlog.get_logger()
 
@@ -336,7 +337,7 @@ class Loader:
                 nonlocal done
                 while ddls and epochs.place(ddls[0].commit_ts) < place:
                     event = ddls.popleft()
-                    self.run_ddl(executor, event, work.rulings.get(event.commit_ts))
+                    self.run_ddl(executor, work, event)
                     done += 1
                     self.progress("apply", done, total)
 
@@ -413,8 +414,13 @@ class Loader:
             there = replace(each, version=self.rules.routes.version(each.version))
             self.connection.query(there.statement(dialect))
 
-    def run_ddl(self, executor: DdlExecutor, event: DdlEvent, rule: LoadRule | None) -> None:
-        """Execute one DDL, or what a rule says in its place."""
+    def run_ddl(self, executor: DdlExecutor, work: Work, event: DdlEvent) -> None:
+        """Execute one DDL of a plan, or what a rule says in its place."""
+        rule = work.rulings.get(event.commit_ts)
+        if rule is None and (drop := dropping(event)) is not None:
+            begun = Tso(max(drop.begun, self.view.start))
+            pieces = pieces_of(self.view.between(begun, event.commit_ts), begun, event.commit_ts)
+            require_settled(self.connection, drop, self.context(replace(work, tables=drop.table_ids)), pieces)
         if rule is not None:
             record(self.connection, self.owner, self.task, f"ddl {event.commit_ts}", event.commit_ts, rule)
         done = executor.execute(event, None if rule is None else rule.sql)

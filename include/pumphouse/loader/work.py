@@ -96,7 +96,7 @@ class Work:
             windows = view.between(base.low, base.ts)
             return cls(
                 plan=plan,
-                pieces=(*_base_pieces(base), *_pieces(windows, base.low, base.ts)),
+                pieces=(*_base_pieces(base), *pieces_of(windows, base.low, base.ts)),
                 tables=_tables([segment for window in windows for segment in window.segments])
                 | {table.table_id for table in base.tables},
                 events=(),
@@ -110,7 +110,7 @@ class Work:
         ruled = {event.commit_ts: rules.rule_of(event) for event in events}
         return cls(
             plan=plan,
-            pieces=tuple(_pieces(windows, plan.from_ts, plan.to_ts)),
+            pieces=tuple(pieces_of(windows, plan.from_ts, plan.to_ts)),
             tables=_tables([segment for window in windows for segment in window.segments]),
             events=events,
             rulings={ts: rule for ts, rule in ruled.items() if rule is not None},
@@ -323,7 +323,8 @@ def _base_pieces(base: Base) -> Iterator[SegmentPart]:
                 )
 
 
-def _pieces(windows: Iterable[Manifest], after: Tso, upto: Tso) -> Iterator[SegmentPart]:
+def pieces_of(windows: Iterable[Manifest], after: Tso, upto: Tso) -> Iterator[SegmentPart]:
+    """What of the log's segments has anything with after < commit ts <= upto."""
     for window in windows:
         for segment in window.segments:
             if segment.changes and segment.max_commit_ts > after and segment.min_commit_ts <= upto:

@@ -99,7 +99,7 @@ class _Stream:
     def _ddl(self, event: DdlEvent) -> None:
         self._drain()
         fence.check_lock(self._loader.connection)
-        self._loader.run_ddl(self._ddls, event, self._work.rulings.get(event.commit_ts))
+        self._loader.run_ddl(self._ddls, self._work, event)
 
     def _close_round(self, connection: TargetConnection, round_: Round) -> None:
         if round_.txns:

@@ -118,6 +118,11 @@ class DdlEvent:
         return frozenset(side.table.id for side in sides if side is not None)
 
     @property
+    def dropping_since(self) -> Tso:
+        """When a DROP PARTITION began, which may take a while; 0 of other DDLs, and where the job does not say it."""
+        return Tso(int(self.job.raw.get("real_start_ts") or 0) if self.action is Action.DROP_PARTITION else 0)
+
+    @property
     def silent(self) -> bool:
         """Whether it changes nothing that a target could see."""
         return not self.changes and self.db_before is None and self.db_after is None and not self.problem

@@ -1,0 +1,160 @@
+"""Rows that were written into a partition's range while the partition was being dropped.
+
+TiDB drops a partition in steps, and the binlog of the DDL comes with the last. Who sees the first step writes a row of
+that range into the next partition, where it stays; who does not see it yet writes into the partition, and the row goes
+with it. The binlog names the table alone, and its schema version may be newer than what the statement saw: it does not
+tell which of the two a row was. On a target all of them lie in the partition, and would go. So the DDL waits for a hand
+where there is such a row.
+"""
+
+# Names in statements are quoted by pumphouse.schema.ident.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from pumphouse.codec.columnar import INSERT, UPDATE, blocks, walk
+from pumphouse.errors import PartitionUnsettled
+from pumphouse.loader.columns import columns_of
+from pumphouse.loader.context import LoadContext
+from pumphouse.loader.decode import Layouts, groups_of
+from pumphouse.loader.held import images_of
+from pumphouse.loader.insert import insert_rows
+from pumphouse.loader.rules import ddl_hint, park_hint
+from pumphouse.loader.scratch import scratch
+from pumphouse.loader.tables import Wanted, WantedTables
+from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.work import SegmentPart
+from pumphouse.model.tso import Tso, show
+from pumphouse.schema.alter import partition_names
+from pumphouse.schema.ident import columns as column_list
+from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.versions import DdlEvent
+
+# The schema versions of a DROP PARTITION: delete-only, delete-reorganization, and the job's own.
+_STEPS = 3
+_COLUMNS = ("commit_ts", "start_ts", "payload")
+
+
+@dataclass(frozen=True, slots=True)
+class Dropping:
+    """A DROP PARTITION that was under way for a while.
+
+    Args:
+        event: the DDL.
+        table_ids: its table and the table's partitions.
+        names: of the partitions that it drops.
+        begun: the job began at this ts; a transaction that began earlier does not see it.
+        schema_version: of the first step; a transaction of an earlier version does not see it.
+    """
+
+    event: DdlEvent
+    table_ids: frozenset[int]
+    names: tuple[str, ...]
+    begun: Tso
+    schema_version: int
+
+
+def dropping(event: DdlEvent) -> Dropping | None:
+    """What an event is in this regard; None of other DDLs, and of jobs that do not say when they began."""
+    begun = event.dropping_since
+    if not begun or not event.changes or event.changes[0].before is None or event.changes[0].after is None:
+        return None
+    before, after = event.changes[0].before.table, event.changes[0].after.table
+    names, _ = partition_names(before, after)
+    ids, version = frozenset({before.id, *before.partition_ids}), event.job.schema_version - _STEPS + 1
+    return Dropping(event, ids, tuple(names), begun, version)
+
+
+def require_settled(
+    connection: TargetConnection, drop: Dropping, context: LoadContext, pieces: Iterator[SegmentPart]
+) -> None:
+    """PartitionUnsettled where a row that may have been written beside the partition lies in it on the target.
+
+    Args:
+        connection: the target, before the DDL.
+        drop: the DDL.
+        context: of a plan that has the DDL, with the history of its table.
+        pieces: what has the table's changes from ``drop.begun`` to the DDL.
+    """
+    wanted = WantedTables(context).of(drop.event.changes[0].known.table.id, drop.event.commit_ts)
+    names = () if wanted is None else _there(connection, wanted, drop.names)
+    if wanted is None or not names:
+        return
+    for rows in _written(drop, wanted, context, pieces):
+        found = _within(connection, wanted, names, rows)
+        if found:
+            raise _unsettled(drop, found)
+
+
+def _written(
+    drop: Dropping, wanted: Wanted, context: LoadContext, pieces: Iterator[SegmentPart]
+) -> Iterator[pa.RecordBatch]:
+    """Keys, or whole rows where there is none, of what transactions wrote that may have seen the first step."""
+    layouts = Layouts(context.timeline)
+    for batch in (batch for piece in pieces for batch in context.read(piece, _COLUMNS)):
+        found = walk(batch.column("payload"))
+        began = batch.column("start_ts").to_numpy()[found.txn]
+        found = found.take(
+            np.isin(found.table_id, list(drop.table_ids))
+            & np.isin(found.op, (INSERT, UPDATE))
+            & (began > drop.begun)
+            & (found.schema_version >= drop.schema_version)
+        )
+        for rows in groups_of(found.schema_version, found.op):
+            part = found.take(rows)
+            op, written = int(part.op[0]), context.timeline.at_version(wanted.table_id, int(part.schema_version[0]))
+            layout = layouts.of(wanted, written, wanted.key or None)
+            for block in blocks(part.row_len):
+                images = images_of(part.data, part.row_start[block], part.row_len[block], op, wanted, layout, None)
+                yield images[1] if op == UPDATE else images
+
+
+def _there(connection: TargetConnection, wanted: Wanted, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the partitions that the target has: none where the DDL ran before a crash."""
+    rows = connection.query(
+        "SELECT partition_name FROM information_schema.partitions WHERE table_schema = %s AND table_name = %s",
+        (wanted.db, wanted.table.name),
+    )
+    have = {str(name).lower() for (name,) in rows}
+    return tuple(name for name in names if name.lower() in have)
+
+
+def _within(
+    connection: TargetConnection, wanted: Wanted, names: tuple[str, ...], rows: pa.RecordBatch
+) -> dict[str, str] | None:
+    """One of the rows that lies in the partitions on the target; None = none does."""
+    columns = columns_of(rows.schema)
+    table = (wanted.db, wanted.table.name)
+    # `=` beside `same`: for the index.
+    same = " AND ".join(
+        [f"t.{quote(c.name)} = k.{quote(c.name)}" for c in columns if wanted.key] + [c.same("t", "k") for c in columns]
+    )
+    listed = [column.name for column in columns]
+    with connection.transaction(), scratch(connection, "unit_keys", table, listed) as keys:
+        insert_rows(connection, keys, rows)
+        found = connection.query(
+            f"SELECT {', '.join(f't.{quote(name)}' for name in listed)} FROM {keys} k STRAIGHT_JOIN {qualified(*table)}"
+            f" PARTITION ({column_list(list(names))}) t ON {same} LIMIT 1"
+        )
+    return {name: str(value)[:80] for name, value in zip(listed, found[0], strict=True)} if found else None
+
+
+def _unsettled(drop: Dropping, row: dict[str, str]) -> PartitionUnsettled:
+    event = drop.event
+    table = ".".join(event.changes[0].known.name)
+    return PartitionUnsettled(
+        f"DDL job {event.job.id} at {show(event.commit_ts)} drops {', '.join(drop.names)} of {table}. While it was "
+        f"under way, from {show(drop.begun)} on, rows were written into that range, as {row}; the binlog does not "
+        "tell whether the source still has them",
+        hint=f"{ddl_hint(event.job.id)}; or {park_hint(table)}then `pumphouse archive dump` and "
+        f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now",
+        job_id=event.job.id,
+        table=table,
+        row=row,
+    )
