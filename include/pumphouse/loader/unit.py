@@ -216,7 +216,8 @@ def _explain(
     named = [] if row is None or row >= batch.num_rows else [_name_row(batch, row, head.key)]
     return RowRejected(
         f"{head.db}.{head.table} did not take its rows: {rejected.reason}" + (f"; row {named[0]}" if named else ""),
-        hint=f"`pumphouse diff --schema {head.db}` compares its columns, keys and collations with the source's",
+        hint=f"`pumphouse diff --schema {head.db}` compares its columns and rows with the source's; "
+        "SHOW CREATE TABLE shows its keys and collations",
         table=f"{head.db}.{head.table}",
         rows=named,
         reason=rejected.reason,

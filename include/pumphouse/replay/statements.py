@@ -182,7 +182,8 @@ def _rejected(shape: Shape, line: bytes, reason: str, lines: Sequence[bytes]) ->
     shown = line[:-1].decode(errors="backslashreplace")[:200]
     return RowRejected(
         f"{shape.name} did not take its rows: {reason}" + (f"; among {len(lines)} rows, {shown}" if shown else ""),
-        hint=f"`pumphouse diff --schema {shape.db}` compares its columns, keys and collations with the source's",
+        hint=f"`pumphouse diff --schema {shape.db}` compares its columns and rows with the source's; "
+        "SHOW CREATE TABLE shows its keys and collations",
         table=shape.name,
         rows=[shown],
         reason=reason,
