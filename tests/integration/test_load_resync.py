@@ -10,6 +10,7 @@ from pumphouse.errors import LoadError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.runs import load
 from pumphouse.settings import Settings
+from pumphouse.status.look import look
 from tests.integration.test_load_ddl_kinds import partitions
 from tests.integration.test_load_routes import exchange
 from tests.integration.test_load_rules import ID, TEXT, put, ruled
@@ -93,3 +94,28 @@ def test_a_resync_goes_past_a_skipped_drop_of_its_database_and_a_skipped_ddl_tha
     target.execute("DELETE FROM d.t")
     load.run(told, resync="d.t")
     assert target_rows(target) == before
+
+
+@pytest.mark.row("L7")
+@pytest.mark.parametrize("typed", ["d.audit", "d.Audit", "D.AUDIT"])
+def test_a_table_with_capitals_comes_back_under_any_spelling(
+    source: MadeSource, settings: Settings, target: TargetConnection, typed: str
+) -> None:
+    source.create_table("Audit", [ID, TEXT])
+    put(source, "Audit", 1)
+    source.genesis()
+    load.run(settings)
+    put(source, "Audit", 2)
+    source.cut()
+    load.run(ruled(settings, {"do": "park", "table": "d.Audit"}))
+    (seen,) = [each for each in look(settings, within_s=20).findings if "parked" in each.what and each.who[1] == "t"]
+    assert "--resync d.audit" in seen.next
+    load.run(settings, resync=typed)
+    assert target_rows(target) == source.snapshot()
+    # In case alone another name.
+    source.rename_table("Audit", "AUDIT")
+    put(source, "AUDIT", 3)
+    source.cut()
+    load.run(settings)
+    load.run(settings, resync=typed)
+    assert target_rows(target) == source.snapshot()

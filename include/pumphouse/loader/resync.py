@@ -68,10 +68,10 @@ def _made_anew(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport
     dialect = Dialect.of_version(str(connection.value("SELECT VERSION()")))
     events = [event for work in later for event in work.events]
     forget_ddl_of(connection, task, [int(event.commit_ts) for event in events])
-    db, _, short = table.partition(".")
     found = [v for v in in_creation_order(view.timeline, first.plan.to_ts, dialect) if ".".join(v.name).lower() == name]
     versions = [rules.routes.version(version) for version in found]
-    connection.execute(f"DROP TABLE IF EXISTS {qualified(*rules.routes.table(db, short))}")
+    for there in _places(loader, name):
+        connection.execute(f"DROP TABLE IF EXISTS {qualified(*there)}")
     loader.make_databases()
     for version in versions:
         connection.execute(create_object(version.db, version.table, dialect))
@@ -85,6 +85,12 @@ def _made_anew(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport
     for subject in (name, *_ids_of(loader, name)):
         loader.report.skipped.pop(subject, None)
     return loader.finish(at)
+
+
+def _places(loader: Loader, name: str) -> list[tuple[str, str]]:
+    """What is to go of a table, ``database.table`` in lower case: it under each spelling that the source had of it."""
+    names = {version.name for versions in loader.view.timeline.versions.values() for version in versions}
+    return sorted({loader.rules.routes.table(*each) for each in names if ".".join(each).lower() == name})
 
 
 def _ids_of(loader: Loader, name: str) -> set[str]:
