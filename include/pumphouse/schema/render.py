@@ -294,6 +294,8 @@ def _waits(out: _Rendering, version: TableVersion) -> bool:
 def _keep(out: _Rendering, version: TableVersion) -> None:
     """The rows come back later and no binlog will bring them: the table waits aside."""
     kept = kept_name(out.keep_schema, version.table.id)
+    # The table is here, so what is called so is left over: of a resync that was killed, of a table that was parked.
+    _drop_now(out, replace(version, db=kept[0], table=replace(version.table, name=kept[1])))
     _rename_one(out, version.name, kept)
 
 
