@@ -532,8 +532,9 @@ def test_a_ddl_between_a_table_that_is_left_out_and_one_that_is_not_stops_the_lo
     source.rename_table("t", "v")
     put(source, "u", 2)
     source.cut()
-    with pytest.raises(UnknownDdl, match=r"of which a rule leaves out some, not all: d\.t, d\.v"):
+    with pytest.raises(UnknownDdl, match=r"of which a rule leaves out some, not all: d\.t, d\.v") as stopped:
         load.run(told)
+    assert stopped.value.hint.startswith("leave all of its tables out, or none; to go past it, add to pumphouse.toml")
     assert target_rows(target) == without(then, "t")
     both = ruled(settings, {"do": "park", "table": "d.t"}, {"do": "park", "table": "d.v"})
     load.run(both)

@@ -157,6 +157,7 @@ class Rules:
                 event,
                 problem=f"DDL job {event.job.id} moves rows between tables of which a rule leaves out some, not all: "
                 f"{', '.join(names)}",
+                divided=True,
             )
         changes = tuple(change for change, is_out in zip(event.changes, out, strict=True) if not is_out)
         # What is unknown of a table that is left out is nobody's problem.

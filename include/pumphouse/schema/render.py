@@ -194,6 +194,8 @@ def require_known(event: DdlEvent) -> None:
         return
     if event.action is Action.FLASHBACK_CLUSTER:
         hint = "make a new archive with `pumphouse archive init`, and a new target from it"
+    elif event.divided:
+        hint = "leave all of its tables out, or none"
     else:
         hint = "a newer release may know it"
     raise UnknownDdl(
