@@ -947,7 +947,7 @@ def test_a_retry_runs_what_was_planned_even_if_it_would_be_rendered_otherwise_no
     monkeypatch.undo()
     source.recover("d.old", raw)
     event = source.timeline().ddls(after, source.jobs[-1].commit_ts)[0]
-    assert len(render(event, Dialect.MARIADB)) == 2
+    assert len(render(event, Dialect.MARIADB)) == 3
     assert target.ddl.execute(event).statements == ("TRUNCATE TABLE `d`.`t`",)
 
 

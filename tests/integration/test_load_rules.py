@@ -118,6 +118,45 @@ def test_a_refused_ddl_names_the_rule_that_goes_past_it_also_in_a_plan_that_was_
     assert list(plan.left_out) == [f"DDL job {refused.job.id}"]
 
 
+@pytest.mark.row("L7")
+@pytest.mark.parametrize("said", ["Shop", "shop"])
+def test_what_a_rule_executes_runs_in_the_database_of_its_own_ddl(
+    source: MadeSource, settings: Settings, target: TargetConnection, said: str
+) -> None:
+    def commented() -> dict[str, Any]:
+        source.alter("orders", 17, {**source.tables["orders"].info.raw, "comment": "more"})
+        return {"do": "replace", "ddl": source.jobs[-1].job.id, "sql": ["ALTER TABLE orders ADD COLUMN more INT"]}
+
+    def in_shop() -> None:
+        source.rewrite_job(lambda raw: raw.update(schema_id=9, schema_name=said))
+
+    source.create_table("orders", [ID])
+    source.genesis()
+    here = source.tables.pop("orders")
+    source.create_database("Shop")
+    source.create_table("orders", [ID])
+    in_shop()
+    there, source.tables["orders"] = source.tables["orders"], here
+    rules = [commented()]
+    source.tables["orders"] = there
+    rules.append(commented())
+    in_shop()
+    source.create_database("Later")
+    source.rewrite_job(
+        lambda raw: raw.update(schema_id=10, schema_name="later") or raw["binlog"]["DBInfo"].update(id=10)
+    )
+    rules.append({"do": "replace", "ddl": source.jobs[-1].job.id, "sql": ["CREATE TABLE stray (id INT)"]})
+    source.cut()
+    # The database of the last one is not there, and it has no other.
+    with pytest.raises(DdlRefused, match="information_schema"):
+        load.run(ruled(settings, *rules))
+    columns = target.query(
+        "SELECT table_schema, table_name, column_name FROM information_schema.columns"
+        " WHERE table_schema IN ('d', 'Shop') ORDER BY 1, 2, 3"
+    )
+    assert columns == [(db, "orders", each) for db in ("d", "Shop") for each in ("id", "more")]
+
+
 @pytest.mark.row("L7", "S2")
 def test_a_rule_goes_past_a_ddl_that_nobody_knows(
     source: MadeSource, settings: Settings, target: TargetConnection
@@ -493,8 +532,9 @@ def test_a_ddl_between_a_table_that_is_left_out_and_one_that_is_not_stops_the_lo
     source.rename_table("t", "v")
     put(source, "u", 2)
     source.cut()
-    with pytest.raises(UnknownDdl, match=r"of which a rule leaves out some, not all: d\.t, d\.v"):
+    with pytest.raises(UnknownDdl, match=r"of which a rule leaves out some, not all: d\.t, d\.v") as stopped:
         load.run(told)
+    assert stopped.value.hint.startswith("leave all of its tables out, or none; to go past it, add to pumphouse.toml")
     assert target_rows(target) == without(then, "t")
     both = ruled(settings, {"do": "park", "table": "d.t"}, {"do": "park", "table": "d.v"})
     load.run(both)

@@ -61,6 +61,8 @@ _LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 _ROUNDING = "TIME_ROUND_FRACTIONAL"
 _AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+| /\*T!\[auto_rand_base\].*?\*/")
 _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
+# A session leaves its database for another one only: this one every server has, and nothing in it can be changed.
+_NOWHERE = "information_schema"
 _MISSING_ENGINE_VIEW = {1109, 1227, 1142, 1044}
 
 
@@ -190,7 +192,11 @@ class DdlExecutor:
 
     def _database(self, event: DdlEvent) -> str:
         """Where the statements of a rule run: in the DDL's database, where there is one."""
-        db = self._routes.database(event.job.schema_name)
+        said = event.job.schema_name
+        sides = (side.db for each in event.changes for side in (each.before, each.after) if side is not None)
+        names = (*sides, *(info.name for info in (event.db_before, event.db_after) if info is not None))
+        # A job says it in lower case, the history as it is.
+        db = self._routes.database(next((name for name in names if name.lower() == said.lower()), said))
         return db if db and self._show(db, "") is not None else ""
 
     def _follow(
@@ -293,8 +299,9 @@ class DdlExecutor:
 
     def _run(self, event: DdlEvent, statement: Statement) -> None:
         connection = self._connection
-        if statement.db:
-            connection.execute(f"USE {quote(statement.db)}")
+        if statement.ruled or statement.db:
+            # Without a database of its own it must not run in that of the rule before it.
+            connection.execute(f"USE {quote(statement.db or _NOWHERE)}")
         mode = SQL_MODE if statement.strict else _LOOSE_MODE
         if self.dialect is Dialect.MARIADB:
             mode = f"{mode},{_ROUNDING}"

@@ -17,6 +17,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import Action
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified
+from pumphouse.schema.render import kept_name
 from pumphouse.schema.table_sql import create_object
 from pumphouse.schema.versions import DdlEvent
 
@@ -68,10 +69,10 @@ def _made_anew(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport
     dialect = Dialect.of_version(str(connection.value("SELECT VERSION()")))
     events = [event for work in later for event in work.events]
     forget_ddl_of(connection, task, [int(event.commit_ts) for event in events])
-    db, _, short = table.partition(".")
     found = [v for v in in_creation_order(view.timeline, first.plan.to_ts, dialect) if ".".join(v.name).lower() == name]
     versions = [rules.routes.version(version) for version in found]
-    connection.execute(f"DROP TABLE IF EXISTS {qualified(*rules.routes.table(db, short))}")
+    for there in _places(loader, name, at):
+        connection.execute(f"DROP TABLE IF EXISTS {qualified(*there)}")
     loader.make_databases()
     for version in versions:
         connection.execute(create_object(version.db, version.table, dialect))
@@ -85,6 +86,18 @@ def _made_anew(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport
     for subject in (name, *_ids_of(loader, name)):
         loader.report.skipped.pop(subject, None)
     return loader.finish(at)
+
+
+def _places(loader: Loader, name: str, at: Tso) -> list[tuple[str, str]]:
+    """What is to go of a table, ``database.table`` in lower case: it under each spelling that the source had of it.
+
+    And what was kept of it for a recovery, where the table is there: a resync that was killed may have left that.
+    """
+    timeline, own = loader.view.timeline, loader.connection.settings.schema_name
+    names = {version.name for versions in timeline.versions.values() for version in versions}
+    there = {version.table.id for version in timeline.tables_at(at)}
+    kept = {kept_name(own, int(each)) for each in _ids_of(loader, name) if int(each) in there}
+    return sorted(kept | {loader.rules.routes.table(*each) for each in names if ".".join(each).lower() == name})
 
 
 def _ids_of(loader: Loader, name: str) -> set[str]:
@@ -108,6 +121,8 @@ def _works(loader: Loader, table: str, at: Tso) -> tuple[Rules, Work, list[Work]
     ids = _ids_of(loader, table.lower())
     by_id = {name: each for name, each in loader.rules.tables.items() if name.isdecimal() and name not in ids}
     rules = replace(loader.rules, tables=by_id, only=table.lower())
+    events = _kept_alone(view.timeline.events, rules.only)
+    view = replace(view, timeline=replace(view.timeline, events=events))
     try:
         first = base_work(view, base, task, settings, rules)
         later = list(works_between(view, base.ts, at, task, settings, rules))
@@ -115,6 +130,22 @@ def _works(loader: Loader, table: str, at: Tso) -> tuple[Rules, Work, list[Work]
         raise LoadError(f"{table} cannot be brought back by itself: {error.message}", hint=_DUMP) from error
     _require_kept(table, [event for work in later for event in work.events])
     return rules, first, later
+
+
+def _kept_alone(events: Sequence[DdlEvent], name: str) -> tuple[DdlEvent, ...]:
+    """The DDLs, and of what they drop only that is kept which comes back as ``name``, in lower case.
+
+    Else nobody would take this copy, and it would replace what a load may have kept of the table of that other name.
+    """
+    ours: set[int] = set()
+    found = []
+    for event in reversed(events):
+        found.append(replace(event, kept=event.kept & ours) if event.kept else event)
+        if event.action in {Action.RECOVER_TABLE, Action.RECOVER_SCHEMA}:
+            sides = [change.after for change in event.changes if change.after is not None]
+            ours -= {side.table.id for side in sides}
+            ours |= {side.table.id for side in sides if ".".join(side.name).lower() == name}
+    return tuple(reversed(found))
 
 
 def _require_kept(table: str, events: Sequence[DdlEvent]) -> None:

@@ -117,7 +117,9 @@ class Rules:
         return {name: str(each) for name, each in sorted(self.tables.items()) if each.parked}
 
     def rule_of(self, event: DdlEvent) -> LoadRule | None:
-        """The rule of a DDL."""
+        """The rule of a DDL; in a resync of those of its table alone: what the others say is done already."""
+        if self.only and all(self._out(change) is True for change in event.changes):
+            return None
         return self.ddls.get(event.job.id) or self.ddls.get(int(event.commit_ts))
 
     def skipped(self, timeline: Timeline) -> dict[str, str]:
@@ -134,11 +136,17 @@ class Rules:
         return self.tables.get(name) or next((each for each in self.tables.values() if each.covers(name)), None)
 
     def ruled(self, event: DdlEvent) -> DdlEvent:
-        """The DDL without the tables that are left out; with a rule of its own it is no problem any more."""
+        """The DDL without the tables that are left out; with a rule of its own it is no problem any more.
+
+        But in a resync, rows that come from other tables do so whatever a rule says that the target executes.
+        """
+        rule = self.rule_of(event)
+        if rule is not None:
+            event = replace(event, problem="")
+        if rule is not None and not self.only:
+            return event
         if self.only:
-            event = self._of_one(event)
-        if self.rule_of(event) is not None:
-            return replace(event, problem="")
+            event = self._of_one(event, skipped=rule is not None and rule.do == "skip")
         if not (self.tables or self.only) or not event.changes:
             return event
         out = [self._out(change) for change in event.changes]
@@ -149,18 +157,24 @@ class Rules:
                 event,
                 problem=f"DDL job {event.job.id} moves rows between tables of which a rule leaves out some, not all: "
                 f"{', '.join(names)}",
+                divided=True,
             )
         changes = tuple(change for change, is_out in zip(event.changes, out, strict=True) if not is_out)
         # What is unknown of a table that is left out is nobody's problem.
         return replace(event, changes=changes, problem=event.problem if changes or not all(out) else "")
 
-    def _of_one(self, event: DdlEvent) -> DdlEvent:
-        """Without what it does to databases; a table that went with its database cannot be followed by itself."""
+    def _of_one(self, event: DdlEvent, *, skipped: bool) -> DdlEvent:
+        """Without what it does to databases; a table that went with its database cannot be followed by itself.
+
+        ``skipped``: a rule says that the target does nothing of it, so the table went nowhere.
+        """
         whole = event.db_before is not None or event.action is Action.RECOVER_SCHEMA
-        if whole and not all(self._out(change) for change in event.changes):
+        if whole and not skipped and not all(self._out(change) for change in event.changes):
             why = f"DDL job {event.job.id} drops or brings back {self.only} with its database"
             return replace(event, db_before=None, db_after=None, problem=why)
-        return replace(event, db_before=None, db_after=None, problem=event.problem if event.changes else "")
+        # A flashback of the cluster names no table, and may have changed the rows of each.
+        concerns = event.changes or event.action is Action.FLASHBACK_CLUSTER
+        return replace(event, db_before=None, db_after=None, problem=event.problem if concerns else "")
 
     def _out(self, change: Change) -> bool | None:
         """Whether a change is of a table that is left out; None = it takes one from the one side to the other."""

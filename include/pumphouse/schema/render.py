@@ -194,6 +194,8 @@ def require_known(event: DdlEvent) -> None:
         return
     if event.action is Action.FLASHBACK_CLUSTER:
         hint = "make a new archive with `pumphouse archive init`, and a new target from it"
+    elif event.divided:
+        hint = "leave all of its tables out, or none"
     else:
         hint = "a newer release may know it"
     raise UnknownDdl(
@@ -294,6 +296,8 @@ def _waits(out: _Rendering, version: TableVersion) -> bool:
 def _keep(out: _Rendering, version: TableVersion) -> None:
     """The rows come back later and no binlog will bring them: the table waits aside."""
     kept = kept_name(out.keep_schema, version.table.id)
+    # The table is here, so what is called so is left over: of a resync that was killed, of a table that was parked.
+    _drop_now(out, replace(version, db=kept[0], table=replace(version.table, name=kept[1])))
     _rename_one(out, version.name, kept)
 
 

@@ -98,6 +98,7 @@ class DdlEvent:
     ``kept``: ids of tables that this DDL drops or truncates and that a later one brings back (RECOVER, FLASHBACK).
     ``lost``: ids of tables that this DDL brings back and that were dropped before genesis: no dump has their rows.
     ``problem``: why nothing can be loaded past it, in words; '' where there is nothing. What lies before it can.
+    ``divided``: the problem is that a load leaves out some of its tables and not the others.
     """
 
     commit_ts: Tso
@@ -110,6 +111,7 @@ class DdlEvent:
     lost: frozenset[int] = frozenset()
     genesis: bool = False
     problem: str = ""
+    divided: bool = False
 
     @property
     def table_ids(self) -> frozenset[int]:

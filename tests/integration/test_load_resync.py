@@ -1,0 +1,254 @@
+"""`load --resync` on a real MariaDB: among rules of DDLs, tables that wait for a recovery, and spellings."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from pumphouse.errors import LoadError
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso
+from pumphouse.runs import load
+from pumphouse.settings import Settings
+from pumphouse.status.look import look
+from tests.integration.test_load_ddl_kinds import partitions
+from tests.integration.test_load_routes import exchange
+from tests.integration.test_load_rules import ID, TEXT, killing, put, ruled
+from tests.support.killed import Killed
+from tests.support.madearchive import MadeSource, target_rows
+
+LOAD = {"engine": "local", "buckets": 3}
+
+
+@pytest.mark.row("L7")
+def test_a_resync_runs_nothing_of_a_rule_of_another_table_again(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for table in ("t", "o"):
+        source.create_table(table, [ID, TEXT])
+        put(source, table, 1, 2)
+    source.genesis()
+    source.alter("o", 17, {**source.tables["o"].info.raw, "comment": "emptied"})
+    told = ruled(settings, {"do": "replace", "ddl": source.jobs[-1].job.id, "sql": ["DELETE FROM o"]})
+    source.tables["o"].rows.clear()
+    put(source, "o", 7)
+    source.cut()
+    load.run(told)
+    assert target_rows(target) == source.snapshot()
+    assert load.run(told, resync="d.t").ddls == 0
+    assert target_rows(target) == source.snapshot()
+    # Of its own table it is run again, in its place.
+    assert load.run(told, resync="d.o").ddls == 1
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7")
+@pytest.mark.parametrize("kind", ["rename", "exchange", "flashback cluster", "drop database"])
+def test_a_resync_past_a_skipped_ddl_that_brought_other_rows_is_refused_before_anything_is_touched(
+    source: MadeSource, settings: Settings, target: TargetConnection, kind: str
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.create_table("p", [ID, TEXT], partition=partitions(source, ("p0", "100"), ("p1", "MAXVALUE"), type_=1))
+    put(source, "t", 1)
+    source.genesis()
+    load.run(settings)
+    name = "t"
+    if kind == "rename":
+        target.execute("RENAME TABLE d.t TO d.v")
+        source.rename_table("t", name := "v")
+    elif kind == "exchange":
+        target.execute("ALTER TABLE d.p EXCHANGE PARTITION p0 WITH TABLE d.t")
+        exchange(source, "p", "t")
+    elif kind == "flashback cluster":
+        source.ddl(62, 0, "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'")
+    else:
+        source.drop_database()
+    job = source.jobs[-1].job.id
+    source.cut()
+    do = {"do": "replace", "sql": ["DO 0"]} if kind == "drop database" else {"do": "skip"}
+    told = ruled(settings, {**do, "ddl": job})
+    load.run(told)
+    before = target_rows(target)
+    assert sum(before[name].values()) == (kind != "exchange")
+    with pytest.raises(LoadError, match=rf"d\.{name} cannot be brought back by itself") as caught:
+        load.run(told, resync=f"d.{name}")
+    assert caught.value.hint == "take a new dump (`pumphouse archive dump`), load beyond it, and try again"
+    assert target_rows(target) == before
+    assert load.run(told).parked == {}
+
+
+@pytest.mark.row("L7")
+def test_a_resync_goes_past_a_skipped_drop_of_its_database_and_a_skipped_ddl_that_nobody_knows(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1)
+    source.genesis()
+    load.run(settings)
+    before = source.snapshot()
+    source.alter("t", 211, copy.deepcopy(source.tables["t"].info.raw))
+    unknown = source.jobs[-1].job.id
+    source.drop_database()
+    source.cut()
+    told = ruled(settings, *({"do": "skip", "ddl": job} for job in (unknown, source.jobs[-1].job.id)))
+    load.run(told)
+    target.execute("DELETE FROM d.t")
+    load.run(told, resync="d.t")
+    assert target_rows(target) == before
+
+
+@pytest.mark.row("L7")
+@pytest.mark.parametrize("typed", ["d.audit", "d.Audit", "D.AUDIT"])
+def test_a_table_with_capitals_comes_back_under_any_spelling(
+    source: MadeSource, settings: Settings, target: TargetConnection, typed: str
+) -> None:
+    source.create_table("Audit", [ID, TEXT])
+    put(source, "Audit", 1)
+    source.genesis()
+    load.run(settings)
+    put(source, "Audit", 2)
+    source.cut()
+    load.run(ruled(settings, {"do": "park", "table": "d.Audit"}))
+    (seen,) = [each for each in look(settings, within_s=20).findings if "parked" in each.what and each.who[1] == "t"]
+    assert "--resync d.audit" in seen.next
+    load.run(settings, resync=typed)
+    assert target_rows(target) == source.snapshot()
+    # In case alone another name.
+    source.rename_table("Audit", "AUDIT")
+    put(source, "AUDIT", 3)
+    source.cut()
+    load.run(settings)
+    load.run(settings, resync=typed)
+    assert target_rows(target) == source.snapshot()
+
+
+# -- what is kept for a recovery
+
+
+def kept(target: TargetConnection) -> list[tuple[Any, ...]]:
+    """Rows of the tables that wait for their recovery."""
+    names = target.query(
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = 'pumphouse' AND table_name LIKE 'kept%'"
+    )
+    return [row for (name,) in names for row in target.query(f"SELECT * FROM pumphouse.{name} ORDER BY 1")]
+
+
+@pytest.mark.row("L7", "S2")
+def test_a_resync_that_was_killed_while_its_table_waited_for_its_recovery_runs_again(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1)
+    source.genesis()
+    put(source, "t", 2)
+    dropped = source.tables["t"]
+    source.drop_table("t")
+    source.recover_table("t", dropped)
+    recovered = source.jobs[-1].job.id
+    put(source, "t", 3)
+    source.cut()
+    load.run(settings)
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            killing(patch, lambda event: event.job.id == recovered)
+            load.run(settings, resync="d.t", run_id="same")
+        assert kept(target) == [(1, "x"), (2, "x")]
+    load.run(settings, resync="d.t", run_id="same")
+    assert target_rows(target) == source.snapshot()
+    assert kept(target) == []
+
+
+@pytest.mark.row("L7", "S2")
+def test_what_is_left_over_of_a_table_that_is_there_goes_when_it_is_made_anew(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    """A later RECOVER would bring back that, and not what was dropped then."""
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    target.execute(f"CREATE TABLE pumphouse.kept_{source.tables['t'].info.id} AS SELECT 7 AS left_over")
+    load.run(settings, resync="d.t")
+    assert kept(target) == []
+
+
+@pytest.mark.row("L7", "S2")
+def test_a_table_that_waited_for_its_recovery_when_it_was_parked_comes_back(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1)
+    source.genesis()
+    for times in (2, 3):
+        put(source, "t", times)
+        dropped = source.tables["t"]
+        source.drop_table("t")
+        middle = Tso(source.tick())
+        source.recover_table("t", dropped)
+        put(source, "t", 10 * times)
+        source.cut()
+        load.run(settings, to=middle)
+        assert kept(target)
+        load.run(ruled(settings, {"do": "park", "table": "d.t"}))
+        load.run(settings, resync="d.t")
+        assert target_rows(target) == source.snapshot()
+        assert kept(target) == []
+    # Left behind by whatever it was: a load goes on, too.
+    table_id = source.tables["t"].info.id
+    target.execute(f"CREATE TABLE pumphouse.kept_{table_id} (left_over INT)")
+    dropped = source.tables["t"]
+    source.drop_table("t")
+    source.recover_table("t", dropped)
+    source.cut()
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7", "S2")
+def test_a_resync_leaves_alone_what_is_kept_of_a_table_of_another_name(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1)
+    source.genesis()
+    old = source.tables["t"]
+    source.truncate("t")
+    put(source, "t", 5)
+    source.recover_table("u", old)
+    put(source, "u", 2)
+    old = source.tables["u"]
+    source.drop_table("u")
+    middle = Tso(source.tick())
+    source.recover_table("u", old)
+    put(source, "u", 3)
+    source.cut()
+    load.run(settings, to=middle)
+    for _ in range(2):
+        load.run(settings, resync="d.t")
+        assert kept(target) == [(1, "x"), (2, "x")]
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    load.run(settings, resync="d.t")
+    assert target_rows(target) == source.snapshot()
+    assert kept(target) == []
+
+
+@pytest.mark.row("L7", "S2")
+def test_a_table_that_had_another_name_between_two_drops_is_not_made_of_what_it_was_at_the_first(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1)
+    source.genesis()
+    for name in ("u", "t"):
+        (old,) = source.tables.values()
+        source.drop_table(old.info.name)
+        source.recover_table(name, old)
+        put(source, name, len(old.rows) + 1)
+    source.cut()
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    with pytest.raises(LoadError, match="recovered it from a table of another name"):
+        load.run(settings, resync="d.t")
+    assert target_rows(target) == source.snapshot()
