@@ -15,7 +15,16 @@ from click.testing import CliRunner
 
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.cli import cli
-from pumphouse.errors import BinlogError, ConfigError, DdlRefused, LoadError, UnknownDdl, UnknownTable, UsageError
+from pumphouse.errors import (
+    BinlogError,
+    ConfigError,
+    DdlRefused,
+    LoadError,
+    RowRejected,
+    UnknownDdl,
+    UnknownTable,
+    UsageError,
+)
 from pumphouse.loader import resync
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.target import StatementFailed, TargetConnection
@@ -116,6 +125,45 @@ def test_a_refused_ddl_names_the_rule_that_goes_past_it_also_in_a_plan_that_was_
     assert target_rows(target) == source.snapshot()
     plan = restored(told, to=end, dry_run=True).plan
     assert list(plan.left_out) == [f"DDL job {refused.job.id}"]
+
+
+@pytest.mark.row("L7")
+def test_a_rule_that_is_removed_before_anything_of_its_plan_is_applied_counts_no_more(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1)
+    source.genesis()
+    load.run(settings)
+    source.add_column("t", column(3, "b"))
+    put(source, "t", 2)
+    source.cut()
+    with pytest.raises(RowRejected, match="Unknown column"):
+        load.run(ruled(settings, {"do": "skip", "ddl": source.jobs[-1].job.id}))
+    assert [live for *_, live in history(target)] == [True]
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    assert [live for *_, live in history(target)] == [False]
+
+
+@pytest.mark.row("L7")
+def test_a_resync_goes_by_the_rules_of_the_settings_and_not_by_those_that_an_open_plan_remembers(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for table in ("t", "u"):
+        source.create_table(table, [ID, TEXT])
+        put(source, table, 1)
+    source.genesis()
+    load.run(settings)
+    put(source, "u", 2)
+    source.add_column("u", column(3, "b"))  # u's rows before it are applied
+    source.add_column("t", column(3, "b"))
+    put(source, "t", 2)
+    source.cut()
+    with pytest.raises(RowRejected, match="Unknown column"):
+        load.run(ruled(settings, {"do": "skip", "ddl": source.jobs[-1].job.id}))
+    load.run(settings, resync="d.t")
+    assert target_rows(target) == source.snapshot()
 
 
 @pytest.mark.row("L7")

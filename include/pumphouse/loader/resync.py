@@ -120,7 +120,8 @@ def _works(loader: Loader, table: str, at: Tso) -> tuple[Rules, Work, list[Work]
     # By id: tables that the archive knows nothing of, whose rows are met all the same.
     ids = _ids_of(loader, table.lower())
     by_id = {name: each for name, each in loader.rules.tables.items() if name.isdecimal() and name not in ids}
-    rules = replace(loader.rules, tables=by_id, only=table.lower())
+    # Not those by which an open plan passed DDLs: the table is made by the settings of now.
+    rules = replace(loader.rules, ddls=Rules.of(settings.rules, at).ddls, tables=by_id, only=table.lower())
     events = _kept_alone(view.timeline.events, rules.only)
     view = replace(view, timeline=replace(view.timeline, events=events))
     try:

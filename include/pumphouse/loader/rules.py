@@ -386,15 +386,26 @@ def take_up(
             known[name] = replace(wanted, since=since if have is None else have.since, but=but)
             record(connection, owner, task, f"table {name}", known[name].since, rule.model_copy(update={"but": but}))
     # A DDL that was passed by a rule stays so, also when the rule is gone before its plan has ended.
-    used = {
-        int(ts): LoadRule.model_validate_json(rule)
-        for ts, rule in connection.query(
-            f"SELECT ts, rule FROM {connection.table('rule')}"
-            " WHERE task = %s AND ended_at IS NULL AND subject LIKE 'ddl %%' AND ts > %s",
-            (task, since),
-        )
-    }
-    return replace(asked, ddls={**used, **asked.ddls}, tables=known)
+    return replace(asked, ddls={**_passed(connection, task, since), **asked.ddls}, tables=known)
+
+
+def _passed(connection: TargetConnection, task: str, since: Tso) -> dict[int, LoadRule]:
+    """By commit ts, the rules by which DDLs above the checkpoint were passed."""
+    rows = connection.query(
+        f"SELECT ts, rule FROM {connection.table('rule')}"
+        " WHERE task = %s AND ended_at IS NULL AND subject LIKE 'ddl %%' AND ts > %s",
+        (task, since),
+    )
+    return {int(ts): LoadRule.model_validate_json(rule) for ts, rule in rows}
+
+
+def forget_passed(
+    connection: TargetConnection, owner: Ownership, task: str, rules: Rules, settings: Sequence[LoadRule], since: Tso
+) -> Rules:
+    """The rules when no plan is open any more: how one passed DDLs is history, the next goes by the settings."""
+    for ts in _passed(connection, task, since):
+        end_rules(connection, owner, task, f"ddl {ts}")
+    return replace(rules, ddls=Rules.of(settings, since).ddls)
 
 
 def record(connection: TargetConnection, owner: Ownership, task: str, subject: str, ts: Tso, rule: LoadRule) -> None:

@@ -27,7 +27,7 @@ from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.report import LoadReport, Progress, silent
-from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, park, record, rule_text
+from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, forget_passed, park, record, rule_text
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
 from pumphouse.loader.target import TargetConnection
@@ -229,6 +229,8 @@ class Loader:
             return None
         if plan.mode is not Mode.REPLAY and state.discard_untouched(self.connection, self.owner, plan):
             log.info("plan_discarded", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
+            said = self.settings.rules
+            self.rules = forget_passed(self.connection, self.owner, self.task, self.rules, said, plan.from_ts)
             return None
         begun = state.begun(self.connection, plan)
         work = open_work(self.view, plan, self.connection.name, self.rules, begun)
