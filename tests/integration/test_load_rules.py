@@ -332,6 +332,32 @@ def test_the_rows_of_a_skipped_transaction_are_left_out_of_loads_and_restores(
     assert target_rows(target) == source.snapshot()
 
 
+@pytest.mark.row("L7", "L4")
+def test_rows_of_a_skipped_deletion_stay_until_the_same_plan_brings_others_under_their_keys(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    put(source, "t", 3, 4, 5)
+    source.cut()
+    load.run(settings)
+    put(source, "t", 1, 2)
+    with source.txn() as t:
+        for each in range(1, 6):
+            t.delete("t", each)
+    told = ruled(settings, {"do": "skip", "txn": source.events[-1].commit_ts})
+    put(source, "t", 1, 2, 3, 4, text=b"again")
+    with source.txn() as t:
+        t.delete("t", 2)
+        t.delete("t", 4)
+    end = source.cut()
+    load.run(told)
+    wanted = {1: "again", 3: "again", 5: "x"}
+    assert dict(target.query("SELECT id, a FROM d.t")) == wanted
+    restored(told, to=end, dry_run=False)
+    assert dict(target.query("SELECT id, a FROM d.t")) == wanted
+
+
 @pytest.mark.row("L7", "S3")
 def test_rows_of_generated_columns_alone_stop_a_load_and_can_be_parked(
     source: MadeSource, settings: Settings, target: TargetConnection
