@@ -18,6 +18,7 @@ from pumphouse.cli import cli
 from pumphouse.errors import BinlogError, ConfigError, DdlRefused, LoadError, UnknownDdl, UnknownTable, UsageError
 from pumphouse.loader import resync
 from pumphouse.loader.ddl import DdlExecutor
+from pumphouse.loader.run import Loader
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.runs import load
@@ -116,6 +117,60 @@ def test_a_refused_ddl_names_the_rule_that_goes_past_it_also_in_a_plan_that_was_
     assert target_rows(target) == source.snapshot()
     plan = restored(told, to=end, dry_run=True).plan
     assert list(plan.left_out) == [f"DDL job {refused.job.id}"]
+
+
+@pytest.mark.row("L7", "L4")
+@pytest.mark.parametrize("mode", ["merge", "replay"])
+@pytest.mark.parametrize("do", ["skip", "replace"])
+def test_a_rule_for_a_drop_of_a_column_finds_the_values_of_the_rows_before_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, do: str, mode: str
+) -> None:
+    settings = settings.model_copy(update={"load": settings.load.model_copy(update={"mode": mode})})
+    source.create_table("t", [ID, column(2, "a"), column(3, "b")])
+    source.create_table("k", [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    put(source, "k", 1)
+    source.add_column("k", column(3, "b"))
+    with source.txn() as t:
+        t.insert("t", id=1, a=0, b=11)
+        t.insert("t", id=2, a=0, b=22)
+    source.drop_column("t", "b")
+    job = source.jobs[-1].job.id
+    with source.txn() as t:
+        t.insert("t", id=3, a=33)
+    source.cut()
+    # A column of somebody else's is in the way: the rule comes when the plan has begun.
+    target.execute("ALTER TABLE d.t ADD COLUMN g INT AS (b)")
+    with pytest.raises(DdlRefused):
+        load.run(settings)
+    rule: dict[str, Any] = {"do": do, "ddl": job}
+    if do == "replace":
+        rule["sql"] = ["UPDATE t SET a = b", *(f"ALTER TABLE t DROP COLUMN {name}" for name in "gb")]
+    assert load.run(ruled(settings, rule)).resumed
+    if do == "replace":
+        assert target.query("SELECT * FROM d.t ORDER BY id") == [(1, 11), (2, 22), (3, 33)]
+    else:
+        assert target.query("SELECT id, a, b FROM d.t ORDER BY id") == [(1, 0, 11), (2, 0, 22), (3, 33, None)]
+
+
+@pytest.mark.row("L7", "L6")
+def test_rows_come_once_where_a_rule_for_a_drop_of_a_column_goes_in_a_plan_that_was_begun(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [column(1, "a"), column(2, "b")], pk_is_handle=False)
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("t", a=1, b=11)
+    source.drop_column("t", "b")
+    source.cut()
+    monkeypatch.setattr(Loader, "run_ddl", lambda *_: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        load.run(ruled(settings, {"do": "skip", "ddl": source.jobs[-1].job.id}))
+    monkeypatch.undo()
+    assert load.run(settings).resumed
+    assert target.query("SELECT * FROM d.t") == [(1,)]
 
 
 @pytest.mark.row("L7", "S2")
