@@ -6,6 +6,7 @@ May be killed anywhere: the next run finds the plan, the units and the DDLs that
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,11 +36,15 @@ from pumphouse.loader.work import Work, databases_between, open_work, repeat_wor
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.render import render
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import ArchiveSettings, LoadRule, LoadSettings
 
 log = structlog.get_logger()
 
+# A column is used in a foreign key: of its own table, of another one; what else cannot be done under one.
+_UNDER_A_KEY = frozenset({1832, 1833, 1846})
+_KEY = re.compile(r"^ *(CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .*?),?$", re.MULTILINE)
 # What a server, or what counts its rows, says where two rows have one key.
 _COLLISION = re.compile(r"Duplicate entry|collide|share a unique key")
 
@@ -417,10 +422,44 @@ class Loader:
         """Execute one DDL, or what a rule says in its place."""
         if rule is not None:
             record(self.connection, self.owner, self.task, f"ddl {event.commit_ts}", event.commit_ts, rule)
-        done = executor.execute(event, None if rule is None else rule.sql)
+        try:
+            done = executor.execute(event, None if rule is None else rule.sql)
+        except DdlRefused as error:
+            error.hint += self._keys_in_the_way(executor, event, error) if rule is None else ""
+            raise
         if rule is not None:
             what = "skipped" if rule.do == "skip" else "replaced"
             self.report.notes.append(f"DDL job {event.job.id} at {show(event.commit_ts)} was {what}: {rule.why}")
             log.warning("ddl_by_rule", task=self.task, job_id=event.job.id, do=rule.do, why=rule.why)
         self.report.ddls += 1
         self.report.notes += done.notes
+
+    def _keys_in_the_way(self, executor: DdlExecutor, event: DdlEvent, error: DdlRefused) -> str:
+        """Where foreign keys of a table, or to it, are in the way: which ones, and the statements around them."""
+        table, statement = error.facts.get("table"), error.facts.get("statement")
+        if error.facts.get("code") not in _UNDER_A_KEY or not isinstance(table, str):
+            return ""
+        there = self.rules.routes.table(*table.split(".", 1))
+        children = self.connection.query(
+            "SELECT DISTINCT constraint_schema, table_name FROM information_schema.referential_constraints"
+            " WHERE (unique_constraint_schema, referenced_table_name) = (%s, %s)"
+            " OR (constraint_schema, table_name) = (%s, %s) ORDER BY 1, 2",
+            (*there, *there),
+        )
+        names, drop, add = [], [], []
+        for db, child in children:
+            create = str(self.connection.query(f"SHOW CREATE TABLE {qualified(db, child)}")[0][1])
+            for text, name in _KEY.findall(create):
+                parent = quote(there[1]) if db == there[0] else qualified(*there)
+                if (db, child) == there or f" REFERENCES {parent} " in text:
+                    plain = name.replace("``", "`")
+                    names.append(f"{plain} of {db}.{child}")
+                    drop.append(f"ALTER TABLE {qualified(db, child)} DROP FOREIGN KEY {quote(plain)}")
+                    add.append(f"ALTER TABLE {qualified(db, child)} ADD {text}")
+        rendered = render(
+            self.rules.routes.event(event), executor.dialect, keep_schema=self.connection.settings.schema_name
+        )
+        said = [each.sql for each in rendered]
+        rest = said[said.index(statement) :] if statement in said else [str(statement)]
+        sql = json.dumps([*drop, *rest, *add], ensure_ascii=False)
+        return f"; the target does not do that under a foreign key ({', '.join(names)}): sql = {sql} goes around it"
