@@ -264,6 +264,32 @@ def test_a_sequence_gives_no_value_that_the_source_gave(
 # -- foreign keys
 
 
+@pytest.mark.row("L7")
+@pytest.mark.parametrize("routed", [False, True])
+def test_a_sequence_whose_create_was_skipped_is_named_with_the_rule_that_parks_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, routed: bool
+) -> None:
+    def ruled(*rules: dict[str, Any]) -> Settings:
+        told = [{"why": "a test", **rule} for rule in (*rules, *routes)]
+        return Settings.model_validate({**dict(settings), "load": settings.load.model_dump() | {"rules": told}})
+
+    routes = ({"do": "route", "database": "d", "to": "e"},) if routed else ()
+    source.create_table("t", [ID])
+    source.genesis()
+    load.run(ruled())
+    create_sequence(source, "s")
+    skip = {"do": "skip", "ddl": source.jobs[-1].job.id}
+    source.setval("s", 1000)
+    with source.txn() as t:
+        t.insert("t", id=1)
+    end = source.cut()
+    with pytest.raises(DdlRefused, match=r"cannot move the sequence [de]\.s on") as caught:
+        load.run(ruled(skip))
+    assert 'do = "park"\ntable = "d.s"' in caught.value.hint
+    assert load.run(ruled(skip, {"do": "park", "table": "d.s"})).to_ts == end
+    assert target.value(f"SELECT COUNT(*) FROM {'e' if routed else 'd'}.t") == 1
+
+
 def foreign(id_: int, title: str, column_: str, table: str, **more: Any) -> dict[str, Any]:
     return {"id": id_, "fk_name": name(title), "ref_schema": name("d"), "ref_table": name(table),
             "ref_cols": [name("id")], "cols": [name(column_)], "on_delete": 0, "on_update": 0, "state": 5,

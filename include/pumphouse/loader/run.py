@@ -30,7 +30,7 @@ from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, park, record, rule_text
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, databases_between, open_work, repeat_work, works_between
 from pumphouse.model.tso import Tso, show
@@ -416,7 +416,16 @@ class Loader:
         """A sequence gives no value that the source gave out in the range; MySQL has none."""
         for each in work.sequences if dialect is not Dialect.MYSQL else ():
             there = replace(each, version=self.rules.routes.version(each.version))
-            self.connection.query(there.statement(dialect))
+            try:
+                self.connection.query(there.statement(dialect))
+            except StatementFailed as error:
+                name = ".".join(there.version.name)
+                raise DdlRefused(
+                    f"target {self.connection.name} cannot move the sequence {name} on: {error.message}",
+                    code=error.code,
+                    statement=error.statement,
+                    table=name,
+                ) from error
 
     def run_ddl(self, executor: DdlExecutor, event: DdlEvent, rule: LoadRule | None) -> None:
         """Execute one DDL, or what a rule says in its place."""
