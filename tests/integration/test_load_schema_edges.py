@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pumphouse.codec import payload, row
-from pumphouse.errors import DdlRefused, DuplicateKey, LoadError, MissingColumn
+from pumphouse.errors import DdlRefused, DuplicateKey, LoadError, MissingColumn, RowRejected
 from pumphouse.loader.report import LoadReport
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType, TableInfo
@@ -196,6 +196,39 @@ def test_rows_that_share_a_key_whose_drop_lies_beyond_the_load_are_refused_by_na
     with pytest.raises(DuplicateKey, match=r"\(a\) of d\.u") as caught:
         load.run(settings)
     assert "DROP INDEX" in caught.value.hint
+
+
+@pytest.mark.row("L4", "L7")
+def test_a_plan_that_ends_while_a_unique_key_is_being_dropped_names_the_way_on_once_the_archive_has_the_drop(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    ID = column(1, "id", flag=3)
+    source.create_table("u", [ID, column(2, "n")], index_info=[index(1, "n", ("n", 1), unique=True)])
+    source.create_table("k", [ID])
+    with source.txn() as t:
+        t.insert("u", id=1, n=5)
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("u", id=2, n=5)
+        # Of another step than the one that fails.
+        t.insert("k", id=1)
+    source.add_column("k", column(2, "b"))
+    source.cut()
+    with pytest.raises(RowRejected, match=r"d\.u"):
+        load.run(settings)
+    source.alter("u", 8, altered(source, "u") | {"index_info": []})
+    end = source.cut()
+    with pytest.raises(RowRejected) as caught:
+        load.run(settings)
+    assert "a DROP INDEX of d.u was under way" in caught.value.hint
+    assert "somebody else" not in caught.value.hint
+    assert 'do = "park"\ntable = "d.u"' in caught.value.hint
+    rules = {"rules": [{"do": "park", "table": "d.u", "why": "a test"}]}
+    told = Settings.model_validate({**dict(settings), "load": settings.load.model_dump() | rules})
+    assert load.run(told).to_ts == end
+    load.run(settings, resync="d.u")
+    assert target_rows(target) == source.snapshot()
 
 
 # -- generated columns that the target lacks

@@ -30,6 +30,7 @@ from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, park, record, rule_text
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
+from pumphouse.loader.tables import only_takes_away
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, databases_between, open_work, repeat_work, works_between
@@ -42,6 +43,14 @@ from pumphouse.settings import ArchiveSettings, LoadRule, LoadSettings
 
 log = structlog.get_logger()
 
+_ANEW = (
+    "where somebody else changed the table on the target: `pumphouse load --resync {table}` makes it anew, while the "
+    "others go on"
+)
+_PAST_A_DROP = (
+    "at TiDB, a DROP INDEX of {table} was under way where this plan ends, so it cannot have these rows: park the table "
+    "and load; then take the rule away, and `pumphouse load --resync {table}` makes it anew, as it is behind that DDL"
+)
 # A column is used in a foreign key: of its own table, of another one; what else cannot be done under one.
 _UNDER_A_KEY = frozenset({1832, 1833, 1846})
 _KEY = re.compile(r"^ *(CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .*?),?$", re.MULTILINE)
@@ -191,13 +200,25 @@ class Loader:
         except (RowRejected, DdlRefused) as error:
             table = error.facts.get("table")
             if isinstance(table, str):
-                error.hint += self._collations(table) if _COLLISION.search(str(error.facts.get("reason"))) else ""
-                joint = "; " if error.hint and error.hint[-1].strip() else ""
-                error.hint += (
-                    f"{joint}where somebody else changed the table on the target: `pumphouse load --resync {table}` "
-                    "makes it anew, while the others go on"
-                )
+                collided = _COLLISION.search(str(error.facts.get("reason"))) is not None
+                going = collided and self._key_was_going(table)
+                error.hint += self._collations(table) if collided and not going else ""
+                error.hint += "; " if error.hint and error.hint[-1].strip() else ""
+                error.hint += _PAST_A_DROP.format(table=table) if going else _ANEW.format(table=table)
             raise
+
+    def _key_was_going(self, table: str) -> bool:
+        """Whether the next DDL of a table behind the open plan takes a key away: rows before it may share the key."""
+        plan = state.open_plan(self.connection, self.task)
+        if plan is None:
+            return False
+        events = self.view.timeline.ddls(plan.to_ts, self.view.end)
+        behind = (change for event in events for change in event.changes if ".".join(change.known.name) == table)
+        change = next(behind, None)
+        if change is None or change.before is None or change.after is None:
+            return False
+        before, after = (sum(i.unique and i.public for i in v.table.indexes) for v in (change.before, change.after))
+        return after < before and only_takes_away(change.before, change.after)
 
     def _collations(self, table: str) -> str:
         """What to do about keys that differ at the source and are one under the collations of a table there."""
