@@ -170,10 +170,11 @@ def _decoder(
 
 
 def _folder(context: LoadContext, travel: Travel) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
-    mode = context.plan.mode
+    mode, gaps = context.plan.mode, bool(context.plan.without)
 
     def fold(batches: _Batches) -> Iterator[pa.RecordBatch]:
-        yield from _packed(travel, stages.fold(mode, _checked(b for batch in batches for b in travel.unpack(batch))))
+        blobs = _checked(b for batch in batches for b in travel.unpack(batch))
+        yield from _packed(travel, stages.fold(mode, blobs, gaps=gaps))
 
     return fold
 

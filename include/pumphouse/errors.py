@@ -268,7 +268,7 @@ class FenceLost(LoadError):
 
 
 class DdlRefused(LoadError):
-    """The target refused a DDL and ran nothing of it. Facts: code, statement, job_id."""
+    """The target refused a DDL and ran nothing of it. Facts: code, statement; job_id, where it is of the log."""
 
 
 class ConversionUnknown(LoadError):

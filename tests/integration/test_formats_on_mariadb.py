@@ -43,8 +43,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]
         load.run(Settings.model_validate(told))
         load.run(Settings.model_validate(told), repeat=begin)
         at = source.commit(source.tick(), b"")
+        source.create_table("v", [column(1, "id", flag=3)])
+        which = {"txn": at}, {"ddl": source.jobs[-1].job.id}
         source.cut()
-        left_out = told["load"] | {"rules": [{"do": "skip", "txn": at, "why": "a look at the plan"}]}
+        left_out = told["load"] | {"rules": [{"do": "skip", **each, "why": "a look at the plan"} for each in which]}
         load.run(Settings.model_validate(told | {"load": left_out}))
         parked = told["load"] | {"rules": [{"do": "park", "table": "d.t", "why": "a look at the row"}]}
         load.run(Settings.model_validate(told | {"load": parked}))

@@ -1,11 +1,12 @@
 """Kinds of DDL that a real TiDB logs and that only a whole load shows: archive, load and restore on a real MariaDB."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
 
-from pumphouse.errors import UnknownDdl
+from pumphouse.errors import DdlRefused, UnknownDdl
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
@@ -263,6 +264,32 @@ def test_a_sequence_gives_no_value_that_the_source_gave(
 # -- foreign keys
 
 
+@pytest.mark.row("L7")
+@pytest.mark.parametrize("routed", [False, True])
+def test_a_sequence_whose_create_was_skipped_is_named_with_the_rule_that_parks_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, routed: bool
+) -> None:
+    def ruled(*rules: dict[str, Any]) -> Settings:
+        told = [{"why": "a test", **rule} for rule in (*rules, *routes)]
+        return Settings.model_validate({**dict(settings), "load": settings.load.model_dump() | {"rules": told}})
+
+    routes = ({"do": "route", "database": "d", "to": "e"},) if routed else ()
+    source.create_table("t", [ID])
+    source.genesis()
+    load.run(ruled())
+    create_sequence(source, "s")
+    skip = {"do": "skip", "ddl": source.jobs[-1].job.id}
+    source.setval("s", 1000)
+    with source.txn() as t:
+        t.insert("t", id=1)
+    end = source.cut()
+    with pytest.raises(DdlRefused, match=r"cannot move the sequence [de]\.s on") as caught:
+        load.run(ruled(skip))
+    assert 'do = "park"\ntable = "d.s"' in caught.value.hint
+    assert load.run(ruled(skip, {"do": "park", "table": "d.s"})).to_ts == end
+    assert target.value(f"SELECT COUNT(*) FROM {'e' if routed else 'd'}.t") == 1
+
+
 def foreign(id_: int, title: str, column_: str, table: str, **more: Any) -> dict[str, Any]:
     return {"id": id_, "fk_name": name(title), "ref_schema": name("d"), "ref_table": name(table),
             "ref_cols": [name("id")], "cols": [name(column_)], "on_delete": 0, "on_update": 0, "state": 5,
@@ -343,6 +370,62 @@ def test_foreign_keys_are_there_after_a_load_and_a_restore_and_hold_nothing_up(
     with pytest.raises(StatementFailed, match="foreign key constraint"):
         target.execute("SET foreign_key_checks = 1")
         target.execute("INSERT INTO d.child (id, p) VALUES (12, 77)")
+
+
+@pytest.mark.row("L6")
+def test_a_column_of_a_foreign_key_is_renamed_where_another_gets_a_new_type(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("parent", [ID])
+    child = [ID, column(2, "p"), column(3, "n")]
+    key = foreign(1, "fk_1", "p", "parent")
+    source.create_table("child", child, index_info=[index(1, "to_p", ("p", 1))], fk_info=[key])
+    with source.txn() as t:
+        t.insert("parent", id=1)
+    source.genesis()
+    load.run(settings)
+    raw = copy.deepcopy(source.tables["child"].info.raw)
+    raw["cols"][1]["name"] = raw["index_info"][0]["idx_cols"][0]["name"] = raw["fk_info"][0]["cols"][0] = name("to")
+    raw["cols"][2]["type"] |= {"Tp": int(MysqlType.LONGLONG), "Flen": 20}
+    source.alter("child", 61, raw)
+    with source.txn() as t:
+        t.insert("child", id=1, to=1, n=1 << 40)
+    source.cut()
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    assert keys_of(target) == {("child_ibfk_1", "child", "parent", "RESTRICT", "RESTRICT")}
+
+
+@pytest.mark.row("L6", "L7")
+def test_a_new_type_of_a_column_that_foreign_keys_refer_to_is_refused_with_the_statements_that_go_around_them(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    code = column(2, "code", MysqlType.VARCHAR, flen=10)
+    to_code = foreign(1, "fk_1", "code", "parent") | {"ref_cols": [name("code")]}
+    source.create_table("parent", [ID, code], index_info=[index(1, "u", ("code", 1), unique=True)])
+    for table in ("child", "other"):
+        source.create_table(table, [ID, code], index_info=[index(1, "i", ("code", 1))], fk_info=[to_code])
+    source.create_table("apart", [ID, column(2, "p")], index_info=[index(1, "i", ("p", 1))],
+                        fk_info=[foreign(1, "fk_1", "p", "child")])  # fmt: skip
+    source.genesis()
+    load.run(settings)
+    keys = keys_of(target)
+    raw = copy.deepcopy(source.tables["parent"].info.raw)
+    raw["cols"][1]["type"]["Flen"] = 20
+    source.alter("parent", 12, raw)
+    with source.txn() as t:
+        t.insert("parent", id=1, code=b"longer than ten")
+    source.cut()
+    with pytest.raises(DdlRefused) as caught:
+        load.run(settings)
+    assert "(child_ibfk_1 of d.child, other_ibfk_1 of d.other): sql = [" in caught.value.hint
+    sql, _ = json.JSONDecoder().raw_decode(caught.value.hint.split("): sql = ")[1])
+    assert len(sql) == 5
+    rule = {"do": "replace", "ddl": source.jobs[-1].job.id, "sql": sql, "why": "a test"}
+    told = settings.load.model_dump() | {"rules": [rule]}
+    load.run(Settings.model_validate({**dict(settings), "load": told}))
+    assert target_rows(target) == source.snapshot()
+    assert keys_of(target) == keys
 
 
 # -- types that nobody knows yet

@@ -27,6 +27,7 @@ from pumphouse.errors import (
 )
 from pumphouse.loader import resync
 from pumphouse.loader.ddl import DdlExecutor
+from pumphouse.loader.run import Loader
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.runs import load
@@ -203,6 +204,60 @@ def test_what_a_rule_executes_runs_in_the_database_of_its_own_ddl(
         " WHERE table_schema IN ('d', 'Shop') ORDER BY 1, 2, 3"
     )
     assert columns == [(db, "orders", each) for db in ("d", "Shop") for each in ("id", "more")]
+
+
+@pytest.mark.row("L7", "L4")
+@pytest.mark.parametrize("mode", ["merge", "replay"])
+@pytest.mark.parametrize("do", ["skip", "replace"])
+def test_a_rule_for_a_drop_of_a_column_finds_the_values_of_the_rows_before_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, do: str, mode: str
+) -> None:
+    settings = settings.model_copy(update={"load": settings.load.model_copy(update={"mode": mode})})
+    source.create_table("t", [ID, column(2, "a"), column(3, "b")])
+    source.create_table("k", [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    put(source, "k", 1)
+    source.add_column("k", column(3, "b"))
+    with source.txn() as t:
+        t.insert("t", id=1, a=0, b=11)
+        t.insert("t", id=2, a=0, b=22)
+    source.drop_column("t", "b")
+    job = source.jobs[-1].job.id
+    with source.txn() as t:
+        t.insert("t", id=3, a=33)
+    source.cut()
+    # A column of somebody else's is in the way: the rule comes when the plan has begun.
+    target.execute("ALTER TABLE d.t ADD COLUMN g INT AS (b)")
+    with pytest.raises(DdlRefused):
+        load.run(settings)
+    rule: dict[str, Any] = {"do": do, "ddl": job}
+    if do == "replace":
+        rule["sql"] = ["UPDATE t SET a = b", *(f"ALTER TABLE t DROP COLUMN {name}" for name in "gb")]
+    assert load.run(ruled(settings, rule)).resumed
+    if do == "replace":
+        assert target.query("SELECT * FROM d.t ORDER BY id") == [(1, 11), (2, 22), (3, 33)]
+    else:
+        assert target.query("SELECT id, a, b FROM d.t ORDER BY id") == [(1, 0, 11), (2, 0, 22), (3, 33, None)]
+
+
+@pytest.mark.row("L7", "L6")
+def test_rows_come_once_where_a_rule_for_a_drop_of_a_column_goes_in_a_plan_that_was_begun(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("t", [column(1, "a"), column(2, "b")], pk_is_handle=False)
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("t", a=1, b=11)
+    source.drop_column("t", "b")
+    source.cut()
+    monkeypatch.setattr(Loader, "run_ddl", lambda *_: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        load.run(ruled(settings, {"do": "skip", "ddl": source.jobs[-1].job.id}))
+    monkeypatch.undo()
+    assert load.run(settings).resumed
+    assert target.query("SELECT * FROM d.t") == [(1,)]
 
 
 @pytest.mark.row("L7", "S2")
@@ -417,6 +472,32 @@ def test_the_rows_of_a_skipped_transaction_are_left_out_of_loads_and_restores(
     ]
     restored(settings, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7", "L4")
+def test_rows_of_a_skipped_deletion_stay_until_the_same_plan_brings_others_under_their_keys(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    put(source, "t", 3, 4, 5)
+    source.cut()
+    load.run(settings)
+    put(source, "t", 1, 2)
+    with source.txn() as t:
+        for each in range(1, 6):
+            t.delete("t", each)
+    told = ruled(settings, {"do": "skip", "txn": source.events[-1].commit_ts})
+    put(source, "t", 1, 2, 3, 4, text=b"again")
+    with source.txn() as t:
+        t.delete("t", 2)
+        t.delete("t", 4)
+    end = source.cut()
+    load.run(told)
+    wanted = {1: "again", 3: "again", 5: "x"}
+    assert dict(target.query("SELECT id, a FROM d.t")) == wanted
+    restored(told, to=end, dry_run=False)
+    assert dict(target.query("SELECT id, a FROM d.t")) == wanted
 
 
 @pytest.mark.row("L7", "S3")

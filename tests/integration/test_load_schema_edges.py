@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from pumphouse.codec import payload, row
-from pumphouse.errors import DuplicateKey, LoadError, MissingColumn
+from pumphouse.errors import DdlRefused, DuplicateKey, LoadError, MissingColumn, RowRejected
+from pumphouse.loader.report import LoadReport
 from pumphouse.loader.target import TargetConnection
-from pumphouse.model.table import TableInfo
+from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.runs import load
 from pumphouse.settings import Settings
 from tests.support.loading import restored
@@ -195,6 +196,105 @@ def test_rows_that_share_a_key_whose_drop_lies_beyond_the_load_are_refused_by_na
     with pytest.raises(DuplicateKey, match=r"\(a\) of d\.u") as caught:
         load.run(settings)
     assert "DROP INDEX" in caught.value.hint
+
+
+@pytest.mark.row("L4", "L7")
+def test_a_plan_that_ends_while_a_unique_key_is_being_dropped_names_the_way_on_once_the_archive_has_the_drop(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    ID = column(1, "id", flag=3)
+    source.create_table("u", [ID, column(2, "n")], index_info=[index(1, "n", ("n", 1), unique=True)])
+    source.create_table("k", [ID])
+    with source.txn() as t:
+        t.insert("u", id=1, n=5)
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("u", id=2, n=5)
+        # Of another step than the one that fails.
+        t.insert("k", id=1)
+    source.add_column("k", column(2, "b"))
+    source.cut()
+    with pytest.raises(RowRejected, match=r"d\.u"):
+        load.run(settings)
+    source.alter("u", 8, altered(source, "u") | {"index_info": []})
+    end = source.cut()
+    with pytest.raises(RowRejected) as caught:
+        load.run(settings)
+    assert "a DROP INDEX of d.u was under way" in caught.value.hint
+    assert "somebody else" not in caught.value.hint
+    assert 'do = "park"\ntable = "d.u"' in caught.value.hint
+    rules = {"rules": [{"do": "park", "table": "d.u", "why": "a test"}]}
+    told = Settings.model_validate({**dict(settings), "load": settings.load.model_dump() | rules})
+    assert load.run(told).to_ts == end
+    load.run(settings, resync="d.u")
+    assert target_rows(target) == source.snapshot()
+
+
+# -- generated columns that the target lacks
+
+
+BYTES = column(2, "b", MysqlType.VARCHAR, binary=True)
+# VIRTUAL, over bytes: a MariaDB would compute it otherwise.
+ABSENT = column(3, "g", MysqlType.VARCHAR, generated_expr_string="concat(`b`, _utf8mb4'x')")
+CHECKS = [
+    {"constraint_name": {"O": name, "L": name}, "expr_string": text, "enforced": True, "state": 5}
+    for name, text in (("over_g", "`g` <> _utf8mb4''"), ("over_id", "`id` > 0"))
+]
+
+
+@pytest.mark.row("L6", "R1")
+def test_a_check_of_a_column_that_is_left_out_is_left_out_with_a_note(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    def of(report: LoadReport) -> list[str]:
+        return [note for note in report.notes if "CHECK" in note]
+
+    def made(name: str) -> str:
+        return str(target.query(f"SHOW CREATE TABLE d.{name}")[0][1])
+
+    source.create_table("t", [column(1, "id", flag=3), BYTES, ABSENT], constraint_info=CHECKS)
+    source.genesis()
+    note = "the CHECK over_g of {} is left out, with a column that it names"
+    assert of(load.run(settings)) == [note.format("t")]
+    source.create_table("u", [column(1, "id", flag=3), BYTES, ABSENT], constraint_info=CHECKS)
+    # The checks go, of which the target has one, and then the column, which it has not.
+    source.alter("t", 44, altered(source, "t") | {"constraint_info": None})
+    source.drop_column("t", "g")
+    with source.txn() as t:
+        t.insert("u", id=1, b=b"x")
+    end = source.cut()
+    assert of(load.run(settings)) == [note.format("u")]
+    assert "`over_id`" in made("u") and "`over_g`" not in made("u")
+    assert "CHECK" not in made("t")
+    restored(settings, to=end, dry_run=False)
+    assert "`over_id`" in made("u") and "`over_g`" not in made("u")
+    assert target.query("SELECT * FROM d.u") == [(1, b"x")]
+
+
+@pytest.mark.row("L6", "L7", "R1")
+def test_a_table_that_a_first_load_or_a_restore_cannot_create_is_named_with_the_rule_that_parks_it(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    parts = [{"id": 900 + at, "name": {"O": f"p{at}", "L": f"p{at}"}} for at in range(2)]
+    source.create_table("k", [column(1, "id", flag=3)])
+    source.create_table(
+        "t",
+        [column(1, "id"), BYTES, ABSENT],
+        pk_is_handle=False,
+        partition={"type": 4, "columns": [{"O": "g", "L": "g"}], "enable": True, "definitions": parts, "num": 2},
+    )
+    end = source.genesis()
+    with pytest.raises(DdlRefused, match=r"refused to create `d`\.`t`") as caught:
+        load.run(settings)
+    assert 'do = "park"\ntable = "d.t"' in caught.value.hint
+    with pytest.raises(DdlRefused) as caught:
+        restored(settings, to=end, dry_run=False)
+    assert 'do = "park"\ntable = "d.t"' in caught.value.hint
+    rules = {"rules": [{"do": "park", "table": "d.t", "why": "a test"}]}
+    told = Settings.model_validate({**dict(settings), "load": settings.load.model_dump() | rules})
+    restored(told, to=end, dry_run=False)
+    assert set(target_rows(target)) == {"k"}
 
 
 @pytest.mark.row("L6")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pumphouse.archive.view import ArchiveView
-from pumphouse.errors import LoadError
+from pumphouse.errors import DdlRefused, LoadError
 from pumphouse.loader import state
 from pumphouse.loader.ddl import forget_ddl
 from pumphouse.loader.fence import Ownership
@@ -118,7 +118,8 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     objects = [routes.version(version) for version in objects if ".".join(version.name) not in left_out]
     for version in objects:
         if not version.table.is_view:
-            connection.execute(create_object(version.db, version.table, dialect))
+            with loader.rules.advising(view.timeline):
+                _create(connection, version, dialect)
             loader.report.notes += notes_of(version.table, dialect)
     loader.report.notes += _create_views(connection, [v for v in objects if v.table.is_view], dialect)
     begun = loader.begin(base)
@@ -143,6 +144,19 @@ def in_creation_order(timeline: Timeline, ts: Tso, dialect: Dialect) -> list[Tab
     ]
     rank = {True: 0, False: 1}
     return sorted(found, key=lambda v: (2, v.table.id) if v.table.is_view else (rank[v.table.is_sequence], 0))
+
+
+def _create(connection: TargetConnection, version: TableVersion, dialect: Dialect) -> None:
+    """Create a table or sequence; DdlRefused names it."""
+    try:
+        connection.execute(create_object(version.db, version.table, dialect))
+    except StatementFailed as error:
+        raise DdlRefused(
+            f"target {connection.name} refused to create {qualified(*version.name)}: {error.message}",
+            code=error.code,
+            statement=error.statement,
+            table=".".join(version.name),
+        ) from error
 
 
 def _create_views(connection: TargetConnection, views: Sequence[TableVersion], dialect: Dialect) -> list[str]:

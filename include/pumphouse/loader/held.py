@@ -237,8 +237,8 @@ def images_of(
     except MissingColumn as error:
         raise MissingColumn(
             f"{name}: {error}",
-            hint=f"a DROP COLUMN of {name} was under way when these rows were written, and its end lies beyond "
-            "what was asked for: nothing of this plan was done; load again when the archive has it "
+            hint=f"a DROP COLUMN of {name} was under way when these rows were written, and a rule stands in for it, or "
+            "its end lies beyond what was asked for: nothing of this plan was done; load again when the archive has it "
             "(`pumphouse snapshot`), or restore to a moment after it",
             **(error.facts | {"table": name}),
         ) from error

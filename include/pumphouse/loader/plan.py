@@ -73,6 +73,7 @@ class Plan:
         archive: digest of the manifests that the range lies in.
         skipped: tables left out by name, with the reason.
         without: commit ts of transactions whose rows are left out by a rule.
+        ruled: commit ts of DDLs that a rule skips or replaces: rows from before them are loaded before them.
         only: a resync: the one table that is brought back, ``database.table`` in lower case; '' = all.
     """
 
@@ -88,6 +89,7 @@ class Plan:
     archive: str = ""
     skipped: Mapping[str, str] = field(default_factory=dict)
     without: tuple[int, ...] = ()
+    ruled: tuple[int, ...] = ()
     only: str = ""
 
     def bucket_count(self, table_id: int) -> int:
@@ -106,6 +108,7 @@ class Plan:
                 "skipped": dict(self.skipped),
                 **({"ranges": {str(k): list(v) for k, v in sorted(self.ranges.items())}} if self.ranges else {}),
                 **({"without": list(self.without)} if self.without else {}),
+                **({"ruled": list(self.ruled)} if self.ruled else {}),
                 **({"only": self.only} if self.only else {}),
             },
             sort_keys=True,
@@ -135,6 +138,7 @@ class Plan:
                 archive=data["archive"],
                 skipped=data["skipped"],
                 without=tuple(data.get("without", ())),
+                ruled=tuple(data.get("ruled", ())),
                 only=data.get("only", ""),
             )
             int(data["version"])

@@ -6,6 +6,7 @@ May be killed anywhere: the next run finds the plan, the units and the DDLs that
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,17 +31,30 @@ from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, forget_passed, park, record, rule_text
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.tables import only_takes_away
+from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, databases_between, open_work, pieces_of, repeat_work, works_between
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.render import render
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import ArchiveSettings, LoadSettings
 
 log = structlog.get_logger()
 
+_ANEW = (
+    "where somebody else changed the table on the target: `pumphouse load --resync {table}` makes it anew, while the "
+    "others go on"
+)
+_PAST_A_DROP = (
+    "at TiDB, a DROP INDEX of {table} was under way where this plan ends, so it cannot have these rows: park the table "
+    "and load; then take the rule away, and `pumphouse load --resync {table}` makes it anew, as it is behind that DDL"
+)
+# A column is used in a foreign key: of its own table, of another one; what else cannot be done under one.
+_UNDER_A_KEY = frozenset({1832, 1833, 1846})
+_KEY = re.compile(r"^ *(CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .*?),?$", re.MULTILINE)
 # What a server, or what counts its rows, says where two rows have one key.
 _COLLISION = re.compile(r"Duplicate entry|collide|share a unique key")
 
@@ -187,13 +201,25 @@ class Loader:
         except (RowRejected, DdlRefused) as error:
             table = error.facts.get("table")
             if isinstance(table, str):
-                error.hint += self._collations(table) if _COLLISION.search(str(error.facts.get("reason"))) else ""
-                joint = "; " if error.hint and error.hint[-1].strip() else ""
-                error.hint += (
-                    f"{joint}where somebody else changed the table on the target: `pumphouse load --resync {table}` "
-                    "makes it anew, while the others go on"
-                )
+                collided = _COLLISION.search(str(error.facts.get("reason"))) is not None
+                going = collided and self._key_was_going(table)
+                error.hint += self._collations(table) if collided and not going else ""
+                error.hint += "; " if error.hint and error.hint[-1].strip() else ""
+                error.hint += _PAST_A_DROP.format(table=table) if going else _ANEW.format(table=table)
             raise
+
+    def _key_was_going(self, table: str) -> bool:
+        """Whether the next DDL of a table behind the open plan takes a key away: rows before it may share the key."""
+        plan = state.open_plan(self.connection, self.task)
+        if plan is None:
+            return False
+        events = self.view.timeline.ddls(plan.to_ts, self.view.end)
+        behind = (change for event in events for change in event.changes if ".".join(change.known.name) == table)
+        change = next(behind, None)
+        if change is None or change.before is None or change.after is None:
+            return False
+        before, after = (sum(i.unique and i.public for i in v.table.indexes) for v in (change.before, change.after))
+        return after < before and only_takes_away(change.before, change.after)
 
     def _collations(self, table: str) -> str:
         """What to do about keys that differ at the source and are one under the collations of a table there."""
@@ -414,7 +440,16 @@ class Loader:
         """A sequence gives no value that the source gave out in the range; MySQL has none."""
         for each in work.sequences if dialect is not Dialect.MYSQL else ():
             there = replace(each, version=self.rules.routes.version(each.version))
-            self.connection.query(there.statement(dialect))
+            try:
+                self.connection.query(there.statement(dialect))
+            except StatementFailed as error:
+                name = ".".join(there.version.name)
+                raise DdlRefused(
+                    f"target {self.connection.name} cannot move the sequence {name} on: {error.message}",
+                    code=error.code,
+                    statement=error.statement,
+                    table=name,
+                ) from error
 
     def run_ddl(self, executor: DdlExecutor, work: Work, event: DdlEvent) -> None:
         """Execute one DDL of a plan, or what a rule says in its place."""
@@ -425,10 +460,44 @@ class Loader:
             require_settled(self.connection, drop, self.context(replace(work, tables=drop.table_ids)), pieces)
         if rule is not None:
             record(self.connection, self.owner, self.task, f"ddl {event.commit_ts}", event.commit_ts, rule)
-        done = executor.execute(event, None if rule is None else rule.sql)
+        try:
+            done = executor.execute(event, None if rule is None else rule.sql)
+        except DdlRefused as error:
+            error.hint += self._keys_in_the_way(executor, event, error) if rule is None else ""
+            raise
         if rule is not None:
             what = "skipped" if rule.do == "skip" else "replaced"
             self.report.notes.append(f"DDL job {event.job.id} at {show(event.commit_ts)} was {what}: {rule.why}")
             log.warning("ddl_by_rule", task=self.task, job_id=event.job.id, do=rule.do, why=rule.why)
         self.report.ddls += 1
         self.report.notes += done.notes
+
+    def _keys_in_the_way(self, executor: DdlExecutor, event: DdlEvent, error: DdlRefused) -> str:
+        """Where foreign keys of a table, or to it, are in the way: which ones, and the statements around them."""
+        table, statement = error.facts.get("table"), error.facts.get("statement")
+        if error.facts.get("code") not in _UNDER_A_KEY or not isinstance(table, str):
+            return ""
+        there = self.rules.routes.table(*table.split(".", 1))
+        children = self.connection.query(
+            "SELECT DISTINCT constraint_schema, table_name FROM information_schema.referential_constraints"
+            " WHERE (unique_constraint_schema, referenced_table_name) = (%s, %s)"
+            " OR (constraint_schema, table_name) = (%s, %s) ORDER BY 1, 2",
+            (*there, *there),
+        )
+        names, drop, add = [], [], []
+        for db, child in children:
+            create = str(self.connection.query(f"SHOW CREATE TABLE {qualified(db, child)}")[0][1])
+            for text, name in _KEY.findall(create):
+                parent = quote(there[1]) if db == there[0] else qualified(*there)
+                if (db, child) == there or f" REFERENCES {parent} " in text:
+                    plain = name.replace("``", "`")
+                    names.append(f"{plain} of {db}.{child}")
+                    drop.append(f"ALTER TABLE {qualified(db, child)} DROP FOREIGN KEY {quote(plain)}")
+                    add.append(f"ALTER TABLE {qualified(db, child)} ADD {text}")
+        rendered = render(
+            self.rules.routes.event(event), executor.dialect, keep_schema=self.connection.settings.schema_name
+        )
+        said = [each.sql for each in rendered]
+        rest = said[said.index(statement) :] if statement in said else [str(statement)]
+        sql = json.dumps([*drop, *rest, *add], ensure_ascii=False)
+        return f"; the target does not do that under a foreign key ({', '.join(names)}): sql = {sql} goes around it"

@@ -47,19 +47,24 @@ def decode(context: LoadContext, pieces: Iterable[SegmentPart]) -> Iterator[Blob
     return Decoder(context).run(pieces)
 
 
-def fold(mode: Mode, blobs: Iterable[Blob]) -> Iterator[Blob]:
-    """Stage 2: blobs of entries, those of one group in a row, to the blobs of their two units."""
+def fold(mode: Mode, blobs: Iterable[Blob], *, gaps: bool = False) -> Iterator[Blob]:
+    """Stage 2: blobs of entries, those of one group in a row, to the blobs of their two units.
+
+    ``gaps``: a rule leaves transactions of the plan out.
+    """
     for (_, _, bucket, _), group in groupby(blobs, key=lambda blob: blob.group):
         entries = pa.concat_tables([blob.table() for blob in group])
-        yield from _fold_one(mode, entries, bucket)
+        yield from _fold_one(mode, entries, bucket, gaps=gaps)
 
 
-def _fold_one(mode: Mode, entries: pa.Table, bucket: int) -> Iterator[Blob]:
+def _fold_one(mode: Mode, entries: pa.Table, bucket: int, *, gaps: bool) -> Iterator[Blob]:
     head = UnitHead.of(entries.schema)
     if head.key:
         folded = LastOfKeys.of(entries, head.key)
-        check_keys(folded, head.key, f"{head.db}.{head.table}")
-        gone, come = net_of_keyed(folded, head.key, everything=mode is Mode.REPEAT)
+        if not gaps:
+            check_keys(folded, head.key, f"{head.db}.{head.table}")
+        # With gaps the changes of a key do not add up: what stood before is not known, so all that was touched goes.
+        gone, come = net_of_keyed(folded, head.key, everything=gaps or mode is Mode.REPEAT)
     else:
         gone, come = net_of_multiset(fold_multiset(entries))
     for phase, table in ((Phase.DELETE, gone), (Phase.INSERT, come)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,10 +81,11 @@ class WantedTables:
         epoch = self._epochs.of(version.table.id, moment)
         if plan.mode in ORDERED:
             # A key or a column that a DDL takes away is out of force before that DDL is done: rows of the time between
-            # may share the key, and images lack the column. Nothing is lost by loading them after the DDL.
+            # may share the key, and images lack the column. Nothing is lost by loading them after the DDL, but where a
+            # rule stands in for it: its statements may read the column, or leave it on the target.
             versions = timeline.versions[version.table.id]
             for after in versions[bisect_right(versions, version.commit_ts, key=lambda v: v.commit_ts) :]:
-                if after.commit_ts > plan.to_ts or not only_takes_away(version, after):
+                if after.commit_ts > plan.to_ts or not comes_first(version, after, plan.ruled):
                     break
                 version, epoch = after, self._epochs.after(version.table.id, after.commit_ts)
         there = self._routes.version(version)
@@ -102,6 +104,12 @@ class WantedTables:
             key=key_columns(version.table),
             epoch=epoch,
         )
+
+
+def comes_first(before: TableVersion, after: TableVersion, ruled: Container[int]) -> bool:
+    """Whether rows from before a DDL can be loaded after it; ``ruled``: commit ts of DDLs that a rule stands in for."""
+    keeps = len(after.table.public_columns) == len(before.table.public_columns)
+    return only_takes_away(before, after) and (keeps or after.commit_ts not in ruled)
 
 
 def only_takes_away(before: TableVersion, after: TableVersion) -> bool:

@@ -108,12 +108,14 @@ class Work:
         windows = view.between(plan.from_ts, plan.to_ts)
         events = tuple(_boundary_events(view.timeline, plan, rules)) if plan.mode in ORDERED else ()
         ruled = {event.commit_ts: rules.rule_of(event) for event in events}
+        rulings = {ts: rule for ts, rule in ruled.items() if rule is not None}
         return cls(
-            plan=plan,
+            # As it says itself once units are applied (`open_work`).
+            plan=plan if plan.number else replace(plan, ruled=tuple(map(int, rulings))),
             pieces=tuple(pieces_of(windows, plan.from_ts, plan.to_ts)),
             tables=_tables([segment for window in windows for segment in window.segments]),
             events=events,
-            rulings={ts: rule for ts, rule in ruled.items() if rule is not None},
+            rulings=rulings,
             txn_rules=txn_rules,
             losses=losses_of(windows, after=plan.from_ts, upto=plan.to_ts),
             sequences=_sequences(view, plan.from_ts, plan.to_ts, rules),
@@ -203,6 +205,7 @@ def open_work(
             target=target,
         )
     work = Work.of(view, plan, rules)
+    work = replace(work, plan=replace(work.plan, ruled=tuple(_ruled_now(plan, work, begun))))
     missing = [event for event in work.events if int(event.commit_ts) not in plan.boundaries]
     if not missing:
         return work
@@ -223,6 +226,14 @@ def open_work(
     return replace(
         work, plan=_ending(work.plan, dict(zip(plan.boundaries, plan.touched, strict=True)) | _ends(missing))
     )
+
+
+def _ruled_now(plan: Plan, work: Work, begun: Begun) -> Iterator[int]:
+    """DDLs that a rule stands in for: by the rules of now, but where rows were loaded by those of then."""
+    for event in work.events:
+        late = begun.ddl >= event.commit_ts or _went_beyond(plan, event, begun.units)
+        if event.commit_ts in (plan.ruled if late else work.rulings):
+            yield int(event.commit_ts)
 
 
 def _went_beyond(plan: Plan, event: DdlEvent, applied: Iterable[UnitId]) -> bool:

@@ -18,8 +18,9 @@ from pumphouse.errors import LoadError
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.ddl import DdlExecutor
+from pumphouse.loader.plan import Plan
 from pumphouse.loader.run import Loader
-from pumphouse.loader.tables import only_takes_away
+from pumphouse.loader.tables import comes_first
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.work import Work
 from pumphouse.model.tso import Tso
@@ -68,7 +69,7 @@ class _Stream:
     def run(self) -> None:
         """Everything of the plan above the checkpoint, then its end."""
         try:
-            events = deque(placed(self._work.events, self._work.plan.from_ts))
+            events = deque(placed(self._work.events, self._work.plan))
             for commit_ts, changes, apart in self._transactions():
                 while events and events[0][0] < commit_ts:
                     self._ddl(events.popleft()[1])
@@ -113,20 +114,25 @@ class _Stream:
             report.inserted += change.new is not None
 
 
-def placed(events: tuple[DdlEvent, ...], start: Tso) -> list[tuple[int, DdlEvent]]:
+def placed(events: tuple[DdlEvent, ...], plan: Plan) -> list[tuple[int, DdlEvent]]:
     """DDLs in the order they run in, each behind every transaction up to its place.
 
     A DDL that only takes columns or keys of a table away runs where the DDL of the table before it did: rows of the
     time between may lack the column or share the key already; they are written as the table is after it
-    (`WantedTables`).
+    (`WantedTables`). Not where a rule stands in for it and columns go.
     """
     last: dict[int, int] = {}
     out = []
     for event in events:
         early = bool(event.changes) and all(
-            c.before is not None and c.after is not None and only_takes_away(c.before, c.after) for c in event.changes
+            c.before is not None and c.after is not None and comes_first(c.before, c.after, plan.ruled)
+            for c in event.changes
         )
-        at = max((last.get(id_, int(start)) for id_ in event.table_ids), default=0) if early else int(event.commit_ts)
+        at = (
+            max((last.get(id_, int(plan.from_ts)) for id_ in event.table_ids), default=0)
+            if early
+            else int(event.commit_ts)
+        )
         out.append((at, event))
         last |= dict.fromkeys(event.table_ids, at)
     return sorted(out, key=lambda each: each[0])

@@ -82,9 +82,6 @@ def alter_clauses(
     pairs = match_columns(job, before, after)
     renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
     old_keys, new_keys = foreign_keys(db, before, dialect), foreign_keys(db, after, dialect)
-    # A target changes no type under a foreign key: it goes and comes again.
-    retyped = {new.name.lower() for old, new in pairs if old is not None and old.type != new.type}
-    stay = {id_ for id_, key in new_keys.items() if id_ in old_keys and not retyped & key.columns}
     # A TiDB converts as the source did.
     rewritten = [] if dialect is Dialect.TIDB else _retyped(pairs)
     cast = [(old, new, conversion(old.type, new.type, strict=strict)) for old, new in rewritten]
@@ -108,6 +105,11 @@ def alter_clauses(
     ]
     first += _options(before, after, dialect)
     shown, shown_then = _visibility(keyed, after, renamed, dialect)
+    # A target changes no type under a foreign key, and no name where it copies the table: the key goes and comes again.
+    moved = {new.name.lower() for old, new in pairs if old is not None and old.type != new.type}
+    if dialect is not Dialect.TIDB and (moved or len(first) > len(renamed)):
+        moved |= {name.lower() for name in renamed.values()}
+    stay = {id_ for id_, key in new_keys.items() if id_ in old_keys and not moved & key.columns}
     return AlterClauses(
         (*first, *shown),
         (*then, *shown_then),

@@ -2,15 +2,17 @@
 
 A STORED one becomes a plain column: its values are in the binlogs. So does one of a primary key, which MariaDB refuses.
 A VIRTUAL one is in no binlog: it is left out where its values would differ, and keeps no index where the target refuses
-that. The rules are in docs/types.md.
+that; a CHECK that names it goes with it. The rules are in docs/types.md.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import replace
+from typing import Any
 
-from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo
+from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo, cistr
 from pumphouse.schema.dialect import Dialect
 
 _NAME = re.compile(r"`((?:[^`]|``)+)`")
@@ -47,7 +49,11 @@ def on_target(table: TableInfo, dialect: Dialect) -> TableInfo:
     indexes = tuple(
         index for index in table.indexes if not any(part.name.lower() in unsteady for part in index.columns)
     )
-    return replace(table, columns=columns, indexes=indexes)
+    gone = _checks_over(table, absent)
+    raw = table.raw
+    if gone:
+        raw = {**raw, "constraint_info": [each for each in raw["constraint_info"] if each not in gone]}
+    return replace(table, columns=columns, indexes=indexes, raw=raw)
 
 
 def carried(table: TableInfo) -> frozenset[int]:
@@ -66,6 +72,18 @@ def notes_of(table: TableInfo, dialect: Dialect) -> list[str]:
         else f"the generated column {table.name}.{column.name} is left out: its values would be others here"
         for column in table.public_columns
         if column.id in plain | absent
+    ] + [
+        f"the CHECK {cistr(each.get('constraint_name'))} of {table.name} is left out, with a column that it names"
+        for each in _checks_over(table, absent)
+    ]
+
+
+def _checks_over(table: TableInfo, absent: Container[int]) -> list[dict[str, Any]]:
+    """CHECK constraints that name one of these columns."""
+    return [
+        each
+        for each in table.raw.get("constraint_info") or ()
+        if any(column.id in absent for column in _named(table, str(each.get("expr_string"))))
     ]
 
 
