@@ -45,6 +45,23 @@ def test_a_resync_runs_nothing_of_a_rule_of_another_table_again(
 
 
 @pytest.mark.row("L7")
+def test_tables_of_a_database_that_somebody_dropped_on_the_target_come_back(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    for table in ("t", "o"):
+        source.create_table(table, [ID, TEXT])
+        put(source, table, 1, 2)
+    source.genesis()
+    put(source, "t", 3)
+    source.cut()
+    load.run(settings)
+    target.execute("DROP DATABASE d")
+    for table in ("t", "o"):
+        load.run(settings, resync=f"d.{table}")
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7")
 @pytest.mark.parametrize("kind", ["rename", "exchange", "flashback cluster", "drop database"])
 def test_a_resync_past_a_skipped_ddl_that_brought_other_rows_is_refused_before_anything_is_touched(
     source: MadeSource, settings: Settings, target: TargetConnection, kind: str
