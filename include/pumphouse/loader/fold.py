@@ -101,7 +101,8 @@ def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
         hint="at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
         "this plan was done; load again when the archive has it (`pumphouse snapshot`), or restore to a moment after "
         "it. Or a DROP PARTITION was under way: park the table, take a dump, and resync it. An application of yours: "
-        "its store was emptied or put back, and rows that its binlogs still have were inserted again; each row that goes needs a delete in a binlog",
+        "its store was emptied or put back, and rows that its binlogs still have were inserted again; each row that "
+        "goes needs a delete in a binlog",
         table=name,
         key=list(key),
         rows=[{column: str(value) for column, value in row.items()} for row in rows],
