@@ -118,3 +118,22 @@ def test_a_row_of_its_range_that_may_have_stayed_stops_the_load_before_the_drop(
     ruled = moded.model_copy(update={"load": moded.load.model_copy(update={"rules": [rule]})})
     restored(ruled, to=end, dry_run=False)
     assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.parametrize("since", ["before", "after"])
+def test_so_does_a_row_of_a_transaction_that_began_before_the_first_step_or_says_an_older_version(
+    source: MadeSource, settings: Settings, target: TargetConnection, since: str
+) -> None:
+    drop = Drop(source)
+    early = source.txn()
+    drop.begin()
+    if since == "before":
+        with early as t:
+            t.insert("t", id=14, a=1)
+    else:
+        drop.write("insert", 14, sees=False)
+    drop.end()
+    source.cut()
+    with pytest.raises(PartitionUnsettled):
+        load.run(settings)
+    assert target.value("SELECT COUNT(*) FROM d.t WHERE id = 14") == 1

@@ -2,9 +2,9 @@
 
 TiDB drops a partition in steps, and the binlog of the DDL comes with the last. Who sees the first step writes a row of
 that range into the next partition, where it stays; who does not see it yet writes into the partition, and the row goes
-with it. The binlog names the table alone, and its schema version may be newer than what the statement saw: it does not
-tell which of the two a row was. On a target all of them lie in the partition, and would go. So the DDL waits for a hand
-where there is such a row.
+with it. The binlog does not tell which of the two a row was: it names the table alone, its schema version may be newer
+than what the statement saw, and a transaction that began before the DDL may see it all the same. On a target all of
+them lie in the partition, and would go. So the DDL waits for a hand where there is such a row.
 """
 
 # Names in statements are quoted by pumphouse.schema.ident.
@@ -36,9 +36,7 @@ from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.versions import DdlEvent
 
-# The schema versions of a DROP PARTITION: delete-only, delete-reorganization, and the job's own.
-_STEPS = 3
-_COLUMNS = ("commit_ts", "start_ts", "payload")
+_COLUMNS = ("commit_ts", "payload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,13 @@ class Dropping:
         event: the DDL.
         table_ids: its table and the table's partitions.
         names: of the partitions that it drops.
-        begun: the job began at this ts; a transaction that began earlier does not see it.
-        schema_version: of the first step; a transaction of an earlier version does not see it.
+        begun: the job began at this ts; whoever committed earlier did not see it.
     """
 
     event: DdlEvent
     table_ids: frozenset[int]
     names: tuple[str, ...]
     begun: Tso
-    schema_version: int
 
 
 def dropping(event: DdlEvent) -> Dropping | None:
@@ -67,8 +63,7 @@ def dropping(event: DdlEvent) -> Dropping | None:
         return None
     before, after = event.changes[0].before.table, event.changes[0].after.table
     names, _ = partition_names(before, after)
-    ids, version = frozenset({before.id, *before.partition_ids}), event.job.schema_version - _STEPS + 1
-    return Dropping(event, ids, tuple(names), begun, version)
+    return Dropping(event, frozenset({before.id, *before.partition_ids}), tuple(names), begun)
 
 
 def require_settled(
@@ -95,17 +90,11 @@ def require_settled(
 def _written(
     drop: Dropping, wanted: Wanted, context: LoadContext, pieces: Iterator[SegmentPart]
 ) -> Iterator[pa.RecordBatch]:
-    """Keys, or whole rows where there is none, of what transactions wrote that may have seen the first step."""
+    """Keys, or whole rows where there is none, of what was written meanwhile."""
     layouts = Layouts(context.timeline)
     for batch in (batch for piece in pieces for batch in context.read(piece, _COLUMNS)):
         found = walk(batch.column("payload"))
-        began = batch.column("start_ts").to_numpy()[found.txn]
-        found = found.take(
-            np.isin(found.table_id, list(drop.table_ids))
-            & np.isin(found.op, (INSERT, UPDATE))
-            & (began > drop.begun)
-            & (found.schema_version >= drop.schema_version)
-        )
+        found = found.take(np.isin(found.table_id, list(drop.table_ids)) & np.isin(found.op, (INSERT, UPDATE)))
         for rows in groups_of(found.schema_version, found.op):
             part = found.take(rows)
             op, written = int(part.op[0]), context.timeline.at_version(wanted.table_id, int(part.schema_version[0]))
