@@ -14,10 +14,14 @@ from click.testing import CliRunner, Result
 from pydantic import SecretStr
 
 from pumphouse.archive import consumer
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.declare import declare_lost
 from pumphouse.cli import cli
+from pumphouse.client import admin
 from pumphouse.errors import BinlogError
 from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
+from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
@@ -186,6 +190,33 @@ def test_a_stopped_pump_is_named_within_thirty_seconds_and_all_else_is_shown(
         assert body["pumps"][0]["silent"] is True
     finally:
         os.kill(pump.pid, signal.SIGCONT)
+
+
+def test_who_holds_the_archive_is_named_also_when_nothing_is_silent(
+    mine: Settings, source: MadeSource, target: TargetConnection, pump: PumpServer, cluster: FileCluster, tmp_path: Path
+) -> None:
+    source.ts = int(cluster.tso())
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    consumer.move(cluster, "main", source.cut())
+    load.run(mine)
+    target.close()
+    eventually(lambda: look(mine).pumps[0].watermark, what="the Pump's first fake binlog")
+    assert not look(mine).findings
+    pump.kill()
+    admin.force_state(cluster, pump.node_id, NodeState.OFFLINE)
+    (held,) = look(mine).findings
+    assert (held.severity, held.who) == (Severity.ERROR, f"Pump {pump.node_id}")
+    assert "it is offline" in held.what
+    assert f"pumphouse archive declare-lost {pump.node_id}" in held.next
+    declare_lost(Archive.open(mine.archive, cluster.cluster_id()), cluster, pump.node_id, "gone", who="ops")
+    assert not look(mine).findings
+    assert "1 range of a Pump was declared lost" in command(tmp_path, mine).output
+    (record,) = (tmp_path / "cluster").rglob(pump.node_id)
+    record.write_bytes(b"{")
+    (held,) = look(mine).findings
+    assert (held.severity, held.who) == (Severity.ERROR, "cluster")
+    assert record.name in held.what
 
 
 def test_a_server_that_accepts_and_says_nothing_is_not_waited_for(mine: Settings, source: MadeSource) -> None:

@@ -438,8 +438,9 @@ class MadeSource:
         }
 
     def pumps_at(self, reached: Tso) -> tuple[PumpEntry, ...]:
+        """Drained and taken out of the registry: they hold no window."""
         return tuple(
-            PumpEntry(node_id=f"pump-{n}", incarnation="i", start_count=1, state="online", reached=reached)
+            PumpEntry(node_id=f"pump-{n}", incarnation="i", start_count=1, state="gone", reached=reached, drained=True)
             for n in range(2)
         )
 

@@ -49,6 +49,13 @@ def _print(found: Status) -> None:
         click.echo(f"archive    {archive.url} ends {_ago(archive.age_s)} ago, at {show(archive.end)}")
         verified = "not known" if archive.verified_to is None else show(archive.verified_to)
         click.echo(f"verified   {verified}")
+        if archive.declared_lost:
+            ranges = (
+                "1 range of a Pump was"
+                if archive.declared_lost == 1
+                else f"{archive.declared_lost} ranges of Pumps were"
+            )
+            click.echo(f"lost       {ranges} declared lost: pumphouse archive ls")
     if found.pumps:
         click.echo()
         print_table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -12,7 +12,11 @@ import grpc
 
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.coverage import judge_all
+from pumphouse.archive.declare import declarations
+from pumphouse.archive.manifest import Declaration, PumpEntry
 from pumphouse.archive.verified import read_verified
+from pumphouse.archive.window import Action
 from pumphouse.client import admin
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ConfigError, TargetUnavailable
@@ -32,7 +36,7 @@ from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import Settings, TargetSettings, TlsSettings
 from pumphouse.status.findings import findings
 from pumphouse.status.range import restorable_from
-from pumphouse.status.report import ArchiveStatus, ConsumerStatus, PumpState, Status, TargetStatus
+from pumphouse.status.report import ArchiveStatus, ConsumerStatus, HeldBy, PumpState, Status, TargetStatus
 
 # All answers together: a look takes less than two seconds, with the start of a Python process before it.
 WITHIN_S = 1.2
@@ -134,7 +138,9 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
         genesis = archive.genesis()
     except ConfigError as error:
         return ArchiveStatus(url=archive.url, problem=error.message)
-    end, begin, verified = archive.end(), restorable_from(archive), read_verified(archive)
+    last, begin, verified = archive.last(), restorable_from(archive), read_verified(archive)
+    end, known = (genesis.ts, genesis.pumps) if last is None else (last.end, last.pumps)
+    declared = declarations(archive)
     return ArchiveStatus(
         url=archive.url,
         begin=genesis.ts,
@@ -144,6 +150,23 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
         age_s=_behind(end, now),
         verified_to=None if verified is None else verified.end,
         checkpoint=consumer.checkpoint(parts.cluster, archive.archive_id),
+        held_by=_held_by(parts.cluster, known, declared, end),
+        declared_lost=len(declared),
+    )
+
+
+def _held_by(
+    cluster: Cluster, known: Sequence[PumpEntry], declared: Sequence[Declaration], end: Tso
+) -> tuple[HeldBy, ...]:
+    """As the next snapshot judges; it asks the registry for every node, and takes none that it cannot read."""
+    try:
+        verdicts = judge_all(cluster.nodes(NodeKind.PUMP), known, declared, end)
+    except BinlogError as error:
+        return (HeldBy(who="cluster", why=error.message, hint=error.hint),)
+    return tuple(
+        HeldBy(who=f"Pump {each.node_id}", why=each.why, hint=each.hint)
+        for each in verdicts
+        if each.action is Action.HELD
     )
 
 

@@ -31,10 +31,20 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBy:
+    """Whom the archive cannot go past, why, and what to do."""
+
+    who: str
+    why: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveStatus:
     """The archive: from when to when one can restore (None: not at all), and since when that has not moved.
 
     ``verified_to`` None: nobody wrote down that it was verified. ``problem``: why nothing more is known ('' = all is).
+    ``held_by``: what holds its next window, whether Pumps answer or not. ``declared_lost``: ranges of Pumps.
     """
 
     url: str
@@ -45,6 +55,8 @@ class ArchiveStatus:
     age_s: float | None = None
     verified_to: Tso | None = None
     checkpoint: Tso | None = None
+    held_by: tuple[HeldBy, ...] = ()
+    declared_lost: int = 0
     problem: str = ""
 
 
