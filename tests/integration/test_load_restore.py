@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from pumphouse.archive.manifest import Declaration
 from pumphouse.cli import cli
-from pumphouse.errors import LoadError, RestoreError, TargetIncomplete, TargetUnreachable, UnknownTable
+from pumphouse.errors import LoadError, RestoreError, TargetIncomplete, TargetUnreachable, UnknownTable, UsageError
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.tso import Tso, show
 from pumphouse.restore import run as restore_run
@@ -155,13 +155,14 @@ def test_a_restore_forgets_what_the_target_knew_of_its_load_before_it_drops_anyt
     assert target_rows(target) == source.snapshot()
 
 
-def settings_file(directory: Path, settings: Settings) -> Path:
-    """What a restore from the command line needs of these settings."""
+def settings_file(directory: Path, settings: Settings, section: str = "restore_target") -> Path:
+    """What a command needs of these settings; a restore refuses a server that is [target], too."""
     path = directory / "pumphouse.toml"
+    to = getattr(settings, section)
     path.write_text(
         f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
-        f'[restore_target]\nhost = "127.0.0.1"\nport = {settings.restore_target.port}\nuser = "root"\n'
-        f'password = "{settings.restore_target.password.get_secret_value()}"\n[load]\nengine = "local"\n'
+        f'[{section}]\nhost = "127.0.0.1"\nport = {to.port}\nuser = "root"\n'
+        f'password = "{to.password.get_secret_value()}"\n[load]\nengine = "local"\n'
     )
     return path
 
@@ -217,6 +218,32 @@ def test_a_restore_over_a_declared_loss_names_it_and_must_be_told_to_accept_it(
     accepted = command("--replace", name, "--accept-losses")
     assert accepted.exit_code == 0
     assert "pump-7" in accepted.output.split("restored to")[1]
+
+
+@pytest.mark.row("L6")
+def test_a_load_goes_to_a_moment_or_to_latest_and_resyncs_one_table_a_run(
+    source: MadeSource, settings: Settings, target: TargetConnection, tmp_path: Path
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    for row in (1, 2):
+        with source.txn() as t:
+            t.insert("t", id=row)
+        end = source.cut()
+        if row == 1:
+            first, then = end, source.snapshot()
+    config = settings_file(tmp_path, settings, "target")
+
+    def command(*more: str) -> Result:
+        return CliRunner().invoke(cli, ["--config", str(config), "load", *more])
+
+    assert command("--to", str(first)).exit_code == 0
+    assert (read_checkpoint(settings.target, "main"), target_rows(target)) == (first, then)
+    both = command("--to", "latest", "--resync", "d.t", "--resync", "d.u")
+    assert isinstance(both.exception, UsageError)
+    assert "one table" in str(both.exception)
+    assert command("--to", "latest").exit_code == 0
+    assert (read_checkpoint(settings.target, "main"), target_rows(target)) == (end, source.snapshot())
 
 
 @pytest.mark.row("R1", "R2")

@@ -51,7 +51,10 @@ NOT_WHOLE = 3
     help="Give up an unfinished plan; only a restore helps then. To get past a statement or table, use load.rules.",
 )
 @click.option(
-    "--resync", metavar="DB.TABLE", help="Rebuild one table from the dump and the log, even if a rule left it out."
+    "--resync",
+    multiple=True,
+    metavar="DB.TABLE",
+    help="Rebuild one table from the dump and the log, even if a rule left it out.",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
@@ -65,7 +68,7 @@ def load(
     repeat_from: str | None,
     equal_at: str | None,
     abandon_plan: str | None,
-    resync: str | None,
+    resync: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Load the archive into the target, in safe mode, from where the target stands.
@@ -76,7 +79,10 @@ def load(
 
     settings = context.settings.aimed(target)
     asked = parse_moment(to, lambda: cluster_now(settings))
-    if sum(value is not None for value in (asked, repeat_from, abandon_plan, resync)) > 1:
+    if len(resync) > 1:
+        raise UsageError("--resync takes one table", hint="run it once for each table")
+    (table,) = resync or (None,)
+    if sum(value is not None for value in (asked, repeat_from, abandon_plan, table)) > 1:
         raise UsageError("--to, --repeat-from, --resync and --abandon-plan exclude each other")
     with _naming(target), bar(enabled=not as_json) as progress:
         report = job.run(
@@ -88,7 +94,7 @@ def load(
             repeat=moment(settings, repeat_from),
             equal_at=moment(settings, equal_at),
             abandon=abandon_plan or "",
-            resync=resync or "",
+            resync=table or "",
             progress=progress,
         )
     if as_json:
