@@ -256,7 +256,7 @@ def test_parking_resync_status_and_diff_speak_the_sources_names(
         return CliRunner().invoke(cli, [*options, "diff", "--schema", "d"])
 
     ran = diff()
-    assert (ran.exit_code, "equal: 2 tables, 4 rows" in ran.output) == (0, True), ran.output
+    assert (ran.exit_code, "equal; compared 2 tables, 4 rows" in ran.output) == (0, True), ran.output
     target.execute("UPDATE Archive.old_a_log SET a = 'z' WHERE id = 1")
     target.execute("CREATE TABLE e.more (id INT)")
     ran = diff()

@@ -98,7 +98,7 @@ def diff(
             side = f" only in the {each.side}:" if each.side else ""
             click.echo(f"{each.table}: {each.kind}:{side} {each.detail}")
         verdict = "equal" if report.equal else "DIFFERENT"
-        click.echo(f"{verdict}: {report.tables} tables, {report.rows} rows")
+        click.echo(f"{verdict}; compared {report.tables} tables, {report.rows} rows")
     if not report.equal:
         sys.exit(1)
 
