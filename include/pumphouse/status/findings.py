@@ -95,7 +95,8 @@ def _target(target: TargetStatus) -> Iterator[Finding]:
         without = "" if why.endswith(RESYNC) else f", without its rule in {rules}"
         yield _warning(who, f"{table} is {why}", f"{load} --resync {table}{without}")
     if target.problem:
-        yield (_error if loads else _warning)(who, target.problem, "pumphouse status, when it is back")
+        then = f"pumphouse status, when it is back, or address, user and password of [{target.section}] are right"
+        yield (_error if loads else _warning)(who, target.problem, then)
     elif target.held_by and target.state != TargetState.READY:
         pass  # somebody is at work on it
     elif loads and target.state == TargetState.INCOMPLETE and target.reason == BEGINNING:
