@@ -170,11 +170,11 @@ def _decoder(
 
 
 def _folder(context: LoadContext, travel: Travel) -> Callable[[_Batches], Iterator[pa.RecordBatch]]:
-    mode, gaps = context.plan.mode, bool(context.plan.without)
+    plan = context.plan
 
     def fold(batches: _Batches) -> Iterator[pa.RecordBatch]:
         blobs = _checked(b for batch in batches for b in travel.unpack(batch))
-        yield from _packed(travel, stages.fold(mode, blobs, gaps=gaps))
+        yield from _packed(travel, stages.fold(plan, blobs))
 
     return fold
 

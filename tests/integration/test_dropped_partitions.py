@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from pumphouse.codec import row
 from pumphouse.errors import PartitionUnsettled
+from pumphouse.loader import state
+from pumphouse.loader.context import LoadContext
 from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.work import SegmentPart
 from pumphouse.runs import load
 from pumphouse.settings import LoadRule, Settings
 from tests.integration.test_load_ddl_kinds import partition_names, partitions
+from tests.support.killed import Killed
 from tests.support.loading import restored
-from tests.support.madearchive import MadeSource, column, target_rows
+from tests.support.madearchive import MadeSource, column, target_rows, written_as
 
 pytestmark = pytest.mark.row("S2", "L6")
+
+
+def killed(*_: Any, **__: Any) -> None:
+    raise Killed
 
 
 class Drop:
@@ -59,6 +70,12 @@ class Drop:
 
         self._source.rewrite_job(say_when)
 
+    def delete_in_the_partition(self, each: int) -> None:
+        """By a server that has not seen the first step, of a row that the source has beside the partition, too."""
+        info = self._source.tables["t"].info
+        with self._source.txn(schema_version=self._before) as t:
+            t.builder.delete(written_as(info), row.encode_delete(info, {1: each, 2: 0}, handle=each))
+
 
 @pytest.fixture(params=["merge", "replay"])
 def moded(request: pytest.FixtureRequest, settings: Settings) -> Settings:
@@ -74,11 +91,7 @@ def test_writes_beside_the_partition_let_its_drop_pass(
     drop.write("insert", 7, 1)
     drop.write("update", 5, 1)
     drop.write("update", 6, 2, sees=False)
-    drop.write("insert", 16, sees=False)  # into the partition, and with it
-    drop.write("delete", 16, sees=False)
     drop.write("delete", 25)
-    drop.write("insert", 14)
-    drop.write("delete", 14)
     drop.end()
     drop.write("insert", 18, 5)
     source.cut()
@@ -137,3 +150,95 @@ def test_so_does_a_row_of_a_transaction_that_began_before_the_first_step_or_says
     with pytest.raises(PartitionUnsettled):
         load.run(settings)
     assert target.value("SELECT COUNT(*) FROM d.t WHERE id = 14") == 1
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["one window", "a window ends meanwhile"])
+def test_so_does_one_whose_key_was_deleted_in_the_partition_later(
+    source: MadeSource, moded: Settings, target: TargetConnection, *, cut: bool
+) -> None:
+    drop = Drop(source)
+    source.cut()
+    load.run(moded)
+    drop.begin()  # 13 is in the partition, and the source will not have it
+    drop.write("insert", 13, 77)  # beside it
+    if cut:
+        source.cut()
+        load.run(moded)
+    drop.delete_in_the_partition(13)
+    drop.end()
+    source.cut()
+    assert (13, 77) in [tuple(each) for each in source.snapshot()["t"]]
+    with pytest.raises(PartitionUnsettled, match=r"as {'id': '13'"):
+        load.run(moded)
+    assert "p1" in partition_names(target, "t")
+
+
+def test_a_drop_that_began_before_the_archive_stops_where_the_dump_has_rows_of_its_range(
+    source: MadeSource, moded: Settings, target: TargetConnection
+) -> None:
+    made = partitions(source, ("p0", "10"), ("p1", "20"), ("p2", "MAXVALUE"), type_=1)
+    source.create_table("t", [column(1, "id", flag=3), column(2, "a")], partition=made, pk_is_handle=True)
+    begun = source.tick()
+    with source.txn() as t:
+        t.insert("t", id=14, a=1)  # beside the partition, where it stays
+    source.genesis()
+    raw = copy.deepcopy(source.tables["t"].info.raw)
+    del raw["partition"]["definitions"][1]
+    source.alter("t", 20, raw)
+    source.rewrite_job(lambda job: job.update(real_start_ts=begun))
+    source.cut()
+    with pytest.raises(PartitionUnsettled, match=r"before the archive.* as {'id': '14'"):
+        load.run(moded)
+    assert target_rows(target) == source.snapshot()
+
+
+def test_a_drop_that_ran_before_a_crash_is_not_asked_again(
+    source: MadeSource, moded: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop = Drop(source)
+    load.run(moded)
+    drop.begin()
+    drop.write("insert", 27, 1)
+    drop.end()
+    raw = copy.deepcopy(source.tables["t"].info.raw)
+    first, *_ = raw["partition"]["definitions"]
+    again = partitions(source, ("p0", "10"), ("p1", "30"), ("p2", "MAXVALUE"), type_=1)["definitions"][1:]
+    for each in again:
+        source.table_id += 1
+        each["id"] = source.table_id
+    raw["partition"]["definitions"] = [first, *again]
+    source.alter("t", 64, raw)  # a REORGANIZE that has a partition of that name, and the row in it
+    source.cut()
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(state, "close_plan", killed)
+        load.run(moded)
+    assert partition_names(target, "t") == ["p0", "p1", "p2"]
+    load.run(moded)
+    assert target_rows(target) == source.snapshot()
+
+
+def test_only_segments_with_changes_of_the_table_are_read_for_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("other", [column(1, "id", flag=3)])
+    drop = Drop(source)
+    load.run(settings)
+    drop.begin()
+    for each in range(3):
+        with source.txn() as t:
+            t.insert("other", id=each)
+        source.cut()
+    load.run(settings)
+    drop.end()
+    source.cut()
+    read: list[SegmentPart] = []
+    whole = LoadContext.read
+
+    def noted(self: LoadContext, piece: SegmentPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        read.append(piece)
+        return whole(self, piece, columns)
+
+    monkeypatch.setattr(LoadContext, "read", noted)
+    load.run(settings)
+    assert not read
+    assert target_rows(target) == source.snapshot()

@@ -19,13 +19,14 @@ from pumphouse.errors import (
     BinlogError,
     ConfigError,
     DdlRefused,
+    DuplicateKey,
     LoadError,
     RowRejected,
     UnknownDdl,
     UnknownTable,
     UsageError,
 )
-from pumphouse.loader import resync
+from pumphouse.loader import resync, run
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.run import Loader
 from pumphouse.loader.target import StatementFailed, TargetConnection
@@ -37,7 +38,7 @@ from pumphouse.settings import Settings
 from pumphouse.status.look import look
 from tests.support.killed import Killed
 from tests.support.loading import restored
-from tests.support.madearchive import MadeSource, column, target_rows
+from tests.support.madearchive import MadeSource, column, index, target_rows
 
 LOAD = {"engine": "local", "buckets": 3}
 ID = column(1, "id", flag=3)
@@ -645,6 +646,61 @@ def test_a_table_whose_rows_are_refused_is_parked_and_loud_and_comes_back(
     source.cut()
     ran = CliRunner().invoke(cli, ["--config", str(file), "load"])
     assert ran.exit_code == 0, ran.output
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7", "L4")
+def test_a_transaction_that_is_left_out_takes_the_check_of_keys_from_no_other_table(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("u", [ID, TEXT])
+    going = [index(1, "ka", ("a", 0), unique=True)]
+    source.create_table("t", [column(1, "a", flag=1), column(2, "b")], pk_is_handle=False, index_info=going)
+    source.genesis()
+    load.run(settings)
+    for b in (1, 2):  # the key that tells rows apart is going, its DROP has not ended
+        with source.txn() as t:
+            t.insert("t", a=1, b=b)
+    put(source, "u", 1)
+    left_out = source.events[-1].commit_ts
+    source.cut()
+    told = ruled(settings, {"do": "skip", "txn": left_out})
+    for _ in range(2):
+        with pytest.raises(DuplicateKey, match=r"d\.t were given to more than one row"):
+            load.run(told)
+    raw = copy.deepcopy(source.tables["t"].info.raw)
+    raw["index_info"] = None
+    source.alter("t", 8, raw)
+    source.cut()
+    load.run(told)
+    assert target_rows(target)["t"] == source.snapshot()["t"]
+    assert not target_rows(target)["u"]
+
+
+@pytest.mark.row("L7")
+@pytest.mark.parametrize("killed_at", ["in time", "before it was forgotten"])
+def test_a_rule_that_is_gone_is_obeyed_by_no_run_behind_the_plan_that_was_given_up(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1)
+    source.genesis()
+    load.run(settings)
+    source.add_column("t", column(3, "b", origin_default="7", default="7"))
+    job = source.jobs[-1].job.id
+    source.cut()
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(DdlExecutor, "execute", killed)
+        load.run(ruled(settings, {"do": "skip", "ddl": job}))
+    if killed_at != "in time":
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(run, "forget_passed", killed)
+            load.run(settings)
+    load.run(settings)
     assert target_rows(target) == source.snapshot()
 
 

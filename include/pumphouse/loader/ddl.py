@@ -31,9 +31,9 @@ import structlog
 
 from pumphouse.errors import ConversionUnknown, DdlRefused, DdlUncertain, LoadError, SchemaError
 from pumphouse.loader.fence import Ownership, check_lock
-from pumphouse.loader.rules import ddl_hint, park_hint
+from pumphouse.loader.rules import anew_hint, ddl_hint
 from pumphouse.loader.state import lock_fence
-from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, StatementFailed, TargetConnection
 from pumphouse.model.tso import show
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
@@ -56,7 +56,6 @@ TABLE = """CREATE TABLE IF NOT EXISTS {s}.`ddl` (
   PRIMARY KEY (task, commit_ts, job_id, step)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
 
-_LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 # MariaDB cuts fractions of seconds where TiDB and MySQL round them.
 _ROUNDING = "TIME_ROUND_FRACTIONAL"
 _AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+| /\*T!\[auto_rand_base\].*?\*/")
@@ -223,6 +222,10 @@ class DdlExecutor:
                 )
         return [*kept, *(_Step(number, statement, "planned", None) for number, statement in enumerate(rest, first))]
 
+    def has_begun(self, event: DdlEvent) -> bool:
+        """Whether an earlier attempt began a statement of the DDL; those of a rule do not count."""
+        return any(step.state != "planned" and not step.statement.ruled for step in self._steps(event))
+
     # -- rows
 
     @property
@@ -302,7 +305,7 @@ class DdlExecutor:
         if statement.ruled or statement.db:
             # Without a database of its own it must not run in that of the rule before it.
             connection.execute(f"USE {quote(statement.db or _NOWHERE)}")
-        mode = SQL_MODE if statement.strict else _LOOSE_MODE
+        mode = SQL_MODE if statement.strict else LOOSE_MODE
         if self.dialect is Dialect.MARIADB:
             mode = f"{mode},{_ROUNDING}"
         connection.execute("SET sql_mode = %s", (mode,))
@@ -340,9 +343,7 @@ class DdlExecutor:
             raise LoadError(
                 f"DDL job {event.job.id} at {show(event.commit_ts)} brings back the rows of a dropped table, which "
                 f"this target no longer has: {event.job.query}",
-                hint=f"{park_hint(table)}load, then take the rule away, `pumphouse archive dump` and "
-                f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now; or restore the "
-                "target: a restore knows what comes back, and keeps it",
+                hint=f"{anew_hint(table)}; or restore the target: a restore knows what comes back, and keeps it",
                 job_id=event.job.id,
                 table=table,
                 statement=statement.sql,
@@ -377,8 +378,7 @@ class DdlExecutor:
             f"DDL job {event.job.id} at {show(event.commit_ts)} changes the type of {table}: "
             f"{'; '.join(found)}. What TiDB makes of the values there is not known here, and target "
             f"{self._connection.name} might make others",
-            hint=f"{ddl_hint(event.job.id)}; or {park_hint(table)}then `pumphouse archive dump` and "
-            f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now",
+            hint=f"{ddl_hint(event.job.id)}; or, in a load, {anew_hint(table)}",
             job_id=event.job.id,
             table=table,
             statement=statement.sql,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -92,6 +92,22 @@ class Decoder:
             if times.max() <= _BUCKETS_OF_A_VALUE and 2 * len(places) >= count:
                 found[table_id] = tuple(map(int, begins))
         return found
+
+    def gapped(self, pieces: Iterable[SegmentPart]) -> tuple[int, ...]:
+        """Ids of the tables that the transactions which the plan leaves out (`Plan.without`) have rows of."""
+        found: set[int] = set()
+        for piece in pieces if self._plan.without else ():
+            inside = [ts for ts in self._plan.without if piece.table_id is None and piece.after < ts <= piece.upto]
+            if not inside:
+                continue
+            narrow = replace(piece, after=Tso(min(inside) - 1), upto=Tso(max(inside)))
+            for batch in self._context.read(narrow, _COLUMNS):
+                left_out = batch.filter(pc.is_in(batch.column("commit_ts"), pa.array(inside, pa.int64())))
+                rows = walk(left_out.column("payload"))
+                met = np.stack([rows.table_id, left_out.column("commit_ts").to_numpy()[rows.txn]])
+                tables = (self._wanted.of(int(table_id), int(ts)) for table_id, ts in np.unique(met, axis=1).T)
+                found |= {each.table_id for each in tables if each is not None}
+        return tuple(sorted(found))
 
     def _sample(self, piece: SegmentPart, at: Sequence[float], most: int) -> Iterator[dict[int, list[np.ndarray]]]:
         """Of each place, ranks of the keys by table."""

@@ -4,7 +4,8 @@ TiDB drops a partition in steps, and the binlog of the DDL comes with the last. 
 that range into the next partition, where it stays; who does not see it yet writes into the partition, and the row goes
 with it. The binlog does not tell which of the two a row was: it names the table alone, its schema version may be newer
 than what the statement saw, and a transaction that began before the DDL may see it all the same. On a target all of
-them lie in the partition, and would go. So the DDL waits for a hand where there is such a row.
+them lie in the partition, and would go. Nor does it help that a row of that key is deleted later: the source may have
+deleted the one in the partition. So the DDL waits for a hand where a row of the range was written at all.
 """
 
 # Names in statements are quoted by pumphouse.schema.ident.
@@ -12,31 +13,34 @@ them lie in the partition, and would go. So the DDL waits for a hand where there
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
 from pumphouse.codec.columnar import INSERT, UPDATE, blocks, walk
-from pumphouse.errors import PartitionUnsettled
+from pumphouse.errors import LoadError, PartitionUnsettled
 from pumphouse.loader.columns import columns_of
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Layouts, groups_of
 from pumphouse.loader.held import images_of
 from pumphouse.loader.insert import insert_rows
-from pumphouse.loader.rules import ddl_hint, park_hint
+from pumphouse.loader.rules import anew_hint, ddl_hint
 from pumphouse.loader.scratch import scratch
 from pumphouse.loader.tables import Wanted, WantedTables
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, TargetConnection
 from pumphouse.loader.work import SegmentPart
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.alter import partition_names
 from pumphouse.schema.ident import columns as column_list
-from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.ident import qualified
 from pumphouse.schema.versions import DdlEvent
 
 _COLUMNS = ("commit_ts", "payload")
+_TWIN = "dropping"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,30 +71,43 @@ def dropping(event: DdlEvent) -> Dropping | None:
 
 
 def require_settled(
-    connection: TargetConnection, drop: Dropping, context: LoadContext, pieces: Iterator[SegmentPart]
+    connection: TargetConnection, drop: Dropping, context: LoadContext, pieces: Iterator[SegmentPart], archived: Tso
 ) -> None:
-    """PartitionUnsettled where a row that may have been written beside the partition lies in it on the target.
+    """PartitionUnsettled where a row that may have been written beside the partition goes with it on the target.
 
     Args:
         connection: the target, before the DDL.
         drop: the DDL.
         context: of a plan that has the DDL, with the history of its table.
         pieces: what has the table's changes from ``drop.begun`` to the DDL.
+        archived: where the archive begins; of a DDL that began before, a row of the dump may be one.
     """
     wanted = WantedTables(context).of(drop.event.changes[0].known.table.id, drop.event.commit_ts)
     names = () if wanted is None else _there(connection, wanted, drop.names)
     if wanted is None or not names:
         return
-    for rows in _written(drop, wanted, context, pieces):
-        found = _within(connection, wanted, names, rows)
-        if found:
-            raise _unsettled(drop, found)
+    if drop.begun < archived:
+        shown = wanted.key or [column.name for column in wanted.table.public_columns]
+        found = _lies_in(connection, qualified(wanted.db, wanted.table.name), names, shown)
+        if found is not None:
+            began = f"It began before the archive, which begins at {show(archived)}, and the partition has rows"
+            raise _unsettled(drop, began, found)
+    written = _written(drop, wanted, context, pieces)
+    first = next(written, None)
+    if first is None:
+        return
+    with _twin(connection, wanted) as twin:
+        for rows in chain([first], written):
+            found = _within(connection, twin, wanted, names, rows)
+            if found is not None:
+                meanwhile = f"While it was under way, from {show(drop.begun)} on, rows were written into that range"
+                raise _unsettled(drop, meanwhile, found)
 
 
 def _written(
     drop: Dropping, wanted: Wanted, context: LoadContext, pieces: Iterator[SegmentPart]
 ) -> Iterator[pa.RecordBatch]:
-    """Keys, or whole rows where there is none, of what was written meanwhile."""
+    """What was written meanwhile, whole rows."""
     layouts = Layouts(context.timeline)
     for batch in (batch for piece in pieces for batch in context.read(piece, _COLUMNS)):
         found = walk(batch.column("payload"))
@@ -98,7 +115,7 @@ def _written(
         for rows in groups_of(found.schema_version, found.op):
             part = found.take(rows)
             op, written = int(part.op[0]), context.timeline.at_version(wanted.table_id, int(part.schema_version[0]))
-            layout = layouts.of(wanted, written, wanted.key or None)
+            layout = layouts.of(wanted, written)
             for block in blocks(part.row_len):
                 images = images_of(part.data, part.row_start[block], part.row_len[block], op, wanted, layout, None)
                 yield images[1] if op == UPDATE else images
@@ -114,35 +131,58 @@ def _there(connection: TargetConnection, wanted: Wanted, names: tuple[str, ...])
     return tuple(name for name in names if name.lower() in have)
 
 
+@contextmanager
+def _twin(connection: TargetConnection, wanted: Wanted) -> Iterator[str]:
+    """An empty table in our schema with the partitions of one of the target; gone after the block, its quoted name.
+
+    The server alone says what belongs to a partition; a temporary table can have none.
+    """
+    twin = qualified(connection.settings.schema_name, _TWIN)
+    connection.execute(f"DROP TABLE IF EXISTS {twin}")  # of a run that was killed
+    connection.execute(f"CREATE TABLE {twin} LIKE {qualified(wanted.db, wanted.table.name)}")
+    try:
+        yield twin
+    finally:
+        with suppress(LoadError):
+            connection.execute(f"DROP TABLE IF EXISTS {twin}")
+
+
 def _within(
-    connection: TargetConnection, wanted: Wanted, names: tuple[str, ...], rows: pa.RecordBatch
+    connection: TargetConnection, twin: str, wanted: Wanted, names: tuple[str, ...], rows: pa.RecordBatch
 ) -> dict[str, str] | None:
-    """One of the rows that lies in the partitions on the target; None = none does."""
-    columns = columns_of(rows.schema)
-    table = (wanted.db, wanted.table.name)
-    # `=` beside `same`: for the index.
-    same = " AND ".join(
-        [f"t.{quote(c.name)} = k.{quote(c.name)}" for c in columns if wanted.key] + [c.same("t", "k") for c in columns]
+    """One of the rows that belongs to the partitions; None = none does."""
+    columns = [column.name for column in columns_of(rows.schema)]
+    listed = column_list(columns)
+    with connection.transaction(), scratch(connection, "unit_keys", (wanted.db, wanted.table.name), columns) as some:
+        insert_rows(connection, some, rows)
+        connection.execute("SET sql_mode = %s", (LOOSE_MODE,))  # what a row may hold was asked when it came
+        try:
+            # A row that another replaces has the same columns of the partitioning: every unique key has them.
+            connection.execute(f"REPLACE INTO {twin} ({listed}) SELECT {listed} FROM {some}")
+        finally:
+            connection.execute("SET sql_mode = %s", (SQL_MODE,))
+        found = _lies_in(connection, twin, names, wanted.key or columns)
+        connection.execute(f"DELETE FROM {twin}")
+    return found
+
+
+def _lies_in(
+    connection: TargetConnection, table: str, names: tuple[str, ...], columns: Sequence[str]
+) -> dict[str, str] | None:
+    """Columns of a row that lies in the partitions; None = there is none."""
+    found = connection.query(
+        f"SELECT {column_list(list(columns))} FROM {table} PARTITION ({column_list(list(names))}) LIMIT 1"
     )
-    listed = [column.name for column in columns]
-    with connection.transaction(), scratch(connection, "unit_keys", table, listed) as keys:
-        insert_rows(connection, keys, rows)
-        found = connection.query(
-            f"SELECT {', '.join(f't.{quote(name)}' for name in listed)} FROM {keys} k STRAIGHT_JOIN {qualified(*table)}"
-            f" PARTITION ({column_list(list(names))}) t ON {same} LIMIT 1"
-        )
-    return {name: str(value)[:80] for name, value in zip(listed, found[0], strict=True)} if found else None
+    return {name: str(value)[:80] for name, value in zip(columns, found[0], strict=True)} if found else None
 
 
-def _unsettled(drop: Dropping, row: dict[str, str]) -> PartitionUnsettled:
+def _unsettled(drop: Dropping, why: str, row: dict[str, str]) -> PartitionUnsettled:
     event = drop.event
     table = ".".join(event.changes[0].known.name)
     return PartitionUnsettled(
-        f"DDL job {event.job.id} at {show(event.commit_ts)} drops {', '.join(drop.names)} of {table}. While it was "
-        f"under way, from {show(drop.begun)} on, rows were written into that range, as {row}; the binlog does not "
-        "tell whether the source still has them",
-        hint=f"{ddl_hint(event.job.id)}; or {park_hint(table)}then `pumphouse archive dump` and "
-        f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now",
+        f"DDL job {event.job.id} at {show(event.commit_ts)} drops {', '.join(drop.names)} of {table}. {why}, as {row}; "
+        "the binlog does not tell whether the source still has them",
+        hint=f"{ddl_hint(event.job.id)}; or, in a load, {anew_hint(table)}",
         job_id=event.job.id,
         table=table,
         row=row,

@@ -48,7 +48,7 @@ class LocalEngine:
         self._units = defaultdict(list)
 
         def fold(key: tuple[int, int, int, int]) -> list[Blob]:
-            return list(stages.fold(context.plan.mode, groups.pop(key), gaps=bool(context.plan.without)))
+            return list(stages.fold(context.plan, groups.pop(key)))
 
         with ThreadPoolExecutor(self._connections, thread_name_prefix="prepare") as pool:
             for found in pool.map(lambda some: list(stages.decode(context, some)), deal(pieces, self._connections)):

@@ -100,7 +100,8 @@ def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
         f"{len(wrong)} keys ({', '.join(key)}) of {name} were given to more than one row at a time, as {rows[0]}",
         hint="at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
         "this plan was done; load again when the archive has it (`pumphouse snapshot`), or restore to a moment after "
-        "it. Or a DROP PARTITION was under way: park the table, take a dump, and resync it. An application of yours: "
+        "it. Or a DROP PARTITION was under way: park the table, `pumphouse archive dump`, `pumphouse load`, take the "
+        f"rule away, `pumphouse load --resync {name}`. An application of yours: "
         "its store was emptied or put back, and rows that its binlogs still have were inserted again; each row that "
         "goes needs a delete in a binlog",
         table=name,

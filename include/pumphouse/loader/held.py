@@ -21,6 +21,7 @@ from pumphouse.errors import CodecError, ColumnMismatch, MissingColumn
 from pumphouse.loader.blob import Blob, blobs_of
 from pumphouse.loader.fold import COUNT_FIELD, NET, NET_FIELD, ORDER_FIELDS, LastOfKeys, fold_multiset
 from pumphouse.loader.plan import Plan
+from pumphouse.loader.rules import anew_hint
 from pumphouse.loader.tables import Wanted
 from pumphouse.loader.unit import UnitHead
 
@@ -237,9 +238,10 @@ def images_of(
     except MissingColumn as error:
         raise MissingColumn(
             f"{name}: {error}",
-            hint=f"a DROP COLUMN of {name} was under way when these rows were written, and a rule stands in for it, or "
-            "its end lies beyond what was asked for: nothing of this plan was done; load again when the archive has it "
-            "(`pumphouse snapshot`), or restore to a moment after it",
+            hint=f"a DROP COLUMN of {name} was under way when these rows were written. If its end lies beyond what was "
+            "asked for, nothing of this plan was done: load again when the archive has it (`pumphouse snapshot`), or "
+            "restore to a moment after it. If a rule stands in for it, take that away and make the target take the "
+            f"DDL; or, in a load, {anew_hint(name)}",
             **(error.facts | {"table": name}),
         ) from error
     except CodecError as error:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pumphouse.loader import literals, textrows
 from pumphouse.loader.columns import Column
-from pumphouse.loader.target import SQL_MODE, Loaded, StatementFailed, TargetConnection
+from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, Loaded, StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 
 SAVEPOINT = "before_rows"
@@ -164,7 +164,7 @@ def _put_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBat
         if column.is_enum
     )
     expected = tuple(f"'{column.name}'" for column in columns if column.is_enum)
-    connection.execute(f"SET sql_mode = '{SQL_MODE.replace('STRICT_TRANS_TABLES,', '')}'")
+    connection.execute(f"SET sql_mode = '{LOOSE_MODE}'")
     try:
         done, shown = _put_loosely(connection, table, batch, columns)
     finally:

@@ -243,6 +243,14 @@ def park_hint(table: str) -> str:
     return rule_text("park", table=table)
 
 
+def anew_hint(table: str) -> str:
+    """What to type so that a table begins again from the rows as TiDB has them."""
+    return (
+        f"{park_hint(table)}then `pumphouse archive dump`, `pumphouse load`, take the rule away, and "
+        f"`pumphouse load --resync {table}`, which begins from the rows as TiDB has them now"
+    )
+
+
 def rule_text(do: str, **of: str | int) -> str:
     """A rule as lines of a settings file that has none yet, or of its list."""
     lines = [f'do = "{do}"', *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in of.items())]

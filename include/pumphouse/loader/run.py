@@ -249,14 +249,15 @@ class Loader:
         """
         plan = state.open_plan(self.connection, self.task)
         if plan is None:
+            found = state.read(self.connection, self.task)  # a run that gave a plan up may have been killed then
+            self._forget_passed(Tso(0) if found is None else found.ts)
             return None
         if plan.only:
             self.owner = state.discard_resync(self.connection, self.owner, plan)
             return None
         if plan.mode is not Mode.REPLAY and state.discard_untouched(self.connection, self.owner, plan):
             log.info("plan_discarded", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
-            said = self.settings.rules
-            self.rules = forget_passed(self.connection, self.owner, self.task, self.rules, said, plan.from_ts)
+            self._forget_passed(plan.from_ts)
             return None
         begun = state.begun(self.connection, plan)
         work = open_work(self.view, plan, self.connection.name, self.rules, begun)
@@ -264,6 +265,10 @@ class Loader:
             state.amend_plan(self.connection, self.owner, work.plan)
             log.warning("plan_amended", task=plan.task, number=plan.number, boundaries=len(work.plan.boundaries))
         return work
+
+    def _forget_passed(self, since: Tso) -> None:
+        said = self.settings.rules
+        self.rules = forget_passed(self.connection, self.owner, self.task, self.rules, said, since)
 
     def _extended(self, work: Work, goal: Tso) -> Work:
         """A replay that was begun goes on to what is asked for now: more of the archive may be what it stopped for."""
@@ -330,8 +335,10 @@ class Loader:
         found = state.read(self.connection, self.task)
         work = work.fitted(self.settings, self.connection.dialect)
         with self.rules.advising(self.view.timeline):
-            ranges = Decoder(self.context(work)).ranges(work.pieces) if work.plan.buckets else {}
-        numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
+            decoder = Decoder(self.context(work))
+            ranges = decoder.ranges(work.pieces) if work.plan.buckets else {}
+            gapped = decoder.gapped(work.pieces) if work.plan.without else None
+        numbered = work.numbered((found.plan_number if found else 0) + 1, ranges, gapped)
         self.owner = fence.raise_again(self.connection, self.owner)
         state.begin_plan(self.connection, self.owner, numbered.plan)
         for ts in numbered.plan.without:
@@ -454,10 +461,11 @@ class Loader:
     def run_ddl(self, executor: DdlExecutor, work: Work, event: DdlEvent) -> None:
         """Execute one DDL of a plan, or what a rule says in its place."""
         rule = work.rulings.get(event.commit_ts)
-        if rule is None and (drop := dropping(event)) is not None:
+        if rule is None and (drop := dropping(event)) is not None and not executor.has_begun(event):
             begun = Tso(max(drop.begun, self.view.start))
-            pieces = pieces_of(self.view.between(begun, event.commit_ts), begun, event.commit_ts)
-            require_settled(self.connection, drop, self.context(replace(work, tables=drop.table_ids)), pieces)
+            pieces = pieces_of(self.view.between(begun, event.commit_ts), begun, event.commit_ts, drop.table_ids)
+            context = self.context(replace(work, tables=drop.table_ids))
+            require_settled(self.connection, drop, context, pieces, self.view.genesis.ts)
         if rule is not None:
             record(self.connection, self.owner, self.task, f"ddl {event.commit_ts}", event.commit_ts, rule)
         try:

@@ -14,7 +14,7 @@ from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.fold import LastOfKeys, check_keys, fold_multiset, net_of_keyed, net_of_multiset
 from pumphouse.loader.keyless import COUNT
-from pumphouse.loader.plan import TIDB_UNIT_BYTES, Mode, Phase, UnitId
+from pumphouse.loader.plan import TIDB_UNIT_BYTES, Mode, Phase, Plan, UnitId
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unit import Claim, UnitHead, apply_units
 from pumphouse.loader.work import SegmentPart
@@ -47,18 +47,16 @@ def decode(context: LoadContext, pieces: Iterable[SegmentPart]) -> Iterator[Blob
     return Decoder(context).run(pieces)
 
 
-def fold(mode: Mode, blobs: Iterable[Blob], *, gaps: bool = False) -> Iterator[Blob]:
-    """Stage 2: blobs of entries, those of one group in a row, to the blobs of their two units.
-
-    ``gaps``: a rule leaves transactions of the plan out.
-    """
+def fold(plan: Plan, blobs: Iterable[Blob]) -> Iterator[Blob]:
+    """Stage 2: blobs of entries, those of one group in a row, to the blobs of their two units."""
     for (_, _, bucket, _), group in groupby(blobs, key=lambda blob: blob.group):
         entries = pa.concat_tables([blob.table() for blob in group])
-        yield from _fold_one(mode, entries, bucket, gaps=gaps)
+        yield from _fold_one(plan, entries, bucket)
 
 
-def _fold_one(mode: Mode, entries: pa.Table, bucket: int, *, gaps: bool) -> Iterator[Blob]:
-    head = UnitHead.of(entries.schema)
+def _fold_one(plan: Plan, entries: pa.Table, bucket: int) -> Iterator[Blob]:
+    head, mode = UnitHead.of(entries.schema), plan.mode
+    gaps = plan.has_gaps(head.unit.table_id)
     if head.key:
         folded = LastOfKeys.of(entries, head.key)
         if not gaps:

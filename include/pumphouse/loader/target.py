@@ -29,7 +29,8 @@ from pumphouse.schema.ident import qualified, quote
 from pumphouse.settings import TargetSettings
 
 # Strict, and nothing that changes a value on its way in: zero dates stay, 0 stays 0 in an AUTO_INCREMENT column.
-SQL_MODE = "STRICT_TRANS_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+SQL_MODE = f"STRICT_TRANS_TABLES,{LOOSE_MODE}"
 SESSION = (
     f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 0, unique_checks = 1",
     # As many as a server keeps: what it says of each row of a batch is read.

@@ -128,9 +128,11 @@ class Work:
         small = settings.model_copy(update={"unit_bytes": TIDB_UNIT_BYTES})
         return replace(self, plan=replace(self.plan, buckets=_buckets(self.sizes, small, self.scanned)))
 
-    def numbered(self, number: int, ranges: Mapping[int, tuple[int, ...]]) -> Work:
-        """The same, as the plan of that number, with its buckets cut at these keys."""
-        return replace(self, plan=replace(self.plan, number=number, ranges=ranges))
+    def numbered(
+        self, number: int, ranges: Mapping[int, tuple[int, ...]], gapped: tuple[int, ...] | None = None
+    ) -> Work:
+        """The same, as the plan of that number, with its buckets cut at these keys and gaps in these tables."""
+        return replace(self, plan=replace(self.plan, number=number, ranges=ranges, gapped=gapped))
 
 
 def _reads(plan: Plan, view: ArchiveView, ts: int) -> bool:
@@ -334,10 +336,17 @@ def _base_pieces(base: Base) -> Iterator[SegmentPart]:
                 )
 
 
-def pieces_of(windows: Iterable[Manifest], after: Tso, upto: Tso) -> Iterator[SegmentPart]:
-    """What of the log's segments has anything with after < commit ts <= upto."""
+def pieces_of(
+    windows: Iterable[Manifest], after: Tso, upto: Tso, tables: Container[int] | None = None
+) -> Iterator[SegmentPart]:
+    """What of the log's segments has anything with after < commit ts <= upto.
+
+    ``tables``: only segments with changes under one of these ids; None = all.
+    """
     for window in windows:
         for segment in window.segments:
+            if tables is not None and not any(table_id in tables for table_id in segment.tables):
+                continue
             if segment.changes and segment.max_commit_ts > after and segment.min_commit_ts <= upto:
                 yield SegmentPart(
                     window=window.start,

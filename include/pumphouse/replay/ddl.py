@@ -5,13 +5,12 @@ from __future__ import annotations
 import structlog
 
 from pumphouse.errors import DdlRefused
-from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, StatementFailed, TargetConnection
 from pumphouse.replay.change import Ddl
 from pumphouse.schema.ident import quote
 
 log = structlog.get_logger()
 
-_LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 # What it makes is there (database, table, column, key), or what it drops is not.
 _DONE_BEFORE = frozenset({1007, 1050, 1060, 1061, 1008, 1051, 1091})
 
@@ -21,7 +20,7 @@ def run_ddl(connection: TargetConnection, ddl: Ddl, *, safe: bool) -> None:
 
     In safe mode one whose effect is there already is taken for done, as it may come twice.
     """
-    connection.execute("SET sql_mode = %s", (_LOOSE_MODE,))
+    connection.execute("SET sql_mode = %s", (LOOSE_MODE,))
     try:
         if ddl.db:
             connection.execute(f"USE {quote(ddl.db)}")

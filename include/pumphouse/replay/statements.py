@@ -20,14 +20,13 @@ from pumphouse.errors import LoadError, RowRejected
 from pumphouse.loader import textrows
 from pumphouse.loader.insert import NO_SUCH, of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
-from pumphouse.loader.target import SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, StatementFailed, TargetConnection
 from pumphouse.loader.unit import other_shape
 from pumphouse.replay.change import Shape
 from pumphouse.replay.steps import Safety, Step
 from pumphouse.schema.ident import qualified, quote
 
 _AT_ROW = re.compile(r"at row (\d+)")
-_LOOSE_MODE = SQL_MODE.replace("STRICT_TRANS_TABLES,", "")
 _TRUNCATED = 1265
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _PLAIN = {b"t": b"\t", b"n": b"\n"}
@@ -71,7 +70,7 @@ def _session(connection: TargetConnection, *, loose: bool) -> Iterator[None]:
     if not loose:
         yield
         return
-    connection.execute(f"SET sql_mode = '{_LOOSE_MODE}'")
+    connection.execute(f"SET sql_mode = '{LOOSE_MODE}'")
     try:
         yield
     finally:

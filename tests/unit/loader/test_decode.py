@@ -8,7 +8,7 @@ import pytest
 from pumphouse.archive.view import read_view
 from pumphouse.loader import held, stages
 from pumphouse.loader.context import LoadContext
-from pumphouse.loader.plan import Mode, Phase
+from pumphouse.loader.plan import Phase
 from pumphouse.loader.work import SegmentPart, works_between
 from pumphouse.settings import LoadSettings
 from tests.support.madearchive import MadeSource, column
@@ -65,6 +65,6 @@ def test_changes_of_one_row_in_one_transaction_count_in_the_order_of_its_sequenc
     end = source.cut(pumps=1)
     view = read_view(source.archive)
     (work,) = works_between(view, at, end, "main", LoadSettings())
-    blobs = list(stages.fold(Mode.MERGE, stages.decode(LoadContext.of(work, view, source.settings), work.pieces)))
+    blobs = list(stages.fold(work.plan, stages.decode(LoadContext.of(work, view, source.settings), work.pieces)))
     rows = {Phase(blob.phase): blob.table().to_pylist() for blob in blobs}
     assert rows == {Phase.DELETE: [{"id": 1}], Phase.INSERT: [{"id": 1, "v": 2}]}
