@@ -42,7 +42,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]
         }
         load.run(Settings.model_validate(told))
         load.run(Settings.model_validate(told), repeat=begin)
-        at = source.commit(source.tick(), b"")
+        with source.txn() as t:
+            t.insert("t", id=1 << 20)
+        at = source.events[-1].commit_ts
         source.create_table("v", [column(1, "id", flag=3)])
         which = {"txn": at}, {"ddl": source.jobs[-1].job.id}
         source.cut()
