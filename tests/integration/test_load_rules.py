@@ -679,6 +679,27 @@ def test_a_transaction_that_is_left_out_takes_the_check_of_keys_from_no_other_ta
 
 
 @pytest.mark.row("L7")
+def test_a_transaction_that_is_left_out_may_be_of_a_table_that_cannot_be_loaded(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    source.create_table("lost", [ID, TEXT])
+    put(source, "lost", 1)
+    left_out = source.events[-1].commit_ts
+    source.events.pop(-2)  # no log has its CREATE TABLE
+    source.jobs.pop()
+    del source.tables["lost"]
+    put(source, "t", 1)
+    source.cut()
+    with pytest.raises(UnknownTable):
+        load.run(settings)
+    load.run(ruled(settings, {"do": "skip", "txn": left_out}))
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7")
 @pytest.mark.parametrize("killed_at", ["in time", "before it was forgotten"])
 def test_a_rule_that_is_gone_is_obeyed_by_no_run_behind_the_plan_that_was_given_up(
     source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, killed_at: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -105,8 +106,10 @@ class Decoder:
                 left_out = batch.filter(pc.is_in(batch.column("commit_ts"), pa.array(inside, pa.int64())))
                 rows = walk(left_out.column("payload"))
                 met = np.stack([rows.table_id, left_out.column("commit_ts").to_numpy()[rows.txn]])
-                tables = (self._wanted.of(int(table_id), int(ts)) for table_id, ts in np.unique(met, axis=1).T)
-                found |= {each.table_id for each in tables if each is not None}
+                for table_id, ts in np.unique(met, axis=1).T:
+                    with suppress(BinlogError):  # what cannot be loaded may be why it is left out; no unit is of it
+                        wanted = self._wanted.of(int(table_id), int(ts))
+                        found |= set() if wanted is None else {wanted.table_id}
         return tuple(sorted(found))
 
     def _sample(self, piece: SegmentPart, at: Sequence[float], most: int) -> Iterator[dict[int, list[np.ndarray]]]:

@@ -22,16 +22,17 @@ import numpy as np
 import pyarrow as pa
 
 from pumphouse.codec.columnar import INSERT, UPDATE, blocks, walk
-from pumphouse.errors import LoadError, PartitionUnsettled
+from pumphouse.errors import BinlogError, LoadError, PartitionUnsettled, RowRejected
 from pumphouse.loader.columns import columns_of
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Layouts, groups_of
+from pumphouse.loader.fence import check_lock
 from pumphouse.loader.held import images_of
-from pumphouse.loader.insert import insert_rows
+from pumphouse.loader.insert import Rejected, insert_loosely, loosely
 from pumphouse.loader.rules import anew_hint, ddl_hint
 from pumphouse.loader.scratch import scratch
 from pumphouse.loader.tables import Wanted, WantedTables
-from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, TargetConnection
+from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.work import SegmentPart
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.alter import partition_names
@@ -76,32 +77,44 @@ def require_settled(
     """PartitionUnsettled where a row that may have been written beside the partition goes with it on the target.
 
     Args:
-        connection: the target, before the DDL.
+        connection: the target, before the DDL, on the connection that owns it.
         drop: the DDL.
-        context: of a plan that has the DDL, with the history of its table.
+        context: of the plan that has the DDL, with the history of its table.
         pieces: what has the table's changes from ``drop.begun`` to the DDL.
-        archived: where the archive begins; of a DDL that began before, a row of the dump may be one.
+        archived: where the archive begins; what was written before is not known.
     """
     wanted = WantedTables(context).of(drop.event.changes[0].known.table.id, drop.event.commit_ts)
     names = () if wanted is None else _there(connection, wanted, drop.names)
     if wanted is None or not names:
         return
     if drop.begun < archived:
-        shown = wanted.key or [column.name for column in wanted.table.public_columns]
-        found = _lies_in(connection, qualified(wanted.db, wanted.table.name), names, shown)
-        if found is not None:
-            began = f"It began before the archive, which begins at {show(archived)}, and the partition has rows"
-            raise _unsettled(drop, began, found)
+        raise _unsettled(drop, f"It began before the archive, at {show(drop.begun)}; rows may have been written there")
+    try:
+        found = _met(connection, drop, wanted, names, context, pieces)
+    except BinlogError as error:
+        error.hint = "; ".join(filter(None, (error.hint, ddl_hint(drop.event.job.id))))
+        raise
+    if found is not None:
+        meanwhile = f"While it was under way, from {show(drop.begun)} on, rows were written into that range, as {found}"
+        raise _unsettled(drop, meanwhile, found)
+
+
+def _met(
+    connection: TargetConnection,
+    drop: Dropping,
+    wanted: Wanted,
+    names: tuple[str, ...],
+    context: LoadContext,
+    pieces: Iterator[SegmentPart],
+) -> dict[str, str] | None:
+    """One of the rows that were written meanwhile and belong to the partitions; None = there is none."""
     written = _written(drop, wanted, context, pieces)
     first = next(written, None)
     if first is None:
-        return
+        return None
     with _twin(connection, wanted) as twin:
-        for rows in chain([first], written):
-            found = _within(connection, twin, wanted, names, rows)
-            if found is not None:
-                meanwhile = f"While it was under way, from {show(drop.begun)} on, rows were written into that range"
-                raise _unsettled(drop, meanwhile, found)
+        each = (_within(connection, twin, wanted, names, rows) for rows in chain([first], written))
+        return next((found for found in each if found is not None), None)
 
 
 def _written(
@@ -111,6 +124,8 @@ def _written(
     layouts = Layouts(context.timeline)
     for batch in (batch for piece in pieces for batch in context.read(piece, _COLUMNS)):
         found = walk(batch.column("payload"))
+        # Of this plan alone: what an earlier one loaded is there, although a rule of today leaves it out.
+        found = found.take(~np.isin(batch.column("commit_ts").to_numpy(), context.plan.without)[found.txn])
         found = found.take(np.isin(found.table_id, list(drop.table_ids)) & np.isin(found.op, (INSERT, UPDATE)))
         for rows in groups_of(found.schema_version, found.op):
             part = found.take(rows)
@@ -138,6 +153,7 @@ def _twin(connection: TargetConnection, wanted: Wanted) -> Iterator[str]:
     The server alone says what belongs to a partition; a temporary table can have none.
     """
     twin = qualified(connection.settings.schema_name, _TWIN)
+    check_lock(connection)
     connection.execute(f"DROP TABLE IF EXISTS {twin}")  # of a run that was killed
     connection.execute(f"CREATE TABLE {twin} LIKE {qualified(wanted.db, wanted.table.name)}")
     try:
@@ -153,17 +169,20 @@ def _within(
     """One of the rows that belongs to the partitions; None = none does."""
     columns = [column.name for column in columns_of(rows.schema)]
     listed = column_list(columns)
-    with connection.transaction(), scratch(connection, "unit_keys", (wanted.db, wanted.table.name), columns) as some:
-        insert_rows(connection, some, rows)
-        connection.execute("SET sql_mode = %s", (LOOSE_MODE,))  # what a row may hold was asked when it came
+    with scratch(connection, "unit_keys", (wanted.db, wanted.table.name), columns) as some:
+        connection.execute("BEGIN")
         try:
-            # A row that another replaces has the same columns of the partitioning: every unique key has them.
-            connection.execute(f"REPLACE INTO {twin} ({listed}) SELECT {listed} FROM {some}")
+            insert_loosely(connection, some, rows)  # what a row may hold is asked where it is loaded
+            with loosely(connection):
+                # A row that another replaces has the same columns of the partitioning: every unique key has them.
+                connection.execute(f"REPLACE INTO {twin} ({listed}) SELECT {listed} FROM {some}")
+            return _lies_in(connection, twin, names, wanted.key or columns)
+        except Rejected as error:
+            table = f"{wanted.db}.{wanted.table.name}"
+            raise RowRejected(f"{table}: {error.reason}", table=table, reason=error.reason) from error
         finally:
-            connection.execute("SET sql_mode = %s", (SQL_MODE,))
-        found = _lies_in(connection, twin, names, wanted.key or columns)
-        connection.execute(f"DELETE FROM {twin}")
-    return found
+            with suppress(LoadError):  # on a lost connection the server does it
+                connection.execute("ROLLBACK")
 
 
 def _lies_in(
@@ -176,11 +195,11 @@ def _lies_in(
     return {name: str(value)[:80] for name, value in zip(columns, found[0], strict=True)} if found else None
 
 
-def _unsettled(drop: Dropping, why: str, row: dict[str, str]) -> PartitionUnsettled:
+def _unsettled(drop: Dropping, why: str, row: dict[str, str] | None = None) -> PartitionUnsettled:
     event = drop.event
     table = ".".join(event.changes[0].known.name)
     return PartitionUnsettled(
-        f"DDL job {event.job.id} at {show(event.commit_ts)} drops {', '.join(drop.names)} of {table}. {why}, as {row}; "
+        f"DDL job {event.job.id} at {show(event.commit_ts)} drops {', '.join(drop.names)} of {table}. {why}; "
         "the binlog does not tell whether the source still has them",
         hint=f"{ddl_hint(event.job.id)}; or, in a load, {anew_hint(table)}",
         job_id=event.job.id,

@@ -6,6 +6,7 @@ statements of many rows.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
@@ -53,6 +54,22 @@ def insert_rows(connection: TargetConnection, table: str, batch: pa.RecordBatch)
         return
     load(connection, table, batch.filter(pc.invert(zero)), columns)
     _put_enum_zero(connection, table, batch.filter(zero), columns)
+
+
+def insert_loosely(connection: TargetConnection, table: str, batch: pa.RecordBatch) -> None:
+    """Insert a batch into a table that nobody keeps: what does not fit is bent. Rejected where it cannot be sent."""
+    with loosely(connection):
+        _put_loosely(connection, table, batch, textrows.columns_in(batch))
+
+
+@contextlib.contextmanager
+def loosely(connection: TargetConnection) -> Iterator[None]:
+    """The session without strict mode."""
+    connection.execute("SET sql_mode = %s", (LOOSE_MODE,))
+    try:
+        yield
+    finally:
+        connection.execute("SET sql_mode = %s", (SQL_MODE,))
 
 
 def take_back(connection: TargetConnection) -> None:
@@ -164,11 +181,8 @@ def _put_enum_zero(connection: TargetConnection, table: str, batch: pa.RecordBat
         if column.is_enum
     )
     expected = tuple(f"'{column.name}'" for column in columns if column.is_enum)
-    connection.execute(f"SET sql_mode = '{LOOSE_MODE}'")
-    try:
+    with loosely(connection):
         done, shown = _put_loosely(connection, table, batch, columns)
-    finally:
-        connection.execute(f"SET sql_mode = '{SQL_MODE}'")
     other = [text for _, code, text in shown if code != _TRUNCATED or not any(name in text for name in expected)]
     if other or done.warnings > zeros or done.affected != batch.num_rows:
         found = _AT_ROW.search("; ".join(other))
