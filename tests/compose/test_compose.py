@@ -10,6 +10,7 @@ import pytest
 
 from tests.compose.__main__ import ROOT
 
+# Containers are an optional tier.
 pytestmark = pytest.mark.skipif(
     not os.environ.get("DOCKER_HOST"), reason="no dockerd is named: set DOCKER_HOST, or run `make test-compose`"
 )

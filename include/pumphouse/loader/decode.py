@@ -97,7 +97,7 @@ class Decoder:
     def gapped(self, pieces: Iterable[SegmentPart]) -> tuple[int, ...]:
         """Ids of the tables that the transactions which the plan leaves out (`Plan.without`) have rows of."""
         found: set[int] = set()
-        for piece in pieces if self._plan.without else ():
+        for piece in pieces:
             inside = [ts for ts in self._plan.without if piece.table_id is None and piece.after < ts <= piece.upto]
             if not inside:
                 continue

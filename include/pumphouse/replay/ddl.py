@@ -5,7 +5,8 @@ from __future__ import annotations
 import structlog
 
 from pumphouse.errors import DdlRefused
-from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.loader.insert import loosely
+from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.replay.change import Ddl
 from pumphouse.schema.ident import quote
 
@@ -20,11 +21,11 @@ def run_ddl(connection: TargetConnection, ddl: Ddl, *, safe: bool) -> None:
 
     In safe mode one whose effect is there already is taken for done, as it may come twice.
     """
-    connection.execute("SET sql_mode = %s", (LOOSE_MODE,))
     try:
-        if ddl.db:
-            connection.execute(f"USE {quote(ddl.db)}")
-        connection.execute(ddl.sql)
+        with loosely(connection):
+            if ddl.db:
+                connection.execute(f"USE {quote(ddl.db)}")
+            connection.execute(ddl.sql)
     except StatementFailed as error:
         if safe and error.code in _DONE_BEFORE:
             log.warning("ddl_done_before", target=connection.name, statement=ddl.sql[:500], code=error.code)
@@ -35,5 +36,3 @@ def run_ddl(connection: TargetConnection, ddl: Ddl, *, safe: bool) -> None:
             code=error.code,
             statement=ddl.sql,
         ) from error
-    finally:
-        connection.execute("SET sql_mode = %s", (SQL_MODE,))

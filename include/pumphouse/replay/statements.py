@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import pyarrow as pa
 
 from pumphouse.errors import LoadError, RowRejected
 from pumphouse.loader import textrows
-from pumphouse.loader.insert import NO_SUCH, of_generated
+from pumphouse.loader.insert import NO_SUCH, loosely, of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
-from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import other_shape
 from pumphouse.replay.change import Shape
 from pumphouse.replay.steps import Safety, Step
@@ -52,7 +52,7 @@ def _run(connection: TargetConnection, step: Step, safety: Safety) -> None:
         lines = [change.new for change in changes if change.new is not None]
         # An update whose row stays the same one removes its old row by itself.
         own = 0 if safety is Safety.STRICT else sum(c.old is not None and not c.moved for c in changes)
-        with _session(connection, loose=loose):
+        with loosely(connection) if loose else contextlib.nullcontext():
             connection.execute("SAVEPOINT before_put")
             gone = _load(connection, step.shape, lines, loose=loose) - len(lines)
             if gone > own and safety is Safety.ONCE:
@@ -63,18 +63,6 @@ def _run(connection: TargetConnection, step: Step, safety: Safety) -> None:
             raise _rejected(
                 step.shape, lines[0], "rows are there already that share a unique key with some of them", lines
             )
-
-
-@contextlib.contextmanager
-def _session(connection: TargetConnection, *, loose: bool) -> Iterator[None]:
-    if not loose:
-        yield
-        return
-    connection.execute(f"SET sql_mode = '{LOOSE_MODE}'")
-    try:
-        yield
-    finally:
-        connection.execute(f"SET sql_mode = '{SQL_MODE}'")
 
 
 def _load(connection: TargetConnection, shape: Shape, lines: Sequence[bytes], *, loose: bool) -> int:
