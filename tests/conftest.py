@@ -13,8 +13,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import structlog
+
+# A machine that stands still for a moment says nothing about the code.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 RECORD = Path(__file__).resolve().parents[1] / "docs" / "reliability.json"
 _results: list[dict[str, object]] = []

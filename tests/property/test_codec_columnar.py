@@ -34,7 +34,7 @@ from tests.support import rowgen
 pytestmark = pytest.mark.row("L1", "S3")
 # A campaign raises this: PROPERTY_EXAMPLES=5000 pytest tests/property
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "50"))
-PROFILE = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+PROFILE = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 Rows = tuple[row.Row, ...]
 
 

@@ -2,7 +2,6 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis.strategies import data, from_type, integers, register_type_strategy
@@ -483,7 +482,6 @@ def test_json_of_a_plan_holds_its_timestamps_as_text_and_names_what_does_not_fit
 
 @pytest.mark.row("O1")
 @pytest.mark.parametrize("kind", [WindowPlan, PullReport, PublishedWindow])
-@hypothesis.settings(deadline=None)
 @given(data())
 def test_every_value_between_tasks_is_the_same_behind_json(kind, data):
     through_json(data.draw(from_type(kind)))

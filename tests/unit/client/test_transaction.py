@@ -223,14 +223,29 @@ def test_a_rollback_that_fails_does_not_hide_why_it_was_needed(cluster, runner):
 
 @pytest.mark.row("W7")
 def test_the_added_latency_is_what_the_pump_answers_later_than_the_store(cluster, pump, runner):
-    pump.behave = lambda b: 0.4 if b.tp == Binlog(tp="Prewrite").tp else None
+    prewritten, sent = threading.Event(), threading.Event()
+
+    def later(b):
+        if b.tp == Binlog(tp="Prewrite").tp:
+            assert prewritten.wait(20)
+            time.sleep(0.5)
+
+    def slow():
+        time.sleep(0.2)
+        prewritten.set()
+
+    def answered():
+        assert sent.wait(20)
+        time.sleep(0.5)
+
+    pump.behave = later
     began = time.monotonic()
-    runner.run(binlog(cluster), Store(prewrite=lambda: time.sleep(0.2)))
+    runner.run(binlog(cluster), Store(prewrite=slow))
     added = runner.added_latency
     assert added.count == 1
     assert 0.1 < added.max_s <= time.monotonic() - began - 0.2
-    pump.behave = lambda _: None
-    runner.run(binlog(cluster), Store(prewrite=lambda: time.sleep(0.4)))
+    pump.behave = lambda _: sent.set()
+    runner.run(binlog(cluster), Store(prewrite=answered))
     assert runner.added_latency.count == 2
     assert runner.added_latency.p50_s == added.max_s  # the second added nothing
     assert runner.added_latency.mean_s == pytest.approx(added.max_s / 2)

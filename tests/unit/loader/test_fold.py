@@ -4,7 +4,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pumphouse.errors import DuplicateKey
@@ -62,7 +62,6 @@ def entries(changes: list[Change], order: list[int]) -> pa.Table:
 
 
 @pytest.mark.row("L4")
-@settings(deadline=None)
 @given(changes=histories(), order=st.permutations(range(50)))
 def test_the_last_entry_of_each_key_is_the_net_change_of_the_reference(changes: list[Change], order: list[int]) -> None:
     found = entries(changes, list(order))
@@ -93,7 +92,6 @@ def _stood(changes: list[Change]) -> set[bytes]:
 
 
 @pytest.mark.row("L4")
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([None, 1, 2]), st.sampled_from([None, b"x", b"X"]), st.sampled_from([1, -1])))
 )

@@ -5,7 +5,7 @@ import re
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pumphouse.loader.literals import inserts, lists
@@ -53,7 +53,6 @@ def read(statement: bytes) -> list[Row]:
     return values
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

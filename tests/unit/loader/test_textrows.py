@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pumphouse.loader.columns import Column
@@ -33,7 +33,6 @@ def read(data: bytes, columns: int) -> list[list[bytes | None]]:
 
 
 @pytest.mark.row("L1")
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.none() | st.binary(max_size=8), st.none() | st.integers(-(2**63), 2**63 - 1)), min_size=1))
 def test_any_bytes_come_back(rows: list[tuple[bytes | None, int | None]]) -> None:
     batch = pa.RecordBatch.from_arrays(
@@ -47,7 +46,6 @@ def test_any_bytes_come_back(rows: list[tuple[bytes | None, int | None]]) -> Non
 
 
 @pytest.mark.row("L1")
-@settings(deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
 def test_a_float_comes_back_to_its_four_bytes(values: list[float]) -> None:
     array = pa.array(values, pa.float32())

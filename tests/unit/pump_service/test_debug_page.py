@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pump_service import debug_page, fields
@@ -52,7 +52,6 @@ def mutations(draw: st.DrawFn) -> TableMutation:
     )
 
 
-@settings(deadline=None)  # the first call compiles
 @given(st.integers(-1, 1 << 40), st.lists(mutations(), max_size=3), st.binary(max_size=30))
 def test_a_binlog_that_fits_is_shown_as_protobuf_writes_it(
     version: int, tables: list[TableMutation], key: bytes
@@ -68,7 +67,6 @@ def test_a_binlog_that_fits_is_shown_as_protobuf_writes_it(
     assert head == binlog
 
 
-@settings(deadline=None)
 @given(st.lists(mutations(), max_size=4), st.integers(20, 70))
 def test_fields_are_counted_over_pieces_that_end_anywhere(tables: list[TableMutation], piece: int) -> None:
     data = PrewriteValue(schema_version=3, mutations=tables).SerializeToString()

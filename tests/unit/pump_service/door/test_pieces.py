@@ -16,7 +16,7 @@ from tests.support.doorfuzz import campaign
 from tests.support.doorkit import BOTH, DOWN, GROUP, PREFACE, UNARY, UP, Echo, Peer, answers, frame
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.data(), st.lists(st.tuples(st.sampled_from([GROUP, UNARY, DOWN, UP, BOTH]), st.integers(0, 3000)), max_size=8)
 )
@@ -39,7 +39,7 @@ def test_any_cut_gives_the_same_answers(data: st.DataObject, calls: list[tuple[s
     assert asyncio.run(answered(True)) == whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=200), max_size=10), st.booleans())
 def test_no_bytes_raise_out_of_a_connection_or_stay_in_it(pieces: list[bytes], greeted: bool) -> None:
     async def test() -> None:

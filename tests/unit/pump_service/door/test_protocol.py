@@ -589,7 +589,9 @@ async def test_calls_that_outlast_the_grace_end_with_unavailable() -> None:
     peer.send(one + two)
     await asyncio.sleep(0)
     stopping = asyncio.ensure_future(peer.server.stop(0.05))
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(20):
+        while not peer.echo.cancelled:
+            await asyncio.sleep(0.01)
     assert {code for code, _ in statuses(peer.frames()).values()} == {14}
     assert peer.echo.cancelled == 1
     peer.wire.protocol.connection_lost(None)
