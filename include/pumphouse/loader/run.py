@@ -6,18 +6,16 @@ May be killed anywhere: the next run finds the plan, the units and the DDLs that
 
 from __future__ import annotations
 
-import json
-import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import structlog
 
 from pumphouse.archive.view import ArchiveView
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import DdlRefused, LoadError, RowRejected, TargetAhead, TargetIncomplete, UsageError
+from pumphouse.errors import DdlRefused, LoadError, TargetAhead, TargetIncomplete, UsageError
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.ddl import DdlExecutor, create_ddl_table
@@ -26,37 +24,22 @@ from pumphouse.loader.dropping import dropping, require_settled
 from pumphouse.loader.engine import Engine
 from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.fence import Ownership
+from pumphouse.loader.hints import keys_in_the_way, offering_resync
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, forget_passed, park, record, rule_text
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
-from pumphouse.loader.tables import only_takes_away
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, databases_between, open_work, pieces_of, repeat_work, works_between
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.dialect import Dialect
-from pumphouse.schema.ident import qualified, quote
-from pumphouse.schema.render import render
+from pumphouse.schema.ident import quote
 from pumphouse.schema.versions import DdlEvent
 from pumphouse.settings import ArchiveSettings, LoadSettings
 
 log = structlog.get_logger()
-
-_ANEW = (
-    "where somebody else changed the table on the target: `pumphouse load --resync {table}` makes it anew, while the "
-    "others go on"
-)
-_PAST_A_DROP = (
-    "at TiDB, a DROP INDEX of {table} was under way where this plan ends, so it cannot have these rows: park the table "
-    "and load; then take the rule away, and `pumphouse load --resync {table}` makes it anew, as it is behind that DDL"
-)
-# A column is used in a foreign key: of its own table, of another one; what else cannot be done under one.
-_UNDER_A_KEY = frozenset({1832, 1833, 1846})
-_KEY = re.compile(r"^ *(CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .*?),?$", re.MULTILINE)
-# What a server, or what counts its rows, says where two rows have one key.
-_COLLISION = re.compile(r"Duplicate entry|collide|share a unique key")
 
 
 def own_target(
@@ -165,7 +148,7 @@ class Loader:
         if at < goal:
             self.require_names(at, goal)
         mode = Mode.REPLAY if self._stream is not None and self.settings.mode == "replay" else Mode.MERGE
-        with self._offering_resync():
+        with offering_resync(self.connection, self.view, self.rules, self.task):
             if opened is not None:
                 self.report.resumed = True
                 at = max(at, self.run(self._extended(opened, goal)))
@@ -192,54 +175,6 @@ class Loader:
         """Leave a table, ``database.table`` in lower case, out from now on."""
         self.rules = park(self.connection, self.owner, self.task, self.rules, table, since, why)
         self.report.parked = self.rules.parked
-
-    @contextmanager
-    def _offering_resync(self) -> Iterator[None]:
-        """An error of the block that may come of what others did on the target says how its table is made anew."""
-        try:
-            yield
-        except (RowRejected, DdlRefused) as error:
-            table = error.facts.get("table")
-            if isinstance(table, str):
-                collided = _COLLISION.search(str(error.facts.get("reason"))) is not None
-                going = collided and self._key_was_going(table)
-                error.hint += self._collations(table) if collided and not going else ""
-                error.hint += "; " if error.hint and error.hint[-1].strip() else ""
-                error.hint += _PAST_A_DROP.format(table=table) if going else _ANEW.format(table=table)
-            raise
-
-    def _key_was_going(self, table: str) -> bool:
-        """Whether the next DDL of a table behind the open plan takes a key away: rows before it may share the key."""
-        plan = state.open_plan(self.connection, self.task)
-        if plan is None:
-            return False
-        events = self.view.timeline.ddls(plan.to_ts, self.view.end)
-        behind = (change for event in events for change in event.changes if ".".join(change.known.name) == table)
-        change = next(behind, None)
-        if change is None or change.before is None or change.after is None:
-            return False
-        before, after = (sum(i.unique and i.public for i in v.table.indexes) for v in (change.before, change.after))
-        return after < before and only_takes_away(change.before, change.after)
-
-    def _collations(self, table: str) -> str:
-        """What to do about keys that differ at the source and are one under the collations of a table there."""
-        db, name = self.rules.routes.table(*table.split(".", 1))
-        rows = self.connection.query(
-            "SELECT DISTINCT c.column_name, c.collation_name FROM information_schema.statistics s"
-            " JOIN information_schema.columns c ON c.table_schema = s.table_schema AND c.table_name = s.table_name"
-            " AND c.column_name = s.column_name"
-            " WHERE s.non_unique = 0 AND c.collation_name IS NOT NULL AND s.table_schema = %s AND s.table_name = %s"
-            " ORDER BY 1",
-            (db, name),
-        )
-        if not rows:
-            return ""
-        binary = "utf8mb4_nopad_bin" if self.connection.dialect is Dialect.MARIADB else "utf8mb4_0900_bin"
-        texts = ", ".join(f"{column} by {collation}" for column, collation in rows)
-        return (
-            f"; its unique keys compare {texts}: where values that differ at the source are one there, ALTER TABLE "
-            f"{qualified(db, name)} MODIFY the column with COLLATE {binary}, which tells all apart, and load again"
-        )
 
     def opened(self) -> Work | None:
         """What an earlier run left unfinished. A plan of which nothing was applied is given up: it is made anew.
@@ -471,7 +406,7 @@ class Loader:
         try:
             done = executor.execute(event, None if rule is None else rule.sql)
         except DdlRefused as error:
-            error.hint += self._keys_in_the_way(executor, event, error) if rule is None else ""
+            error.hint += keys_in_the_way(self.connection, self.rules.routes, event, error) if rule is None else ""
             raise
         if rule is not None:
             what = "skipped" if rule.do == "skip" else "replaced"
@@ -479,33 +414,3 @@ class Loader:
             log.warning("ddl_by_rule", task=self.task, job_id=event.job.id, do=rule.do, why=rule.why)
         self.report.ddls += 1
         self.report.notes += done.notes
-
-    def _keys_in_the_way(self, executor: DdlExecutor, event: DdlEvent, error: DdlRefused) -> str:
-        """Where foreign keys of a table, or to it, are in the way: which ones, and the statements around them."""
-        table, statement = error.facts.get("table"), error.facts.get("statement")
-        if error.facts.get("code") not in _UNDER_A_KEY or not isinstance(table, str):
-            return ""
-        there = self.rules.routes.table(*table.split(".", 1))
-        children = self.connection.query(
-            "SELECT DISTINCT constraint_schema, table_name FROM information_schema.referential_constraints"
-            " WHERE (unique_constraint_schema, referenced_table_name) = (%s, %s)"
-            " OR (constraint_schema, table_name) = (%s, %s) ORDER BY 1, 2",
-            (*there, *there),
-        )
-        names, drop, add = [], [], []
-        for db, child in children:
-            create = str(self.connection.query(f"SHOW CREATE TABLE {qualified(db, child)}")[0][1])
-            for text, name in _KEY.findall(create):
-                parent = quote(there[1]) if db == there[0] else qualified(*there)
-                if (db, child) == there or f" REFERENCES {parent} " in text:
-                    plain = name.replace("``", "`")
-                    names.append(f"{plain} of {db}.{child}")
-                    drop.append(f"ALTER TABLE {qualified(db, child)} DROP FOREIGN KEY {quote(plain)}")
-                    add.append(f"ALTER TABLE {qualified(db, child)} ADD {text}")
-        rendered = render(
-            self.rules.routes.event(event), executor.dialect, keep_schema=self.connection.settings.schema_name
-        )
-        said = [each.sql for each in rendered]
-        rest = said[said.index(statement) :] if statement in said else [str(statement)]
-        sql = json.dumps([*drop, *rest, *add], ensure_ascii=False)
-        return f"; the target does not do that under a foreign key ({', '.join(names)}): sql = {sql} goes around it"
