@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from pumphouse.codec.layout import RowLayout, arrow_field
 from pumphouse.errors import BinlogError, CodecError, ColumnMismatch, StoreError
 from pumphouse.loader.blob import Blob
 from pumphouse.loader.context import LoadContext
-from pumphouse.loader.fold import COUNT_FIELD, ORDER_FIELDS
+from pumphouse.loader.fold import COUNT_FIELD, GAP, GAP_TS, ORDER_FIELDS, POSITION, START, TS
 from pumphouse.loader.held import Held, Shape, images_of
 from pumphouse.loader.tables import Wanted, WantedTables
 from pumphouse.loader.work import SegmentPart
@@ -94,24 +94,6 @@ class Decoder:
                 found[table_id] = tuple(map(int, begins))
         return found
 
-    def gapped(self, pieces: Iterable[SegmentPart]) -> tuple[int, ...]:
-        """Ids of the tables that the transactions which the plan leaves out (`Plan.without`) have rows of."""
-        found: set[int] = set()
-        for piece in pieces:
-            inside = [ts for ts in self._plan.without if piece.table_id is None and piece.after < ts <= piece.upto]
-            if not inside:
-                continue
-            narrow = replace(piece, after=Tso(min(inside) - 1), upto=Tso(max(inside)))
-            for batch in self._context.read(narrow, _COLUMNS):
-                left_out = batch.filter(pc.is_in(batch.column("commit_ts"), pa.array(inside, pa.int64())))
-                rows = walk(left_out.column("payload"))
-                met = np.stack([rows.table_id, left_out.column("commit_ts").to_numpy()[rows.txn]])
-                for table_id, ts in np.unique(met, axis=1).T:
-                    with suppress(BinlogError):  # what cannot be loaded may be why it is left out; no unit is of it
-                        wanted = self._wanted.of(int(table_id), int(ts))
-                        found |= set() if wanted is None else {wanted.table_id}
-        return tuple(sorted(found))
-
     def _sample(self, piece: SegmentPart, at: Sequence[float], most: int) -> Iterator[dict[int, list[np.ndarray]]]:
         """Of each place, ranks of the keys by table."""
         for batch in self._context.peek(piece, None if piece.table_id is not None else _COLUMNS, at, most):
@@ -136,9 +118,7 @@ class Decoder:
                 f"transaction (start {txns.start_ts[at]}, commit {txns.commit_ts[at]}): {error}", **error.facts
             ) from error
         places = np.searchsorted(np.asarray(self._plan.boundaries, np.int64), txns.commit_ts)[found.txn]
-        if self._plan.without:
-            keep = ~np.isin(txns.commit_ts, self._plan.without)[found.txn]
-            places, found = places[keep], found.take(keep)
+        left_out = np.isin(txns.commit_ts, self._plan.without)
         if self._context.lows:
             keep = _above(found.table_id, txns.commit_ts[found.txn], self._context.lows)
             places, found = places[keep], found.take(keep)
@@ -146,17 +126,24 @@ class Decoder:
             some = np.arange(0, len(found), -(-len(found) // most))
             places, found = places[some], found.take(some)
         # Alike is what one epoch of a table wants and one version of it wrote, whatever other tables' DDLs did.
-        alike: dict[tuple[int, int, int], list[np.ndarray]] = defaultdict(list)
+        alike: dict[tuple[int, int, int, bool], list[np.ndarray]] = defaultdict(list)
         shapes: dict[tuple[int, int], tuple[Wanted, TableVersion]] = {}
-        for rows in groups_of(places, found.table_id, found.schema_version, found.op):
+        for rows in groups_of(places << 1 | left_out[found.txn], found.table_id, found.schema_version, found.op):
             first = rows[0]
-            wanted = self._wanted.of(int(found.table_id[first]), int(txns.commit_ts[found.txn[first]]))
-            if wanted is not None:
-                written = self._context.timeline.at_version(wanted.table_id, int(found.schema_version[first]))
-                shapes[id(wanted), id(written)] = wanted, written
-                alike[id(wanted), id(written), int(found.op[first])].append(rows)
-        for (a, b, _), parts in alike.items():
-            self._decode(found.take(np.sort(np.concatenate(parts))), txns, *shapes[a, b])
+            gap = bool(left_out[found.txn[first]])
+            with suppress(BinlogError) if gap else nullcontext():  # that it cannot be loaded may be why it is left out
+                wanted = self._wanted.of(int(found.table_id[first]), int(txns.commit_ts[found.txn[first]]))
+                if wanted is not None:
+                    written = self._context.timeline.at_version(wanted.table_id, int(found.schema_version[first]))
+                    shapes[id(wanted), id(written)] = wanted, written
+                    alike[id(wanted), id(written), int(found.op[first]), gap].append(rows)
+        for (a, b, _, gap), parts in alike.items():
+            part = found.take(np.sort(np.concatenate(parts)))
+            if not gap:
+                self._decode(part, txns, *shapes[a, b])
+            elif shapes[a, b][0].key:
+                with suppress(BinlogError):
+                    self._note_gaps(part, *shapes[a, b])
 
     def _add_rows(self, table_id: int, low: Tso, batch: pa.RecordBatch) -> None:
         """Rows of a dump: they stand where no change above ``low`` says otherwise, so they count as no change."""
@@ -202,6 +189,15 @@ class Decoder:
             order[2] = pa.array(position + 1)  # after the delete of its own old key
             came = np.zeros(len(part)) if moved is None else moved.to_numpy(zero_copy_only=False)
         self._held.add_images(staying, images, [*order, *_effect(came, put=True)], part)
+
+    def _note_gaps(self, part: Mutations, wanted: Wanted, written: TableVersion) -> None:
+        """The keys of changes that the plan leaves out: what those of the others add up to says nothing."""
+        layout, op = self._layouts.of(wanted, written, wanted.key), int(part.op[0])
+        images = images_of(part.data, part.row_start, part.row_len, op, wanted, layout, None)
+        for keys in images if op == UPDATE else (images,):
+            order = [pa.array(np.full(len(part), GAP_TS)) for _ in (TS, START, POSITION)]
+            gaps = _effect(np.full(len(part), GAP), put=False)
+            self._held.add_images(Shape(wanted, self._layouts.of(wanted, written), DELETE), keys, [*order, *gaps], None)
 
 
 def _effect(net: np.ndarray, *, put: bool) -> list[pa.Array]:

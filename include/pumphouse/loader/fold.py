@@ -3,7 +3,8 @@
 Entries are Arrow tables, one row a change: the target's columns, then ours. For a table with a key: `TS`, `START` and
 `POSITION` give the order, `PUT` says whether the row stands after the change, `NET` is +1 where it came, -1 where it
 went and 0 where it only changed (an update that moves its key is two entries). For a table without: `COUNT` is +1 for a
-row that came and -1 for one that went.
+row that came and -1 for one that went. An entry at `GAP_TS` with the net `GAP` is of a change that the plan leaves out:
+it says only that the key was met there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pumphouse.loader.keyless import COUNT
 TS, START, POSITION, PUT = "pumphouse:ts", "pumphouse:start", "pumphouse:position", "pumphouse:put"
 NET = "pumphouse:net"
 NET_FIELD = pa.field(NET, pa.int32())
+# Before every change; more than the changes of a key can add up to, and a sum of two is no number of 32 bits.
+GAP_TS, GAP = -1, 1 << 30
 ORDER_FIELDS = (
     pa.field(TS, pa.int64()),
     pa.field(START, pa.int64()),
@@ -40,7 +43,7 @@ class LastOfKeys:
     Args:
         entries: what was folded.
         at: where these entries are.
-        net: sum of `NET` over all entries of the key.
+        net: sum of `NET` over all entries of the key, `GAP` at most.
     """
 
     entries: pa.Table
@@ -55,7 +58,7 @@ class LastOfKeys:
         keys = entries.select([*key, NET]).take(pa.array(order))
         keys = keys.append_column(_INDEX, pa.array(np.arange(entries.num_rows)))
         found = keys.group_by(list(key), use_threads=False).aggregate([(_INDEX, "max"), (NET, "sum")])
-        net = found.column(f"{NET}_sum").to_numpy().astype(np.int32)
+        net = np.minimum(found.column(f"{NET}_sum").to_numpy(), GAP).astype(np.int32)
         return cls(entries, order[found.column(f"{_INDEX}_max").to_numpy()], net)
 
     @property
@@ -69,6 +72,17 @@ class LastOfKeys:
         """Rows that each key had before the changes: what stands after them, less what came and went."""
         found: np.ndarray = self.stands.astype(np.int32) - self.net
         return found
+
+    @property
+    def gapped(self) -> np.ndarray:
+        """Mask of the keys that a change which is left out has met: their changes do not add up."""
+        found: np.ndarray = self.net > GAP // 2
+        return found
+
+    def changed(self) -> LastOfKeys:
+        """Without the keys that no other change has met."""
+        ts = self.entries.column(TS).to_numpy()[self.at]
+        return self.in_order(np.flatnonzero(ts != GAP_TS)) if self.gapped.any() else self
 
     def keys(self, key: Sequence[str]) -> pa.Table:
         """The keys."""
@@ -85,14 +99,14 @@ class LastOfKeys:
 
 
 def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
-    """DuplicateKey when the changes of a key, all of them, can be no history of one row.
+    """DuplicateKey when the changes of a key, all of them with no gap, can be no history of one row.
 
     What stands after them, less what came and went, is what stood before: one row or none. An INSERT over a row that
     stands (REPLACE is a delete and an insert) leaves less than none. Sums can be taken in any order, so this holds
     however the changes were dealt out and folded before.
     """
     before = folded.before
-    wrong = np.flatnonzero((before < 0) | (before > 1))
+    wrong = np.flatnonzero(((before < 0) | (before > 1)) & ~folded.gapped)
     if not len(wrong):
         return
     rows = folded.in_order(wrong[:3]).keys(key).to_pylist()
@@ -124,11 +138,12 @@ def fold_multiset(entries: pa.Table) -> pa.Table:
 def net_of_keyed(folded: LastOfKeys, key: Sequence[str], *, everything: bool = False) -> tuple[pa.Table, pa.Table]:
     """(keys to delete, rows to insert), by key, as a clustered table takes them fastest.
 
-    Deleted is what stood before the changes; ``everything``: every key that was touched, where the target may be ahead.
+    Deleted is what stood before the changes, and what may have, by a gap; ``everything``: every key that was touched,
+    where the target may be ahead.
     """
     order = pc.sort_indices(folded.keys(key), sort_keys=[(name, "ascending") for name in key])
     folded = folded.in_order(order.to_numpy())
-    stood = folded if everything else folded.in_order(np.flatnonzero(folded.before == 1))
+    stood = folded if everything else folded.in_order(np.flatnonzero((folded.before == 1) | folded.gapped))
     rows = folded.entries.drop_columns([field.name for field in ORDER_FIELDS])
     return stood.keys(key), rows.take(pa.array(folded.at[folded.stands]))
 

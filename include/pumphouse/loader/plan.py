@@ -73,7 +73,6 @@ class Plan:
         archive: digest of the manifests that the range lies in.
         skipped: tables left out by name, with the reason.
         without: commit ts of transactions whose rows are left out by a rule.
-        gapped: ids of the tables that those have rows of; None: of any, in a plan of an older release.
         ruled: commit ts of DDLs that a rule skips or replaces: rows from before them are loaded before them.
         only: a resync: the one table that is brought back, ``database.table`` in lower case; '' = all.
     """
@@ -90,17 +89,12 @@ class Plan:
     archive: str = ""
     skipped: Mapping[str, str] = field(default_factory=dict)
     without: tuple[int, ...] = ()
-    gapped: tuple[int, ...] | None = None
     ruled: tuple[int, ...] = ()
     only: str = ""
 
     def bucket_count(self, table_id: int) -> int:
         """Buckets of a table."""
         return self.buckets.get(table_id, 1)
-
-    def has_gaps(self, table_id: int) -> bool:
-        """Whether the changes of a table do not add up, as some are left out."""
-        return bool(self.without) and (self.gapped is None or table_id in self.gapped)
 
     def spec(self) -> str:
         """Canonical JSON of what is not a column of its own."""
@@ -114,7 +108,6 @@ class Plan:
                 "skipped": dict(self.skipped),
                 **({"ranges": {str(k): list(v) for k, v in sorted(self.ranges.items())}} if self.ranges else {}),
                 **({"without": list(self.without)} if self.without else {}),
-                **({"gapped": list(self.gapped)} if self.without and self.gapped is not None else {}),
                 **({"ruled": list(self.ruled)} if self.ruled else {}),
                 **({"only": self.only} if self.only else {}),
             },
@@ -145,7 +138,6 @@ class Plan:
                 archive=data["archive"],
                 skipped=data["skipped"],
                 without=tuple(data.get("without", ())),
-                gapped=tuple(data["gapped"]) if "gapped" in data else None,
                 ruled=tuple(data.get("ruled", ())),
                 only=data.get("only", ""),
             )

@@ -270,10 +270,8 @@ class Loader:
         found = state.read(self.connection, self.task)
         work = work.fitted(self.settings, self.connection.dialect)
         with self.rules.advising(self.view.timeline):
-            decoder = Decoder(self.context(work))
-            ranges = decoder.ranges(work.pieces) if work.plan.buckets else {}
-            gapped = decoder.gapped(work.pieces) if work.plan.without else None
-        numbered = work.numbered((found.plan_number if found else 0) + 1, ranges, gapped)
+            ranges = Decoder(self.context(work)).ranges(work.pieces) if work.plan.buckets else {}
+        numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
         self.owner = fence.raise_again(self.connection, self.owner)
         state.begin_plan(self.connection, self.owner, numbered.plan)
         for ts in numbered.plan.without:

@@ -56,13 +56,10 @@ def fold(plan: Plan, blobs: Iterable[Blob]) -> Iterator[Blob]:
 
 def _fold_one(plan: Plan, entries: pa.Table, bucket: int) -> Iterator[Blob]:
     head, mode = UnitHead.of(entries.schema), plan.mode
-    gaps = plan.has_gaps(head.unit.table_id)
     if head.key:
-        folded = LastOfKeys.of(entries, head.key)
-        if not gaps:
-            check_keys(folded, head.key, f"{head.db}.{head.table}")
-        # With gaps the changes of a key do not add up: what stood before is not known, so all that was touched goes.
-        gone, come = net_of_keyed(folded, head.key, everything=gaps or mode is Mode.REPEAT)
+        folded = LastOfKeys.of(entries, head.key).changed()
+        check_keys(folded, head.key, f"{head.db}.{head.table}")
+        gone, come = net_of_keyed(folded, head.key, everything=mode is Mode.REPEAT)
     else:
         gone, come = net_of_multiset(fold_multiset(entries))
     for phase, table in ((Phase.DELETE, gone), (Phase.INSERT, come)):

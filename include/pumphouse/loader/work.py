@@ -128,11 +128,9 @@ class Work:
         small = settings.model_copy(update={"unit_bytes": TIDB_UNIT_BYTES})
         return replace(self, plan=replace(self.plan, buckets=_buckets(self.sizes, small, self.scanned)))
 
-    def numbered(
-        self, number: int, ranges: Mapping[int, tuple[int, ...]], gapped: tuple[int, ...] | None = None
-    ) -> Work:
-        """The same, as the plan of that number, with its buckets cut at these keys and gaps in these tables."""
-        return replace(self, plan=replace(self.plan, number=number, ranges=ranges, gapped=gapped))
+    def numbered(self, number: int, ranges: Mapping[int, tuple[int, ...]]) -> Work:
+        """The same, as the plan of that number, with its buckets cut at these keys."""
+        return replace(self, plan=replace(self.plan, number=number, ranges=ranges))
 
 
 def _reads(plan: Plan, view: ArchiveView, ts: int) -> bool:
