@@ -19,7 +19,7 @@ from pumphouse.model.table import MysqlType
 from pumphouse.runs import load
 from pumphouse.settings import LoadRule, Settings
 from tests.integration.test_load_ddl_kinds import partition_names, partitions
-from tests.integration.test_load_rules import ruled
+from tests.integration.test_load_rules import in_mode, ruled
 from tests.support.killed import Killed
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, target_rows, written_as
@@ -81,7 +81,7 @@ class Drop:
 
 @pytest.fixture(params=["merge", "replay"])
 def moded(request: pytest.FixtureRequest, settings: Settings) -> Settings:
-    return settings.model_copy(update={"load": settings.load.model_copy(update={"mode": request.param})})
+    return in_mode(settings, request.param)
 
 
 @pytest.mark.parametrize("key", [True, False], ids=["with a key", "without a key"])
@@ -272,3 +272,44 @@ def test_only_segments_with_changes_of_the_table_are_read_for_it(
     load.run(settings)
     assert not read
     assert target_rows(target) == source.snapshot()
+
+
+def test_a_row_that_a_replay_has_loaded_is_not_passed_by_a_rule_for_its_transaction(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    settings = in_mode(settings, "replay")
+    drop = Drop(source)
+    load.run(settings)
+    drop.begin()
+    drop.write("insert", 14, 1)
+    told = ruled(settings, {"do": "skip", "txn": source.events[-1].commit_ts})
+    drop.end()
+    source.cut()
+    with pytest.raises(PartitionUnsettled):
+        load.run(settings)
+    for _ in range(2):
+        with pytest.raises(PartitionUnsettled):
+            load.run(told)
+        drop.write("insert", 30, 1)
+        source.cut()
+        assert target.value("SELECT COUNT(*) FROM d.t WHERE id = 14") == 1
+        drop.write("delete", 30)
+
+
+@pytest.mark.row("L7")
+def test_the_way_on_names_the_table_of_the_source_where_two_change_names(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    swap = [{"do": "route", "table": f"d.{one}", "to": f"d.{other}"} for one, other in ("ts", "st")]
+    source.create_table("s", [column(1, "id", flag=3), column(2, "a")])
+    drop = Drop(source)
+    load.run(ruled(settings, *swap))
+    drop.begin()
+    drop.write("insert", 14, 1)
+    drop.end()
+    source.cut()
+    with pytest.raises(PartitionUnsettled, match=r"drops p1 of d\.t") as caught:
+        load.run(ruled(settings, *swap))
+    assert caught.value.table == "d.t"
+    assert "d.s" not in str(caught.value)
+    assert list(load.run(ruled(settings, *swap, {"do": "park", "table": caught.value.table})).parked) == ["d.t"]

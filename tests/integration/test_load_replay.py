@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from pumphouse.errors import RowRejected, TargetUnavailable
 from pumphouse.loader import state
+from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.replay import load as replay_load
@@ -24,6 +26,10 @@ from tests.support.killed import Killed, calls_until_killed
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
 LOAD = {"engine": "local", "mode": "replay"}
+
+
+def killer(*_: Any) -> None:
+    raise Killed
 
 
 def equal(source: MadeSource, target: TargetConnection) -> bool:
@@ -86,7 +92,7 @@ def test_a_replay_killed_at_random_statements_and_run_again_ends_equal(
     rng, kills, left = random.Random(0), 0, calls_until_killed(monkeypatch)
     reached = []
     for _ in range(12):
-        left[0] = rng.randrange(20, 200)
+        left[0] = rng.randrange(40, 300)
         try:
             load.run(settings, run_id="one", take_over=True)
         except (Killed, TargetUnavailable):  # what tidies up behind a kill finds the connection gone
@@ -196,6 +202,101 @@ def test_a_row_under_its_key_gives_way_and_one_under_another_unique_key_stops_th
     with source.txn() as t:
         t.insert("t", id=2, u=2)
     source.cut()
-    with pytest.raises(RowRejected, match=r"d\.t did not take its rows: rows are there already"):
-        load.run(settings)
-    assert target.query("SELECT * FROM d.t") == [(1, 1), (7, 2)]
+    for _ in range(3):  # an attempt that did not end takes nothing from the next
+        with pytest.raises(RowRejected, match=r"d\.t did not take its rows: rows are there already"):
+            load.run(settings)
+        assert target.query("SELECT * FROM d.t") == [(1, 1), (7, 2)]
+
+
+@pytest.mark.row("L2", "L3")
+@pytest.mark.parametrize("before", [0, 1, 500])
+def test_rows_that_are_one_on_the_target_stop_each_attempt(
+    source: MadeSource, settings: Settings, target: TargetConnection, before: int
+) -> None:
+    source.create_table("w", [column(1, "id", flag=3)])
+    source.create_table(
+        "t", [column(1, "id", flag=3), column(2, "u", MysqlType.VARCHAR)],
+        index_info=[index(1, "u", ("u", 1), unique=True)],
+    )  # fmt: skip
+    source.genesis()
+    load.run(settings)
+    target.execute("ALTER TABLE d.t MODIFY u VARCHAR(64) COLLATE utf8mb4_general_ci")
+    for id_ in range(before):
+        with source.txn() as t:
+            t.insert("w", id=id_)
+    for id_, text in ((1, b"a"), (2, b"A")):
+        with source.txn() as t:
+            t.insert("t", id=id_, u=text)
+    source.cut()
+    for _ in range(3):
+        with pytest.raises(RowRejected, match=r"d\.t did not take its rows: .* share a unique key"):
+            load.run(settings)
+    target.execute("ALTER TABLE d.t MODIFY u VARCHAR(64) COLLATE utf8mb4_bin")
+    load.run(settings)
+    assert equal(source, target)
+
+
+@pytest.mark.row("L2", "S3")
+@pytest.mark.parametrize("killed", [False, True])
+def test_rows_of_a_round_that_did_not_end_come_once_where_their_key_is_dropped_meanwhile(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    source.create_table("u", [column(1, "id", flag=3)])
+    going = [index(1, "ka", ("a", 0), unique=True)]
+    source.create_table("t", [column(1, "a", flag=1), column(2, "b")], pk_is_handle=False, index_info=going)
+    source.genesis()
+    load.run(settings)
+    source.add_column("u", column(2, "c"))
+    for a in range(10, 50):
+        with source.txn() as t:
+            t.insert("t", a=a, b=a)
+    for b in (1, 2):  # the DROP INDEX is under way
+        with source.txn() as t:
+            t.insert("t", a=1, b=b)
+    source.cut()
+    if killed:
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(DdlExecutor, "execute", killer)
+            load.run(settings)
+    for _ in range(2):
+        with pytest.raises(RowRejected, match="share a unique key"):
+            load.run(settings)
+    assert target.value("SELECT COUNT(*) FROM d.t") > 0, "rows of the round are there"
+    raw = copy.deepcopy(source.tables["t"].info.raw)
+    raw["index_info"] = None
+    source.alter("t", 8, raw)
+    source.cut()
+    load.run(settings)
+    assert equal(source, target)
+
+
+@pytest.mark.row("L2", "L3", "L6")
+def test_unique_values_that_wander_within_a_round_that_did_not_end_are_in_nobodys_way(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unique = index(1, "u", ("u", 1), unique=True)
+    source.create_table("t", [column(1, "id", flag=3), column(2, "u"), column(3, "n")], index_info=[unique])
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        row = t.insert("t", id=1, u=7, n=0)
+    source.cut()
+    load.run(settings)
+    for id_ in range(2, 6):
+        with source.txn() as t:
+            if id_ % 2:
+                t.update("t", row, u=10 + id_)
+            else:
+                t.delete("t", row)
+        with source.txn() as t:
+            row = t.insert("t", id=id_, u=7)
+    with source.txn() as t:
+        t.update("t", row, n=1)
+    source.cut()
+    for _ in range(3):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(state, "move_checkpoint", killer)
+            load.run(settings)
+    report = load.run(settings)
+    assert equal(source, target)
+    assert (report.inserted, report.deleted) == (7, 5)

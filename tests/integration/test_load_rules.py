@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.cli import cli
@@ -44,6 +45,10 @@ from tests.support.madearchive import MadeSource, column, index, target_rows
 LOAD = {"engine": "local", "buckets": 3}
 ID = column(1, "id", flag=3)
 TEXT = column(2, "a", MysqlType.VARCHAR)
+
+
+def in_mode(settings: Settings, mode: str) -> Settings:
+    return settings.model_copy(update={"load": settings.load.model_copy(update={"mode": mode})})
 
 
 def ruled(settings: Settings, *rules: dict[str, Any]) -> Settings:
@@ -706,6 +711,90 @@ def test_a_transaction_that_is_left_out_may_be_of_a_table_that_cannot_be_loaded(
         load.run(settings)
     load.run(ruled(settings, {"do": "skip", "txn": left_out}))
     assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7")
+@pytest.mark.parametrize("mode", ["merge", "replay"])
+def test_a_ddl_that_was_skipped_stays_so_when_the_rule_is_gone_within_its_plan(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    settings = in_mode(settings, mode)
+    for table in ("t", "u"):
+        source.create_table(table, [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    put(source, "t", 1)
+    source.truncate("t")
+    skipped = source.jobs[-1].job.id
+    put(source, "t", 2)
+    source.add_column("u", column(3, "c"))
+    last = source.jobs[-1].job.id
+    put(source, "u", 3)
+    source.cut()
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killing(patch, lambda event: event.job.id >= last)
+        load.run(ruled(settings, {"do": "skip", "ddl": skipped}))
+    load.run(settings)
+    assert target.query("SELECT id FROM d.t ORDER BY id") == [(1,), (2,)]
+
+
+@pytest.mark.row("L7")
+def test_a_replay_that_was_killed_as_it_began_writes_down_what_it_leaves_out(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = in_mode(settings, "replay")
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    put(source, "t", 1)
+    left_out = source.events[-1].commit_ts
+    source.cut()
+    told = ruled(settings, {"do": "skip", "txn": left_out})
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(run, "record", killed)
+        load.run(told)
+    report = load.run(told)
+    assert [subject for subject, *_ in history(target)] == [f"txn {left_out}"]
+    assert any("are left out: a test" in note for note in report.notes)
+    assert not target_rows(target)["t"]
+
+
+@pytest.mark.row("L7")
+def test_a_rule_for_a_transaction_of_a_replay_that_has_begun_is_told_to_be_too_late(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    settings = in_mode(settings, "replay")
+    source.create_table("t", [ID, column(2, "a", MysqlType.VARCHAR)])
+    source.create_table("u", [ID, TEXT])
+    source.genesis()
+    load.run(settings)
+    put(source, "u", 1)
+    with source.txn() as t:
+        t.insert("t", id=1, a=b"x\xff")
+        t.insert("u", id=2, a=b"x")
+    bad = source.events[-1].commit_ts
+    source.cut()
+    with pytest.raises(RowRejected):
+        load.run(settings)
+    rule = {"do": "skip", "txn": bad}
+
+    def stops(*rules: dict[str, Any]) -> None:
+        with capture_logs() as logged, pytest.raises(RowRejected):
+            load.run(ruled(settings, *rules))
+        assert [each["commit_ts"] for each in logged if each["event"] == "txn_rule_too_late"] == [bad]
+
+    stops(rule)
+    put(source, "u", 9)
+    behind = {"do": "skip", "txn": source.events[-1].commit_ts}
+    source.cut()
+    stops(rule, behind)
+    assert [subject for subject, *_ in history(target)] == [f"txn {behind['txn']}"]
+    load.run(ruled(settings, behind, {"do": "park", "table": "d.t"}))
+    assert target_rows(target)["u"] == source.snapshot()["u"] - Counter([(9, b"x")])
 
 
 @pytest.mark.row("L7")

@@ -339,7 +339,7 @@ class DdlExecutor:
                     job_id=event.job.id,
                     statement=statement.sql,
                 )
-            table = ".".join(statement.objects[1])
+            table = self._source_of(event, statement.objects[1])
             raise LoadError(
                 f"DDL job {event.job.id} at {show(event.commit_ts)} brings back the rows of a dropped table, which "
                 f"this target no longer has: {event.job.query}",
@@ -363,17 +363,20 @@ class DdlExecutor:
                 time_zone=zone,
             )
 
+    def _source_of(self, event: DdlEvent, there: tuple[str, str]) -> str:
+        """The source's name of a table of a DDL."""
+        sides = (side.name for each in event.changes for side in (each.before, each.after) if side is not None)
+        return self._routes.source_of(".".join(there), sides)
+
     def _check_values(self, event: DdlEvent, statement: Statement) -> None:
         found = []
         for what, where in statement.doubts:
-            db, name = statement.objects[0]
-            rows = f"SELECT 1 FROM {qualified(db, name)} WHERE {where or 'TRUE'} LIMIT 1"
+            rows = f"SELECT 1 FROM {qualified(*statement.objects[0])} WHERE {where or 'TRUE'} LIMIT 1"
             if self._connection.query(rows):
                 found.append(f"{what}{f' where {where}' if where else ''}")
         if not found:
             return
-        sides = (side.name for each in event.changes for side in (each.before, each.after) if side is not None)
-        table = self._routes.source_of(f"{db}.{name}", sides)
+        table = self._source_of(event, statement.objects[0])
         raise ConversionUnknown(
             f"DDL job {event.job.id} at {show(event.commit_ts)} changes the type of {table}: "
             f"{'; '.join(found)}. What TiDB makes of the values there is not known here, and target "

@@ -23,7 +23,7 @@ from typing import Self
 
 from pumphouse.errors import BinlogError, LoadError, UnknownTable
 from pumphouse.loader.fence import Ownership
-from pumphouse.loader.state import lock_fence, read_all
+from pumphouse.loader.state import lock_fence, open_plan, read_all
 from pumphouse.loader.target import TargetConnection, has_checkpoints
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import Action
@@ -203,7 +203,7 @@ class Rules:
 
     def _name(self, error: BinlogError, timeline: Timeline) -> None:
         table = error.facts.get("table")
-        if not self.routes or not isinstance(table, str):
+        if not self.routes or not isinstance(table, str) or "job_id" in error.facts:  # a DDL's is the source's already
             return
         source = self.routes.source_of(table, (v.name for versions in timeline.versions.values() for v in versions))
         if source != table:
@@ -393,12 +393,15 @@ def take_up(
             # Parked or skipped: since when it was left out stays the same.
             known[name] = replace(wanted, since=since if have is None else have.since, but=but)
             record(connection, owner, task, f"table {name}", known[name].since, rule.model_copy(update={"but": but}))
-    # A DDL that was passed by a rule stays so, also when the rule is gone before its plan has ended.
-    return replace(asked, ddls={**_passed(connection, task, since), **asked.ddls}, tables=known)
+    # A DDL that was passed by a rule stays so, also when the rule is gone before its plan has ended. The checkpoint may
+    # be inside that plan.
+    opened = open_plan(connection, task)
+    begun = since if opened is None else min(since, opened.from_ts)
+    return replace(asked, ddls={**_passed(connection, task, begun), **asked.ddls}, tables=known)
 
 
 def _passed(connection: TargetConnection, task: str, since: Tso) -> dict[int, LoadRule]:
-    """By commit ts, the rules by which DDLs above the checkpoint were passed."""
+    """By commit ts, the rules by which DDLs behind a moment were passed."""
     rows = connection.query(
         f"SELECT ts, rule FROM {connection.table('rule')}"
         " WHERE task = %s AND ended_at IS NULL AND subject LIKE 'ddl %%' AND ts > %s",

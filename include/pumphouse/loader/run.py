@@ -7,9 +7,10 @@ May be killed anywhere: the next run finds the plan, the units and the DDLs that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 
@@ -88,6 +89,18 @@ def abandon(connection: TargetConnection, owner: Ownership, task: str, reason: s
     state.abandon_plan(connection, owner, opened, reason)
 
 
+class Streaming(Protocol):
+    """Plans of the mode replay (`pumphouse.replay.load`)."""
+
+    def take_back(self, loader: Loader, work: Work) -> Tso:
+        """Delete what an earlier run may have written above the checkpoint; up to where that may be."""
+        ...
+
+    def stream(self, loader: Loader, work: Work, cleared: Tso) -> None:
+        """Carry out a plan from the checkpoint on; ``cleared``: what `take_back` said, 0 where no run was before."""
+        ...
+
+
 class Loader:
     """One run on one target that it owns, with one view of the archive."""
 
@@ -104,10 +117,10 @@ class Loader:
         progress: Progress = silent,
         clock: Clock = SYSTEM_CLOCK,
         rules: Rules = NO_RULES,
-        stream: Callable[[Loader, Work], None] | None = None,
+        streaming: Streaming | None = None,
     ) -> None:
-        """``stream``: carries out plans of the mode replay; without it there are none."""
-        self._stream = stream
+        """``streaming``: carries out plans of the mode replay; without it there are none."""
+        self._streaming = streaming
         self.view = view
         self.rules = rules
         self.connection = connection
@@ -119,6 +132,7 @@ class Loader:
         self._engine = engine
         self._clock = clock
         self._started = clock.monotonic()
+        self._executed: set[tuple[int, Tso]] = set()
         self.report = LoadReport(
             target=connection.name, task=task, from_ts=Tso(0), to_ts=Tso(0), parked=rules.parked,
             skipped={name: str(each) for name, each in rules.tables.items() if not each.parked},
@@ -147,11 +161,12 @@ class Loader:
             self._require_before(goal, opened.plan.to_ts, "has an open plan that ends at")
         if at < goal:
             self.require_names(at, goal)
-        mode = Mode.REPLAY if self._stream is not None and self.settings.mode == "replay" else Mode.MERGE
+        mode = Mode.REPLAY if self._streaming is not None and self.settings.mode == "replay" else Mode.MERGE
         with offering_resync(self.connection, self.view, self.rules, self.task):
             if opened is not None:
                 self.report.resumed = True
-                at = max(at, self.run(self._extended(opened, goal)))
+                cleared = self._take_back(opened)
+                at = max(at, self.run(self._extended(opened, goal), cleared))
             for work in works_between(self.view, at, goal, self.task, self.settings, self.rules, mode):
                 at = self.run(self.begin(work))
         return self.finish(at)
@@ -205,15 +220,26 @@ class Loader:
         said = self.settings.rules
         self.rules = forget_passed(self.connection, self.owner, self.task, self.rules, said, since)
 
+    def _take_back(self, work: Work) -> Tso:
+        """Before anything of a replay that was begun changes: what its last round had on the target goes."""
+        if work.plan.mode is not Mode.REPLAY or self._streaming is None:
+            return Tso(0)
+        self.make_databases()
+        with self.rules.advising(self.view.timeline):
+            return self._streaming.take_back(self, work)
+
     def _extended(self, work: Work, goal: Tso) -> Work:
         """A replay that was begun goes on to what is asked for now: more of the archive may be what it stopped for."""
         plan = work.plan
         if plan.mode is not Mode.REPLAY or goal <= plan.to_ts:
             return work
-        longer = next(works_between(self.view, plan.from_ts, goal, self.task, self.settings, self.rules, plan.mode))
+        # What it leaves out of its range so far is settled: other transactions of that may be on the target.
+        txns = {ts: rule for ts, rule in self.rules.txns.items() if ts in plan.without or ts > plan.to_ts}
+        rules = replace(self.rules, txns=txns)
+        longer = next(works_between(self.view, plan.from_ts, goal, self.task, self.settings, rules, plan.mode))
         if longer.plan.to_ts <= plan.to_ts:
             return work
-        longer = longer.numbered(plan.number, {})
+        longer = longer.numbered(plan.number, {}).leaving_out(plan.without)
         state.amend_plan(self.connection, self.owner, longer.plan)
         return longer
 
@@ -274,22 +300,21 @@ class Loader:
         numbered = work.numbered((found.plan_number if found else 0) + 1, ranges)
         self.owner = fence.raise_again(self.connection, self.owner)
         state.begin_plan(self.connection, self.owner, numbered.plan)
-        for ts in numbered.plan.without:
-            rule = self.rules.txns[ts]
-            record(self.connection, self.owner, self.task, f"txn {ts}", Tso(ts), rule)
-            self.report.notes.append(f"the rows of the transaction at {show(Tso(ts))} are left out: {rule.why}")
-            log.warning("txn_by_rule", task=self.task, commit_ts=ts, why=rule.why)
         return numbered
 
-    def run(self, work: Work) -> Tso:
-        """Carry a committed plan out, from wherever it stands; returns the checkpoint after it."""
+    def run(self, work: Work, cleared: Tso = Tso(0)) -> Tso:  # noqa: B008 - a number
+        """Carry a committed plan out, from wherever it stands; returns the checkpoint after it.
+
+        ``cleared``: up to where what an earlier run had written of it was taken back (`Streaming`).
+        """
         plan = work.plan
         log.info("plan_started", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
         self.make_databases()
         executor = DdlExecutor(self.connection, self.owner, self.task, routes=self.rules.routes)
         self._tell_losses(work)
+        self._tell_left_out(work)
         if plan.mode is Mode.REPLAY:
-            return self._run_stream(work, executor.dialect)
+            return self._run_stream(work, executor.dialect, cleared)
         with self.rules.advising(self.view.timeline):
             units = self._prepare(work) if work.pieces else {}
         applied = state.applied_units(self.connection, plan)
@@ -325,13 +350,13 @@ class Loader:
         log.info("plan_closed", task=plan.task, number=plan.number, to_ts=plan.to_ts, units=total)
         return plan.to_ts
 
-    def _run_stream(self, work: Work, dialect: Dialect) -> Tso:
-        if self._stream is None:
+    def _run_stream(self, work: Work, dialect: Dialect, cleared: Tso) -> Tso:
+        if self._streaming is None:
             raise LoadError(
                 f"task {self.task} has an open plan that was replayed", hint="finish it first: pumphouse load"
             )
         with self.rules.advising(self.view.timeline):
-            self._stream(self, work)
+            self._streaming.stream(self, work, cleared)
             self._set_sequences(work, dialect)
         self.owner = state.close_plan(self.connection, self.owner, work.plan, checkpoint=work.plan.to_ts)
         self.report.plans += 1
@@ -351,6 +376,20 @@ class Loader:
         if work.losses:
             log.warning("range_has_losses", task=work.plan.task, number=work.plan.number, losses=work.losses.lines())
         self.report.add_losses(work.losses)
+
+    def _tell_left_out(self, work: Work) -> None:
+        """Transactions whose rows the plan leaves out: written down, also by the run after one that was killed."""
+        for ts in map(Tso, work.plan.without):
+            rule = work.txn_rules.get(ts)
+            why = "by a rule that the plan began with" if rule is None else rule.why
+            if rule is not None:
+                record(self.connection, self.owner, self.task, f"txn {ts}", ts, rule)
+            self.report.notes.append(f"the rows of the transaction at {show(ts)} are left out: {why}")
+            log.warning("txn_by_rule", task=self.task, commit_ts=ts, why=why)
+        plan = work.plan
+        for ts in (Tso(ts) for ts in self.rules.txns if plan.from_ts < ts <= plan.to_ts and ts not in plan.without):
+            self.report.notes.append(f"the rule for the transaction at {show(ts)} comes too late: its plan has begun")
+            log.warning("txn_rule_too_late", task=self.task, commit_ts=ts, plan=plan.number)
 
     def _prepare(self, work: Work) -> dict[UnitId, UnitSummary]:
         self.progress("decode", 0, len(work.pieces))
@@ -392,7 +431,9 @@ class Loader:
                 ) from error
 
     def run_ddl(self, executor: DdlExecutor, work: Work, event: DdlEvent) -> None:
-        """Execute one DDL of a plan, or what a rule says in its place."""
+        """Execute one DDL of a plan, or what a rule says in its place; nothing when this run has done so."""
+        if (work.plan.number, event.commit_ts) in self._executed:
+            return
         rule = work.rulings.get(event.commit_ts)
         if rule is None and (drop := dropping(event)) is not None and not executor.has_begun(event):
             begun = Tso(max(drop.begun, self.view.start))
@@ -410,5 +451,6 @@ class Loader:
             what = "skipped" if rule.do == "skip" else "replaced"
             self.report.notes.append(f"DDL job {event.job.id} at {show(event.commit_ts)} was {what}: {rule.why}")
             log.warning("ddl_by_rule", task=self.task, job_id=event.job.id, do=rule.do, why=rule.why)
+        self._executed.add((work.plan.number, event.commit_ts))
         self.report.ddls += 1
         self.report.notes += done.notes

@@ -128,6 +128,10 @@ class Work:
         small = settings.model_copy(update={"unit_bytes": TIDB_UNIT_BYTES})
         return replace(self, plan=replace(self.plan, buckets=_buckets(self.sizes, small, self.scanned)))
 
+    def leaving_out(self, txns: Iterable[int]) -> Work:
+        """The same, without the rows of these transactions, too."""
+        return replace(self, plan=replace(self.plan, without=tuple(sorted({*self.plan.without, *txns}))))
+
     def numbered(self, number: int, ranges: Mapping[int, tuple[int, ...]]) -> Work:
         """The same, as the plan of that number, with its buckets cut at these keys."""
         return replace(self, plan=replace(self.plan, number=number, ranges=ranges))

@@ -140,7 +140,7 @@ class Executor:
                      round_: Round | None = None) -> None:  # fmt: skip
         with session.transaction():
             hold_shared(session, self._fence)
-            for step in steps_of(job, safe=safety is not Safety.STRICT):
+            for step in steps_of(job, safe=safety.replaces):
                 run_step(session, step, safety)
             if round_ is not None:
                 self._close_round(session, round_)

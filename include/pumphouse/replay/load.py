@@ -1,20 +1,21 @@
 """A load in the mode replay: transactions of the archive in commit order, change by change, from the checkpoint on.
 
-The checkpoint moves with each round, in its last transaction. What a round had on the target when the run was killed
-comes again: rows with a key are replayed in safe mode, the others lie in that last transaction. DDL is as in a merge.
+The checkpoint moves with each round, in its last transaction; rows without a key lie in that transaction. What else a
+round had on the target when the run ended is taken back by the next one, which deletes every key that the round may
+have touched: from then on no row may be in the way of another, just as if the run had not ended. DDL is as in a merge.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pumphouse.errors import LoadError
+from pumphouse.errors import CodecError, LoadError, SchemaError
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.ddl import DdlExecutor
@@ -25,20 +26,32 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.work import Work
 from pumphouse.model.tso import Tso
 from pumphouse.replay.batches import Batches
-from pumphouse.replay.change import Round
+from pumphouse.replay.change import Change, Round, Shape
 from pumphouse.replay.executor import Executor
 from pumphouse.replay.images import Images
 from pumphouse.replay.order import in_commit_order
+from pumphouse.replay.statements import key_line
 from pumphouse.replay.steps import Safety
 from pumphouse.schema.versions import DdlEvent
 
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
+# What a run leaves behind is found by it: a later release may make it larger, not smaller.
 _ROUND_ROWS = 40_000
+# Of one transaction: its commit ts, its row changes, and whether nothing before it stays open (`Batches.put`).
+_Changes = tuple[int, list[Change], bool]
 
 
-def stream(loader: Loader, work: Work) -> None:
-    """Carry out a plan of the mode replay (`Loader`), from the checkpoint on."""
-    _Stream(loader, work).run()
+def take_back(loader: Loader, work: Work) -> Tso:
+    """Delete what the run before may have written of its last round; up to where that may have come, 0 = nowhere.
+
+    ``work``: of the plan as that run had it, which says by what keys the rows were written.
+    """
+    return _Stream(loader, work).take_back()
+
+
+def stream(loader: Loader, work: Work, cleared: Tso) -> None:
+    """Carry out a plan of the mode replay (`Loader`), from the checkpoint on; ``cleared``: as `take_back` says."""
+    _Stream(loader, work).run(cleared)
 
 
 class _Stream:
@@ -51,28 +64,31 @@ class _Stream:
         self._batches = Batches(rows=_ROUND_ROWS, seconds=float("inf"))
         self._ddls = DdlExecutor(loader.connection, loader.owner, loader.task, routes=loader.rules.routes)
         connections = loader.settings.connections
-        safety = Safety.ONCE if loader.settings.safe_mode else Safety.STRICT
-        if loader.report.resumed and found.plan_number == work.plan.number:
-            safety = Safety.AGAIN
+        self._safety = Safety.ONCE if loader.settings.safe_mode else Safety.STRICT
         self._executor = Executor(
             loader.connection.settings,
             loader.connection,
             loader.owner.number,
             connections=connections,
             job_rows=_ROUND_ROWS // (2 * connections),
-            safety=lambda: safety,
+            safety=lambda: self._safety,
             close_round=self._close_round,
             committed=self._count,
             failed=lambda _: None,
         )
 
-    def run(self) -> None:
+    def run(self, cleared: Tso) -> None:
         """Everything of the plan above the checkpoint, then its end."""
+        later = self._safety
+        if cleared:
+            self._safety = Safety.CLEARED
         try:
             events = deque(placed(self._work.events, self._work.plan))
             for commit_ts, changes, apart in self._transactions():
-                while events and events[0][0] < commit_ts:
-                    self._ddl(events.popleft()[1])
+                self._ddls_before(commit_ts, events)
+                if commit_ts > cleared and self._safety is not later:
+                    self._drain()
+                    self._safety = later
                 for round_ in self._batches.put(commit_ts, changes, 0.0, apart=apart):
                     self._executor.submit(round_)
             self._drain()
@@ -81,7 +97,43 @@ class _Stream:
         finally:
             self._executor.stop()
 
-    def _transactions(self) -> Iterator[tuple[int, list[Any], bool]]:
+    def take_back(self) -> Tso:
+        """Delete every key that the last round may have touched (`take_back`).
+
+        It began in the first transaction above the checkpoint or behind it, closed at so many rows, and went beyond no
+        DDL.
+        """
+        lines: defaultdict[Shape, set[bytes]] = defaultdict(set)
+        events = deque(placed(self._work.events, self._work.plan))
+        upto = rows = 0
+        try:
+            for commit_ts, changes, _ in self._readable():
+                if not upto:
+                    self._ddls_before(commit_ts, events)
+                elif rows >= _ROUND_ROWS or (events and events[0][0] < commit_ts):
+                    break
+                else:
+                    rows += len(changes)
+                upto = commit_ts
+                for shape, _, old, new, *_ in (change for change in changes if change.shape.key):
+                    lines[shape].update(line for line in (old, new and key_line(shape, new)) if line is not None)
+            gone = (Change(shape, (), line, None) for shape, found in lines.items() for line in sorted(found))
+            self._executor.submit(Round(groups=[[change] for change in gone]))
+            self._executor.drain()
+        finally:
+            self._executor.stop()
+        return Tso(upto)
+
+    def _readable(self) -> Iterator[_Changes]:
+        """Transactions up to rows that cannot be decoded: no run has written those, and `run` says why."""
+        with suppress(CodecError, SchemaError):
+            yield from self._transactions()
+
+    def _ddls_before(self, commit_ts: int, events: deque[tuple[int, DdlEvent]]) -> None:
+        while events and events[0][0] < commit_ts:
+            self._ddl(events.popleft()[1])
+
+    def _transactions(self) -> Iterator[_Changes]:
         context = self._loader.context(self._work)
         images = Images(context)
         for rows in _rows_of(self._work, context, self._at, self._loader.progress):
@@ -108,6 +160,8 @@ class _Stream:
 
     def _count(self, round_: Round) -> None:
         report = self._loader.report
+        if not round_.rows and not round_.txns:
+            return  # of what was taken back
         report.units += 1
         for change in (change for group in round_.groups for change in group):
             report.deleted += change.old is not None

@@ -51,13 +51,13 @@ def _run(connection: TargetConnection, step: Step, safety: Safety) -> None:
         changes = list(part)
         lines = [change.new for change in changes if change.new is not None]
         # An update whose row stays the same one removes its old row by itself.
-        own = 0 if safety is Safety.STRICT else sum(c.old is not None and not c.moved for c in changes)
+        own = sum(c.old is not None and not c.moved for c in changes) if safety.replaces else 0
         with loosely(connection) if loose else contextlib.nullcontext():
             connection.execute("SAVEPOINT before_put")
             gone = _load(connection, step.shape, lines, loose=loose) - len(lines)
             if gone > own and safety is Safety.ONCE:
                 connection.execute("ROLLBACK TO SAVEPOINT before_put")
-                _delete_by_join(connection, step.shape, [_key_line(step.shape, line) for line in lines])
+                _delete_by_join(connection, step.shape, [key_line(step.shape, line) for line in lines])
                 gone = _load(connection, step.shape, lines, loose=loose) - len(lines)
         if gone > own and safety is not Safety.AGAIN:
             raise _rejected(
@@ -154,7 +154,8 @@ def _numbers(texts: pa.Array) -> pa.Array:
     return pa.array([None if text is None else int(text) for text in texts.to_pylist()], pa.uint64())
 
 
-def _key_line(shape: Shape, line: bytes) -> bytes:
+def key_line(shape: Shape, line: bytes) -> bytes:
+    """Of the line of a row that comes, the line by which it goes."""
     fields = line[:-1].split(b"\t")
     return b"\t".join([fields[at] for at in shape.key]) + b"\n"
 

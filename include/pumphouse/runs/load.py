@@ -17,7 +17,7 @@ from pumphouse.loader.state import Checkpoint, open_plan
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
-from pumphouse.replay.load import stream
+from pumphouse.replay import load as replay
 from pumphouse.settings import Settings, TargetSettings
 
 
@@ -92,7 +92,7 @@ def run(
                 engine=parts.engine,
                 progress=progress,
                 rules=take_up(connection, owner, task, rules, since),
-                stream=stream,
+                streaming=replay,
             )
             if resync and found is not None:
                 return bring_back(loader, found, resync)
