@@ -271,9 +271,13 @@ def test_rows_of_a_round_that_did_not_end_come_once_where_their_key_is_dropped_m
 
 
 @pytest.mark.row("L2", "L3", "L6")
+@pytest.mark.parametrize("how", ["load", "load without safe mode", "resync"])
 def test_unique_values_that_wander_within_a_round_that_did_not_end_are_in_nobodys_way(
-    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    if how == "load without safe mode":
+        settings = settings.model_copy(update={"load": settings.load.model_copy(update={"safe_mode": False})})
+    source.create_table("z", [column(1, "id", flag=3)])
     unique = index(1, "u", ("u", 1), unique=True)
     source.create_table("t", [column(1, "id", flag=3), column(2, "u"), column(3, "n")], index_info=[unique])
     source.genesis()
@@ -297,6 +301,121 @@ def test_unique_values_that_wander_within_a_round_that_did_not_end_are_in_nobody
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(state, "move_checkpoint", killer)
             load.run(settings)
-    report = load.run(settings)
+    report = load.run(settings, resync="d.z" if how == "resync" else "")
     assert equal(source, target)
     assert (report.inserted, report.deleted) == (7, 5)
+
+
+@pytest.mark.row("L2", "L3")
+def test_a_resync_of_another_table_lets_no_row_in_the_way_pass(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("z", [column(1, "id", flag=3)])
+    source.create_table(
+        "t", [column(1, "id", flag=3), column(2, "u", MysqlType.VARCHAR)],
+        index_info=[index(1, "u", ("u", 1), unique=True)],
+    )  # fmt: skip
+    with source.txn() as t:
+        row = t.insert("t", id=5, u=b"five")
+    source.genesis()
+    load.run(settings)
+    target.execute("ALTER TABLE d.t MODIFY u VARCHAR(64) COLLATE utf8mb4_general_ci")
+    with source.txn() as t:
+        t.update("t", row, u=b"six")
+    with source.txn() as t:
+        t.delete("t", row)
+    for id_ in range(60 // (2 * settings.load.connections)):
+        with source.txn() as t:
+            t.insert("z", id=id_)
+    for id_, text in ((1, b"a"), (2, b"A")):
+        with source.txn() as t:
+            t.insert("t", id=id_, u=text)
+    source.cut()
+    for again in ("", "", "d.z", "d.z"):
+        with pytest.raises(RowRejected, match="share a unique key"):
+            load.run(settings, resync=again)
+
+
+@pytest.mark.row("L2", "S3")
+@pytest.mark.parametrize("change", ["insert", "update", "delete"])
+def test_what_is_taken_back_is_right_also_where_the_key_is_dropped_by_what_comes_next(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    going = [index(1, "ka", ("a", 0), unique=True)]
+    source.create_table("t", [column(1, "a", flag=1), column(2, "b")], pk_is_handle=False, index_info=going)
+    with source.txn() as t:
+        row = t.insert("t", a=1, b=0)
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        if change == "update":
+            t.update("t", row, b=7)
+        elif change == "delete":
+            t.delete("t", row)
+        else:  # the DROP INDEX is under way
+            t.insert("t", a=2, b=4)
+            t.insert("t", a=1, b=5)
+    source.cut()
+    if change == "insert":
+        with pytest.raises(RowRejected, match="share a unique key"):
+            load.run(settings)
+    else:
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(state, "move_checkpoint", killer)
+            load.run(settings)
+    raw = copy.deepcopy(source.tables["t"].info.raw)
+    raw["index_info"] = None
+    source.alter("t", 8, raw)
+    source.cut()
+    load.run(settings)
+    assert equal(source, target)
+
+
+@pytest.mark.row("L1", "L2")
+def test_a_row_whose_key_is_an_enum_of_0_is_taken_back_and_deleted(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primary = index(1, "PRIMARY", ("e", 0), unique=True, primary=True)
+    source.create_table(
+        "t", [column(1, "e", MysqlType.ENUM, elems=["a", "b"], flag=3), column(2, "b")], pk_is_handle=False,
+        index_info=[primary],
+    )  # fmt: skip
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        row = t.insert("t", e=0, b=1)
+    source.cut()
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(state, "move_checkpoint", killer)
+        load.run(settings)
+    load.run(settings)
+    assert target.query("SELECT e + 0, b FROM d.t") == [(0, 1)]
+    with source.txn() as t:
+        t.delete("t", row)
+    source.cut()
+    load.run(settings)
+    assert target.query("SELECT * FROM d.t") == []
+
+
+@pytest.mark.row("L2", "S3")
+def test_a_row_under_a_key_that_may_be_going_stops_the_load_until_its_drop_is_there(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    going = [index(1, "ka", ("a", 0), unique=True)]
+    source.create_table("t", [column(1, "a", flag=1), column(2, "b")], pk_is_handle=False, index_info=going)
+    with source.txn() as t:
+        t.insert("t", a=1, b=0)
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("t", a=1, b=5)
+    source.cut()
+    for _ in range(2):
+        with pytest.raises(RowRejected, match="share a unique key"):
+            load.run(settings)
+    raw = copy.deepcopy(source.tables["t"].info.raw)
+    raw["index_info"] = None
+    source.alter("t", 8, raw)
+    source.cut()
+    load.run(settings)
+    assert equal(source, target)

@@ -8,7 +8,16 @@ from click.testing import CliRunner, Result
 
 from pumphouse.archive.manifest import Declaration
 from pumphouse.cli import cli
-from pumphouse.errors import LoadError, RestoreError, TargetIncomplete, TargetUnreachable, UnknownTable, UsageError
+from pumphouse.errors import (
+    CorruptionError,
+    LoadError,
+    RestoreError,
+    TargetIncomplete,
+    TargetUnreachable,
+    UnknownTable,
+    UsageError,
+)
+from pumphouse.loader.run import Loader
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.tso import Tso, show
 from pumphouse.restore import run as restore_run
@@ -165,6 +174,31 @@ def settings_file(directory: Path, settings: Settings, section: str = "restore_t
         f'password = "{to.password.get_secret_value()}"\n[load]\nengine = "local"\n'
     )
     return path
+
+
+@pytest.mark.row("R1", "L6")
+@pytest.mark.parametrize("damaged", ["SET digest = 'x'", "SET spec = REPLACE(spec, '\"version\":2', '\"version\":9')"])
+def test_a_restore_goes_past_an_open_plan_that_cannot_be_read(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        t.insert("t", id=1)
+    end = source.cut()
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Loader, "run", killed)
+        load.run(settings)
+    assert target.execute(f"UPDATE pumphouse.plan {damaged} WHERE state = 'open'") == 1
+    with pytest.raises(CorruptionError):
+        load.run(settings)
+    restored(settings, to=end, dry_run=False)
+    assert target_rows(target) == source.snapshot()
 
 
 @pytest.mark.row("R1")

@@ -507,6 +507,30 @@ def test_rows_of_a_skipped_deletion_stay_until_the_same_plan_brings_others_under
     assert dict(target.query("SELECT id, a FROM d.t")) == wanted
 
 
+@pytest.mark.row("L4", "L7")
+@pytest.mark.parametrize("mode", ["merge", "replay"])
+@pytest.mark.parametrize("ddl", [False, True])
+def test_a_row_whose_deletion_is_left_out_goes_with_one_that_comes_and_goes_behind_a_ddl(
+    source: MadeSource, settings: Settings, target: TargetConnection, mode: str, *, ddl: bool
+) -> None:
+    settings = in_mode(settings, mode)
+    source.create_table("t", [ID, TEXT])
+    put(source, "t", 1)
+    source.genesis()
+    load.run(settings)
+    with source.txn() as t:
+        t.delete("t", 1)
+    left_out = source.events[-1].commit_ts
+    if ddl:
+        source.add_column("t", column(3, "c"))
+    put(source, "t", 1)
+    with source.txn() as t:
+        t.delete("t", 1)
+    source.cut()
+    load.run(ruled(settings, {"do": "skip", "txn": left_out}))
+    assert target.query("SELECT * FROM d.t") == []
+
+
 @pytest.mark.row("L7", "S3")
 def test_rows_of_generated_columns_alone_stop_a_load_and_can_be_parked(
     source: MadeSource, settings: Settings, target: TargetConnection

@@ -138,12 +138,12 @@ def fold_multiset(entries: pa.Table) -> pa.Table:
 def net_of_keyed(folded: LastOfKeys, key: Sequence[str], *, everything: bool = False) -> tuple[pa.Table, pa.Table]:
     """(keys to delete, rows to insert), by key, as a clustered table takes them fastest.
 
-    Deleted is what stood before the changes, and what may have, by a gap; ``everything``: every key that was touched,
-    where the target may be ahead.
+    Deleted is what stood before the changes; ``everything``: every key that was touched, where the target may have
+    another row than the changes say.
     """
     order = pc.sort_indices(folded.keys(key), sort_keys=[(name, "ascending") for name in key])
     folded = folded.in_order(order.to_numpy())
-    stood = folded if everything else folded.in_order(np.flatnonzero((folded.before == 1) | folded.gapped))
+    stood = folded if everything else folded.in_order(np.flatnonzero(folded.before == 1))
     rows = folded.entries.drop_columns([field.name for field in ORDER_FIELDS])
     return stood.keys(key), rows.take(pa.array(folded.at[folded.stands]))
 

@@ -23,7 +23,7 @@ from typing import Self
 
 from pumphouse.errors import BinlogError, LoadError, UnknownTable
 from pumphouse.loader.fence import Ownership
-from pumphouse.loader.state import lock_fence, open_plan, read_all
+from pumphouse.loader.state import lock_fence, read_all
 from pumphouse.loader.target import TargetConnection, has_checkpoints
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import Action
@@ -373,11 +373,16 @@ def _subject(rule: LoadRule) -> str:
 
 
 def take_up(
-    connection: TargetConnection, owner: Ownership, task: str, settings: Sequence[LoadRule], since: Tso
+    connection: TargetConnection,
+    owner: Ownership,
+    task: str,
+    settings: Sequence[LoadRule],
+    since: Tso,
+    begun: Tso | None = None,
 ) -> Rules:
     """The rules of a run: the target's and those of the settings, which are written down there from now on.
 
-    ``since``: the checkpoint; 0 where the target has none yet.
+    ``since``: the checkpoint; 0 where the target has none yet. ``begun``: where an open plan begins.
     """
     known = read_left_out(connection, task)
     asked = Rules.of(settings, since)
@@ -395,9 +400,8 @@ def take_up(
             record(connection, owner, task, f"table {name}", known[name].since, rule.model_copy(update={"but": but}))
     # A DDL that was passed by a rule stays so, also when the rule is gone before its plan has ended. The checkpoint may
     # be inside that plan.
-    opened = open_plan(connection, task)
-    begun = since if opened is None else min(since, opened.from_ts)
-    return replace(asked, ddls={**_passed(connection, task, begun), **asked.ddls}, tables=known)
+    after = since if begun is None else min(since, begun)
+    return replace(asked, ddls={**_passed(connection, task, after), **asked.ddls}, tables=known)
 
 
 def _passed(connection: TargetConnection, task: str, since: Tso) -> dict[int, LoadRule]:

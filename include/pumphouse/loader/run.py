@@ -92,12 +92,12 @@ def abandon(connection: TargetConnection, owner: Ownership, task: str, reason: s
 class Streaming(Protocol):
     """Plans of the mode replay (`pumphouse.replay.load`)."""
 
-    def take_back(self, loader: Loader, work: Work) -> Tso:
-        """Delete what an earlier run may have written above the checkpoint; up to where that may be."""
+    def take_back(self, loader: Loader, work: Work) -> None:
+        """Put back what an earlier run may have written above the checkpoint."""
         ...
 
-    def stream(self, loader: Loader, work: Work, cleared: Tso) -> None:
-        """Carry out a plan from the checkpoint on; ``cleared``: what `take_back` said, 0 where no run was before."""
+    def stream(self, loader: Loader, work: Work) -> None:
+        """Carry out a plan from the checkpoint on."""
         ...
 
 
@@ -165,8 +165,7 @@ class Loader:
         with offering_resync(self.connection, self.view, self.rules, self.task):
             if opened is not None:
                 self.report.resumed = True
-                cleared = self._take_back(opened)
-                at = max(at, self.run(self._extended(opened, goal), cleared))
+                at = max(at, self.run(self._extended(opened, goal)))
             for work in works_between(self.view, at, goal, self.task, self.settings, self.rules, mode):
                 at = self.run(self.begin(work))
         return self.finish(at)
@@ -214,19 +213,15 @@ class Loader:
         if work.plan != plan:
             state.amend_plan(self.connection, self.owner, work.plan)
             log.warning("plan_amended", task=plan.task, number=plan.number, boundaries=len(work.plan.boundaries))
+        if plan.mode is Mode.REPLAY and self._streaming is not None:
+            self.make_databases()
+            with self.rules.advising(self.view.timeline):
+                self._streaming.take_back(self, work)  # before anything of the plan becomes another
         return work
 
     def _forget_passed(self, since: Tso) -> None:
         said = self.settings.rules
         self.rules = forget_passed(self.connection, self.owner, self.task, self.rules, said, since)
-
-    def _take_back(self, work: Work) -> Tso:
-        """Before anything of a replay that was begun changes: what its last round had on the target goes."""
-        if work.plan.mode is not Mode.REPLAY or self._streaming is None:
-            return Tso(0)
-        self.make_databases()
-        with self.rules.advising(self.view.timeline):
-            return self._streaming.take_back(self, work)
 
     def _extended(self, work: Work, goal: Tso) -> Work:
         """A replay that was begun goes on to what is asked for now: more of the archive may be what it stopped for."""
@@ -302,11 +297,8 @@ class Loader:
         state.begin_plan(self.connection, self.owner, numbered.plan)
         return numbered
 
-    def run(self, work: Work, cleared: Tso = Tso(0)) -> Tso:  # noqa: B008 - a number
-        """Carry a committed plan out, from wherever it stands; returns the checkpoint after it.
-
-        ``cleared``: up to where what an earlier run had written of it was taken back (`Streaming`).
-        """
+    def run(self, work: Work) -> Tso:
+        """Carry a committed plan out, from wherever it stands; returns the checkpoint after it."""
         plan = work.plan
         log.info("plan_started", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
         self.make_databases()
@@ -314,7 +306,7 @@ class Loader:
         self._tell_losses(work)
         self._tell_left_out(work)
         if plan.mode is Mode.REPLAY:
-            return self._run_stream(work, executor.dialect, cleared)
+            return self._run_stream(work, executor.dialect)
         with self.rules.advising(self.view.timeline):
             units = self._prepare(work) if work.pieces else {}
         applied = state.applied_units(self.connection, plan)
@@ -350,13 +342,13 @@ class Loader:
         log.info("plan_closed", task=plan.task, number=plan.number, to_ts=plan.to_ts, units=total)
         return plan.to_ts
 
-    def _run_stream(self, work: Work, dialect: Dialect, cleared: Tso) -> Tso:
+    def _run_stream(self, work: Work, dialect: Dialect) -> Tso:
         if self._streaming is None:
             raise LoadError(
                 f"task {self.task} has an open plan that was replayed", hint="finish it first: pumphouse load"
             )
         with self.rules.advising(self.view.timeline):
-            self._streaming.stream(self, work, cleared)
+            self._streaming.stream(self, work)
             self._set_sequences(work, dialect)
         self.owner = state.close_plan(self.connection, self.owner, work.plan, checkpoint=work.plan.to_ts)
         self.report.plans += 1

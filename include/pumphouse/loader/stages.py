@@ -59,7 +59,8 @@ def _fold_one(plan: Plan, entries: pa.Table, bucket: int) -> Iterator[Blob]:
     if head.key:
         folded = LastOfKeys.of(entries, head.key).changed()
         check_keys(folded, head.key, f"{head.db}.{head.table}")
-        gone, come = net_of_keyed(folded, head.key, everything=mode is Mode.REPEAT)
+        # What is left out may have left a row under any key, also in an epoch before.
+        gone, come = net_of_keyed(folded, head.key, everything=mode is Mode.REPEAT or bool(plan.without))
     else:
         gone, come = net_of_multiset(fold_multiset(entries))
     for phase, table in ((Phase.DELETE, gone), (Phase.INSERT, come)):

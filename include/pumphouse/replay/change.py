@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pumphouse.loader.columns import Column
@@ -61,12 +61,16 @@ class Shape:
         table: table.
         columns: columns of a row's line, in its order.
         key: places (in ``columns``) of what identifies a row; () = rows are compared whole, as a multiset.
+        droppable: the source may drop the key while rows are written, so that two of them have it for a while.
+        index: places of those columns of the key that an index has; () = all.
     """
 
     db: str
     table: str
     columns: tuple[Column, ...]
     key: tuple[int, ...]
+    droppable: bool = False
+    index: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -77,6 +81,11 @@ class Shape:
     def target(self) -> str:
         """Quoted, qualified table."""
         return qualified(self.db, self.table)
+
+    @property
+    def whole(self) -> Shape:
+        """The same table, rows identified by all columns."""
+        return replace(self, key=tuple(range(len(self.columns))), index=self.key)
 
     @property
     def old_columns(self) -> list[Column]:

@@ -58,10 +58,13 @@ class _Goal:
 
 
 class Images:
-    """Decodes for one plan. ``apart`` says whether keys are made by another rule since the last answer."""
+    """Decodes for one plan. ``apart`` says whether keys are made by another rule since the last answer.
 
-    def __init__(self, context: LoadContext) -> None:
-        self._context = context
+    ``whole``: the line of a row that goes has all columns, as that of one that comes; it may be loose, too.
+    """
+
+    def __init__(self, context: LoadContext, *, whole: bool = False) -> None:
+        self._context, self._whole = context, whole
         self._wanted = WantedTables(context)
         self._goals: dict[int, _Goal] = {}  # by the identity of what `WantedTables` keeps
         self._layouts = Layouts(context.timeline)
@@ -97,12 +100,14 @@ class Images:
     ) -> None:
         wanted, shape, op = goal.wanted, goal.shape, int(part.op[0])
         layout = self._layouts.of(wanted, written)
-        images = images_of(part.data, part.row_start, part.row_len, op, wanted, layout, goal.old_names)
+        images = images_of(
+            part.data, part.row_start, part.row_len, op, wanted, layout, None if self._whole else goal.old_names
+        )
         old, new = images if op == UPDATE else (None, images) if op == INSERT else (images, None)
         count = len(part)
         none = [None] * count
         lines = none if new is None else textrows.lines(new).to_pylist()
-        named = [column.name for column in shape.old_columns]
+        named = [column.name for column in (shape.columns if self._whole else shape.old_columns)]
         gone = none if old is None else textrows.lines(old.select(named)).to_pylist()
         keys = self._keys(goal, [image for image in (new, old) if image is not None], count)
         moved = [False] * count
@@ -111,6 +116,8 @@ class Images:
         elif op == UPDATE and (found := moved_of(old, new, wanted.key)) is not None:
             moved = found.to_pylist()
         loose = _enum_zero(new) if new is not None else None
+        if self._whole and old is not None and (zeros := _enum_zero(old)) is not None:
+            loose = [a or b for a, b in zip(loose or zeros, zeros, strict=True)]
         changes = map(Change, [shape] * count, keys, gone, lines, moved, loose or [False] * count)
         for place, change in zip(at.tolist(), changes, strict=True):
             out[place] = change
@@ -159,7 +166,9 @@ class Images:
             fields = [arrow_field(column) for column in wanted.table.public_columns if not column.generated]
             columns = tuple(columns_of(pa.schema(fields)))
             places = {column.name: at for at, column in enumerate(columns)}
-            shape = Shape(wanted.db, wanted.table.name, columns, tuple(places[name] for name in wanted.key))
+            clustered = wanted.table.pk_is_handle or wanted.table.is_common_handle
+            key = tuple(places[name] for name in wanted.key)
+            shape = Shape(wanted.db, wanted.table.name, columns, key, droppable=not clustered)
             keys = tuple(self._unique_keys(wanted))
             unknown = {at for at, key in enumerate(keys) if Equality.UNKNOWN in key.equality}
             self._goals[id(wanted)] = _Goal(wanted, shape, keys, _seed(wanted, -1), unknown)

@@ -1,16 +1,16 @@
 """A load in the mode replay: transactions of the archive in commit order, change by change, from the checkpoint on.
 
 The checkpoint moves with each round, in its last transaction; rows without a key lie in that transaction. What else a
-round had on the target when the run ended is taken back by the next one, which deletes every key that the round may
-have touched: from then on no row may be in the way of another, just as if the run had not ended. DDL is as in a merge.
+round had on the target when the run ended is taken back by the next one: every key that the round may have touched gets
+the row that the first change of it found. From there on all is as if the run had not ended. DDL is as in a merge.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -41,17 +41,17 @@ _ROUND_ROWS = 40_000
 _Changes = tuple[int, list[Change], bool]
 
 
-def take_back(loader: Loader, work: Work) -> Tso:
-    """Delete what the run before may have written of its last round; up to where that may have come, 0 = nowhere.
+def take_back(loader: Loader, work: Work) -> None:
+    """Put back what the run before may have written of its last round: the target is as it was at the checkpoint.
 
     ``work``: of the plan as that run had it, which says by what keys the rows were written.
     """
-    return _Stream(loader, work).take_back()
+    _Stream(loader, work).take_back()
 
 
-def stream(loader: Loader, work: Work, cleared: Tso) -> None:
-    """Carry out a plan of the mode replay (`Loader`), from the checkpoint on; ``cleared``: as `take_back` says."""
-    _Stream(loader, work).run(cleared)
+def stream(loader: Loader, work: Work) -> None:
+    """Carry out a plan of the mode replay (`Loader`), from the checkpoint on."""
+    _Stream(loader, work).run()
 
 
 class _Stream:
@@ -60,7 +60,7 @@ class _Stream:
         if found is None:
             raise LoadError(f"task {loader.task} has no checkpoint on {loader.connection.name}")
         self._loader, self._work = loader, work
-        self._at = Tso(max(found.ts, work.plan.from_ts))
+        self._at, self._context = Tso(max(found.ts, work.plan.from_ts)), loader.context(work)
         self._batches = Batches(rows=_ROUND_ROWS, seconds=float("inf"))
         self._ddls = DdlExecutor(loader.connection, loader.owner, loader.task, routes=loader.rules.routes)
         connections = loader.settings.connections
@@ -77,19 +77,14 @@ class _Stream:
             failed=lambda _: None,
         )
 
-    def run(self, cleared: Tso) -> None:
+    def run(self) -> None:
         """Everything of the plan above the checkpoint, then its end."""
-        later = self._safety
-        if cleared:
-            self._safety = Safety.CLEARED
+        images = Images(self._context)
         try:
             events = deque(placed(self._work.events, self._work.plan))
-            for commit_ts, changes, apart in self._transactions():
+            for commit_ts, changes, first in self._transactions(images):
                 self._ddls_before(commit_ts, events)
-                if commit_ts > cleared and self._safety is not later:
-                    self._drain()
-                    self._safety = later
-                for round_ in self._batches.put(commit_ts, changes, 0.0, apart=apart):
+                for round_ in self._batches.put(commit_ts, changes, 0.0, apart=first and images.apart):
                     self._executor.submit(round_)
             self._drain()
             for _, event in events:
@@ -97,17 +92,17 @@ class _Stream:
         finally:
             self._executor.stop()
 
-    def take_back(self) -> Tso:
-        """Delete every key that the last round may have touched (`take_back`).
+    def take_back(self) -> None:
+        """Give every key that the last round may have touched the row that it had before (`take_back`).
 
-        It began in the first transaction above the checkpoint or behind it, closed at so many rows, and went beyond no
-        DDL.
+        The round began in the first transaction above the checkpoint or behind it, closed at so many rows, and went
+        beyond no DDL.
         """
-        lines: defaultdict[Shape, set[bytes]] = defaultdict(set)
-        events = deque(placed(self._work.events, self._work.plan))
+        self._safety = Safety.CLEARED
+        found, events = _Before(self._context), deque(placed(self._work.events, self._work.plan))
         upto = rows = 0
         try:
-            for commit_ts, changes, _ in self._readable():
+            for commit_ts, changes, _ in self._decodable(found):
                 if not upto:
                     self._ddls_before(commit_ts, events)
                 elif rows >= _ROUND_ROWS or (events and events[0][0] < commit_ts):
@@ -115,34 +110,29 @@ class _Stream:
                 else:
                     rows += len(changes)
                 upto = commit_ts
-                for shape, _, old, new, *_ in (change for change in changes if change.shape.key):
-                    lines[shape].update(line for line in (old, new and key_line(shape, new)) if line is not None)
-            gone = (Change(shape, (), line, None) for shape, found in lines.items() for line in sorted(found))
-            self._executor.submit(Round(groups=[[change] for change in gone]))
+                found.add(changes)
+            for step in (found.going(), found.coming()):
+                self._executor.submit(Round(groups=[[change] for change in step]))
             self._executor.drain()
         finally:
             self._executor.stop()
-        return Tso(upto)
-
-    def _readable(self) -> Iterator[_Changes]:
-        """Transactions up to rows that cannot be decoded: no run has written those, and `run` says why."""
-        with suppress(CodecError, SchemaError):
-            yield from self._transactions()
 
     def _ddls_before(self, commit_ts: int, events: deque[tuple[int, DdlEvent]]) -> None:
         while events and events[0][0] < commit_ts:
             self._ddl(events.popleft()[1])
 
-    def _transactions(self) -> Iterator[_Changes]:
-        context = self._loader.context(self._work)
-        images = Images(context)
-        for rows in _rows_of(self._work, context, self._at, self._loader.progress):
+    def _transactions(self, images: Images | _Before) -> Iterator[tuple[int, list[Change], bool]]:
+        """Commit ts, changes, and whether it is the first that was decoded with some others."""
+        for rows in _rows_of(self._work, self._context, self._at, self._loader.progress):
             changes, commit_ts = images.changes(rows)
             ends = [*map(int, np.flatnonzero(np.diff(commit_ts)) + 1), len(changes)] if changes else []
-            begin, apart = 0, images.apart
-            for end in ends:
-                yield int(commit_ts[begin]), changes[begin:end], apart
-                begin, apart = end, False
+            for begin, end in pairwise([0, *ends]):
+                yield int(commit_ts[begin]), changes[begin:end], not begin
+
+    def _decodable(self, images: _Before) -> Iterator[tuple[int, list[Change], bool]]:
+        """Transactions up to rows that cannot be decoded: no run has written those, and the next one says why."""
+        with suppress(CodecError, SchemaError):
+            yield from self._transactions(images)
 
     def _drain(self) -> None:
         for round_ in self._batches.take():
@@ -166,6 +156,58 @@ class _Stream:
         for change in (change for group in round_.groups for change in group):
             report.deleted += change.old is not None
             report.inserted += change.new is not None
+
+
+class _Before:
+    """The rows that keys had before some transactions, from those alone."""
+
+    def __init__(self, context: LoadContext) -> None:
+        self._whole, self._keys = Images(context, whole=True), Images(context)
+        self._is_whole = True
+        # By table and key: the key as the line that goes, with the row that comes back, None = there was none.
+        self._first: dict[tuple[str, bytes], Change] = {}
+        self._came: dict[tuple[str, bytes], Change] = {}
+
+    def changes(self, rows: pa.Table) -> tuple[list[Change], np.ndarray]:
+        """As `Images.changes`."""
+        with suppress(CodecError, SchemaError):
+            self._is_whole = True
+            return self._whole.changes(rows)
+        self._is_whole = False  # a column is being dropped: such rows can only have been deleted
+        return self._keys.changes(rows)
+
+    def add(self, changes: Iterable[Change]) -> None:
+        """Take in the changes of a transaction that was decoded with the last ones."""
+        for each in changes:
+            shape, old = each.shape, each.old
+            if not shape.key:
+                continue
+            if old is not None:
+                key, row = (key_line(shape, old), old) if self._is_whole else (old, None)
+                self._first.setdefault((shape.target, key), Change(shape, (), key, row, loose=each.loose))
+            if each.new is not None:
+                key = key_line(shape, each.new)
+                self._first.setdefault((shape.target, key), Change(shape, (), key, None))
+                if shape.droppable:
+                    self._came[shape.target, each.new] = Change(shape, (), key, each.new)
+
+    def going(self) -> Iterator[Change]:
+        """The rows that may be there now.
+
+        Where two rows may have a key, another one than those of the transactions stays: it was there before.
+        """
+        whole: dict[Shape, Shape] = {}
+        for each in self._first.values():
+            if each.new is not None or not each.shape.droppable:
+                yield each._replace(new=None)
+        for each in self._came.values():
+            if self._first[each.shape.target, each.old or b""].new is None:
+                shape = whole.setdefault(each.shape, each.shape.whole)
+                yield Change(shape, (), each.new, None)
+
+    def coming(self) -> Iterator[Change]:
+        """The rows that were there."""
+        return (each._replace(old=None) for each in self._first.values() if each.new is not None)
 
 
 def placed(events: tuple[DdlEvent, ...], plan: Plan) -> list[tuple[int, DdlEvent]]:

@@ -22,7 +22,7 @@ from pumphouse.loader.insert import NO_SUCH, loosely, of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import other_shape
-from pumphouse.replay.change import Shape
+from pumphouse.replay.change import Change, Shape
 from pumphouse.replay.steps import Safety, Step
 from pumphouse.schema.ident import qualified, quote
 
@@ -55,18 +55,33 @@ def _run(connection: TargetConnection, step: Step, safety: Safety) -> None:
         with loosely(connection) if loose else contextlib.nullcontext():
             connection.execute("SAVEPOINT before_put")
             gone = _load(connection, step.shape, lines, loose=loose) - len(lines)
-            if gone > own and safety is Safety.ONCE:
+            if gone != own and safety is Safety.ONCE:
+                # A row that is not there may hide one that is in the way: look at each for itself.
                 connection.execute("ROLLBACK TO SAVEPOINT before_put")
-                _delete_by_join(connection, step.shape, [key_line(step.shape, line) for line in lines])
+                known, fresh = _by_first(step.shape, changes)
+                _delete_by_join(connection, step.shape, known)
+                own -= len(known)
+                if _delete_by_join(connection, step.shape, fresh) and step.shape.droppable:
+                    raise _in_the_way(step.shape, lines)
                 gone = _load(connection, step.shape, lines, loose=loose) - len(lines)
         if gone > own and safety is not Safety.AGAIN:
-            raise _rejected(
-                step.shape, lines[0], "rows are there already that share a unique key with some of them", lines
-            )
+            raise _in_the_way(step.shape, lines)
 
 
-def _load(connection: TargetConnection, shape: Shape, lines: Sequence[bytes], *, loose: bool) -> int:
-    """Put rows; the affected rows. RowRejected when the server bent or refused one."""
+def _by_first(shape: Shape, changes: Sequence[Change]) -> tuple[list[bytes], list[bytes]]:
+    """Keys of the rows that come, each once: those of which the first change is an update, and the others."""
+    first: dict[bytes, bool] = {}
+    for change in changes:
+        if change.new is not None:
+            first.setdefault(key_line(shape, change.new), change.old is not None and not change.moved)
+    return [key for key, there in first.items() if there], [key for key, there in first.items() if not there]
+
+
+def _load(
+    connection: TargetConnection, shape: Shape, lines: Sequence[bytes], *, loose: bool, of: Shape | None = None
+) -> int:
+    """Put rows (``of``: keys of another table); the affected rows. RowRejected when the server bent or refused one."""
+    of = of or shape
     columns = list(shape.columns)
     connection.execute("SAVEPOINT part")
     try:
@@ -76,7 +91,7 @@ def _load(connection: TargetConnection, shape: Shape, lines: Sequence[bytes], *,
             raise
         found = _AT_ROW.search(error.message)
         at = int(found[1]) - 1 if found else -1
-        raise _rejected(shape, lines[at] if 0 <= at < len(lines) else b"", error.message, lines) from error
+        raise _rejected(of, lines[at] if 0 <= at < len(lines) else b"", error.message, lines) from error
     if done.warnings:
         shown = connection.warnings()
         zeros = {c.name for c in columns if c.is_enum} if loose else set()
@@ -85,12 +100,12 @@ def _load(connection: TargetConnection, shape: Shape, lines: Sequence[bytes], *,
             text = "; ".join(f"{text} [{code}]" for _, code, text in (ours or shown)[:5])
             found = _AT_ROW.search(text)
             at = int(found[1]) - 1 if found else 0
-            raise _rejected(shape, lines[min(at, len(lines) - 1)], f"the server warned: {text}", lines)
+            raise _rejected(of, lines[min(at, len(lines) - 1)], f"the server warned: {text}", lines)
         if len(shown) < done.warnings:
             # The server keeps so many and no more: all of them are seen of fewer rows. In order: later rows win.
             connection.execute("ROLLBACK TO SAVEPOINT part")
             half = len(lines) // 2
-            return sum(_load(connection, shape, part, loose=loose) for part in (lines[:half], lines[half:]))
+            return sum(_load(connection, shape, part, loose=loose, of=of) for part in (lines[:half], lines[half:]))
     return done.affected
 
 
@@ -119,6 +134,8 @@ def _delete(connection: TargetConnection, step: Step, *, safe: bool) -> None:
 def _delete_by_join(connection: TargetConnection, shape: Shape, lines: Sequence[bytes]) -> int:
     """Delete rows by keys of any type, byte by byte: one that only a collation takes for equal is another row."""
     columns = shape.old_columns
+    if not lines:
+        return 0
     gone = qualified(connection.settings.schema_name, "unit_keys")
     connection.execute(f"DROP TEMPORARY TABLE IF EXISTS {gone}")
     # Of the target's own columns, so that types and collations are equal and the join can use the index.
@@ -127,10 +144,12 @@ def _delete_by_join(connection: TargetConnection, shape: Shape, lines: Sequence[
     )
     try:
         keys = Shape(connection.settings.schema_name, "unit_keys", tuple(columns), ())
-        _load(connection, keys, lines, loose=False)
-        condition = " AND ".join(
-            f"{shape.target}.{quote(c.name)} = {gone}.{quote(c.name)} AND {c.same(shape.target, gone)}" for c in columns
-        )
+        loose = any(column.is_enum for column in columns)
+        with loosely(connection) if loose else contextlib.nullcontext():
+            _load(connection, keys, lines, loose=loose, of=shape)
+        names = [quote(shape.columns[at].name) for at in shape.index or shape.key]
+        equal = (f"{shape.target}.{name} = {gone}.{name}" for name in names)
+        condition = " AND ".join([*equal, *(column.same(shape.target, gone) for column in columns)])
         return connection.execute(f"DELETE {shape.target} FROM {gone} STRAIGHT_JOIN {shape.target} ON {condition}")
     finally:
         with contextlib.suppress(LoadError):
@@ -164,6 +183,10 @@ def _values(line: bytes) -> list[bytes | None]:
     """The values of a line."""
     fields = line[:-1].split(b"\t")
     return [None if f == b"\\N" else _ESCAPED.sub(lambda m: _PLAIN.get(m[1], m[1]), f) for f in fields]
+
+
+def _in_the_way(shape: Shape, lines: Sequence[bytes]) -> RowRejected:
+    return _rejected(shape, lines[0], "rows are there already that share a unique key with some of them", lines)
 
 
 def _rejected(shape: Shape, line: bytes, reason: str, lines: Sequence[bytes]) -> RowRejected:

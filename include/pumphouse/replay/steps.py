@@ -18,8 +18,8 @@ class Safety(Enum):
     """What is held against what the target has."""
 
     STRICT = auto()  # each row that comes is new, each that goes is there
-    CLEARED = auto()  # each row that comes is new; those that go may be gone
-    ONCE = auto()  # a row that stands under the key of one that comes gives way; by another unique key none does
+    CLEARED = auto()  # each row that comes is new; of those that go some are not there
+    ONCE = auto()  # a row that stands under the lasting key of one that comes gives way; by another key none does
     AGAIN = auto()  # changes may come a second time: whatever stands in the way gives way, and comes again itself
 
     @property
@@ -42,7 +42,7 @@ def steps_of(groups: Iterable[Sequence[Change]], *, safe: bool) -> list[Step]:
 
     Args:
         groups: each a group's changes, in their order.
-        safe: an update whose row stays the same one is its REPLACE alone, which removes the old row itself, if any.
+        safe: an update whose row stays the same one is its REPLACE alone, which removes the old row itself.
     """
     levels: list[dict[Shape, Step]] = []
     for group in groups:

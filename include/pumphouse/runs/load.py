@@ -8,6 +8,7 @@ import socket
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ConfigError, UsageError
 from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning
+from pumphouse.loader.plan import Plan
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.resync import resync as bring_back
 from pumphouse.loader.rules import read_routes, require_in_place, routes_of, take_up
@@ -72,11 +73,11 @@ def run(
                 return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
             rules = settings.load.rules
             moved = found is not None and read_routes(connection, task) != routes_of(rules)
-            since = None if resync or moved else _since(connection, found, repeat)
+            opened = None if found is None else open_plan(connection, task)
+            since = None if resync or moved else _since(found, opened, repeat)
             view = read_view(archive, since=since, touched=True)
             _require_covered(view, to)
             if found is not None and moved:
-                opened = open_plan(connection, task)
                 upto = found.ts if opened is None else max(found.ts, opened.to_ts)
                 require_in_place(connection, task, rules, view.timeline, found.ts, upto)
             if equal_at is not None:
@@ -91,7 +92,7 @@ def run(
                 task=task,
                 engine=parts.engine,
                 progress=progress,
-                rules=take_up(connection, owner, task, rules, since),
+                rules=take_up(connection, owner, task, rules, since, None if opened is None else opened.from_ts),
                 streaming=replay,
             )
             if resync and found is not None:
@@ -101,11 +102,10 @@ def run(
             return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)
 
 
-def _since(connection: TargetConnection, found: Checkpoint | None, repeat: Tso | None) -> Tso | None:
+def _since(found: Checkpoint | None, opened: Plan | None, repeat: Tso | None) -> Tso | None:
     """Where the ranges of this run may begin; None = at genesis."""
     if found is None or is_beginning(found):
         return None
-    opened = open_plan(connection, found.task)
     return min(found.ts, found.ts if repeat is None else repeat, found.ts if opened is None else opened.from_ts)
 
 
