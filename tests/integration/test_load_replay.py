@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from pumphouse.errors import RowRejected, TargetUnavailable
+from pumphouse.codec import payload
+from pumphouse.codec.row import encode_delete
+from pumphouse.errors import DuplicateKey, RowRejected, TargetUnavailable
 from pumphouse.loader import state
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.replay import load as replay_load
 from pumphouse.runs import load
+from pumphouse.schema.actions import Action
 from pumphouse.settings import Settings
 from tests.integration.test_load_schema_edges import (  # noqa: F401 - the same holds here
     test_an_image_that_lacks_a_column_whose_drop_lies_beyond_the_load_names_table_and_column,
@@ -261,10 +264,8 @@ def test_rows_of_a_round_that_did_not_end_come_once_where_their_key_is_dropped_m
     for _ in range(2):
         with pytest.raises(RowRejected, match="share a unique key"):
             load.run(settings)
-    assert target.value("SELECT COUNT(*) FROM d.t") > 0, "rows of the round are there"
-    raw = copy.deepcopy(source.tables["t"].info.raw)
-    raw["index_info"] = None
-    source.alter("t", 8, raw)
+    assert target.value("SELECT COUNT(*) FROM d.t") == 0, "what stands there would not tell whether it was the round's"
+    drop_keys(source, "t")
     source.cut()
     load.run(settings)
     assert equal(source, target)
@@ -363,9 +364,7 @@ def test_what_is_taken_back_is_right_also_where_the_key_is_dropped_by_what_comes
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(state, "move_checkpoint", killer)
             load.run(settings)
-    raw = copy.deepcopy(source.tables["t"].info.raw)
-    raw["index_info"] = None
-    source.alter("t", 8, raw)
+    drop_keys(source, "t")
     source.cut()
     load.run(settings)
     assert equal(source, target)
@@ -397,25 +396,135 @@ def test_a_row_whose_key_is_an_enum_of_0_is_taken_back_and_deleted(
     assert target.query("SELECT * FROM d.t") == []
 
 
-@pytest.mark.row("L2", "S3")
+def drop_keys(source: MadeSource, table: str) -> None:
+    raw = copy.deepcopy(source.tables[table].info.raw)
+    raw["index_info"] = None
+    source.alter(table, 8, raw)
+
+
+@pytest.mark.row("L2", "L4", "S3")
+@pytest.mark.parametrize(
+    ("mode", "there"),
+    [("merge", [0]), ("merge", []), ("replay", [0]), ("replay", [5]), ("replay", [])],  # [5]: docs/limits.md
+)
 def test_a_row_under_a_key_that_may_be_going_stops_the_load_until_its_drop_is_there(
-    source: MadeSource, settings: Settings, target: TargetConnection
+    source: MadeSource, settings: Settings, target: TargetConnection, mode: str, there: list[int]
 ) -> None:
+    settings = settings.model_copy(update={"load": settings.load.model_copy(update={"mode": mode})})
     going = [index(1, "ka", ("a", 0), unique=True)]
     source.create_table("t", [column(1, "a", flag=1), column(2, "b")], pk_is_handle=False, index_info=going)
+    for b in there:
+        with source.txn() as t:
+            t.insert("t", a=1, b=b)
+    source.genesis()
+    load.run(settings)
+    for _ in range(2 - len(there)):
+        with source.txn() as t:
+            t.insert("t", a=1, b=5)
+    source.cut()
+    for _ in range(2):
+        with pytest.raises((RowRejected, DuplicateKey)):
+            load.run(settings)
+    drop_keys(source, "t")
+    source.cut()
+    load.run(settings)
+    assert equal(source, target)
+
+
+@pytest.mark.row("L2")
+@pytest.mark.parametrize("gone", ["by others", "by a rule"])
+def test_an_update_of_a_row_that_is_not_there_hides_no_row_in_the_way(
+    source: MadeSource, settings: Settings, target: TargetConnection, gone: str
+) -> None:
+    unique = [index(1, "u", ("u", 1), unique=True)]
+    source.create_table("t", [column(1, "id", flag=3), column(2, "u", MysqlType.VARCHAR), column(3, "c")],
+                        index_info=unique)  # fmt: skip
     with source.txn() as t:
-        t.insert("t", a=1, b=0)
+        t.insert("t", id=1, u=b"a", c=0)
+    source.genesis()
+    load.run(settings)
+    target.execute("ALTER TABLE d.t MODIFY u VARCHAR(64) COLLATE utf8mb4_general_ci")
+    with source.txn() as t:
+        row = t.insert("t", id=5, u=b"x", c=0)
+    rule = {"do": "skip", "txn": source.events[-1].commit_ts, "why": "a test"}
+    if gone == "by others":
+        source.cut()
+        load.run(settings)
+        target.execute("DELETE FROM d.t WHERE id = 5")
+    with source.txn() as t:
+        t.update("t", row, c=1)
+    with source.txn() as t:
+        t.insert("t", id=2, u=b"A", c=0)
+    source.cut()
+    rules = {"rules": [rule] if gone == "by a rule" else []}
+    told = Settings.model_validate({**dict(settings), "load": settings.load.model_dump() | rules})
+    for _ in range(2):
+        with pytest.raises(RowRejected, match="share a unique key"):
+            load.run(told)
+
+
+@pytest.mark.row("L2", "S3")
+def test_a_row_that_cannot_be_read_whole_keeps_no_other_from_being_taken_back(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.create_table("k", [column(1, "id", flag=3), column(2, "s", MysqlType.VARCHAR)])
+    going = [index(1, "ka", ("a", 0), unique=True)]
+    source.create_table("t", [column(1, "id", flag=3), column(2, "n")])
+    source.create_table("v", [column(1, "a", flag=1), column(2, "b")], pk_is_handle=False, index_info=going)
+    with source.txn() as t:
+        handle = t.insert("k", id=1, s=b"ab")
+        rows = t.insert("t", id=1, n=1), t.insert("v", a=1, b=0)
+    source.genesis()
+    load.run(settings)
+    held = source.tables["k"]
+    before, raw = held.info, copy.deepcopy(held.info.raw)
+    raw["cols"][1] |= {"id": 3}
+    raw["cols"][1]["type"]["Flen"] = 10
+    source.alter("k", int(Action.MODIFY_COLUMN), raw)  # the rows are rewritten
+    source.cut()
+    load.run(settings)
+    with source.txn() as t:
+        t.update("t", rows[0], n=2)
+        t.update("v", rows[1], b=7)
+    held.rows.pop(handle)
+    late = payload.PrewriteValueBuilder(source.schema_version - 1)  # by a server that does not know of the MODIFY yet
+    late.delete(before.id, encode_delete(before, {1: 1, 2: b"ab"}, handle=handle))
+    source.commit(source.tick(), late.build())
+    source.cut(pumps=1)
+    for where, what in ((state, "move_checkpoint"), (replay_load, "stream")):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(where, what, killer)
+            load.run(settings)
+    assert target.query("SELECT * FROM d.t") == [(1, 1)]
+    drop_keys(source, "v")
+    source.cut()
+    load.run(settings)
+    assert equal(source, target)
+
+
+@pytest.mark.row("L2", "L7")
+@pytest.mark.parametrize("way", ["park", "resync"])
+def test_a_row_that_the_target_refuses_to_take_back_has_a_way_on(
+    source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    unique = [index(1, "u", ("u", 1), unique=True)]
+    source.create_table("t", [column(1, "id", flag=3), column(2, "u")], index_info=unique)
+    with source.txn() as t:
+        row = t.insert("t", id=1, u=7)
     source.genesis()
     load.run(settings)
     with source.txn() as t:
-        t.insert("t", a=1, b=5)
+        t.update("t", row, u=8)
     source.cut()
-    for _ in range(2):
-        with pytest.raises(RowRejected, match="share a unique key"):
-            load.run(settings)
-    raw = copy.deepcopy(source.tables["t"].info.raw)
-    raw["index_info"] = None
-    source.alter("t", 8, raw)
-    source.cut()
-    load.run(settings)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(state, "move_checkpoint", killer)
+        load.run(settings)
+    target.execute("INSERT INTO d.t VALUES (99, 7)")
+    with pytest.raises(RowRejected, match="share a unique key") as caught:
+        load.run(settings)
+    assert "`pumphouse load --resync d.t`" in caught.value.hint
+    if way == "park":
+        rules = {"rules": [{"do": "park", "table": "d.t", "why": "a test"}]}
+        load.run(Settings.model_validate({**dict(settings), "load": settings.load.model_dump() | rules}))
+    load.run(settings, resync="d.t")
     assert equal(source, target)

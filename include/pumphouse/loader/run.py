@@ -155,7 +155,8 @@ class Loader:
             )
         goal = end if to is None else to
         self._require_before(goal, at, "stands at")
-        opened = self.opened()
+        with offering_resync(self.connection, self.view, self.rules, self.task):
+            opened = self.opened()
         if opened is not None:
             # It can only be carried out as a whole: its units are of all its range.
             self._require_before(goal, opened.plan.to_ts, "has an open plan that ends at")

@@ -37,9 +37,17 @@ class Wanted:
     key: tuple[str, ...]
     epoch: int
 
+    @property
+    def droppable(self) -> bool:
+        """Whether the source may drop the key while rows are written, so that two of them have it for a while."""
+        return bool(self.key) and not (self.table.pk_is_handle or self.table.is_common_handle)
+
     def head(self, epoch: int) -> UnitHead:
         """Head of a unit of this table; phase and bucket are not known yet."""
-        return UnitHead(unit=UnitId(epoch, 0, self.table_id, 0), db=self.db, table=self.table.name, key=self.key)
+        return UnitHead(
+            unit=UnitId(epoch, 0, self.table_id, 0), db=self.db, table=self.table.name, key=self.key,
+            droppable=self.droppable,
+        )  # fmt: skip
 
 
 class WantedTables:

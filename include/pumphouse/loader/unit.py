@@ -46,13 +46,14 @@ class UnitHead:
         db: database on the target.
         table: table on the target.
         key: names of the columns that identify a row; () = rows are compared whole, as a multiset.
-        rows: rows in all batches.
+        droppable: the source may drop the key while rows are written, so that two of them have it for a while.
     """
 
     unit: UnitId
     db: str
     table: str
     key: tuple[str, ...]
+    droppable: bool = False
 
     @property
     def target(self) -> str:
@@ -69,15 +70,25 @@ class UnitHead:
         unit = self.unit
         return {
             HEAD: json.dumps(
-                [unit.epoch, unit.phase, unit.table_id, unit.bucket, self.db, self.table, list(self.key)]
+                [
+                    unit.epoch,
+                    unit.phase,
+                    unit.table_id,
+                    unit.bucket,
+                    self.db,
+                    self.table,
+                    list(self.key),
+                    self.droppable,
+                ]
             ).encode()
         }
 
     @classmethod
     def of(cls, schema: pa.Schema) -> UnitHead:
         """Read the metadata."""
-        epoch, phase, table_id, bucket, db, table, key = json.loads(schema.metadata[HEAD])
-        return cls(unit=UnitId(epoch, phase, table_id, bucket), db=db, table=table, key=tuple(key))
+        epoch, phase, table_id, bucket, db, table, key, droppable = json.loads(schema.metadata[HEAD])
+        unit = UnitId(epoch, phase, table_id, bucket)
+        return cls(unit=unit, db=db, table=table, key=tuple(key), droppable=droppable)
 
 
 # A unit and its rows.
@@ -165,12 +176,13 @@ def _write_down(connection: TargetConnection, claim: Claim, unit: UnitId, rows: 
 def _insert(connection: TargetConnection, head: UnitHead, batch: pa.RecordBatch) -> None:
     """Each row must be new: what stood under its key went in the delete phase.
 
-    A target that has more than the source had (it was changed by others) loses that here.
+    A target that has more than the source had (it was changed by others) loses that here. Not under a key that may be
+    going at the source, where both rows may stand.
     """
     try:
         insert_rows(connection, head.target, batch)
     except Collided:
-        if not head.key:
+        if not head.key or head.droppable:
             raise
         take_back(connection)
         _delete_keys(connection, head, [batch.select(list(head.key))])

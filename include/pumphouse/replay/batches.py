@@ -42,8 +42,8 @@ class Batches:
             self._put_whole(changes, out)
         else:
             join, groups = self._causality.join, self._round.groups
-            whole = [change for change in changes if not change.shape.key]
-            for change in changes if not whole else [change for change in changes if change.shape.key]:
+            once = [change for change in changes if change.shape.once]
+            for change in changes if not once else [change for change in changes if not change.shape.once]:
                 group = join(change.keys)
                 if group is None:
                     self._close(out)
@@ -53,8 +53,8 @@ class Batches:
                     groups.append([])
                 groups[group or 0].append(change)
                 self._round.rows += 1
-            # Rows without a key are counted once, by the position that moves with the transaction they belong to.
-            self._put_whole(whole, out)
+            # What comes once is counted by the position, which moves with the transaction that it belongs to.
+            self._put_whole(once, out)
         self._round.txns.append(txn)
         if self._since is None:
             self._since = now

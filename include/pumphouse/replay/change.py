@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pumphouse.loader.columns import Column
@@ -62,7 +62,7 @@ class Shape:
         columns: columns of a row's line, in its order.
         key: places (in ``columns``) of what identifies a row; () = rows are compared whole, as a multiset.
         droppable: the source may drop the key while rows are written, so that two of them have it for a while.
-        index: places of those columns of the key that an index has; () = all.
+        others: there are other unique keys.
     """
 
     db: str
@@ -70,7 +70,7 @@ class Shape:
     columns: tuple[Column, ...]
     key: tuple[int, ...]
     droppable: bool = False
-    index: tuple[int, ...] = ()
+    others: bool = False
 
     @property
     def name(self) -> str:
@@ -83,9 +83,9 @@ class Shape:
         return qualified(self.db, self.table)
 
     @property
-    def whole(self) -> Shape:
-        """The same table, rows identified by all columns."""
-        return replace(self, key=tuple(range(len(self.columns))), index=self.key)
+    def once(self) -> bool:
+        """Whether rows are written once only, as what stands there does not tell whether they were."""
+        return not self.key or self.droppable
 
     @property
     def old_columns(self) -> list[Column]:
@@ -103,6 +103,7 @@ class Change(NamedTuple):
         new: line of the row that comes, or None.
         moved: of an update: the row's identity changes, so that a REPLACE of the new row leaves the old one there.
         loose: the new row holds an ENUM of value 0, which no strict session takes.
+        whole: ``old`` has all columns (`pumphouse.replay.images`).
     """
 
     shape: Shape
@@ -111,6 +112,7 @@ class Change(NamedTuple):
     new: bytes | None
     moved: bool = False
     loose: bool = False
+    whole: bool = False
 
 
 @dataclass(slots=True)

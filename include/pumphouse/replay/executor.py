@@ -1,7 +1,7 @@
 """Rounds on the target: the groups of one over several connections, round after round, each told when it is committed.
 
-Groups without a key of theirs (rows are a multiset) go last, in the transaction that also moves the position: a
-transaction that is given again after a crash is either known by it or found nothing of them.
+Groups of rows that come once (`Shape.once`) go last, in the transaction that also moves the position: a transaction
+that is given again after a crash is either known by it or found nothing of them.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class Executor:
 
     def _run(self, round_: Round) -> None:
         safety = self._safety()
-        keyed = [group for group in round_.groups if all(change.shape.key for change in group)]
-        last = [group for group in round_.groups if not all(change.shape.key for change in group)]
-        running = [self._pool.submit(self._run_job, job, safety) for job in _jobs(keyed, self._job_rows)]
+        last = [group for group in round_.groups if any(change.shape.once for change in group)]
+        others = [group for group in round_.groups if not any(change.shape.once for change in group)]
+        running = [self._pool.submit(self._run_job, job, safety) for job in _jobs(others, self._job_rows)]
         wait(running)
         for each in running:
             each.result()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pumphouse.codec.columnar import INSERT, UPDATE, Mutations, blocks, key_hash
 from pumphouse.codec.datum import Kind, kind_of
 from pumphouse.codec.jit import UInts
 from pumphouse.codec.layout import arrow_field
-from pumphouse.errors import CodecError
+from pumphouse.errors import CodecError, SchemaError
 from pumphouse.loader import textrows
 from pumphouse.loader.columns import columns_of
 from pumphouse.loader.context import LoadContext
@@ -60,7 +61,8 @@ class _Goal:
 class Images:
     """Decodes for one plan. ``apart`` says whether keys are made by another rule since the last answer.
 
-    ``whole``: the line of a row that goes has all columns, as that of one that comes; it may be loose, too.
+    ``whole``: the line of a row that goes has all columns, as that of one that comes, where it can be decoded so
+    (`Change.whole`); it may be loose, too.
     """
 
     def __init__(self, context: LoadContext, *, whole: bool = False) -> None:
@@ -100,14 +102,19 @@ class Images:
     ) -> None:
         wanted, shape, op = goal.wanted, goal.shape, int(part.op[0])
         layout = self._layouts.of(wanted, written)
-        images = images_of(
-            part.data, part.row_start, part.row_len, op, wanted, layout, None if self._whole else goal.old_names
-        )
+        read = partial(images_of, part.data, part.row_start, part.row_len, op, wanted, layout)
+        images, whole = None, self._whole
+        if whole:
+            try:
+                images = read(None)
+            except (CodecError, SchemaError):
+                whole = False
+        images = read(goal.old_names) if images is None else images
         old, new = images if op == UPDATE else (None, images) if op == INSERT else (images, None)
         count = len(part)
         none = [None] * count
         lines = none if new is None else textrows.lines(new).to_pylist()
-        named = [column.name for column in (shape.columns if self._whole else shape.old_columns)]
+        named = [column.name for column in (shape.columns if whole else shape.old_columns)]
         gone = none if old is None else textrows.lines(old.select(named)).to_pylist()
         keys = self._keys(goal, [image for image in (new, old) if image is not None], count)
         moved = [False] * count
@@ -116,9 +123,9 @@ class Images:
         elif op == UPDATE and (found := moved_of(old, new, wanted.key)) is not None:
             moved = found.to_pylist()
         loose = _enum_zero(new) if new is not None else None
-        if self._whole and old is not None and (zeros := _enum_zero(old)) is not None:
+        if whole and old is not None and (zeros := _enum_zero(old)) is not None:
             loose = [a or b for a, b in zip(loose or zeros, zeros, strict=True)]
-        changes = map(Change, [shape] * count, keys, gone, lines, moved, loose or [False] * count)
+        changes = map(Change, [shape] * count, keys, gone, lines, moved, loose or [False] * count, [whole] * count)
         for place, change in zip(at.tolist(), changes, strict=True):
             out[place] = change
 
@@ -166,10 +173,8 @@ class Images:
             fields = [arrow_field(column) for column in wanted.table.public_columns if not column.generated]
             columns = tuple(columns_of(pa.schema(fields)))
             places = {column.name: at for at, column in enumerate(columns)}
-            clustered = wanted.table.pk_is_handle or wanted.table.is_common_handle
-            key = tuple(places[name] for name in wanted.key)
-            shape = Shape(wanted.db, wanted.table.name, columns, key, droppable=not clustered)
-            keys = tuple(self._unique_keys(wanted))
+            keys, key = tuple(self._unique_keys(wanted)), tuple(places[name] for name in wanted.key)
+            shape = Shape(wanted.db, wanted.table.name, columns, key, droppable=wanted.droppable, others=len(keys) > 1)
             unknown = {at for at, key in enumerate(keys) if Equality.UNKNOWN in key.equality}
             self._goals[id(wanted)] = _Goal(wanted, shape, keys, _seed(wanted, -1), unknown)
         return self._goals[id(wanted)]

@@ -1,6 +1,6 @@
 """A load in the mode replay: transactions of the archive in commit order, change by change, from the checkpoint on.
 
-The checkpoint moves with each round, in its last transaction; rows without a key lie in that transaction. What else a
+The checkpoint moves with each round, in its last transaction; rows that come once (`Shape.once`) lie in it. What else a
 round had on the target when the run ended is taken back by the next one: every key that the round may have touched gets
 the row that the first change of it found. From there on all is as if the run had not ended. DDL is as in a merge.
 """
@@ -26,7 +26,7 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.work import Work
 from pumphouse.model.tso import Tso
 from pumphouse.replay.batches import Batches
-from pumphouse.replay.change import Change, Round, Shape
+from pumphouse.replay.change import Change, Round
 from pumphouse.replay.executor import Executor
 from pumphouse.replay.images import Images
 from pumphouse.replay.order import in_commit_order
@@ -99,10 +99,10 @@ class _Stream:
         beyond no DDL.
         """
         self._safety = Safety.CLEARED
-        found, events = _Before(self._context), deque(placed(self._work.events, self._work.plan))
+        before, events = _Before(), deque(placed(self._work.events, self._work.plan))
         upto = rows = 0
         try:
-            for commit_ts, changes, _ in self._decodable(found):
+            for commit_ts, changes, _ in self._decodable(Images(self._context, whole=True)):
                 if not upto:
                     self._ddls_before(commit_ts, events)
                 elif rows >= _ROUND_ROWS or (events and events[0][0] < commit_ts):
@@ -110,8 +110,8 @@ class _Stream:
                 else:
                     rows += len(changes)
                 upto = commit_ts
-                found.add(changes)
-            for step in (found.going(), found.coming()):
+                before.add(changes)
+            for step in (before.going(), before.coming()):
                 self._executor.submit(Round(groups=[[change] for change in step]))
             self._executor.drain()
         finally:
@@ -121,7 +121,7 @@ class _Stream:
         while events and events[0][0] < commit_ts:
             self._ddl(events.popleft()[1])
 
-    def _transactions(self, images: Images | _Before) -> Iterator[tuple[int, list[Change], bool]]:
+    def _transactions(self, images: Images) -> Iterator[tuple[int, list[Change], bool]]:
         """Commit ts, changes, and whether it is the first that was decoded with some others."""
         for rows in _rows_of(self._work, self._context, self._at, self._loader.progress):
             changes, commit_ts = images.changes(rows)
@@ -129,7 +129,7 @@ class _Stream:
             for begin, end in pairwise([0, *ends]):
                 yield int(commit_ts[begin]), changes[begin:end], not begin
 
-    def _decodable(self, images: _Before) -> Iterator[tuple[int, list[Change], bool]]:
+    def _decodable(self, images: Images) -> Iterator[tuple[int, list[Change], bool]]:
         """Transactions up to rows that cannot be decoded: no run has written those, and the next one says why."""
         with suppress(CodecError, SchemaError):
             yield from self._transactions(images)
@@ -159,55 +159,33 @@ class _Stream:
 
 
 class _Before:
-    """The rows that keys had before some transactions, from those alone."""
+    """The rows that keys had before some transactions, from those alone; of tables whose rows come more than once."""
 
-    def __init__(self, context: LoadContext) -> None:
-        self._whole, self._keys = Images(context, whole=True), Images(context)
-        self._is_whole = True
-        # By table and key: the key as the line that goes, with the row that comes back, None = there was none.
-        self._first: dict[tuple[str, bytes], Change] = {}
-        self._came: dict[tuple[str, bytes], Change] = {}
-
-    def changes(self, rows: pa.Table) -> tuple[list[Change], np.ndarray]:
-        """As `Images.changes`."""
-        with suppress(CodecError, SchemaError):
-            self._is_whole = True
-            return self._whole.changes(rows)
-        self._is_whole = False  # a column is being dropped: such rows can only have been deleted
-        return self._keys.changes(rows)
+    def __init__(self) -> None:
+        # By table and key: the key as the line that goes, with the row that comes back. None = it is not known.
+        self._first: dict[tuple[str, bytes], Change | None] = {}
 
     def add(self, changes: Iterable[Change]) -> None:
-        """Take in the changes of a transaction that was decoded with the last ones."""
+        """Take in the changes of the next transaction."""
         for each in changes:
             shape, old = each.shape, each.old
-            if not shape.key:
+            if shape.once:
                 continue
             if old is not None:
-                key, row = (key_line(shape, old), old) if self._is_whole else (old, None)
-                self._first.setdefault((shape.target, key), Change(shape, (), key, row, loose=each.loose))
+                key = key_line(shape, old) if each.whole else old
+                row = Change(shape, (), key, old, loose=each.loose) if each.whole else None
+                self._first.setdefault((shape.target, key), row)
             if each.new is not None:
                 key = key_line(shape, each.new)
                 self._first.setdefault((shape.target, key), Change(shape, (), key, None))
-                if shape.droppable:
-                    self._came[shape.target, each.new] = Change(shape, (), key, each.new)
 
     def going(self) -> Iterator[Change]:
-        """The rows that may be there now.
-
-        Where two rows may have a key, another one than those of the transactions stays: it was there before.
-        """
-        whole: dict[Shape, Shape] = {}
-        for each in self._first.values():
-            if each.new is not None or not each.shape.droppable:
-                yield each._replace(new=None)
-        for each in self._came.values():
-            if self._first[each.shape.target, each.old or b""].new is None:
-                shape = whole.setdefault(each.shape, each.shape.whole)
-                yield Change(shape, (), each.new, None)
+        """The rows that may be there now."""
+        return (each._replace(new=None) for each in self._first.values() if each is not None)
 
     def coming(self) -> Iterator[Change]:
         """The rows that were there."""
-        return (each._replace(old=None) for each in self._first.values() if each.new is not None)
+        return (each._replace(old=None) for each in self._first.values() if each is not None and each.new is not None)
 
 
 def placed(events: tuple[DdlEvent, ...], plan: Plan) -> list[tuple[int, DdlEvent]]:

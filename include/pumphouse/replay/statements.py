@@ -52,29 +52,41 @@ def _run(connection: TargetConnection, step: Step, safety: Safety) -> None:
         lines = [change.new for change in changes if change.new is not None]
         # An update whose row stays the same one removes its old row by itself.
         own = sum(c.old is not None and not c.moved for c in changes) if safety.replaces else 0
-        with loosely(connection) if loose else contextlib.nullcontext():
+        # A row that is not there, or the same one, may hide in a sum that another one is in the way.
+        sums_tell = not (step.shape.droppable or (own and step.shape.others))
+        if sums_tell or safety is Safety.AGAIN:
             connection.execute("SAVEPOINT before_put")
-            gone = _load(connection, step.shape, lines, loose=loose) - len(lines)
-            if gone != own and safety is Safety.ONCE:
-                # A row that is not there may hide one that is in the way: look at each for itself.
-                connection.execute("ROLLBACK TO SAVEPOINT before_put")
-                known, fresh = _by_first(step.shape, changes)
-                _delete_by_join(connection, step.shape, known)
-                own -= len(known)
-                if _delete_by_join(connection, step.shape, fresh) and step.shape.droppable:
-                    raise _in_the_way(step.shape, lines)
+            with loosely(connection) if loose else contextlib.nullcontext():
                 gone = _load(connection, step.shape, lines, loose=loose) - len(lines)
-        if gone > own and safety is not Safety.AGAIN:
-            raise _in_the_way(step.shape, lines)
+            if gone == own or safety is Safety.AGAIN:
+                continue
+            if safety is not Safety.ONCE:
+                raise _in_the_way(step.shape, lines)
+            connection.execute("ROLLBACK TO SAVEPOINT before_put")
+        _put_exactly(connection, step.shape, changes, loose=loose)
 
 
-def _by_first(shape: Shape, changes: Sequence[Change]) -> tuple[list[bytes], list[bytes]]:
-    """Keys of the rows that come, each once: those of which the first change is an update, and the others."""
-    first: dict[bytes, bool] = {}
+def _put_exactly(connection: TargetConnection, shape: Shape, changes: Sequence[Change], *, loose: bool) -> None:
+    """Put the last row of each key, where none stands any more; RowRejected when one is in the way."""
+    last: dict[bytes, bytes] = {}
+    known: list[bytes] = []
+    fresh: list[bytes] = []
     for change in changes:
-        if change.new is not None:
-            first.setdefault(key_line(shape, change.new), change.old is not None and not change.moved)
-    return [key for key, there in first.items() if there], [key for key, there in first.items() if not there]
+        if change.new is None:
+            continue
+        key, updates = key_line(shape, change.new), change.old is not None and not change.moved
+        if key not in last:
+            (known if updates else fresh).append(key)
+        elif shape.droppable and not updates:
+            raise _in_the_way(shape, [change.new])
+        last[key] = change.new
+    _delete_by_join(connection, shape, known)
+    if _delete_by_join(connection, shape, fresh) and shape.droppable:
+        raise _in_the_way(shape, [last[key] for key in fresh])
+    with loosely(connection) if loose else contextlib.nullcontext():
+        affected = _load(connection, shape, [*last.values()], loose=loose)
+    if affected != len(last):
+        raise _in_the_way(shape, [*last.values()])
 
 
 def _load(
@@ -147,9 +159,9 @@ def _delete_by_join(connection: TargetConnection, shape: Shape, lines: Sequence[
         loose = any(column.is_enum for column in columns)
         with loosely(connection) if loose else contextlib.nullcontext():
             _load(connection, keys, lines, loose=loose, of=shape)
-        names = [quote(shape.columns[at].name) for at in shape.index or shape.key]
-        equal = (f"{shape.target}.{name} = {gone}.{name}" for name in names)
-        condition = " AND ".join([*equal, *(column.same(shape.target, gone) for column in columns)])
+        condition = " AND ".join(
+            f"{shape.target}.{quote(c.name)} = {gone}.{quote(c.name)} AND {c.same(shape.target, gone)}" for c in columns
+        )
         return connection.execute(f"DELETE {shape.target} FROM {gone} STRAIGHT_JOIN {shape.target} ON {condition}")
     finally:
         with contextlib.suppress(LoadError):
