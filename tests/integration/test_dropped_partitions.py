@@ -274,28 +274,6 @@ def test_only_segments_with_changes_of_the_table_are_read_for_it(
     assert target_rows(target) == source.snapshot()
 
 
-def test_a_row_that_a_replay_has_loaded_is_not_passed_by_a_rule_for_its_transaction(
-    source: MadeSource, settings: Settings, target: TargetConnection
-) -> None:
-    settings = in_mode(settings, "replay")
-    drop = Drop(source)
-    load.run(settings)
-    drop.begin()
-    drop.write("insert", 14, 1)
-    told = ruled(settings, {"do": "skip", "txn": source.events[-1].commit_ts})
-    drop.end()
-    source.cut()
-    with pytest.raises(PartitionUnsettled):
-        load.run(settings)
-    for _ in range(2):
-        with pytest.raises(PartitionUnsettled):
-            load.run(told)
-        drop.write("insert", 30, 1)
-        source.cut()
-        assert target.value("SELECT COUNT(*) FROM d.t WHERE id = 14") == 1
-        drop.write("delete", 30)
-
-
 @pytest.mark.row("L7")
 def test_the_way_on_names_the_table_of_the_source_where_two_change_names(
     source: MadeSource, settings: Settings, target: TargetConnection

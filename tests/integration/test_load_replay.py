@@ -10,7 +10,7 @@ import pytest
 
 from pumphouse.codec import payload
 from pumphouse.codec.row import encode_delete
-from pumphouse.errors import DuplicateKey, RowRejected, TargetUnavailable
+from pumphouse.errors import DuplicateKey, PartitionUnsettled, RowRejected, TargetUnavailable
 from pumphouse.loader import state
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.target import TargetConnection, read_checkpoint
@@ -19,6 +19,8 @@ from pumphouse.replay import load as replay_load
 from pumphouse.runs import load
 from pumphouse.schema.actions import Action
 from pumphouse.settings import Settings
+from tests.integration.test_dropped_partitions import Drop
+from tests.integration.test_load_rules import ruled
 from tests.integration.test_load_schema_edges import (  # noqa: F401 - the same holds here
     test_an_image_that_lacks_a_column_whose_drop_lies_beyond_the_load_names_table_and_column,
     test_rows_deleted_from_a_table_without_a_key_while_a_column_is_dropped_are_found,
@@ -528,3 +530,25 @@ def test_a_row_that_the_target_refuses_to_take_back_has_a_way_on(
         load.run(Settings.model_validate({**dict(settings), "load": settings.load.model_dump() | rules}))
     load.run(settings, resync="d.t")
     assert equal(source, target)
+
+
+@pytest.mark.row("L7", "S2")
+def test_a_row_that_a_replay_has_loaded_is_not_passed_by_a_rule_for_its_transaction(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    drop = Drop(source)
+    load.run(settings)
+    drop.begin()
+    drop.write("insert", 14, 1)
+    told = ruled(settings, {"do": "skip", "txn": source.events[-1].commit_ts})
+    drop.end()
+    source.cut()
+    with pytest.raises(PartitionUnsettled):
+        load.run(settings)
+    for _ in range(2):
+        with pytest.raises(PartitionUnsettled):
+            load.run(told)
+        drop.write("insert", 30, 1)
+        source.cut()
+        assert target.value("SELECT COUNT(*) FROM d.t WHERE id = 14") == 1
+        drop.write("delete", 30)
