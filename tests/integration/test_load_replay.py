@@ -37,6 +37,11 @@ def killer(*_: Any) -> None:
     raise Killed
 
 
+def with_unique_text(source: MadeSource, *more: dict[str, Any]) -> None:
+    columns = [column(1, "id", flag=3), column(2, "u", MysqlType.VARCHAR), *more]
+    source.create_table("t", columns, index_info=[index(1, "u", ("u", 1), unique=True)])
+
+
 def equal(source: MadeSource, target: TargetConnection) -> bool:
     return target_rows(target) == source.snapshot()
 
@@ -219,10 +224,7 @@ def test_rows_that_are_one_on_the_target_stop_each_attempt(
     source: MadeSource, settings: Settings, target: TargetConnection, before: int
 ) -> None:
     source.create_table("w", [column(1, "id", flag=3)])
-    source.create_table(
-        "t", [column(1, "id", flag=3), column(2, "u", MysqlType.VARCHAR)],
-        index_info=[index(1, "u", ("u", 1), unique=True)],
-    )  # fmt: skip
+    with_unique_text(source)
     source.genesis()
     load.run(settings)
     target.execute("ALTER TABLE d.t MODIFY u VARCHAR(64) COLLATE utf8mb4_general_ci")
@@ -314,10 +316,7 @@ def test_a_resync_of_another_table_lets_no_row_in_the_way_pass(
     source: MadeSource, settings: Settings, target: TargetConnection
 ) -> None:
     source.create_table("z", [column(1, "id", flag=3)])
-    source.create_table(
-        "t", [column(1, "id", flag=3), column(2, "u", MysqlType.VARCHAR)],
-        index_info=[index(1, "u", ("u", 1), unique=True)],
-    )  # fmt: skip
+    with_unique_text(source)
     with source.txn() as t:
         row = t.insert("t", id=5, u=b"five")
     source.genesis()
@@ -438,9 +437,7 @@ def test_a_row_under_a_key_that_may_be_going_stops_the_load_until_its_drop_is_th
 def test_an_update_of_a_row_that_is_not_there_hides_no_row_in_the_way(
     source: MadeSource, settings: Settings, target: TargetConnection, gone: str
 ) -> None:
-    unique = [index(1, "u", ("u", 1), unique=True)]
-    source.create_table("t", [column(1, "id", flag=3), column(2, "u", MysqlType.VARCHAR), column(3, "c")],
-                        index_info=unique)  # fmt: skip
+    with_unique_text(source, column(3, "c"))
     with source.txn() as t:
         t.insert("t", id=1, u=b"a", c=0)
     source.genesis()
