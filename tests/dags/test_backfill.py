@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 import pytest
 
+from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model import tso
 from pumphouse.registry.open import open_cluster
-from pumphouse.restore.check import server_name
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.airflow import AirflowServer

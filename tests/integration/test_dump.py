@@ -28,11 +28,11 @@ from pumphouse.dump.chunks import ChunkWriter, Throttle
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.dump.source import TableChanged, execute, session
 from pumphouse.errors import ConfigError, RestoreError, SourceFailed, UsageError
+from pumphouse.loader.apart import server_name
 from pumphouse.loader.keys import key_columns
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from pumphouse.parts import Parts
-from pumphouse.restore.check import server_name
 from pumphouse.restore.run import RestoreReport
 from pumphouse.runs import load, restore
 from pumphouse.settings import Settings

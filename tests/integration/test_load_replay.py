@@ -10,7 +10,7 @@ import pytest
 
 from pumphouse.codec import payload
 from pumphouse.codec.row import encode_delete
-from pumphouse.errors import DuplicateKey, PartitionUnsettled, RowRejected, TargetUnavailable
+from pumphouse.errors import PartitionUnsettled, RowRejected, TargetUnavailable
 from pumphouse.loader import state
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.target import TargetConnection, read_checkpoint
@@ -269,7 +269,7 @@ def test_rows_of_a_round_that_did_not_end_come_once_where_their_key_is_dropped_m
         with pytest.raises(RowRejected, match="share a unique key"):
             load.run(settings)
     assert target.value("SELECT COUNT(*) FROM d.t") == 0, "what stands there would not tell whether it was the round's"
-    drop_keys(source, "t")
+    source.drop_indexes("t")
     source.cut()
     load.run(settings)
     assert equal(source, target)
@@ -365,7 +365,7 @@ def test_what_is_taken_back_is_right_also_where_the_key_is_dropped_by_what_comes
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(state, "move_checkpoint", killer)
             load.run(settings)
-    drop_keys(source, "t")
+    source.drop_indexes("t")
     source.cut()
     load.run(settings)
     assert equal(source, target)
@@ -395,41 +395,6 @@ def test_a_row_whose_key_is_an_enum_of_0_is_taken_back_and_deleted(
     source.cut()
     load.run(settings)
     assert target.query("SELECT * FROM d.t") == []
-
-
-def drop_keys(source: MadeSource, table: str) -> None:
-    raw = copy.deepcopy(source.tables[table].info.raw)
-    raw["index_info"] = None
-    source.alter(table, 8, raw)
-
-
-@pytest.mark.row("L2", "L4", "S3")
-@pytest.mark.parametrize(
-    ("mode", "there"),
-    [("merge", [0]), ("merge", []), ("replay", [0]), ("replay", [5]), ("replay", [])],  # [5]: docs/limits.md
-)
-def test_a_row_under_a_key_that_may_be_going_stops_the_load_until_its_drop_is_there(
-    source: MadeSource, settings: Settings, target: TargetConnection, mode: str, there: list[int]
-) -> None:
-    settings = settings.model_copy(update={"load": settings.load.model_copy(update={"mode": mode})})
-    going = [index(1, "ka", ("a", 0), unique=True)]
-    source.create_table("t", [column(1, "a", flag=1), column(2, "b")], pk_is_handle=False, index_info=going)
-    for b in there:
-        with source.txn() as t:
-            t.insert("t", a=1, b=b)
-    source.genesis()
-    load.run(settings)
-    for _ in range(2 - len(there)):
-        with source.txn() as t:
-            t.insert("t", a=1, b=5)
-    source.cut()
-    for _ in range(2):
-        with pytest.raises((RowRejected, DuplicateKey)):
-            load.run(settings)
-    drop_keys(source, "t")
-    source.cut()
-    load.run(settings)
-    assert equal(source, target)
 
 
 @pytest.mark.row("L2")
@@ -495,7 +460,7 @@ def test_a_row_that_cannot_be_read_whole_keeps_no_other_from_being_taken_back(
             patch.setattr(where, what, killer)
             load.run(settings)
     assert target.query("SELECT * FROM d.t") == [(1, 1)]
-    drop_keys(source, "v")
+    source.drop_indexes("v")
     source.cut()
     load.run(settings)
     assert equal(source, target)

@@ -17,11 +17,11 @@ from pumphouse.errors import (
     UnknownTable,
     UsageError,
 )
+from pumphouse.loader.apart import server_name
 from pumphouse.loader.run import Loader
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.tso import Tso, show
 from pumphouse.restore import run as restore_run
-from pumphouse.restore.check import server_name
 from pumphouse.runs import load
 from pumphouse.settings import Settings
 from tests.support.killed import Killed

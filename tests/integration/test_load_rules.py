@@ -414,6 +414,40 @@ def test_a_skipped_table_is_left_out_by_loads_and_restores_until_it_is_brought_b
 
 
 @pytest.mark.row("L7")
+@pytest.mark.parametrize("do", ["skip", "park"])
+def test_a_rule_for_a_table_that_nobody_has_is_said_and_waits_for_it(
+    source: MadeSource, settings: Settings, target: TargetConnection, do: str
+) -> None:
+    for table in ("t", "u"):
+        source.create_table(table, [ID, TEXT])
+        put(source, table, 1)
+    source.genesis()
+    load.run(settings)
+    put(source, "t", 2)
+    source.cut()
+    told = ruled(settings, {"do": do, "table": "d.late"}, {"do": do, "table": "d.u"})  # nothing changes in u
+    report = load.run(told)
+    assert [each for each in report.notes if "is it misspelt?" in each] == [
+        "load.rules names d.late, and neither source nor target has it: is it misspelt?"
+    ]
+    assert set(report.skipped) | set(report.parked) == {"d.u"}
+    assert target_rows(target) == source.snapshot()
+    source.create_table("late", [ID, TEXT])
+    put(source, "late", 1)
+    source.cut()
+    report = load.run(told)
+    assert set(report.skipped) | set(report.parked) == {"d.u", "d.late"}
+    assert target_rows(target) == without(source.snapshot(), "late")
+    # The rules go, the tables stay as they are: a skipped one is told of, a parked one is loud by itself.
+    notes = [each for each in load.run(settings).notes if "no rule says so any more" in each]
+    assert [each.partition(" ")[0] for each in notes] == (["d.late", "d.u"] if do == "skip" else [])
+    for table in ("late", "u"):
+        load.run(settings, resync=f"d.{table}")
+    assert load.run(settings).notes == []
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7")
 def test_a_pattern_leaves_tables_out_but_for_some_and_a_resync_takes_one_out_of_it(
     source: MadeSource, settings: Settings, target: TargetConnection
 ) -> None:

@@ -15,10 +15,11 @@ from pydantic import SecretStr
 
 from pumphouse.cli import cli
 from pumphouse.errors import ConfigError, RestoreError, TargetUnavailable
+from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
-from pumphouse.restore.check import missing_privileges, server_name
+from pumphouse.restore.check import missing_privileges
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, SourceSettings, TargetSettings
 from tests.support import mariadb
@@ -157,7 +158,7 @@ def test_a_source_that_does_not_let_us_in_stops_a_restore(
     settings: Settings, server: TargetSettings, spare: TargetSettings, on_spare: TargetConnection, end: Tso
 ) -> None:
     wrong = source_at(server, password=SecretStr("wr0ng"))
-    with pytest.raises(RestoreError, match="nobody knows") as refused:
+    with pytest.raises(ConfigError, match="nobody knows") as refused:
         restore.run(to(settings, restore_target=spare, source=wrong), to=end, dry_run=False)
     assert "correct its user and password" in refused.value.hint
     assert "wr0ng" not in str(refused.value)

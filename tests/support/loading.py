@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection
 from pumphouse.registry.open import open_cluster
-from pumphouse.restore.check import server_name
 from pumphouse.restore.run import RestoreReport
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, TargetSettings

@@ -212,6 +212,12 @@ class MadeSource:
         for values in held.rows.values():
             values[new["id"]] = default
 
+    def drop_indexes(self, table: str) -> None:
+        """DROP INDEX of all of them."""
+        raw = copy.deepcopy(self.tables[table].info.raw)
+        raw["index_info"] = None
+        self.alter(table, 8, raw)
+
     def drop_column(self, table: str, name: str) -> None:
         """DROP COLUMN."""
         held = self.tables[table]

@@ -126,14 +126,13 @@ def _print(report: LoadReport, aim: str) -> None:
     for name, reason in sorted(report.parked.items()):
         without = "" if reason.endswith(RESYNC) else "take its rule away, then "
         click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {name}`")
-    if report.from_ts == report.to_ts and not report.plans:
-        click.echo(f"{report.target} is at {show(report.to_ts)}: nothing to do")
-        return
-    click.echo(
-        f"{report.target} is at {show(report.to_ts)}: {report.inserted} rows put, {report.deleted} keys taken, "
-        f"{report.ddls} DDLs, {report.units} units, {report.seconds} s"
+    idle = report.from_ts == report.to_ts and not report.plans
+    done = (
+        f"{report.inserted} rows put, {report.deleted} keys taken, {report.ddls} DDLs, {report.units} units, "
+        f"{report.seconds} s"
     )
-    for name, reason in sorted(report.skipped.items()):
+    click.echo(f"{report.target} is at {show(report.to_ts)}: {'nothing to do' if idle else done}")
+    for name, reason in () if idle else sorted(report.skipped.items()):
         click.echo(f"  left out: {name} ({reason})")
     for note in report.notes:
         click.echo(f"  note: {note}")

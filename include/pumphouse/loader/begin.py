@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pumphouse.archive.base import Base
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import DdlRefused, LoadError
 from pumphouse.loader import state
 from pumphouse.loader.ddl import forget_ddl
 from pumphouse.loader.fence import Ownership
+from pumphouse.loader.names import require_names
+from pumphouse.loader.rules import Rules
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import BEGINNING, Checkpoint, TargetState
 from pumphouse.loader.target import StatementFailed, TargetConnection
@@ -28,12 +31,13 @@ from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion
 
 
-def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) -> Checkpoint:
-    """First load of a target, from the newest dump at or below ``to``.
+def require_new(
+    connection: TargetConnection, view: ArchiveView, rules: Rules, to: Tso | None, *, begun: bool = False
+) -> Base:
+    """The dump that a first load begins from; LoadError where it may not begin. Changes nothing.
 
-    Refuses databases that have tables already, unless this very step was killed before.
+    ``begun``: what lies there may be of an earlier try.
     """
-    connection, view = loader.connection, loader.view
     base = view.base_for(view.end if to is None else to)
     if base is None:
         raise LoadError(
@@ -42,22 +46,31 @@ def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) ->
             "`pumphouse load --equal-at TIME`",
             target=connection.name,
         )
-    databases = [info.name for info in databases_of(view.timeline, base.ts)]
     # Of what is to come, too: as long as nothing is loaded, another name costs nothing.
-    loader.require_names(base.ts, view.end)
-    if not (found is not None and is_beginning(found)):
-        taken = tables_in(connection, loader.rules.routes.places(databases))
-        if taken:
-            raise LoadError(
-                f"target {connection.name} has no checkpoint but has tables: {', '.join(taken[:5])}",
-                hint="`pumphouse restore --into target --to …` replaces them; `pumphouse load --equal-at TIME` "
-                "keeps them",
-                target=connection.name,
-            )
-    work = base_work(view, base, loader.task, loader.settings, loader.rules)
+    require_names(connection, view, rules, base.ts, view.end)
+    databases = [info.name for info in databases_of(view.timeline, base.ts)]
+    taken = [] if begun else tables_in(connection, rules.routes.places(databases))
+    if taken:
+        raise LoadError(
+            f"target {connection.name} has no checkpoint but has tables: {', '.join(taken[:5])}",
+            hint="`pumphouse restore --into target --to …` replaces them; `pumphouse load --equal-at TIME` keeps them",
+            target=connection.name,
+        )
+    return base
+
+
+def begin_from_base(loader: Loader, found: Checkpoint | None, to: Tso | None) -> Checkpoint:
+    """First load of a target, from the newest dump at or below ``to``.
+
+    Refuses databases that have tables already, unless this very step was killed before.
+    """
+    connection, view, rules = loader.connection, loader.view, loader.rules
+    base = require_new(connection, view, rules, to, begun=found is not None)
+    work = base_work(view, base, loader.task, loader.settings, rules)
     # An earlier try may have begun from another dump, and made databases that this one lacks.
-    made = [] if found is None else [info.name for info in databases_of(view.timeline, found.ts)]
-    checkpoint = build(loader, work, loader.rules.routes.places([*databases, *made]), BEGINNING)
+    times = [base.ts] if found is None else [base.ts, found.ts]
+    databases = dict.fromkeys(info.name for ts in times for info in databases_of(view.timeline, ts))
+    checkpoint = build(loader, work, rules.routes.places(databases), BEGINNING)
     state.set_state(connection, loader.owner, loader.task, TargetState.READY, "")
     return replace(checkpoint, state=TargetState.READY, reason="")
 
@@ -96,7 +109,7 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     """
     connection, view = loader.connection, loader.view
     ts, routes = base.plan.to_ts, loader.rules.routes
-    loader.require_names(ts, ts, databases)
+    require_names(connection, view, loader.rules, ts, ts, databases)
     checkpoint = Checkpoint(
         task=loader.task,
         ts=ts,

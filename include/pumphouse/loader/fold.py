@@ -33,6 +33,7 @@ ORDER_FIELDS = (
     NET_FIELD,
 )
 COUNT_FIELD = pa.field(COUNT, pa.int64())
+PASSING = "pumphouse:passing"
 _INDEX = "pumphouse:index"
 
 
@@ -135,17 +136,23 @@ def fold_multiset(entries: pa.Table) -> pa.Table:
     return summed.filter(pc.not_equal(summed.column(COUNT), 0))
 
 
-def net_of_keyed(folded: LastOfKeys, key: Sequence[str], *, everything: bool = False) -> tuple[pa.Table, pa.Table]:
+def net_of_keyed(
+    folded: LastOfKeys, key: Sequence[str], *, everything: bool = False, passing: bool = False
+) -> tuple[pa.Table, pa.Table]:
     """(keys to delete, rows to insert), by key, as a clustered table takes them fastest.
 
     Deleted is what stood before the changes; ``everything``: every key that was touched, where the target may have
-    another row than the changes say.
+    another row than the changes say. ``passing``: a column `PASSING` marks further keys, which had no row before and
+    have none after: a row that stands there is one that the changes do not know.
     """
     order = pc.sort_indices(folded.keys(key), sort_keys=[(name, "ascending") for name in key])
     folded = folded.in_order(order.to_numpy())
-    stood = folded if everything else folded.in_order(np.flatnonzero(folded.before == 1))
-    rows = folded.entries.drop_columns([field.name for field in ORDER_FIELDS])
-    return stood.keys(key), rows.take(pa.array(folded.at[folded.stands]))
+    stands, before = folded.stands, folded.before
+    stood = (before == 1) | folded.gapped | everything
+    rows = folded.entries.drop_columns([field.name for field in ORDER_FIELDS]).take(pa.array(folded.at[stands]))
+    passed = ~stood & ~stands & passing
+    gone = folded.in_order(np.flatnonzero(stood | passed)).keys(key)
+    return gone.append_column(PASSING, pa.array(passed[stood | passed])) if passing else gone, rows
 
 
 def net_of_multiset(folded: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -78,7 +78,7 @@ class Rules:
 
     ``ddls``: by job id and by commit ts. ``tables``: by name or pattern in lower case, or by id. ``txns``: by commit
     ts. ``routes``: other names on the target. ``only``: a resync: every table but this one is left out, and no
-    database is touched.
+    database is touched. ``unheard_of``: tables that rules name and nobody knows; they wait for one of that name.
     """
 
     ddls: Mapping[int, LoadRule] = field(default_factory=dict)
@@ -86,6 +86,7 @@ class Rules:
     txns: Mapping[int, LoadRule] = field(default_factory=dict)
     routes: Routes = NO_ROUTES
     only: str = ""
+    unheard_of: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Sequence[LoadRule], since: Tso) -> Self:
@@ -378,20 +379,26 @@ def take_up(
     task: str,
     settings: Sequence[LoadRule],
     since: Tso,
+    timeline: Timeline,
     begun: Tso | None = None,
 ) -> Rules:
     """The rules of a run: the target's and those of the settings, which are written down there from now on.
 
-    ``since``: the checkpoint; 0 where the target has none yet. ``begun``: where an open plan begins.
+    ``since``: the checkpoint; 0 where the target has none yet. ``timeline``: at least of what changes from there on.
+    ``begun``: where an open plan begins.
     """
     known = read_left_out(connection, task)
     asked = Rules.of(settings, since)
+    unheard_of: list[str] = []
     _take_up_routes(connection, owner, task, settings, since)
     for rule in settings:
         name = rule.table.lower()
         if not name or rule.do == "route":
             continue
         wanted, have = asked.tables[name], known.get(name)
+        if have is None and not _is_heard_of(connection, name, asked.routes, timeline):
+            unheard_of.append(name)
+            continue
         # What was left out for a while cannot just go on: only a resync takes a table out of a pattern.
         but = wanted.but if have is None else tuple(each for each in wanted.but if each in have.but)
         if have is None or (have.parked, have.but) != (wanted.parked, but):
@@ -401,7 +408,23 @@ def take_up(
     # A DDL that was passed by a rule stays so, also when the rule is gone before its plan has ended. The checkpoint may
     # be inside that plan.
     after = since if begun is None else min(since, begun)
-    return replace(asked, ddls={**_passed(connection, task, after), **asked.ddls}, tables=known)
+    ddls = {**_passed(connection, task, after), **asked.ddls}
+    return replace(asked, ddls=ddls, tables=known, unheard_of=tuple(unheard_of))
+
+
+def _is_heard_of(connection: TargetConnection, name: str, routes: Routes, timeline: Timeline) -> bool:
+    """Whether a rule's table may be meant: a pattern, an id, or a table of the source or the target."""
+    db, dot, table = name.partition(".")
+    if not dot or any(each in name for each in "*?["):
+        return True
+    if any(".".join(v.name).lower() == name for versions in timeline.versions.values() for v in versions):
+        return True
+    places = {name, ".".join(routes.table(db, table)).lower()}
+    found = connection.query(
+        "SELECT 1 FROM information_schema.tables WHERE LOWER(CONCAT(table_schema, '.', table_name)) IN %s LIMIT 1",
+        (sorted(places),),
+    )
+    return bool(found)
 
 
 def _passed(connection: TargetConnection, task: str, since: Tso) -> dict[int, LoadRule]:

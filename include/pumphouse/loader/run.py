@@ -7,7 +7,7 @@ May be killed anywhere: the next run finds the plan, the units and the DDLs that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Protocol
@@ -26,14 +26,15 @@ from pumphouse.loader.engine import Engine
 from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.hints import keys_in_the_way, offering_resync
+from pumphouse.loader.names import require_names
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.report import LoadReport, Progress, silent
-from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, forget_passed, park, record, rule_text
+from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, forget_passed, park, record
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import Claim
-from pumphouse.loader.work import Work, databases_between, open_work, pieces_of, repeat_work, works_between
+from pumphouse.loader.work import Work, open_work, pieces_of, repeat_work, works_between
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import quote
@@ -137,6 +138,14 @@ class Loader:
             target=connection.name, task=task, from_ts=Tso(0), to_ts=Tso(0), parked=rules.parked,
             skipped={name: str(each) for name, each in rules.tables.items() if not each.parked},
         )  # fmt: skip
+        for name in rules.unheard_of:
+            self.report.notes.append(f"load.rules names {name}, and neither source nor target has it: is it misspelt?")
+            log.warning("rule_of_no_table", target=connection.name, task=task, table=name)
+        said = {rule.table.lower() for rule in settings.rules}
+        self.report.notes += [
+            f"{name} is still left out, though no rule says so any more: `pumphouse load --resync` brings a table back"
+            for name in sorted(self.report.skipped.keys() - said)
+        ]
         if rules.parked:
             log.warning("tables_parked", target=connection.name, task=task, tables=rules.parked)
 
@@ -161,7 +170,7 @@ class Loader:
             # It can only be carried out as a whole: its units are of all its range.
             self._require_before(goal, opened.plan.to_ts, "has an open plan that ends at")
         if at < goal:
-            self.require_names(at, goal)
+            require_names(self.connection, self.view, self.rules, at, goal)
         mode = Mode.REPLAY if self._streaming is not None and self.settings.mode == "replay" else Mode.MERGE
         with offering_resync(self.connection, self.view, self.rules, self.task):
             if opened is not None:
@@ -238,29 +247,6 @@ class Loader:
         longer = longer.numbered(plan.number, {}).leaving_out(plan.without)
         state.amend_plan(self.connection, self.owner, longer.plan)
         return longer
-
-    def require_names(self, after: Tso, upto: Tso, more: Iterable[str] = ()) -> None:
-        """Refuse names of the source that would meet on the target, with each other or with our own schema.
-
-        LoadError when a database (``more``: also one of these) would replace the schema of our tables, without regard
-        to case: some servers make one of both. ConfigError when rules make one of two.
-        """
-        timeline, routes = self.view.timeline, self.rules.routes
-        own, databases = self.connection.settings.schema_name, databases_between(timeline, after, upto)
-        for ts in (after, upto):
-            self.rules.require_apart(databases, timeline.tables_at(ts))
-        names = {routes.database(name): name for name in (*databases, *more)} | {name: name for name in routes.beside}
-        clash = next((name for there, name in names.items() if there.casefold() == own.casefold()), None)
-        if clash is not None:
-            raise LoadError(
-                f"the source has a database {clash!r}, and on target {self.connection.name} the schema {own!r} keeps "
-                "the state of the load",
-                hint=f"give the database another name there, {rule_text('route', database=clash, to='…')}or, for a "
-                "target that is empty or to be restored, set target.schema_name (restore_target.schema_name) to a "
-                "name of its own",
-                target=self.connection.name,
-                database=clash,
-            )
 
     def make_databases(self) -> None:
         """Those that rules of tables name, which no DDL of the source makes."""

@@ -60,7 +60,8 @@ def _fold_one(plan: Plan, entries: pa.Table, bucket: int) -> Iterator[Blob]:
         folded = LastOfKeys.of(entries, head.key).changed()
         check_keys(folded, head.key, f"{head.db}.{head.table}")
         # What is left out may have left a row under any key, also in an epoch before.
-        gone, come = net_of_keyed(folded, head.key, everything=mode is Mode.REPEAT or bool(plan.without))
+        any_row = mode is Mode.REPEAT or (bool(plan.without) and not head.droppable)
+        gone, come = net_of_keyed(folded, head.key, everything=any_row, passing=head.droppable and not any_row)
     else:
         gone, come = net_of_multiset(fold_multiset(entries))
     for phase, table in ((Phase.DELETE, gone), (Phase.INSERT, come)):

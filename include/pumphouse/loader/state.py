@@ -12,7 +12,7 @@ from enum import StrEnum
 from pumphouse.errors import FenceLost, LoadError
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Plan, UnitId
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.target import TargetConnection, has_checkpoints
 from pumphouse.model.tso import Tso
 
 # Why a target is incomplete whose first load was begun.
@@ -71,6 +71,11 @@ def read_all(connection: TargetConnection) -> list[Checkpoint]:
         )
         for task, ts, state, reason, cluster_id, number in rows
     ]
+
+
+def is_known(connection: TargetConnection) -> bool:
+    """Whether any load or restore has begun there."""
+    return has_checkpoints(connection) and bool(read_all(connection))
 
 
 def reach(connection: TargetConnection, cluster_id: int) -> Tso:

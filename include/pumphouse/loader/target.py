@@ -66,6 +66,8 @@ _RETRYABLE = {
 }  # fmt: skip
 # TiDB: the transaction, or what it needs in memory, is above a limit.
 _TOO_LARGE = {8004, 8175}
+# No row's fault: the server takes no LOAD DATA LOCAL (MariaDB; MySQL 8; older ones).
+_NO_LOCAL = {4166, 3948, 1148}
 _LOST = {2006, 2013, 2014, 2055, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, 1927, 1317}
 _LOCAL_NAME = b"pumphouse"
 _PACKET_BYTES = 1 << 20
@@ -209,13 +211,22 @@ class TargetConnection:
         return qualified(self.settings.schema_name, name)
 
     def create_tables(self) -> None:
-        """Make the schema and our tables where they are missing."""
+        """Make the schema and our tables where they are missing; LoadError where the schema is somebody else's."""
         # Looked up first: CREATE … IF NOT EXISTS leaves a warning and takes a metadata lock.
-        have = {row[0] for row in self.query(
-            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (self.settings.schema_name,)
-        )}  # fmt: skip
+        found = set(self.query(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = %s",
+            (self.settings.schema_name,),
+        ))  # fmt: skip
+        have = sorted({name for name, _ in found})
         if not have:
             self.execute(f"CREATE DATABASE IF NOT EXISTS {self.schema} DEFAULT CHARACTER SET utf8mb4")
+        elif ("fence", "holder") not in found:  # the first that is made
+            raise LoadError(
+                f"the database {self.settings.schema_name!r} of target {self.name} is not for the state of a load: it "
+                f"has tables of its own ({', '.join(have[:5])}). Nothing was changed",
+                hint="set schema_name of the target to a name that no other database there has (pumphouse is usual)",
+                target=self.name,
+            )
         for text, name in zip(TABLES, ("fence", "checkpoint", "plan", "applied"), strict=True):
             if name not in have:
                 self.execute(text.format(s=self.schema))
@@ -339,6 +350,12 @@ class TargetConnection:
                     "load.unit_bytes or load.max_plan_bytes",
                     target=self.name,
                 ) from error
+            if code in _NO_LOCAL and self.dialect is not Dialect.TIDB:
+                raise LoadError(
+                    f"target {self.name} takes no rows: local_infile is off there",
+                    hint="SET GLOBAL local_infile = ON there, and in its configuration file; then run this again",
+                    target=self.name,
+                ) from error
             if code in _LOST or not self._connection.open:
                 raise TargetUnavailable(
                     f"target {self.name} dropped the connection: {error}", hint=_AGAIN, target=self.name
@@ -378,7 +395,8 @@ def address(settings: TargetSettings) -> str:
 def has_checkpoints(connection: TargetConnection) -> bool:
     """Whether there is a table of checkpoints: the first load makes it."""
     found = connection.query(
-        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'checkpoint'",
+        "SELECT 1 FROM information_schema.columns WHERE table_schema = %s AND table_name = 'checkpoint'"
+        " AND column_name = 'cluster_id'",
         (connection.settings.schema_name,),
     )
     return bool(found)

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import RowRejected
 from pumphouse.loader import literals
 from pumphouse.loader.columns import columns_of
 from pumphouse.loader.fence import hold_shared
+from pumphouse.loader.fold import PASSING
 from pumphouse.loader.insert import NO_SUCH, Collided, Rejected, insert_rows, take_back
 from pumphouse.loader.keyless import delete_rows
 from pumphouse.loader.plan import Phase, UnitId
@@ -149,7 +151,7 @@ def _once(connection: TargetConnection, claim: Claim, units: Sequence[Unit]) -> 
                 for batch in batches:
                     _insert(connection, head, batch)
             elif head.key:
-                _delete_keys(connection, head, batches)
+                _take_away(connection, head, batches)
             else:
                 delete_rows(connection, head.db, head.table, batches)
     except StatementFailed as error:
@@ -189,20 +191,34 @@ def _insert(connection: TargetConnection, head: UnitHead, batch: pa.RecordBatch)
         insert_rows(connection, head.target, batch)
 
 
-def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> None:
-    """Delete every row whose key is in the batches; keys that are not there are no error (safe mode).
+def _take_away(connection: TargetConnection, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> None:
+    """The deletes of a unit; Rejected where a row stands under a key that only passing rows had (`PASSING`)."""
+    if PASSING in batches[0].schema.names:
+        met = [batch.filter(batch.column(PASSING)) for batch in batches]
+        if _delete_keys(connection, head, [batch.select(list(head.key)) for batch in met]):
+            raise Rejected("some collide: rows came and went under keys that others have there", batches[0])
+        batches = [batch.filter(pc.invert(batch.column(PASSING))).select(list(head.key)) for batch in batches]
+    _delete_keys(connection, head, batches)
+
+
+def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> int:
+    """Delete every row whose key is in the batches, and count them; keys that are not there are no error (safe mode).
 
     Byte by byte: a row whose key is equal only to the target's collation is another row of the source. It stays, and
     the insert that collides with it is named.
     """
+    batches = [batch for batch in batches if batch.num_rows]
+    if not batches:
+        return 0
     columns = columns_of(batches[0].schema)
     tidb = connection.dialect is Dialect.TIDB
     if tidb and len(columns) == 1 and columns[0].is_integer:
         # Three times as fast there as the join.
-        for batch in batches:
-            for some, _ in literals.lists(batch.column(0), most=_KEYS_BYTES):
-                connection.execute(f"DELETE FROM {head.target} WHERE {quote(columns[0].name)} IN ({some.decode()})")
-        return
+        return sum(
+            connection.execute(f"DELETE FROM {head.target} WHERE {quote(columns[0].name)} IN ({some.decode()})")
+            for batch in batches
+            for some, _ in literals.lists(batch.column(0), most=_KEYS_BYTES)
+        )
     with scratch(connection, "unit_keys", (head.db, head.table), head.key) as keys:
         for batch in batches:
             insert_rows(connection, keys, batch)
@@ -213,7 +229,7 @@ def _delete_keys(connection: TargetConnection, head: UnitHead, batches: Sequence
         )
         # A TiDB, which counts no rows of temporary tables, would read the whole table.
         hint = f"/*+ INL_JOIN({head.target}) */ " if tidb else ""
-        connection.execute(f"DELETE {hint}{head.target} FROM {keys} STRAIGHT_JOIN {head.target} ON {condition}")
+        return connection.execute(f"DELETE {hint}{head.target} FROM {keys} STRAIGHT_JOIN {head.target} ON {condition}")
 
 
 def _explain(

@@ -7,25 +7,19 @@ moment. `RestorePlan` says what is read and done; this says whether that server 
 from __future__ import annotations
 
 import re
-import secrets
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
-
-from pymysql.constants import ER
 
 from pumphouse.archive.view import ArchiveView
-from pumphouse.errors import ConfigError, RestoreError, SchemaError, TargetUnavailable
+from pumphouse.errors import ConfigError, RestoreError, SchemaError
+from pumphouse.loader.apart import is_cluster, same_server, server_name, sources
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
 from pumphouse.restore.plan import RestorePlan, all_databases
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
-from pumphouse.schema.history import history_server
 from pumphouse.schema.ident import quote
 from pumphouse.schema.render import render
 from pumphouse.schema.table_sql import create_object
@@ -36,8 +30,6 @@ Into = Literal["restore_target", "target"]
 # What the statements of a load need: NOT IGNORED of an index, RENAME COLUMN, CHECK constraints that are enforced.
 _OLDEST = {Dialect.MARIADB: (10, 6), Dialect.MYSQL: (8, 0, 16)}
 _PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX", "CREATE VIEW")
-_COMPARE_S = 5.0
-_NO_UUID = re.compile(r"^[0-]*$")
 _GRANT = re.compile(r"^GRANT (.+?) ON (?:TABLE )?(`(?:[^`]|``)*`|\*)\.(`(?:[^`]|``)*`|\*) TO ", re.IGNORECASE)
 
 
@@ -90,11 +82,6 @@ class TargetCheck:
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""
         return asdict(self)
-
-
-def server_name(settings: ServerSettings) -> str:
-    """``HOST:PORT``, or the path of the socket: what somebody types who means this server."""
-    return settings.unix_socket or f"{settings.host}:{settings.port}"
 
 
 def named_target(settings: Settings, into: Into) -> TargetSettings:
@@ -158,13 +145,8 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
 
 def _tell_apart(connection: TargetConnection, settings: Settings, into: Into) -> Iterator[str]:
     """RestoreError when the target is a server that must stay; a note for each that it could not be compared with."""
-    others: list[tuple[str, ServerSettings, str]] = []
     check = f"correct [{into}] (in Airflow: the connection)"
-    if settings.source.host or settings.source.unix_socket:
-        others.append(("the source, [source]", settings.source, check))
-    history = history_server(settings.history)
-    if history is not None:
-        others.append(("the source, the server of schema.history", history, check))
+    others: list[tuple[str, ServerSettings, str]] = [(what, server, check) for what, server in sources(settings)]
     if into == "restore_target" and "host" in settings.target.model_fields_set | _socket(settings.target):
         means = f"{check}; to build what loads keep up to date anew: `pumphouse restore --into target`"
         others.append(("the target of loads, [target]", settings.target, means))
@@ -172,7 +154,7 @@ def _tell_apart(connection: TargetConnection, settings: Settings, into: Into) ->
         section = "target" if name == "target" else f"targets.{name}"
         others.append((f"another target of loads, [{section}]", each, check))
     for what, other, hint in others:
-        why, note = _same(connection, other)
+        why, note = same_server(connection, other)
         if why:
             raise RestoreError(
                 f"{connection.name} is {what} ({server_name(other)}): {why}. Nothing was changed",
@@ -181,7 +163,7 @@ def _tell_apart(connection: TargetConnection, settings: Settings, into: Into) ->
             )
         if note:
             yield f"{what} ({server_name(other)}): {note}"
-    if _is_cluster(connection, settings.cluster.url):
+    if is_cluster(connection, settings.cluster.url):
         raise RestoreError(
             f"{connection.name} is a TiDB of the source's cluster {settings.cluster.url}. Nothing was changed",
             hint=check,
@@ -190,88 +172,6 @@ def _tell_apart(connection: TargetConnection, settings: Settings, into: Into) ->
 
 def _socket(target: TargetSettings) -> set[str]:
     return {"host"} if target.unix_socket else set()
-
-
-def _same(mine: TargetConnection, other: ServerSettings) -> tuple[str, str]:
-    """Why they are one server ('' = they are two), and what could not be compared.
-
-    A lock that is taken through one connection and seen through the other is proof, whatever the addresses are called;
-    server_uuid is MySQL's, and several nodes of one Galera or group replication cluster hold the same data.
-    """
-    if places(mine.settings) & places(other):
-        return "their addresses are the same", ""
-    try:
-        plain = {name: value for name, value in dict(other).items() if name in TargetSettings.model_fields}
-        theirs = TargetConnection.open(TargetSettings.model_validate(plain), timeout_s=_COMPARE_S)
-    except TargetUnavailable as error:
-        if error.refused:
-            raise RestoreError(
-                f"{server_name(other)} does not let us in, so nobody knows whether {mine.name} is the same server",
-                hint=f"correct its user and password in the settings: {error.__cause__}",
-            ) from error
-        return "", "it does not answer; only the addresses were compared"
-    try:
-        with theirs:
-            found, known = _identity(mine), _identity(theirs)
-            shared = [name for name, value in found.items() if value == known.get(name)]
-            if shared:
-                return f"both say {shared[0]} = {found[shared[0]]}", ""
-            return ("a lock that is held on the one is held on the other", "") if _one_lock(mine, theirs) else ("", "")
-    except (StatementFailed, TargetUnavailable) as error:
-        return "", f"only the addresses were compared: {error.message}"
-
-
-def places(server: ServerSettings) -> set[tuple[str, int]]:
-    """Every (IP address, port) that the address stands for now, or the socket's real path; empty when it has none."""
-    if server.unix_socket:
-        return {(str(Path(server.unix_socket).resolve()), 0)}
-    try:
-        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-    except OSError:
-        return set()
-    return {(str(each[4][0]), server.port) for each in found}
-
-
-def _identity(connection: TargetConnection) -> dict[str, str]:
-    """What no two servers with data of their own share: MySQL's server_uuid, the ids of clusters that share data."""
-    rows = connection.query(
-        "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'group_replication_group_name')"
-    ) + connection.query("SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_cluster_state_uuid'")
-    return {str(name): str(value) for name, value in rows if not _NO_UUID.match(str(value))}
-
-
-def _one_lock(mine: TargetConnection, theirs: TargetConnection) -> bool:
-    """Whether a lock that ours takes is seen there. Its name is nobody else's."""
-    name = f"pumphouse-{secrets.token_hex(16)}"
-    if mine.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
-        raise StatementFailed(f"{mine.name} gives no named lock", code=0, statement="GET_LOCK")
-    try:
-        return theirs.value("SELECT IS_USED_LOCK(%s)", (name,)) is not None
-    except StatementFailed as error:
-        if error.code != ER.SP_DOES_NOT_EXIST:
-            raise
-        # A TiDB before 7.1: what cannot be taken there is held.
-        if theirs.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
-            return True
-        theirs.value("SELECT RELEASE_LOCK(%s)", (name,))
-        return False
-    finally:
-        mine.value("SELECT RELEASE_LOCK(%s)", (name,))
-
-
-def _is_cluster(connection: TargetConnection, url: str) -> bool:
-    """Whether the target is a TiDB whose PD is the PD of ``cluster.url``."""
-    scheme, _, rest = url.partition("://")
-    if scheme != "pd" or Dialect.of_version(str(connection.value("SELECT VERSION()"))) is not Dialect.TIDB:
-        return False
-    rows = connection.query("SELECT INSTANCE FROM information_schema.CLUSTER_INFO WHERE TYPE = 'pd'")
-
-    def resolved(text: str) -> set[tuple[str, int]]:
-        parts = urlsplit(f"//{text.strip()}")
-        return places(ServerSettings(host=parts.hostname or "", port=parts.port or 2379))
-
-    wanted = {place for each in rest.split(",") for place in resolved(each)}
-    return any(wanted & resolved(str(instance)) for (instance,) in rows)
 
 
 # -- whether it can take the plan -------------------------------------------------------------------------------------

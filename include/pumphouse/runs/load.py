@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import secrets
 import socket
+from contextlib import suppress
 
+from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView, read_view
-from pumphouse.errors import ConfigError, UsageError
-from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning
+from pumphouse.errors import ConfigError, LoadError, UsageError
+from pumphouse.loader.apart import require_not_source
+from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning, require_new
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.resync import resync as bring_back
-from pumphouse.loader.rules import read_routes, require_in_place, routes_of, take_up
+from pumphouse.loader.rules import Rules, read_routes, require_in_place, routes_of, take_up
 from pumphouse.loader.run import Loader, own_target
 from pumphouse.loader.run import abandon as give_up
-from pumphouse.loader.state import Checkpoint, open_plan
+from pumphouse.loader.state import Checkpoint, is_known, open_plan
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
@@ -60,6 +63,8 @@ def run(
         archive = parts.archive
         archive.genesis()
         with TargetConnection.open(target, owner=True) as connection:
+            if not is_known(connection):
+                _require_new(connection, settings, archive, to, equal_at)
             owner, found = own_target(
                 connection,
                 task=task,
@@ -92,7 +97,9 @@ def run(
                 task=task,
                 engine=parts.engine,
                 progress=progress,
-                rules=take_up(connection, owner, task, rules, since, None if opened is None else opened.from_ts),
+                rules=take_up(
+                    connection, owner, task, rules, since, view.timeline, None if opened is None else opened.from_ts
+                ),
                 streaming=replay,
             )
             if resync and found is not None:
@@ -100,6 +107,23 @@ def run(
             if found is None or is_beginning(found):
                 found = begin_from_base(loader, found, to)
             return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)
+
+
+def _require_new(
+    connection: TargetConnection, settings: Settings, archive: Archive, to: Tso | None, equal_at: Tso | None
+) -> None:
+    """Before anything is made on a target that no load has met: LoadError unless one may begin there."""
+    view = read_view(archive, touched=True)
+    _require_covered(view, to)
+    if equal_at is not None:
+        require_not_source(connection, settings)
+        return
+    try:
+        require_new(connection, view, Rules.of(settings.load.rules, Tso(0)), to)
+    except LoadError:
+        with suppress(ConfigError):  # where nobody can tell, what was found is said
+            require_not_source(connection, settings)
+        raise
 
 
 def _since(found: Checkpoint | None, opened: Plan | None, repeat: Tso | None) -> Tso | None:

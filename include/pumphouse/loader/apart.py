@@ -1,0 +1,142 @@
+"""Whether a server is one that must not be written to: the source, whatever its address is called."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import structlog
+from pymysql.constants import ER
+
+from pumphouse.errors import ConfigError, LoadError, TargetUnavailable
+from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.history import history_server
+from pumphouse.settings import ServerSettings, Settings, TargetSettings
+
+log = structlog.get_logger()
+
+_COMPARE_S = 5.0
+_CORRECT = "correct host and port of the target in the settings (in Airflow: the connection)"
+_NO_UUID = re.compile(r"^[0-]*$")
+
+
+def require_not_source(connection: TargetConnection, settings: Settings) -> None:
+    """LoadError when a target is the source; ConfigError where nobody can tell, as the source lets us not in."""
+    for what, other in sources(settings):
+        why, note = same_server(connection, other)
+        if why:
+            raise LoadError(
+                f"target {connection.name} is {what} ({server_name(other)}): {why}. Nothing was changed",
+                hint=_CORRECT,
+                target=connection.name,
+            )
+        if note:
+            log.warning("target_not_compared", target=connection.name, other=server_name(other), note=note)
+    if is_cluster(connection, settings.cluster.url):
+        raise LoadError(
+            f"target {connection.name} is a TiDB of the source's cluster {settings.cluster.url}. Nothing was changed",
+            hint=_CORRECT,
+            target=connection.name,
+        )
+
+
+def sources(settings: Settings) -> Iterator[tuple[str, ServerSettings]]:
+    """Servers of the source that the settings name, and what they are called there."""
+    if settings.source.host or settings.source.unix_socket:
+        yield "the source, [source]", settings.source
+    history = history_server(settings.history)
+    if history is not None:
+        yield "the source, the server of schema.history", history
+
+
+def server_name(settings: ServerSettings) -> str:
+    """``HOST:PORT``, or the path of the socket: what somebody types who means this server."""
+    return settings.unix_socket or f"{settings.host}:{settings.port}"
+
+
+def same_server(mine: TargetConnection, other: ServerSettings) -> tuple[str, str]:
+    """Why they are one server ('' = they are two), and what could not be compared.
+
+    A lock that is taken through one connection and seen through the other is proof, whatever the addresses are called;
+    server_uuid is MySQL's, and several nodes of one Galera or group replication cluster hold the same data.
+    ConfigError where the other one answers and does not let us in.
+    """
+    if places(mine.settings) & places(other):
+        return "their addresses are the same", ""
+    try:
+        plain = {name: value for name, value in dict(other).items() if name in TargetSettings.model_fields}
+        theirs = TargetConnection.open(TargetSettings.model_validate(plain), timeout_s=_COMPARE_S)
+    except TargetUnavailable as error:
+        if error.refused:
+            raise ConfigError(
+                f"{server_name(other)} does not let us in, so nobody knows whether {mine.name} is the same server",
+                hint=f"correct its user and password in the settings: {error.__cause__}",
+            ) from error
+        return "", "it does not answer; only the addresses were compared"
+    try:
+        with theirs:
+            found, known = _identity(mine), _identity(theirs)
+            shared = [name for name, value in found.items() if value == known.get(name)]
+            if shared:
+                return f"both say {shared[0]} = {found[shared[0]]}", ""
+            return ("a lock that is held on the one is held on the other", "") if _one_lock(mine, theirs) else ("", "")
+    except (StatementFailed, TargetUnavailable) as error:
+        return "", f"only the addresses were compared: {error.message}"
+
+
+def places(server: ServerSettings) -> set[tuple[str, int]]:
+    """Every (IP address, port) that the address stands for now, or the socket's real path; empty when it has none."""
+    if server.unix_socket:
+        return {(str(Path(server.unix_socket).resolve()), 0)}
+    try:
+        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()
+    return {(str(each[4][0]), server.port) for each in found}
+
+
+def _identity(connection: TargetConnection) -> dict[str, str]:
+    """What no two servers with data of their own share: MySQL's server_uuid, the ids of clusters that share data."""
+    rows = connection.query(
+        "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'group_replication_group_name')"
+    ) + connection.query("SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_cluster_state_uuid'")
+    return {str(name): str(value) for name, value in rows if not _NO_UUID.match(str(value))}
+
+
+def _one_lock(mine: TargetConnection, theirs: TargetConnection) -> bool:
+    """Whether a lock that ours takes is seen there. Its name is nobody else's."""
+    name = f"pumphouse-{secrets.token_hex(16)}"
+    if mine.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
+        raise StatementFailed(f"{mine.name} gives no named lock", code=0, statement="GET_LOCK")
+    try:
+        return theirs.value("SELECT IS_USED_LOCK(%s)", (name,)) is not None
+    except StatementFailed as error:
+        if error.code != ER.SP_DOES_NOT_EXIST:
+            raise
+        # A TiDB before 7.1: what cannot be taken there is held.
+        if theirs.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
+            return True
+        theirs.value("SELECT RELEASE_LOCK(%s)", (name,))
+        return False
+    finally:
+        mine.value("SELECT RELEASE_LOCK(%s)", (name,))
+
+
+def is_cluster(connection: TargetConnection, url: str) -> bool:
+    """Whether the target is a TiDB whose PD is the PD of ``cluster.url``."""
+    scheme, _, rest = url.partition("://")
+    if scheme != "pd" or Dialect.of_version(str(connection.value("SELECT VERSION()"))) is not Dialect.TIDB:
+        return False
+    rows = connection.query("SELECT INSTANCE FROM information_schema.CLUSTER_INFO WHERE TYPE = 'pd'")
+
+    def resolved(text: str) -> set[tuple[str, int]]:
+        parts = urlsplit(f"//{text.strip()}")
+        return places(ServerSettings(host=parts.hostname or "", port=parts.port or 2379))
+
+    wanted = {place for each in rest.split(",") for place in resolved(each)}
+    return any(wanted & resolved(str(instance)) for (instance,) in rows)

@@ -1,0 +1,115 @@
+"""The first load of a target: what is looked at before anything is made there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pumphouse.errors import LoadError
+from pumphouse.loader.target import TargetConnection
+from pumphouse.model.tso import Tso
+from pumphouse.runs import load
+from pumphouse.settings import Settings, SourceSettings, TargetSettings
+from tests.support.madearchive import MadeSource, column, target_rows
+
+LOAD = {"engine": "local"}
+pytestmark = pytest.mark.row("L2")
+
+
+@pytest.fixture
+def begun(source: MadeSource) -> Tso:
+    """An archive with rows in the dump and above it."""
+    source.create_table("t", [column(1, "id", flag=3), column(2, "n")])
+    with source.txn() as t:
+        t.insert("t", id=1, n=1)
+    ts = source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=2, n=2)
+    source.cut()
+    return ts
+
+
+def called(settings: Settings, name: str) -> Settings:
+    """The same server, with our tables in another schema."""
+    target = settings.target.model_copy(update={"schema_name": name})
+    return settings.model_copy(update={"target": target})
+
+
+def everything(target: TargetConnection) -> list[tuple[Any, ...]]:
+    """Every table of the server's users."""
+    return target.query(
+        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema NOT IN"
+        " ('mysql', 'sys', 'information_schema', 'performance_schema') ORDER BY 1, 2"
+    )
+
+
+@pytest.mark.parametrize("how", ["equal", "plain"])
+def test_a_target_that_is_the_source_is_refused(
+    source: MadeSource, settings: Settings, server: TargetSettings, target: TargetConnection, begun: Tso, how: str
+) -> None:
+    target.execute("CREATE DATABASE d")
+    target.execute("CREATE TABLE d.t (id INT PRIMARY KEY, n INT)")
+    target.execute("INSERT INTO d.t VALUES (1, 99)")
+    itself = SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
+    mine = settings.model_copy(update={"source": itself})
+    with pytest.raises(LoadError, match=r"is the source, \[source\].*Nothing was changed"):
+        load.run(mine, equal_at=begun if how == "equal" else None)
+    assert (everything(target), target_rows(target)) == ([("d", "t")], {"t": {(1, 99): 1}})
+
+
+def test_a_schema_that_the_source_has_too_is_refused_and_another_name_is_enough(
+    source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso
+) -> None:
+    with pytest.raises(LoadError, match="the source has a database 'd'"):
+        load.run(called(settings, "d"))
+    assert everything(target) == []
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    # The same mistake on a target that is loaded leaves nothing there either.
+    before = everything(target)
+    for name in ("d", "other"):
+        with pytest.raises(LoadError):
+            load.run(called(settings, name))
+    assert everything(target) == before
+
+
+@pytest.mark.parametrize("name", ["orders", "checkpoint", "fence"])
+def test_a_schema_with_tables_of_others_is_not_for_our_state(
+    source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso, name: str
+) -> None:
+    target.execute("CREATE DATABASE ops")
+    target.execute(f"CREATE TABLE ops.{name} (id INT PRIMARY KEY)")
+    with pytest.raises(LoadError, match=rf"'ops' .* has tables of its own \({name}\)\. Nothing was changed"):
+        load.run(called(settings, "ops"))
+    assert everything(target) == [("ops", name)]
+
+
+@pytest.fixture
+def no_local(target: TargetConnection) -> Iterator[None]:
+    target.execute("SET GLOBAL local_infile = OFF")
+    yield
+    target.execute("SET GLOBAL local_infile = ON")
+
+
+@pytest.mark.parametrize("mode", ["merge", "replay"])
+def test_a_target_that_takes_no_files_is_named_and_no_table_is_blamed(
+    source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso, no_local: None, mode: str
+) -> None:
+    mine = settings.model_copy(update={"load": settings.load.model_copy(update={"mode": mode})})
+    with pytest.raises(LoadError, match="local_infile is off there") as refused:
+        load.run(mine)
+    assert "SET GLOBAL local_infile = ON" in refused.value.hint
+    assert "park" not in refused.value.hint
+    target.execute("SET GLOBAL local_infile = ON")
+    load.run(mine)
+    target.execute("SET GLOBAL local_infile = OFF")
+    with source.txn() as t:
+        t.insert("t", id=3, n=3)
+    source.cut()
+    with pytest.raises(LoadError, match="local_infile is off there"):
+        load.run(mine)
+    target.execute("SET GLOBAL local_infile = ON")
+    load.run(mine)
+    assert target_rows(target) == source.snapshot()
