@@ -96,6 +96,12 @@ def test_any_single_change_is_found_and_the_row_named(server: MariaDbServer, cha
     assert {difference.kind for difference in report.differences} == {"rows", "row"}
 
 
+def test_text_of_a_row_is_shown_as_text_and_bytes_as_bytes(server: MariaDbServer) -> None:
+    _run(server, "UPDATE two.t SET i = 1 WHERE id = 1")
+    shown = [each.detail for each in _compare(server, views=False).differences if each.kind == "row"]
+    assert all("s='ä', b='\\x00\\xff'" in each for each in shown), shown
+
+
 @pytest.mark.parametrize(
     ("change", "kind"),
     [

@@ -290,9 +290,17 @@ class _Side:
     def _show(self, row: tuple[bytes | None, ...]) -> str:
         cells = []
         for column, value in zip(self.columns, row, strict=True):
-            shown = "NULL" if value is None else repr(value[:40])[1:] + ("…" if len(value) > 40 else "")
-            cells.append(f"{column.name}={shown}")
+            cells.append(f"{column.name}={'NULL' if value is None else _shown(value)}")
         return ", ".join(cells)
+
+
+def _shown(value: bytes) -> str:
+    """Text as it is, anything else as bytes."""
+    try:
+        text = value.decode()
+        return repr(text[:40]) + "…" * (len(text) > 40)
+    except UnicodeDecodeError:
+        return repr(value[:40])[1:] + "…" * (len(value) > 40)
 
 
 def _name_rows(title: str, left: _Side, right: _Side, *, first: int) -> list[Difference]:

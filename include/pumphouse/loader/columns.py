@@ -83,6 +83,12 @@ class Column:
         return f"IFNULL({text}, '~')"
 
 
+def shown(value: object) -> str:
+    """A value of a row, for people."""
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
 def columns_of(schema: pa.Schema) -> list[Column]:
     """Columns of a unit's batch."""
     return [Column.of(field) for field in schema]

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pumphouse.codec.columnar import INSERT, UPDATE, blocks, walk
 from pumphouse.errors import BinlogError, LoadError, PartitionUnsettled, RowRejected
-from pumphouse.loader.columns import columns_of
+from pumphouse.loader.columns import columns_of, shown
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Layouts, groups_of
 from pumphouse.loader.fence import check_lock
@@ -192,7 +192,7 @@ def _lies_in(
     found = connection.query(
         f"SELECT {column_list(list(columns))} FROM {table} PARTITION ({column_list(list(names))}) LIMIT 1"
     )
-    return {name: str(value)[:80] for name, value in zip(columns, found[0], strict=True)} if found else None
+    return {name: shown(value) for name, value in zip(columns, found[0], strict=True)} if found else None
 
 
 def _unsettled(drop: Dropping, why: str, row: dict[str, str] | None = None) -> PartitionUnsettled:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pumphouse.errors import DuplicateKey
+from pumphouse.loader.columns import shown
 from pumphouse.loader.keyless import COUNT
 
 TS, START, POSITION, PUT = "pumphouse:ts", "pumphouse:start", "pumphouse:position", "pumphouse:put"
@@ -110,7 +111,8 @@ def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
     wrong = np.flatnonzero(((before < 0) | (before > 1)) & ~folded.gapped)
     if not len(wrong):
         return
-    rows = folded.in_order(wrong[:3]).keys(key).to_pylist()
+    found = folded.in_order(wrong[:3]).keys(key).to_pylist()
+    rows = [{column: shown(value) for column, value in row.items()} for row in found]
     raise DuplicateKey(
         f"{len(wrong)} keys ({', '.join(key)}) of {name} were given to more than one row at a time, as {rows[0]}",
         hint="at TiDB: a DROP INDEX of that key was under way, and its end lies beyond what was asked for: nothing of "
@@ -121,7 +123,7 @@ def check_keys(folded: LastOfKeys, key: Sequence[str], name: str) -> None:
         "goes needs a delete in a binlog",
         table=name,
         key=list(key),
-        rows=[{column: str(value) for column, value in row.items()} for row in rows],
+        rows=rows,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pumphouse.errors import RowRejected
-from pumphouse.loader.columns import Column
+from pumphouse.loader.columns import Column, shown
 from pumphouse.loader.insert import insert_rows
 from pumphouse.loader.scratch import scratch
 from pumphouse.loader.target import TargetConnection
@@ -104,12 +104,12 @@ def _check(found: np.ndarray, counts: np.ndarray, rows: pa.Table, db: str, table
     if not len(short):
         return
     first = rows.slice(int(short[0]), 1).to_pylist()[0]
-    shown = {name: str(value)[:80] for name, value in list(first.items())[:8]}
+    named = {name: shown(value) for name, value in list(first.items())[:8]}
     raise RowRejected(
-        f"{db}.{table} lacks {len(short)} of the rows to delete, as {shown}",
+        f"{db}.{table} lacks {len(short)} of the rows to delete, as {named}",
         hint="somebody else changed the table there",
         table=f"{db}.{table}",
-        rows=[shown],
+        rows=[named],
     )
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pumphouse.errors import RowRejected
 from pumphouse.loader.blob import Blob, blobs_of
+from pumphouse.loader.columns import shown
 from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.fold import LastOfKeys, check_keys, fold_multiset, net_of_keyed, net_of_multiset
@@ -78,7 +79,7 @@ def _fold_one(plan: Plan, entries: pa.Table, bucket: int) -> Iterator[Blob]:
 def _no_such_rows(head: UnitHead, gone: pa.Table) -> RowRejected:
     """The log above a dump deletes rows that neither it nor the dump has."""
     columns = [name for name in gone.schema.names if name != COUNT]
-    row = {name: str(value) for name, value in gone.select(columns).slice(0, 1).to_pylist()[0].items()}
+    row = {name: shown(value) for name, value in gone.select(columns).slice(0, 1).to_pylist()[0].items()}
     return RowRejected(
         f"{head.db}.{head.table} has no key, and the log deletes {gone.num_rows} rows that the dump lacks, as {row}",
         hint="take a new dump: pumphouse archive dump; give the table a primary key if it happens again",

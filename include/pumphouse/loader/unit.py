@@ -14,7 +14,6 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import RowRejected
 from pumphouse.loader import literals
-from pumphouse.loader.columns import columns_of
+from pumphouse.loader.columns import columns_of, shown
 from pumphouse.loader.fence import hold_shared
 from pumphouse.loader.fold import PASSING
 from pumphouse.loader.insert import NO_SUCH, Collided, Rejected, insert_rows, take_back
@@ -290,9 +289,4 @@ def _find_collision(connection: TargetConnection, head: UnitHead, batches: Seque
 
 def _name_row(batch: pa.RecordBatch, row: int, key: Sequence[str]) -> dict[str, str]:
     names = key or batch.schema.names[:8]
-    return {name: _show(batch.column(name)[row].as_py()) for name in names}
-
-
-def _show(value: Any) -> str:
-    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
-    return text if len(text) <= 80 else text[:77] + "…"
+    return {name: shown(batch.column(name)[row].as_py()) for name in names}
