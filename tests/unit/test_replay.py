@@ -245,6 +245,15 @@ def test_groups_share_statements_and_each_keeps_its_order() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.row("L3")
+def test_rows_of_one_group_that_share_no_key_share_statements_too() -> None:
+    group = [each for k in range(50) for each in (change(k, old=b"%d\n" % k, new=None), change(k, new=b"%d z\n" % k))]
+    moved = change(3, 99, old=b"3\n", new=b"99 z\n", moved=True)
+    late = change(99, old=b"99\n", new=None)
+    found = [(s.put, len(s.changes)) for s in steps_of([[*group, moved, late]], safe=False)]
+    assert found == [(False, 50), (True, 50), (False, 1), (True, 1), (False, 1)]
+
+
 # -- input
 
 

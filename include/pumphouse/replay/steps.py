@@ -1,13 +1,13 @@
 """The order of statements for some groups: few statements of many rows, each group's changes in their order.
 
 A change is a delete of its old row and a put of its new one. Levels alternate: even ones delete, odd ones put. Each
-half of a change takes the first level of its kind that is not before the one of its group's change before; so rows of
-independent groups share statements.
+half of a change takes the first level of its kind that is not before that of the change before with one of its keys; so
+independent rows share statements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -46,14 +46,17 @@ def steps_of(groups: Iterable[Sequence[Change]], *, safe: bool) -> list[Step]:
     """
     levels: list[dict[Shape, Step]] = []
     for group in groups:
-        level = 0
+        reached: dict[Hashable, int] = {}
         for change in group:
+            level = max([reached.get(key, 0) for key in change.keys], default=0)
             if change.old is not None and (not safe or change.new is None or change.moved):
                 level += level & 1
                 _at(levels, level, change).changes.append(change)
             if change.new is not None:
                 level |= 1
                 _at(levels, level, change).changes.append(change)
+            if len(group) > 1:
+                reached.update(dict.fromkeys(change.keys, level))
     return [step for level in levels for step in level.values()]
 
 
