@@ -59,6 +59,21 @@ def test_a_target_that_is_the_source_is_refused(
     assert (everything(target), target_rows(target)) == ([("d", "t")], {"t": {(1, 99): 1}})
 
 
+def test_another_first_load_that_is_faster_is_in_nobodys_way(
+    source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = load.require_new
+
+    def after_the_other_one(*args: Any) -> Any:
+        monkeypatch.setattr(load, "require_new", look)
+        load.run(settings)
+        return look(*args)
+
+    monkeypatch.setattr(load, "require_new", after_the_other_one)
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+
+
 def test_a_schema_that_the_source_has_too_is_refused_and_another_name_is_enough(
     source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso
 ) -> None:

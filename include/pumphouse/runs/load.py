@@ -121,6 +121,8 @@ def _require_new(
     try:
         require_new(connection, view, Rules.of(settings.load.rules, Tso(0)), to)
     except LoadError:
+        if is_known(connection):  # by now: what lies there is another run's
+            return
         with suppress(ConfigError):  # where nobody can tell, what was found is said
             require_not_source(connection, settings)
         raise
