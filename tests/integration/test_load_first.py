@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from pumphouse.errors import LoadError
 from pumphouse.loader.target import TargetConnection
@@ -99,6 +100,17 @@ def test_a_schema_with_tables_of_others_is_not_for_our_state(
     with pytest.raises(LoadError, match=rf"'ops' .* has tables of its own \({name}\)\. Nothing was changed"):
         load.run(called(settings, "ops"))
     assert everything(target) == [("ops", name)]
+
+
+def test_a_user_who_may_not_read_our_state_is_told_so(
+    source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso
+) -> None:
+    load.run(settings)
+    target.execute("CREATE OR REPLACE USER less@'%' IDENTIFIED BY 'pw'")
+    target.execute("GRANT ALL ON d.* TO less@'%'")
+    less = settings.target.model_copy(update={"user": "less", "password": SecretStr("pw")})
+    with pytest.raises(LoadError, match="denied"):
+        load.run(settings.model_copy(update={"target": less}))
 
 
 @pytest.fixture

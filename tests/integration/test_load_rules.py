@@ -428,7 +428,7 @@ def test_a_rule_for_a_table_that_nobody_has_is_said_and_waits_for_it(
     told = ruled(settings, {"do": do, "table": "d.late"}, {"do": do, "table": "d.u"})  # nothing changes in u
     report = load.run(told)
     assert [each for each in report.notes if "is it misspelt?" in each] == [
-        "load.rules names d.late, and neither source nor target has it: is it misspelt?"
+        "load.rules names d.late: the target has no such table, and none changes in this load; is it misspelt?"
     ]
     assert set(report.skipped) | set(report.parked) == {"d.u"}
     assert target_rows(target) == source.snapshot()

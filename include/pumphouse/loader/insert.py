@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pumphouse.loader import literals, textrows
 from pumphouse.loader.columns import Column
-from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, Loaded, StatementFailed, TargetConnection
+from pumphouse.loader.target import LOOSE_MODE, NO_SUCH, SQL_MODE, Loaded, StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 
 SAVEPOINT = "before_rows"
@@ -23,8 +23,6 @@ _SAMPLE = 5
 _AT_ROW = re.compile(r"at row (\d+)")
 _COLUMN = re.compile(r"for column '(.*)' at row \d+$")
 _TRUNCATED, _DUPLICATE = 1265, 1062
-# No such database, table, column: of no row's making.
-NO_SUCH = frozenset({1049, 1146, 1054})
 Warnings = list[tuple[str, int, str]]
 
 

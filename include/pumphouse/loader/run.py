@@ -139,12 +139,15 @@ class Loader:
             skipped={name: str(each) for name, each in rules.tables.items() if not each.parked},
         )  # fmt: skip
         for name in rules.unheard_of:
-            self.report.notes.append(f"load.rules names {name}, and neither source nor target has it: is it misspelt?")
+            self.report.notes.append(
+                f"load.rules names {name}: the target has no such table, and none changes in this load; is it misspelt?"
+            )
             log.warning("rule_of_no_table", target=connection.name, task=task, table=name)
-        said = {rule.table.lower() for rule in settings.rules}
+        said = Rules.of(settings.rules, Tso(0))
         self.report.notes += [
             f"{name} is still left out, though no rule says so any more: `pumphouse load --resync` brings a table back"
-            for name in sorted(self.report.skipped.keys() - said)
+            for name in sorted(self.report.skipped)
+            if said.left_out(name) is None
         ]
         if rules.parked:
             log.warning("tables_parked", target=connection.name, task=task, tables=rules.parked)

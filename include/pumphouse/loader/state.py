@@ -12,7 +12,7 @@ from enum import StrEnum
 from pumphouse.errors import FenceLost, LoadError
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.plan import Mode, Plan, UnitId
-from pumphouse.loader.target import TargetConnection, has_checkpoints
+from pumphouse.loader.target import NO_SUCH, StatementFailed, TargetConnection
 from pumphouse.model.tso import Tso
 
 # Why a target is incomplete whose first load was begun.
@@ -75,7 +75,12 @@ def read_all(connection: TargetConnection) -> list[Checkpoint]:
 
 def is_known(connection: TargetConnection) -> bool:
     """Whether any load or restore has begun there."""
-    return has_checkpoints(connection) and bool(read_all(connection))
+    try:
+        return bool(read_all(connection))
+    except StatementFailed as error:  # information_schema would hide a table that this user may not read
+        if error.code not in NO_SUCH:
+            raise
+        return False
 
 
 def reach(connection: TargetConnection, cluster_id: int) -> Tso:

@@ -66,6 +66,8 @@ _RETRYABLE = {
 }  # fmt: skip
 # TiDB: the transaction, or what it needs in memory, is above a limit.
 _TOO_LARGE = {8004, 8175}
+# No such database, table, column: of no row's making.
+NO_SUCH = frozenset({1049, 1146, 1054})
 # No row's fault: the server takes no LOAD DATA LOCAL (MariaDB; MySQL 8; older ones).
 _NO_LOCAL = {4166, 3948, 1148}
 _LOST = {2006, 2013, 2014, 2055, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, 1927, 1317}

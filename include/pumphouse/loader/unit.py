@@ -24,11 +24,11 @@ from pumphouse.loader import literals
 from pumphouse.loader.columns import columns_of, shown
 from pumphouse.loader.fence import hold_shared
 from pumphouse.loader.fold import PASSING
-from pumphouse.loader.insert import NO_SUCH, Collided, Rejected, insert_rows, take_back
+from pumphouse.loader.insert import Collided, Rejected, insert_rows, take_back
 from pumphouse.loader.keyless import delete_rows
 from pumphouse.loader.plan import Phase, UnitId
 from pumphouse.loader.scratch import scratch
-from pumphouse.loader.target import RetryUnit, StatementFailed, TargetConnection
+from pumphouse.loader.target import NO_SUCH, RetryUnit, StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 

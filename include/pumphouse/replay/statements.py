@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from pumphouse.errors import LoadError, RowRejected
 from pumphouse.loader import textrows
-from pumphouse.loader.insert import NO_SUCH, loosely, of_generated
+from pumphouse.loader.insert import loosely, of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
-from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.loader.target import NO_SUCH, StatementFailed, TargetConnection
 from pumphouse.loader.unit import other_shape
 from pumphouse.replay.change import Change, Shape
 from pumphouse.replay.steps import Safety, Step
