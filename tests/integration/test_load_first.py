@@ -67,7 +67,10 @@ def test_another_first_load_that_is_faster_is_in_nobodys_way(
 
     def after_the_other_one(*args: Any) -> Any:
         monkeypatch.setattr(load, "require_new", look)
-        load.run(settings)
+        with source.txn() as t:
+            t.insert("t", id=3, n=3)
+        source.cut()
+        load.run(settings)  # it has seen more
         return look(*args)
 
     monkeypatch.setattr(load, "require_new", after_the_other_one)

@@ -6,7 +6,6 @@ import secrets
 import socket
 from contextlib import suppress
 
-from pumphouse.archive.archive import Archive
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ConfigError, LoadError, UsageError
 from pumphouse.loader.apart import require_not_source
@@ -62,9 +61,16 @@ def run(
     with Parts(settings) as parts:
         archive = parts.archive
         archive.genesis()
+
+        def seen(since: Tso | None) -> ArchiveView:
+            found = read_view(archive, since=since, touched=True)
+            _require_covered(found, to)
+            return found
+
         with TargetConnection.open(target, owner=True) as connection:
-            if not is_known(connection):
-                _require_new(connection, settings, archive, to, equal_at)
+            first = None if is_known(connection) else seen(None)
+            if first is not None:
+                _require_new(connection, settings, first, to, equal_at)
             owner, found = own_target(
                 connection,
                 task=task,
@@ -80,8 +86,8 @@ def run(
             moved = found is not None and read_routes(connection, task) != routes_of(rules)
             opened = None if found is None else open_plan(connection, task)
             since = None if resync or moved else _since(found, opened, repeat)
-            view = read_view(archive, since=since, touched=True)
-            _require_covered(view, to)
+            # Not the first one where another run has begun meanwhile: it may have seen more.
+            view = first if first is not None and found is None else seen(since)
             if found is not None and moved:
                 upto = found.ts if opened is None else max(found.ts, opened.to_ts)
                 require_in_place(connection, task, rules, view.timeline, found.ts, upto)
@@ -110,11 +116,9 @@ def run(
 
 
 def _require_new(
-    connection: TargetConnection, settings: Settings, archive: Archive, to: Tso | None, equal_at: Tso | None
+    connection: TargetConnection, settings: Settings, view: ArchiveView, to: Tso | None, equal_at: Tso | None
 ) -> None:
     """Before anything is made on a target that no load has met: LoadError unless one may begin there."""
-    view = read_view(archive, touched=True)
-    _require_covered(view, to)
     if equal_at is not None:
         require_not_source(connection, settings)
         return
