@@ -39,12 +39,16 @@ def refused(settings: Settings) -> None:
             load.run(settings)
 
 
+def behind_the_drop(source: MadeSource, settings: Settings) -> None:
+    source.drop_indexes("t")
+    source.cut()
+    load.run(settings)
+
+
 @pytest.mark.parametrize("there", [[0], [5], []])
 def test_a_row_under_a_key_that_may_be_going_stops_the_load_until_its_drop_is_there(
     source: MadeSource, settings: Settings, target: TargetConnection, there: list[int]
 ) -> None:
-    if (settings.load.mode, there) == ("merge", [5]):
-        pytest.skip("a merge does not see a row that is the same in all columns: docs/limits.md")
     for b in there:
         put(source, 1, b)
     source.genesis()
@@ -52,10 +56,14 @@ def test_a_row_under_a_key_that_may_be_going_stops_the_load_until_its_drop_is_th
     for _ in range(2 - len(there)):
         put(source, 1, 5)
     source.cut()
-    refused(settings)
-    source.drop_indexes("t")
-    source.cut()
-    load.run(settings)
+    same = settings.load.mode == "merge" and there == [5]  # in all columns: a merge does not see it (docs/limits.md)
+    if same:
+        load.run(settings)
+    else:
+        refused(settings)
+    behind_the_drop(source, settings)
+    if same:
+        load.run(settings, resync="d.t")
     assert target_rows(target) == source.snapshot()
 
 
@@ -71,9 +79,7 @@ def test_a_row_that_comes_before_the_one_with_its_key_goes_stops_the_load_too(
         t.delete("t", old) if what == "delete" else t.update("t", old, a=2)
     source.cut()
     refused(settings)
-    source.drop_indexes("t")
-    source.cut()
-    load.run(settings)
+    behind_the_drop(source, settings)
     assert target_rows(target) == source.snapshot()
 
 
