@@ -29,6 +29,7 @@ from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import DdlEvent, TimedJob
 from pumphouse.settings import ServerSettings, TargetSettings
 from tests.support import mariadb
+from tests.support.failover import ReplicatingPair, replicating
 from tests.support.loading import drop_all
 from tests.support.schemajobs import (
     Source,
@@ -870,12 +871,8 @@ def _state(target: Target) -> dict[str, Any]:
     }
 
 
-@pytest.mark.row("L6")
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("what", _scenarios())
-def test_a_ddl_that_a_crash_cut_off_is_settled_by_looking(
-    target: Target, source: Source, monkeypatch: pytest.MonkeyPatch, what: str, when: str
-) -> None:
+def _before(source: Source, what: str) -> tuple[DdlEvent, Callable[[Target], None]]:
+    """The DDL of a scenario, and what makes a target what it was before it."""
     source.create("d.t", [ID, int_col("a")])
     source.create("d.u", [ID, int_col("a")])
     source.create("d.p", [int_col("a")], partition=source.partitions(("p0", "10"), ("p1", "20"), expr="`a`"))
@@ -895,6 +892,16 @@ def test_a_ddl_that_a_crash_cut_off_is_settled_by_looking(
 
     _scenarios()[what](source)
     (event,) = source.timeline().ddls(base, source.jobs[-1].commit_ts)
+    return event, prepare
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("what", _scenarios())
+def test_a_ddl_that_a_crash_cut_off_is_settled_by_looking(
+    target: Target, source: Source, monkeypatch: pytest.MonkeyPatch, what: str, when: str
+) -> None:
+    event, prepare = _before(source, what)
     prepare(target)
     wanted_sql = target.ddl.execute(event).statements
     wanted = _state(target)
@@ -910,6 +917,52 @@ def test_a_ddl_that_a_crash_cut_off_is_settled_by_looking(
         assert _state(again) == wanted
         # What ran is not run twice.
         assert report.statements == (wanted_sql if when == "before" else wanted_sql[1:])
+        assert again.ddl.execute(event).statements == ()
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[ReplicatingPair]:
+    with mariadb.directory_in_memory() as directory, replicating(directory) as found:
+        yield found
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("what", _scenarios())
+def test_a_ddl_that_a_crash_cut_off_is_settled_on_the_server_that_takes_over(
+    pair: ReplicatingPair, source: Source, monkeypatch: pytest.MonkeyPatch, what: str, when: str
+) -> None:
+    """Its table ids and the text of SHOW CREATE are others; what moves rows and leaves no other mark is asked about."""
+    event, prepare = _before(source, what)
+
+    def state(of: Target) -> Any:
+        # How names are quoted is a matter of the server.
+        return {name: (each[0].replace("`", ""), each[1]) for name, each in _state(of).items() if name != "dbs"}
+
+    with mariadb.owned(pair.settings) as (connection, owner):
+        first = Target(pair.settings, connection, owner)
+        prepare(first)
+        before = state(first)
+        first.ddl.execute(event)
+        wanted = state(first)
+        prepare(first)
+        _crashing(first, monkeypatch, when)
+        with pytest.raises(Crash):
+            first.ddl.execute(event)
+    pair.promote()
+    with mariadb.owned(pair.settings, run="retry") as (connection, owner):
+        again = Target(pair.settings, connection, owner)
+        if what == "exchange":
+            with pytest.raises(DdlUncertain, match="on another server") as caught:
+                again.ddl.execute(event)
+            assert state(again) == (before if when == "before" else wanted)
+            found = re.search(r"UPDATE .*", caught.value.hint)
+            assert found
+            done, planned = " (it ran) or 'planned' (it did not)", "'done' (it ran) or 'planned' (it did not)"
+            said = found[0].replace(planned, "'planned'") if when == "before" else found[0].replace(done, "")
+            connection.execute(said)
+        again.ddl.execute(event)
+        assert state(again) == wanted
         assert again.ddl.execute(event).statements == ()
 
 

@@ -5,13 +5,14 @@ the table ``ddl`` of our schema (docs/formats.md):
 
 1. *planned*: all statements of a DDL are written down together, before the first runs. A retry takes those from there
    that were begun, whatever it would render by then; the rest by what it renders, or by a rule, where that goes on.
-2. *intent*: with the looks of every object that the statement touches (digest of SHOW CREATE, the engine's table ids),
-   under the exclusive fence: no unit of rows is under way, and no earlier owner can follow.
+2. *intent*: with the looks of every object that the statement touches (`pumphouse.loader.looks`), under the exclusive
+   fence: no unit of rows is under way, and no earlier owner can follow.
 3. the statement; 4. *done*.
 
 A retry that finds an intent looks again. Other looks, and what must be there is there: it ran. The same looks: it did
-not, and runs now. Where looks cannot tell, a statement runs again if running twice is the same as once (TRUNCATE), else
-DdlUncertain asks a human. A statement that the target refused goes back to planned.
+not, and runs now. On another server than that of the intent (a failover, an upgrade) looks say less; where they cannot
+tell, a statement runs again if running twice is the same as once (TRUNCATE), else DdlUncertain asks a human.
+A statement that the target refused goes back to planned.
 """
 
 # Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
@@ -19,10 +20,7 @@ DdlUncertain asks a human. A statement that the target refused goes back to plan
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +29,7 @@ import structlog
 
 from pumphouse.errors import ConversionUnknown, DdlRefused, DdlUncertain, LoadError, SchemaError
 from pumphouse.loader.fence import Ownership, check_lock
+from pumphouse.loader.looks import Look, Looks, Verdict, settle
 from pumphouse.loader.rules import anew_hint, ddl_hint
 from pumphouse.loader.state import lock_fence
 from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, StatementFailed, TargetConnection
@@ -58,11 +57,8 @@ TABLE = """CREATE TABLE IF NOT EXISTS {s}.`ddl` (
 
 # MariaDB cuts fractions of seconds where TiDB and MySQL round them.
 _ROUNDING = "TIME_ROUND_FRACTIONAL"
-_AUTO_INCREMENT = re.compile(r" AUTO_INCREMENT=\d+| /\*T!\[auto_rand_base\].*?\*/")
-_NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 # A session leaves its database for another one only: this one every server has, and nothing in it can be changed.
 _NOWHERE = "information_schema"
-_MISSING_ENGINE_VIEW = {1109, 1227, 1142, 1044}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ class _Step:
     number: int
     statement: Statement
     state: str
-    looks: list[Any] | None
+    looks: list[Look] | None
 
 
 def create_ddl_table(connection: TargetConnection) -> None:
@@ -132,6 +128,7 @@ class DdlExecutor:
         self._task = task
         self.dialect = dialect or Dialect.of_version(str(connection.value("SELECT VERSION()")))
         create_ddl_table(connection)
+        self._looks = Looks(connection)
 
     def execute(self, event: DdlEvent, instead: Sequence[str] | None = None) -> DdlReport:
         """Run one DDL, or what is left of it; nothing when it is done already or concerns nothing on the target.
@@ -196,7 +193,7 @@ class DdlExecutor:
         names = (*sides, *(info.name for info in (event.db_before, event.db_after) if info is not None))
         # A job says it in lower case, the history as it is.
         db = self._routes.database(next((name for name in names if name.lower() == said.lower()), said))
-        return db if db and self._show(db, "") is not None else ""
+        return db if db and self._looks.show(db, "") is not None else ""
 
     def _follow(
         self, event: DdlEvent, steps: list[_Step], kept: list[_Step], rest: tuple[Statement, ...]
@@ -246,7 +243,7 @@ class DdlExecutor:
             for step, text, state, looks in rows
         ]
 
-    def _mark(self, event: DdlEvent, step: _Step, state: str, looks: list[Any] | None = None) -> None:
+    def _mark(self, event: DdlEvent, step: _Step, state: str, looks: list[Look] | None = None) -> None:
         with self._connection.transaction():
             # Exclusive: waits for the units of the epoch before, and keeps out an owner that was replaced.
             lock_fence(self._connection, self._owner)
@@ -270,7 +267,7 @@ class DdlExecutor:
             self._check_needs(event, step.statement)
             self._check_zone(event, step.statement)
             self._check_values(event, step.statement)
-            self._mark(event, step, "intent", self._looks(step.statement))
+            self._mark(event, step, "intent", self._looks.of(step.statement))
         try:
             self._run(event, step.statement)
         except DdlRefused:
@@ -281,24 +278,21 @@ class DdlExecutor:
 
     def _ran(self, event: DdlEvent, step: _Step) -> bool:
         """Whether the statement of an intent took effect before the crash."""
-        self._let_end(step.statement)
-        before, now = step.looks or [], self._looks(step.statement)
-        for name, look in zip(step.statement.objects, now, strict=True):
-            if (look["show"] is None) != (name in step.statement.gone):
-                return False
-        if any(a["show"] != b["show"] for a, b in zip(before, now, strict=True)):
-            return True
-        known = all(look["engine"] is not None for look in (*before, *now))
-        if known and any(a["engine"] != b["engine"] for a, b in zip(before, now, strict=True)):
-            return True
-        if step.statement.engine_only and not step.statement.repeatable and not known:
+        self._looks.let_end(step.statement)
+        before, now = step.looks or [], self._looks.of(step.statement)
+        verdict = settle(step.statement, before, now)
+        if verdict is Verdict.UNCERTAIN:
+            elsewhere = any(a.get("server") != b["server"] for a, b in zip(before, now, strict=True))
+            why = ", and the tables were looked at on another server, or another version of it" if elsewhere else ""
             raise DdlUncertain(
-                f"the DDL of {show(event.commit_ts)} may or may not have run before a crash: {step.statement.sql}",
-                hint=f"look at the tables, then: UPDATE {self._table} SET state = 'done' (it ran) or 'planned' (it did "
-                f"not) WHERE task = '{self._task}' AND commit_ts = {event.commit_ts} AND step = {step.number}",
+                f"the DDL of {show(event.commit_ts)} may or may not have run on target {self._connection.name} before "
+                f"a crash{why}: {step.statement.sql}",
+                hint="look at the tables, say what you found, and run this again: "
+                f"UPDATE {self._table} SET state = 'done' (it ran) or 'planned' (it did not) WHERE task = "
+                f"'{self._task}' AND commit_ts = {event.commit_ts} AND step = {step.number}",
                 statement=step.statement.sql,
             )
-        return False
+        return verdict is Verdict.RAN
 
     def _run(self, event: DdlEvent, statement: Statement) -> None:
         connection = self._connection
@@ -329,7 +323,7 @@ class DdlExecutor:
                 connection.execute("SET time_zone = '+00:00'")
 
     def _check_needs(self, event: DdlEvent, statement: Statement) -> None:
-        if statement.needs is not None and self._show(*statement.needs) is None:
+        if statement.needs is not None and self._looks.show(*statement.needs) is None:
             if event.lost:
                 raise LoadError(
                     f"DDL job {event.job.id} at {show(event.commit_ts)} brings back a table that was dropped before "
@@ -387,83 +381,8 @@ class DdlExecutor:
             statement=statement.sql,
         )
 
-    # -- looking
-
-    def _let_end(self, statement: Statement) -> None:
-        """A TiDB goes on with a DDL whose session has gone: wait until it is there, or not, as its session would."""
-        told = False
-        while self.dialect is Dialect.TIDB and self._connection.value(
-            "SELECT 1 FROM information_schema.ddl_jobs WHERE query = %s AND state NOT IN"
-            " ('done', 'synced', 'cancelled', 'rollback done') LIMIT 1",
-            (statement.sql,),
-        ):
-            if not told:
-                log.info("ddl_runs_still", target=self._connection.name, statement=statement.sql[:200])
-            told = True
-            time.sleep(0.2)
-
-    def _looks(self, statement: Statement) -> list[dict[str, Any]]:
-        return [{"show": self._show(db, name), "engine": self._engine(db, name)} for db, name in statement.objects]
-
-    def _show(self, db: str, name: str) -> str | None:
-        """Digest of the object's definition; None when it is not there."""
-        what = f"TABLE {qualified(db, name)}" if name else f"DATABASE {quote(db)}"
-        try:
-            rows = self._connection.query(f"SHOW CREATE {what}")
-        except StatementFailed as error:
-            if error.code in {_NO_DATABASE, _NO_TABLE}:
-                return None
-            raise
-        text = _AUTO_INCREMENT.sub("", str(rows[0][1]))
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def _engine(self, db: str, name: str) -> list[list[Any]] | None:
-        """(name, table id) of the engine's tables behind it, partitions too; None when that cannot be known."""
-        if not name:
-            return []
-        if self.dialect is Dialect.TIDB:
-            return self._tidb_ids(db, name)
-        path = _file_name(db, name)
-        if path is None:
-            return None
-        view = "INNODB_SYS_TABLES" if self.dialect is Dialect.MARIADB else "INNODB_TABLES"
-        try:
-            rows = self._connection.query(
-                f"SELECT NAME, TABLE_ID FROM information_schema.{view}"
-                " WHERE NAME = %s OR LEFT(NAME, %s) = %s ORDER BY 1",
-                (path, len(path) + 3, f"{path}#P#"),
-            )
-        except StatementFailed as error:
-            if error.code in _MISSING_ENGINE_VIEW:
-                return None
-            raise
-        return [[str(found), int(table_id)] for found, table_id in rows]
-
-    def _tidb_ids(self, db: str, name: str) -> list[list[Any]] | None:
-        found: list[list[Any]] = []
-        for what, view in (("table", "tables"), ("partition", "partitions")):
-            try:
-                rows = self._connection.query(
-                    f"SELECT {what}_name, tidb_{what}_id FROM information_schema.{view}"
-                    f" WHERE table_schema = %s AND table_name = %s AND tidb_{what}_id IS NOT NULL ORDER BY 1",
-                    (db, name),
-                )
-            except StatementFailed as error:
-                if error.code == _NO_COLUMN:
-                    return None
-                raise
-            found += [[str(each), int(id_)] for each, id_ in rows]
-        return found
-
 
 def _only_table(event: DdlEvent) -> dict[str, str]:
     """The fact ``table`` of a DDL that is about one, as the source names it before."""
     names = {".".join((change.before or change.known).name) for change in event.changes}
     return {"table": names.pop()} if len(names) == 1 and event.db_before is None else {}
-
-
-def _file_name(db: str, name: str) -> str | None:
-    """InnoDB's name of a table: other characters as @ and four hex digits. None where the server's rule is not that."""
-    if not (db + name).isascii():
-        return None
-    return "/".join(re.sub(r"[^0-9A-Za-z_]", lambda found: f"@{ord(found.group()):04x}", part) for part in (db, name))
