@@ -121,6 +121,18 @@ def test_values_are_spelled_as_binlogs_spell_them(source: SourceSettings, app: C
         assert reader.convert(batch).to_pylist() == [{"d": "1.50", "j": '{"aa": [1, 2], "b": 1}'}]
 
 
+@pytest.mark.row("A3")
+def test_json_that_no_binlog_can_say_goes_through_as_it_is(source: SourceSettings, app: Connection[Any]) -> None:
+    texts = ['{"n": 123456789012345678901234567890}', '{"a": 1, "a": 2}', "1E400", "[1.]"]
+    execute(app, "CREATE TABLE t (j JSON)")
+    with app.cursor() as cursor:
+        cursor.executemany("INSERT INTO t VALUES (%s)", [(text,) for text in texts])
+    reader = TableReader.of(version([column(1, "j", MysqlType.JSON)]))
+    with session(source) as connection:
+        (batch,) = text_columns(connection, reader.select())
+        assert [row["j"] for row in reader.convert(batch).to_pylist()] == texts
+
+
 def test_a_ddl_that_the_history_does_not_know_is_seen(app: Connection[Any]) -> None:
     assert app.open
     columns = [column(1, "n"), column(2, "e", MysqlType.ENUM, elems=["small", "it's"])]

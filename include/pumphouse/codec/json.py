@@ -2,6 +2,8 @@ r"""Binary JSON of the datum codec, both ways (docs/formats.md, "JSON").
 
 A value is a type code and a body. Containers hold offsets from their own count field; object keys are sorted bytewise.
 Text has TiDB's form: ``", "`` and ``": "`` between parts, shortest doubles, ``\ufffd`` for each byte that is no UTF-8.
+The binary form holds 64-bit integers and doubles, and each name once. A text that says more than that is refused: a
+MariaDB keeps the text, so that a binlog would have another value than its server.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import base64
 import json
 import re
 import struct
-from typing import Any
+from collections import Counter
+from decimal import Decimal, InvalidOperation
+from typing import Any, Never
 
 from pumphouse.codec.number import SIGN, append_uvarint, read_uvarint, truncated
 from pumphouse.codec.time import duration_text
@@ -19,6 +23,8 @@ from pumphouse.errors import CodecError
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C
 OPAQUE, DATE, DATETIME, TIMESTAMP, TIME = 0x0D, 0x0E, 0x0F, 0x10, 0x11
 MAX_DEPTH = 100  # TiDB refuses deeper documents
+_DIGITS = 17
+_AS_TEXT = "write a large number as a JSON string, or make the column a text"
 
 _LITERALS = {None: 0, True: 1, False: 2}
 _LITERAL_TEXT = ("null", "true", "false")
@@ -42,10 +48,29 @@ def _no_constant(text: str) -> Any:
     raise CodecError(f"{text} is no JSON")
 
 
+def _refuse(what: str) -> Never:
+    raise CodecError(f"a binlog cannot hold {what}", hint=_AS_TEXT)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, times = Counter(name for name, _ in pairs).most_common(1)[0]
+        _refuse(f"a JSON object that has the name {name[:40]!r} {times} times")
+    return found
+
+
 def encode_json(text: str | bytes) -> bytes:
-    """Type code and body of a JSON text; CodecError when it does not parse or is nested too deep."""
+    """Type code and body of a JSON text.
+
+    Raises:
+        CodecError: it does not parse, is nested too deep, or has what the binary form cannot hold: a number that is no
+            64-bit integer and no double, a name that an object has twice, half of a surrogate pair.
+    """
     try:
-        value = json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_no_constant)
+        value = json.loads(
+            text, parse_float=_Number, parse_int=_Number, parse_constant=_no_constant, object_pairs_hook=_object
+        )
     except (ValueError, RecursionError) as error:
         raise CodecError(f"{text[:60]!r} is no JSON: {error}") from error
     code, body = _encode(value, 1)
@@ -53,7 +78,19 @@ def encode_json(text: str | bytes) -> bytes:
 
 
 def _utf8(text: str) -> bytes:
-    return _LONE_SURROGATE.sub("\ufffd", text).encode()
+    if lone := _LONE_SURROGATE.search(text):
+        _refuse(f"the JSON escape \\u{ord(lone[0]):04x}, which is half of a character")
+    return text.encode()
+
+
+def _is_double(text: str, number: float) -> bool:
+    """Whether a number's text is its double, rounded to the digits that it has: 17 of them tell all doubles apart."""
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        return False
+    digits = len("".join(map(str, exact.as_tuple().digits)).strip("0")) or 1
+    return digits <= _DIGITS and Decimal(f"{number:.{digits - 1}e}") == exact
 
 
 def _encode_number(text: str) -> tuple[int, bytes]:
@@ -64,8 +101,8 @@ def _encode_number(text: str) -> tuple[int, bytes]:
         if 0 <= value < 2 * SIGN:
             return UINT64, _U64.pack(value)
     number = float(text)
-    if number in (float("inf"), float("-inf")):
-        raise CodecError(f"the JSON number {text[:40]} is too large")
+    if not _is_double(text, number):
+        _refuse(f"the JSON number {text[:40]}, which is no 64-bit integer and no double")
     return DOUBLE, _F64.pack(number)
 
 

@@ -1,6 +1,7 @@
 """What a row is for the comparer: bytes that are equal exactly when the rows are.
 
-JSON counts by value (order of keys, blanks and ``3`` against ``3.0`` do not matter), FLOAT by its four bytes, ENUM
+JSON counts by value (order of keys, blanks and ``3`` against ``3.0`` do not matter; digits and repeated names do),
+FLOAT by its four bytes, ENUM
 and SET by their number, everything else by the bytes that the server sends in utf8mb4 and UTC.
 """
 
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from hashlib import blake2b
 from typing import Any
 
 _LENGTH = struct.Struct("<q")
+_DIGITS = 17  # tell all doubles apart
 Encode = Callable[[bytes], bytes]
 
 
@@ -60,27 +63,66 @@ def float_bytes(text: bytes) -> bytes:
 
 
 def canonical_json(text: bytes) -> bytes:
-    """One text for all JSON texts of equal value."""
-    value = json.loads(text, parse_int=_number, parse_float=_number)
-    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
+    """One text for all JSON texts of equal value; a text that is none stands for itself.
+
+    A MariaDB keeps every digit and every name that an object has twice, where a TiDB and a MySQL have doubles and names
+    once: those texts are other values.
+    """
+    try:
+        value = json.loads(text, parse_int=_number, parse_float=_number, object_pairs_hook=_Object)
+        return "".join(_parts(value)).encode("utf-8", "surrogatepass")
+    except (ValueError, RecursionError):
+        return b"no JSON: " + text
 
 
-def _number(text: str) -> int | float:
-    if not any(mark in text for mark in ".eE"):
-        whole = int(text)
-        # Beyond 64 bits a JSON number is a double, in TiDB as in MySQL.
-        return whole if -(1 << 63) <= whole < 1 << 64 else float(whole)
-    return float(text)
+class _Object(list[tuple[str, Any]]):
+    """Names and values, names that are there twice included."""
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
-        return int(value)
-    return value
+class _Number(str):
+    """One text for all numbers of equal value."""
+
+    __slots__ = ()
+
+
+def _number(text: str) -> _Number:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:  # an exponent that is out of all bounds
+        return _Number(text)
+    digits = _digits(value)[1]
+    is_integer = not any(mark in text for mark in ".eE") and -(1 << 63) <= int(text) < 1 << 64
+    if not is_integer and len(digits) <= _DIGITS:
+        double = float(text)
+        if Decimal(f"{double:.{len(digits) - 1}e}") == value:
+            value = Decimal(repr(double))  # the text was rounded from this double
+    sign, digits, exponent = _digits(value)
+    return _Number(f"{sign}{digits}e{exponent}" if digits != "0" else "0")
+
+
+def _digits(value: Decimal) -> tuple[str, str, int]:
+    """Sign, digits without zeros at either end ('0' = none), exponent of the last digit."""
+    sign, digits, exponent = value.as_tuple()
+    text = "".join(map(str, digits)).lstrip("0")
+    short = text.rstrip("0")
+    return "-" * sign, short or "0", int(exponent) + len(text) - len(short)
+
+
+def _parts(value: Any) -> Iterator[str]:
+    if isinstance(value, _Number):
+        yield value
+    elif isinstance(value, _Object):
+        yield "{"
+        for name, item in sorted(value, key=lambda pair: pair[0]):  # of equal names each keeps its place
+            yield from (json.dumps(name), ":", *_parts(item), ",")
+        yield "}"
+    elif isinstance(value, list):
+        yield "["
+        for item in value:
+            yield from (*_parts(item), ",")
+        yield "]"
+    else:
+        yield json.dumps(value)
 
 
 def row_digest(row: tuple[bytes | None, ...], encoders: list[Encode | None]) -> bytes:

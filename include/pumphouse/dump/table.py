@@ -12,6 +12,7 @@ from pumphouse.codec.datum import Kind, kind_of
 from pumphouse.codec.json import encode_json, json_text
 from pumphouse.codec.layout import arrow_field
 from pumphouse.dump.source import TableChanged
+from pumphouse.errors import CodecError
 from pumphouse.loader.keys import key_columns
 from pumphouse.model.table import ColumnFlag, ColumnInfo, MysqlType
 from pumphouse.schema.ident import qualified, quote
@@ -132,7 +133,13 @@ def _literal(column: ColumnInfo, value: bytes) -> str:
 
 
 def _spelled(values: pa.Array) -> pa.Array:
-    texts = [None if each is None else json_text(encode_json(each)).encode() for each in values.to_pylist()]
+    """JSON texts as binlogs spell them. What no binlog can say is in none: it goes through as it is."""
+    texts = []
+    for each in values.to_pylist():
+        try:
+            texts.append(None if each is None else json_text(encode_json(each)).encode())
+        except CodecError:
+            texts.append(each)
     return pa.array(texts, pa.large_binary())
 
 
