@@ -153,12 +153,13 @@ def collect_pumps() -> dict[str, Any]:
     settings = settings_from()
     with _parts(settings) as parts:
         cluster = parts.cluster
+        known = consumer.require(parts.archive, cluster)
         published = _publish_loaded(settings, parts) if settings.airflow.gc_follows == "load" else None
         limits = GoLimits(
             # Not registered here is as bad as empty: the DAG runs to keep an archive safe.
             archived=published.confirmed.archive_end
             if published is not None
-            else consumer.checkpoint(cluster, settings.archive.archive_id) or tso.Tso(0),
+            else (known and known.checkpoint) or tso.Tso(0),
             retention_s=settings.archive.go_pump_gc_s,
             margin_s=settings.archive.go_pump_margin_s,
         )

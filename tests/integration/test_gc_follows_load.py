@@ -27,6 +27,7 @@ from pumphouse.objectstore.open import open_store
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
+from tests.support.checkpoints import set_checkpoint
 from tests.support.madearchive import MadeSource, Txn, column, target_rows
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
@@ -244,7 +245,7 @@ def test_nothing_moves_where_a_target_is_not_known_to_have_anything(
         t.insert("t", id=1)
     end = source.cut()
     cluster = FileCluster(tmp_path / "cluster")
-    consumer.move(cluster, "main", genesis)
+    set_checkpoint(cluster, "main", genesis)
     load.run(settings)
     dead = settings.target.model_copy(update={"port": 1})
 
@@ -283,7 +284,7 @@ def test_the_checkpoint_never_goes_back_and_an_archive_that_lacks_its_end_is_fou
         return publish(source.archive, cluster, [stand]).checkpoint
 
     assert collect() == first == read_checkpoint(settings.target, "main")
-    consumer.move(cluster, "main", second)  # before the setting was made
+    set_checkpoint(cluster, "main", second)  # before the setting was made
     assert collect() == second
     (newest,) = [each.key for each in source.archive.store.list("windows/") if str(int(first)) in each.key]
     source.archive.store.delete(newest)

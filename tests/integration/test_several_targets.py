@@ -18,6 +18,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.settings import Settings
 from tests.integration.test_load_rules import put, without
 from tests.support import mariadb
+from tests.support.checkpoints import set_checkpoint
 from tests.support.madearchive import MadeSource, column, target_rows
 
 ID = column(1, "id", flag=3)
@@ -71,7 +72,7 @@ def test_two_targets_stand_where_they_stand_and_gc_follows_the_slower(
         source.create_table(table, [ID, TEXT])
         put(source, table, 1)
     genesis = source.genesis()
-    consumer.move(cluster, "main", genesis)
+    set_checkpoint(cluster, "main", genesis)
     put(source, "t", 2)
     first, then = source.cut(), source.snapshot()
     site.done("load")

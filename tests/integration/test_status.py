@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner, Result
 from pydantic import SecretStr
 
-from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import declare_lost
 from pumphouse.cli import cli
@@ -28,6 +27,7 @@ from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
 from pumphouse.status.look import look
 from pumphouse.status.report import Finding, Severity, Status
+from tests.support.checkpoints import set_checkpoint
 from tests.support.killed import Killed, calls_until_killed
 from tests.support.madearchive import MadeSource, column
 from tests.support.pumpserver import PumpServer, prewrite
@@ -67,7 +67,7 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
     with source.txn() as t:
         t.insert("t", id=1)
     end = source.cut()
-    consumer.move(cluster, "main", end)
+    set_checkpoint(cluster, "main", end)
     status = look(mine)
     assert (status.archive.restorable_from, status.archive.restorable_to) == (genesis, end)
     assert (status.archive.end, status.archive.checkpoint) == (end, end)
@@ -164,7 +164,7 @@ def test_a_stopped_pump_is_named_within_thirty_seconds_and_all_else_is_shown(
     source.create_table("t", [column(1, "id", flag=3)])
     source.genesis()
     end = source.cut()
-    consumer.move(cluster, "main", end)
+    set_checkpoint(cluster, "main", end)
     load.run(mine)
     target.close()
     look(mine)  # imports
@@ -198,7 +198,7 @@ def test_who_holds_the_archive_is_named_also_when_nothing_is_silent(
     source.ts = int(cluster.tso())
     source.create_table("t", [column(1, "id", flag=3)])
     source.genesis()
-    consumer.move(cluster, "main", source.cut())
+    set_checkpoint(cluster, "main", source.cut())
     load.run(mine)
     target.close()
     eventually(lambda: look(mine).pumps[0].watermark, what="the Pump's first fake binlog")
@@ -236,7 +236,7 @@ def test_nothing_to_do_is_exit_code_0_and_a_password_is_never_shown(
     source.ts = int(cluster.tso())
     source.create_table("t", [column(1, "id", flag=3)])
     source.genesis()
-    consumer.move(cluster, "main", source.cut())
+    set_checkpoint(cluster, "main", source.cut())
     load.run(mine)
     done = command(tmp_path, mine)
     assert (done.exit_code, "all is well" in done.output) == (0, True), done.output

@@ -13,7 +13,8 @@ from pumphouse.objectstore.base import ObjectInfo, check_key
 class MemoryStore:
     """Objects in a dict."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "memory://") -> None:
+        self._url = url
         self.objects: dict[str, bytes] = {}
         self.lock = threading.Lock()
         # Called as hook(verb, key) before each write; may raise to play a failing store.
@@ -22,7 +23,7 @@ class MemoryStore:
 
     @property
     def url(self) -> str:
-        return "memory://"
+        return self._url
 
     def get(self, key: str) -> bytes:
         check_key(key)

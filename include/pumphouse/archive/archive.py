@@ -60,7 +60,8 @@ class Archive:
             except ObjectNotFound as error:
                 raise ConfigError(
                     f"there is no archive of cluster {self.cluster_id} at {self.url}",
-                    hint="pumphouse archive init",
+                    hint="is archive.root right? `pumphouse archive init` begins an archive, and puts a genesis.json "
+                    "that is lost back",
                     missing=True,
                 ) from error
             genesis = Genesis.from_json(layout.GENESIS, data)

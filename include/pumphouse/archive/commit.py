@@ -111,7 +111,7 @@ def commit_window(
     )
     if manifest.binlog_skipped:
         log.error("tidb_skips_binlogs", window=manifest.key, hint="its writes are in no Pump: POST /binlog/recover")
-    consumer.move(cluster, archive.archive_id, consumer.of_snapshot(settings.airflow, manifest.end))
+    consumer.move(archive, cluster, consumer.of_snapshot(settings.airflow, manifest.end))
     _tell(archive, cluster, settings, accepted)
     done = PublishedWindow.of(manifest, plan.until)
     log.info("window_published", **{name: each for name, each in asdict(done).items() if name not in _NOT_LOGGED})

@@ -3,17 +3,26 @@
 It is registered as a Drainer in state ``paused``, so that no starting Pump tries to notify it. Its checkpoint is the
 archive's end, moved by each snapshot. Where GC follows the load a snapshot moves nothing, and GC publishes what every
 target has too (`pumphouse.loader.confirmed`).
+
+The registration says which archive it belongs to: the digest of its ``genesis.json``, the bytes of that object and the
+place. The checkpoint of one archive is never moved by another one under the same id: the Pumps would free what the
+first does not have. A ``genesis.json`` that is lost is put back from here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import base64
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from pumphouse.archive import layout
+from pumphouse.archive.document import sha256
 from pumphouse.archive.head import Head
-from pumphouse.errors import BadManifest, BinlogError
+from pumphouse.errors import BadManifest, BinlogError, ConfigError, CorruptionError
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.probe import put_again
@@ -27,6 +36,8 @@ log = structlog.get_logger()
 
 # Moves nothing: the checkpoint never goes back.
 NOTHING = Tso(0)
+# In the registry's value, beside the fields of TiDB Binlog: whoever does not know it keeps it or drops it.
+_FIELD = "pumphouseArchive"
 
 
 def consumer_id(archive_id: str) -> str:
@@ -34,14 +45,149 @@ def consumer_id(archive_id: str) -> str:
     return f"pumphouse-{archive_id}"
 
 
-def register(cluster: Cluster, archive_id: str) -> Tso:
-    """Register with checkpoint 0, which holds all GC, unless it is registered; returns the checkpoint in force."""
-    return _write(cluster, archive_id, Tso(0))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """What the registry says of the archive under an id.
+
+    ``genesis`` is ``genesis.json`` as stored and ``root`` its place. Both are empty while the archive is begun, and in
+    the registration of a release that kept neither. ``attempt``: who begins it.
+    """
+
+    checkpoint: Tso = Tso(0)
+    root: str = ""
+    genesis: bytes = b""
+    attempt: str = ""
+
+    @property
+    def genesis_sha256(self) -> str:
+        """Digest of ``genesis``, '' where it is not known."""
+        return sha256(self.genesis) if self.genesis else ""
+
+    def field(self) -> dict[str, Any]:
+        """JSON object beside the fields of TiDB Binlog; formats.md, "Registry"."""
+        packed = base64.b64encode(zlib.compress(self.genesis)).decode() if self.genesis else ""
+        return {"root": self.root, "genesis": self.genesis_sha256, "document": packed, "attempt": self.attempt}
+
+    @classmethod
+    def of(cls, status: NodeStatus) -> Registered:
+        """Read it; CorruptionError."""
+        field = status.unknown.get(_FIELD)
+        if field is None:
+            return cls(checkpoint=status.max_commit_ts)
+        try:
+            root, digest, packed, attempt = (field[each] for each in ("root", "genesis", "document", "attempt"))
+            genesis = zlib.decompress(base64.b64decode(packed)) if packed else b""
+            if not all(isinstance(each, str) for each in (root, attempt)):
+                raise TypeError("root or attempt is no text")  # noqa: TRY301
+            found = cls(checkpoint=status.max_commit_ts, root=root, genesis=genesis, attempt=attempt)
+            if found.genesis_sha256 != digest:
+                raise ValueError(f"the document has the digest {found.genesis_sha256}")  # noqa: TRY301
+        except (KeyError, TypeError, ValueError, zlib.error) as error:
+            raise CorruptionError(
+                f"the registration of the consumer {status.node_id} is damaged: {_FIELD}: {error!r}",
+                hint=f"pumphouse consumer unregister {status.node_id}, then pumphouse snapshot registers it again",
+                path=status.node_id,
+                reason=_FIELD,
+            ) from error
+        return found
 
 
-def move(cluster: Cluster, archive_id: str, checkpoint: Tso) -> Tso:
-    """Publish a checkpoint. It never goes back: a later one that is there already stays; returns the one in force."""
-    return _write(cluster, archive_id, checkpoint)
+def registered(cluster: Cluster, archive_id: str) -> Registered | None:
+    """What is registered under an archive's id; None = nothing. CorruptionError."""
+    found = cluster.node(NodeKind.DRAINER, consumer_id(archive_id))
+    return None if found is None else Registered.of(found)
+
+
+def begin(archive: Archive, cluster: Cluster, attempt: str) -> Registered:
+    """Register an archive that is to be begun with checkpoint 0, which holds all GC; what is registered stays.
+
+    Whoever begins an archive that another attempt began and did not end takes its registration over.
+    """
+
+    def change(found: Registered) -> Registered:
+        if found.genesis or found.checkpoint:
+            return found
+        return replace(found, root=archive.url, attempt=attempt)
+
+    return _write(archive, cluster, change)
+
+
+def withdraw(archive: Archive, cluster: Cluster, attempt: str) -> None:
+    """Take the registration of an attempt that failed back, unless an archive came of it or another attempt has it."""
+
+    def change(found: NodeStatus | None) -> NodeStatus | None:
+        if found is None:
+            return None
+        of = Registered.of(found)
+        return found if of.genesis or of.checkpoint or of.attempt != attempt else None
+
+    cluster.update_node(NodeKind.DRAINER, consumer_id(archive.archive_id), change)
+
+
+def claim(archive: Archive, cluster: Cluster, genesis: bytes) -> Registered:
+    """Register the ``genesis.json`` that is about to be put, unless another is registered; the one that is now."""
+    mine = Registered(root=archive.url, genesis=genesis)
+    return _write(
+        archive, cluster, lambda found: found if found.genesis else replace(mine, checkpoint=found.checkpoint)
+    )
+
+
+def require(archive: Archive, cluster: Cluster) -> Registered | None:
+    """What is registered under the archive's id; ConfigError when it is another archive, with both places."""
+    found = registered(cluster, archive.archive_id)
+    if found is not None and found.genesis:
+        _require_same(archive, found)
+    return found
+
+
+def move(archive: Archive, cluster: Cluster, checkpoint: Tso) -> Tso:
+    """Publish a checkpoint. It never goes back: a later one that is there already stays; returns the one in force.
+
+    A registration without a digest, by an earlier release, is taken up: it gets that of the archive.
+
+    Raises:
+        ConfigError: another archive is registered under the id.
+    """
+    genesis, known = archive.genesis(), registered(cluster, archive.archive_id)
+    data = known.genesis if known is not None and known.genesis else archive.store.get(layout.GENESIS)
+
+    def change(found: Registered) -> Registered:
+        if found.genesis:
+            _require_same(archive, found)
+        elif 0 < found.checkpoint < genesis.ts:
+            raise another(archive, found)  # one that has windows from before this one began
+        at = Tso(max(found.checkpoint, checkpoint))
+        return Registered(root=archive.url, genesis=found.genesis or data, checkpoint=at)
+
+    return _write(archive, cluster, change).checkpoint
+
+
+def another(archive: Archive, found: Registered) -> ConfigError:
+    """The archive of the settings is not the one that is registered under its id."""
+    node_id = consumer_id(archive.archive_id)
+    at = f"lies at {found.root}" if found.root else "was registered by an earlier release, without its place"
+    digest = f", genesis {found.genesis_sha256[:12]}" if found.genesis else ""
+    return ConfigError(
+        f"the archive {archive.archive_id!r} that the cluster knows {at} (it has everything up to "
+        f"{show(found.checkpoint)}{digest}); the settings name {archive.url}, which is not that archive. If its "
+        "checkpoint moved, the Pumps would free what the known archive does not have",
+        hint=f"1. is it a slip: set archive.root to the known one. 2. for a second archive beside it: set "
+        f"archive.archive_id to a name of its own. 3. to give the known archive up for good: pumphouse consumer "
+        f"unregister {node_id}",
+        registered=found.root,
+        url=archive.url,
+    )
+
+
+def _require_same(archive: Archive, found: Registered) -> None:
+    try:
+        same = archive.genesis().sha256 == found.genesis_sha256
+    except ConfigError as error:
+        if not error.missing or found.root == archive.url:
+            raise  # lost, and not another: `archive init` puts it back
+        same = False
+    if not same:
+        raise another(archive, found)
 
 
 def of_snapshot(settings: AirflowSettings, end: Tso = MAX_TSO) -> Tso:
@@ -59,8 +205,10 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
 
     Raises:
         BadManifest: the Pumps know the archive further than it goes.
+        ConfigError: they know another archive under this id.
     """
-    have = checkpoint(cluster, archive.archive_id)
+    known = require(archive, cluster)
+    have = None if known is None else known.checkpoint
     head = archive.head()
     last = archive.last() if head is not None else next(reversed(archive.listed()), None)
     if head is None and have is None and last is not None:
@@ -88,7 +236,9 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
         log.warning("head_written_again", archive_end=int(end), proven=int(have))
     if head != newest:
         archive.write_head(last)
-    return move(cluster, archive.archive_id, wanted) if moves or have is None else have
+    if known is None or moves or not known.genesis or known.root != archive.url:
+        return move(archive, cluster, wanted)
+    return known.checkpoint
 
 
 def checkpoint(cluster: Cluster, archive_id: str) -> Tso | None:
@@ -97,17 +247,23 @@ def checkpoint(cluster: Cluster, archive_id: str) -> Tso | None:
     return None if found is None else found.max_commit_ts
 
 
-def _write(cluster: Cluster, archive_id: str, wanted: Tso) -> Tso:
-    node_id = consumer_id(archive_id)
+def _write(archive: Archive, cluster: Cluster, wanted: Callable[[Registered], Registered]) -> Registered:
+    node_id = consumer_id(archive.archive_id)
     now = cluster.tso()
 
     def change(found: NodeStatus | None) -> NodeStatus:
         if found is None:
-            return NodeStatus(node_id=node_id, host="", state=NodeState.PAUSED, max_commit_ts=wanted, update_ts=now)
-        # Offline means that GC does not wait for it any more; the archive is in use, so it must.
-        return found.with_(state=NodeState.PAUSED, max_commit_ts=Tso(max(found.max_commit_ts, wanted)), update_ts=now)
+            found = NodeStatus(node_id=node_id, host="", state=NodeState.PAUSED)
+        of = wanted(Registered.of(found))
+        return found.with_(
+            # Offline means that GC does not wait for it any more; the archive is in use, so it must.
+            state=NodeState.PAUSED,
+            max_commit_ts=of.checkpoint,
+            update_ts=now,
+            unknown={**found.unknown, _FIELD: of.field()},
+        )
 
     stored = cluster.update_node(NodeKind.DRAINER, node_id, change)
     if stored is None:
         raise BinlogError(f"the registry did not keep the consumer {node_id}", node_id=node_id)
-    return stored.max_commit_ts
+    return Registered.of(stored)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
@@ -33,6 +34,8 @@ from pumphouse.objectstore.probe import probe_conditional_puts
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.history import JobSource, TidbStatusSource
 from pumphouse.settings import Settings
+
+log = structlog.get_logger()
 
 # How far below genesis the Pumps are searched for DDLs that are done but not in the history yet.
 _LOOKBACK_MS = 600_000
@@ -74,56 +77,90 @@ def init_archive(
     """Begin the archive, or finish a begin that was killed; returns genesis.
 
     Order: probe the store; register as a consumer with checkpoint 0, which holds all GC; list the Pumps; take the
-    genesis ts; dump; put ``genesis.json``, then HEAD; move the checkpoint to genesis. ``progress(what, rows)`` is
-    called often.
+    genesis ts; dump; register ``genesis.json``; put it, then HEAD; move the checkpoint to genesis. What is put is what
+    is registered: of several inits one wins, and a ``genesis.json`` that is lost is put back. A begin that fails takes
+    its registration back. ``progress(what, rows)`` is called often.
 
     Raises:
-        UnsafeStore: the store ignores conditional puts.
-        ConfigError: there is no job history to take the schema from, or it is that of another cluster.
+        UnsafeStore: the store ignores conditional puts, or deletes objects by a rule.
+        ConfigError: there is no job history to take the schema from, or it is that of another cluster; the cluster
+            knows another archive under this id.
         WindowHeld: a DDL before genesis is not in the history.
     """
     settings = settings or Settings()
     if not archive.begun():
-        if history is None:
-            raise ConfigError(
-                "there is no job history to take the schema from", hint="set schema.history, as http://tidb:10080"
-            )
-        if isinstance(history, TidbStatusSource) and not cluster.url.startswith("pd://"):
-            raise ConfigError(
-                f"schema.history is a TiDB's, and cluster.url is {cluster.url}: a TiDB sends its binlogs to the Pumps"
-                " that its PD knows, and to no others",
-                hint='set cluster.url to the PD of that TiDB, as "pd://HOST:2379", and run the Pumps with it',
-            )
-        progress("probing the store", 0)
-        probe_conditional_puts(archive.store, "")
-        consumer.register(cluster, archive.archive_id)
-        pumps = cluster.nodes(NodeKind.PUMP)
-        genesis = _begin(archive, cluster, history, dump, settings, pumps, progress, clock)
-        with contextlib.suppress(ManifestConflict):  # another init was first: its genesis is the archive's
-            put_once(
-                archive.store,
-                layout.GENESIS,
-                genesis.to_json(),
-                lambda found: Genesis.from_json(layout.GENESIS, found).attempt == genesis.attempt,
-                clock=clock,
-            )
+        known = consumer.registered(cluster, archive.archive_id)
+        if known is None or not (known.genesis or known.checkpoint):
+            known = _begin(archive, cluster, history, dump, settings, progress, clock)
+            head = True
+        else:
+            head = False
+        if not known.genesis or known.root != archive.url:
+            raise consumer.another(archive, known)
+        _put_genesis(archive, known.genesis, clock)
+        if head:
             archive.write_head(None)
     genesis = archive.genesis()
-    consumer.move(cluster, archive.archive_id, genesis.ts)
+    if consumer.checkpoint(cluster, archive.archive_id) is None:
+        consumer.move(archive, cluster, genesis.ts)
+    else:
+        consumer.publish(archive, cluster, genesis.ts)
     return genesis
 
 
+def _put_genesis(archive: Archive, data: bytes, clock: Clock) -> None:
+    with contextlib.suppress(ManifestConflict):  # that of an earlier release's init: it is the archive's, or refused
+        put_once(archive.store, layout.GENESIS, data, lambda found: found == data, clock=clock)
+
+
 def _begin(
+    archive: Archive,
+    cluster: Cluster,
+    history: JobSource | None,
+    dump: DumpSource | None,
+    settings: Settings,
+    progress: Show,
+    clock: Clock,
+) -> consumer.Registered:
+    """Make a genesis and register it; what is registered then, which may be that of another init."""
+    if history is None:
+        raise ConfigError(
+            "there is no job history to take the schema from", hint="set schema.history, as http://tidb:10080"
+        )
+    if isinstance(history, TidbStatusSource) and not cluster.url.startswith("pd://"):
+        raise ConfigError(
+            f"schema.history is a TiDB's, and cluster.url is {cluster.url}: a TiDB sends its binlogs to the Pumps"
+            " that its PD knows, and to no others",
+            hint='set cluster.url to the PD of that TiDB, as "pd://HOST:2379", and run the Pumps with it',
+        )
+    progress("probing the store", 0)
+    probe_conditional_puts(archive.store, "")
+    attempt = layout.attempt_id()
+    consumer.begin(archive, cluster, attempt)
+    try:
+        pumps = cluster.nodes(NodeKind.PUMP)
+        genesis = _genesis(archive, cluster, history, dump, settings, pumps, attempt, progress, clock)
+        return consumer.claim(archive, cluster, genesis.to_json())
+    except Exception:
+        # It would hold the Pumps' GC for an archive that nobody has. A killed one is gone on with.
+        try:
+            consumer.withdraw(archive, cluster, attempt)
+        except BinlogError as error:
+            log.warning("consumer_stays_registered", archive_id=archive.archive_id, error=str(error))
+        raise
+
+
+def _genesis(
     archive: Archive,
     cluster: Cluster,
     history: JobSource,
     dump: DumpSource | None,
     settings: Settings,
     pumps: list[NodeStatus],
+    attempt: str,
     progress: Show,
     clock: Clock,
 ) -> Genesis:
-    attempt = layout.attempt_id()
     base: tuple[BaseTable, ...] | None = None
     try:
         with dump.barrier() if dump is not None else contextlib.nullcontext():

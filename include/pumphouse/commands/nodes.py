@@ -251,13 +251,15 @@ def _held_by(report: admin.PumpGc) -> str:
 def gc(context: Context, *, as_json: bool) -> None:
     """Run GC on every Pump; show what was requested, what was freed and who holds the rest."""
     from pumphouse.archive import consumer as of_archive
+    from pumphouse.archive.archive import Archive
 
     cluster, archive = open_registry(context.settings), context.settings.archive
+    known = of_archive.require(Archive.open(archive, cluster.cluster_id()), cluster)
     published = _publish_loaded(context.settings, cluster) if context.settings.airflow.gc_follows == "load" else None
     limits = GoLimits(
         archived=published.confirmed.archive_end
         if published is not None
-        else of_archive.checkpoint(cluster, archive.archive_id) or None,  # 0: it is being begun
+        else (known and known.checkpoint) or None,  # 0: it is being begun
         retention_s=archive.go_pump_gc_s,
         margin_s=archive.go_pump_margin_s,
     )

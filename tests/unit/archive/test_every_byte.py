@@ -24,6 +24,7 @@ from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.open import open_store
 from pumphouse.settings import ArchiveSettings
+from tests.support.checkpoints import set_checkpoint
 from tests.support.documents import changed, to_version_1
 from tests.support.madearchive import column, table_info
 from tests.support.oldschema import write_old_schema
@@ -240,6 +241,7 @@ def old(tmp_path):
         del made.objects[key]
     made.objects |= {key: made.archive.store.get(key) for key in write_old_schema(made.archive)}
     to_version_1(made.archive)
+    set_checkpoint(made.world.cluster, "main", made.archive.end())
     yield made
     for pump in made.world.pumps:
         pump.stop()

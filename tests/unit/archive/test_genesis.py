@@ -1,19 +1,23 @@
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 
-from pumphouse.archive import consumer
+from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.archive.schema_store import jobs_at_genesis
 from pumphouse.archive.segment import read_segment
+from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.archive.verify import verify
 from pumphouse.codec.payload import row_changes
-from pumphouse.errors import BadManifest, ConfigError, WindowHeld
+from pumphouse.errors import BadManifest, ConfigError, CorruptionError, HistoryUnavailable, WindowHeld
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.proto.binlog_pb2 import Binlog
+from tests.support.memorystore import MemoryStore
 
 
 class Dump:
@@ -135,6 +139,121 @@ def test_an_init_killed_before_the_checkpoint_moves_it_when_run_again_and_never_
     end = world.archive.end()
     world.init()
     assert consumer.checkpoint(world.cluster, "main") == end
+
+
+@pytest.fixture
+def elsewhere(world):
+    """A begin or a snapshot with another `archive.root`, and nothing else changed."""
+    return Archive(MemoryStore("memory://elsewhere"), world.cluster.cluster_id())
+
+
+@pytest.mark.row("A3", "P11")
+def test_a_second_archive_under_the_same_id_moves_no_checkpoint_and_is_told_both_places(world, elsewhere):
+    pump = world.pump()
+    genesis = world.init()
+    pump.transaction()
+    for step in (
+        lambda: init_archive(elsewhere, world.cluster, world.history, settings=world.settings),
+        lambda: run_snapshot(elsewhere, world.cluster, world.cluster.tso(), world.settings, world.history),
+        lambda: consumer.require(elsewhere, world.cluster),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            step()
+        for part in (elsewhere.url, world.archive.url, "archive.root", "archive.archive_id", "consumer unregister"):
+            assert part in str(refused.value)
+    assert not elsewhere.begun()
+    assert consumer.checkpoint(world.cluster, "main") == genesis.ts
+
+
+@pytest.mark.row("A3")
+def test_an_archive_that_an_earlier_release_began_elsewhere_is_not_taken_up(world, elsewhere):
+    world.pump()
+    world.init()
+    put_back = drop_mark(world)
+    elsewhere.store.put(layout.GENESIS, replace(world.archive.genesis(), ts=world.cluster.tso()).to_json())
+    with pytest.raises(ConfigError, match="earlier release"):
+        init_archive(elsewhere, world.cluster, world.history, settings=world.settings)
+    empty = Archive(MemoryStore("memory://empty"), world.cluster.cluster_id())
+    with pytest.raises(ConfigError, match="earlier release"):
+        init_archive(empty, world.cluster, world.history, settings=world.settings)
+    world.snapshot()
+    assert put_back() == consumer.registered(world.cluster, "main").genesis, "the archive that it is of takes it up"
+
+
+def drop_mark(world):
+    """The registration as an earlier release, or a Go tool, leaves it."""
+    before = consumer.registered(world.cluster, "main")
+    world.cluster.update_node(NodeKind.DRAINER, "pumphouse-main", lambda found: found.with_(unknown={}))
+    return lambda: before.genesis
+
+
+@pytest.mark.row("A3")
+def test_of_two_begins_at_two_places_the_later_is_refused_and_nothing_of_it_counts(world, elsewhere):
+    world.pump()
+
+    class Meanwhile(Dump):
+        def tables(self):
+            init_archive(elsewhere, world.cluster, world.history, settings=world.settings)
+            return iter(())
+
+    with pytest.raises(ConfigError, match="memory://elsewhere"):
+        world.init(dump=Meanwhile(world, {}))
+    assert not world.archive.begun()
+    assert consumer.checkpoint(world.cluster, "main") == elsewhere.genesis().ts
+
+
+@pytest.mark.row("A3")
+def test_a_genesis_that_is_lost_is_put_back_as_it_was(world):
+    pump = world.pump()
+    genesis = world.init()
+    pump.transaction()
+    world.snapshot()
+    end, stored = world.archive.end(), world.archive.store.get(layout.GENESIS)
+    world.archive.store.delete(layout.GENESIS)
+    with pytest.raises(ConfigError, match="pumphouse archive init"):
+        world.snapshot()
+    assert world.init() == genesis
+    assert world.archive.store.get(layout.GENESIS) == stored
+    pump.transaction()
+    world.snapshot()
+    assert verify(world.archive).sound
+    assert world.archive.end() > end
+
+
+@pytest.mark.row("A3")
+def test_a_begin_that_fails_takes_its_registration_back_and_no_others(world, monkeypatch):
+    world.pump()
+
+    def fail():
+        raise HistoryUnavailable("the TiDB does not answer", url="http://tidb")
+
+    monkeypatch.setattr(world.history, "jobs", fail)
+    with pytest.raises(HistoryUnavailable):
+        world.init()
+    assert world.cluster.node(NodeKind.DRAINER, "pumphouse-main") is None
+    consumer.begin(world.archive, world.cluster, "another")
+    monkeypatch.setattr(world.history, "jobs", lambda: consumer.begin(world.archive, world.cluster, "later") and fail())
+    with pytest.raises(HistoryUnavailable):
+        world.init()
+    assert consumer.registered(world.cluster, "main").attempt == "later"
+
+
+@pytest.mark.row("A3")
+@pytest.mark.parametrize("mark", [{}, {"root": 1}, {"document": "x"}, {"genesis": "00"}, [], None, "x"])
+def test_a_damaged_registration_is_named(world, mark):
+    world.pump()
+    world.init()
+
+    def damage(found):
+        have = found.unknown["pumphouseArchive"]
+        return found.with_(unknown={"pumphouseArchive": {**have, **mark} if mark and isinstance(mark, dict) else mark})
+
+    world.cluster.update_node(NodeKind.DRAINER, "pumphouse-main", damage)
+    if mark is None:  # an earlier release's
+        world.snapshot()
+    else:
+        with pytest.raises(CorruptionError, match=r"pumphouse-main.*pumphouseArchive"):
+            world.snapshot()
 
 
 @pytest.mark.row("A3")

@@ -337,8 +337,8 @@ def test_the_checkpoint_never_goes_back_and_the_consumer_is_paused(world):
     world.init()
     world.snapshot()
     have = consumer.checkpoint(world.cluster, "main")
-    assert consumer.move(world.cluster, "main", Tso(have - 1000)) == have
-    assert consumer.register(world.cluster, "main") == have
+    assert consumer.move(world.archive, world.cluster, Tso(have - 1000)) == have
+    assert consumer.begin(world.archive, world.cluster, "again").checkpoint == have
     status = world.cluster.node(NodeKind.DRAINER, "pumphouse-main")
     assert (status.state, status.max_commit_ts) == (NodeState.PAUSED, have)
 

@@ -24,6 +24,7 @@ from pumphouse.proto.pumphouse_pb2 import TriggerGcResponse
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import Settings
 from tests.support.awaycluster import AwayCluster
+from tests.support.checkpoints import set_checkpoint
 from tests.support.fakepump import FakePump
 
 pytestmark = pytest.mark.row("P11")
@@ -153,7 +154,7 @@ def test_it_is_said_how_much_is_left_of_each_go_pump(
     cluster: FileCluster, collect: Callable[..., list[PumpGc]], ours: FakePump
 ) -> None:
     register(cluster, go_pump())
-    archived = consumer.move(cluster, "main", before(cluster.tso(), DAY - HALF_AN_HOUR))
+    archived = set_checkpoint(cluster, "main", before(cluster.tso(), DAY - HALF_AN_HOUR))
     of_go, of_ours = collect()
     assert (of_ours.node_id, of_ours.freed_files, of_ours.archived) == ("ours", 2, None)
     assert (of_go.asked, of_go.error, of_go.archived) == (False, "", archived)
@@ -167,7 +168,7 @@ def test_an_archive_that_is_not_ahead_of_a_go_pump_is_an_error_after_the_others_
     cluster: FileCluster, collect: Callable[..., list[PumpGc]], ours: FakePump
 ) -> None:
     register(cluster, go_pump())
-    archived = consumer.move(cluster, "main", before(cluster.tso(), DAY - HALF_AN_HOUR))
+    archived = set_checkpoint(cluster, "main", before(cluster.tso(), DAY - HALF_AN_HOUR))
     with pytest.raises(GapError) as failed:
         collect(30 * HOUR)
     assert ours.collected == 1
@@ -182,7 +183,7 @@ def test_an_archive_that_is_not_ahead_of_a_go_pump_is_an_error_after_the_others_
 
 
 def test_one_that_is_offline_is_not_looked_at(cluster: FileCluster, collect: Callable[..., list[PumpGc]]) -> None:
-    consumer.register(cluster, "main")
+    set_checkpoint(cluster, "main", Tso(0))
     register(cluster, go_pump())
     with pytest.raises(GapError, match="the archive has nothing yet"):
         collect()
@@ -197,7 +198,7 @@ def test_a_pump_that_fails_and_a_go_pump_that_is_not_archived_are_both_named(
         node_id="dead", host=NOBODY, state=NodeState.ONLINE, extra=PumpExtra(incarnation="i", start_count=1)
     )
     register(cluster, dead)
-    consumer.move(cluster, "main", before(cluster.tso(), 8 * DAY + HALF_AN_HOUR))
+    set_checkpoint(cluster, "main", before(cluster.tso(), 8 * DAY + HALF_AN_HOUR))
     with pytest.raises(PumpUnavailable, match="dead"):
         collect()
     register(cluster, go_pump())
@@ -240,7 +241,7 @@ def test_a_go_pump_whose_gc_is_shorter_than_the_setting_is_found_out_by_its_own_
     cluster: FileCluster, collect: Callable[..., list[PumpGc]], go: MetricsServer
 ) -> None:
     go.gc_ms = physical_ms(cluster.tso()) - DAY
-    consumer.move(cluster, "main", before(cluster.tso(), 2 * DAY + HALF_AN_HOUR))
+    set_checkpoint(cluster, "main", before(cluster.tso(), 2 * DAY + HALF_AN_HOUR))
     with pytest.raises(GapError, match="1 d 0 h behind") as failed:
         collect()
     assert failed.value.facts["gone_upto"] == compose(int(go.gc_ms))
@@ -253,7 +254,7 @@ def test_a_gc_point_that_cannot_be_decides_nothing(
     cluster: FileCluster, collect: Callable[..., list[PumpGc]], go: MetricsServer, said: float
 ) -> None:
     go.gc_ms = said
-    consumer.move(cluster, "main", before(cluster.tso(), DAY))
+    set_checkpoint(cluster, "main", before(cluster.tso(), DAY))
     assert (collect()[0].left_s or 0) > 5 * 86_400
 
 
@@ -261,7 +262,7 @@ def test_an_address_that_is_none_decides_nothing(
     cluster: FileCluster, collect: Callable[..., list[PumpGc]], ours: FakePump
 ) -> None:
     register(cluster, go_pump(host="go:bad"))
-    consumer.move(cluster, "main", before(cluster.tso(), DAY))
+    set_checkpoint(cluster, "main", before(cluster.tso(), DAY))
     assert (collect()[0].left_s or 0) > 5 * 86_400
     assert ours.collected == 1
 
@@ -270,7 +271,7 @@ def test_where_the_time_is_not_to_be_had_the_others_are_collected_all_the_same(
     cluster: AwayCluster, collect: Callable[..., list[PumpGc]], ours: FakePump
 ) -> None:
     register(cluster, go_pump())
-    consumer.move(cluster, "main", cluster.tso())
+    set_checkpoint(cluster, "main", cluster.tso())
     cluster.fails("tso", ClusterUnavailable("no leader"))
     with pytest.raises(PumpUnavailable, match="go: it was not compared: no leader"):
         collect()
@@ -283,9 +284,9 @@ def test_the_command_reports_the_same_and_fails_where_there_is_an_archive_that_i
     alone = CliRunner().invoke(cli, command)
     assert alone.exit_code == 0
     assert "no archive" in json.loads(alone.stdout)[0]["note"]
-    consumer.move(cluster, "main", before(cluster.tso(), 8 * DAY + HALF_AN_HOUR))
+    set_checkpoint(cluster, "main", before(cluster.tso(), 8 * DAY + HALF_AN_HOUR))
     behind = CliRunner().invoke(cli, command)
     assert "1 d 0 h behind" in json.loads(behind.stdout)[0]["error"]
     assert isinstance(behind.exception, GapError)
-    consumer.move(cluster, "main", cluster.tso())
+    set_checkpoint(cluster, "main", cluster.tso())
     assert CliRunner().invoke(cli, command).exit_code == 0
