@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from pydantic import SecretStr
 
 from pumphouse.cli import cli
-from pumphouse.errors import ConfigError, RestoreError, TargetUnavailable
+from pumphouse.errors import BinlogError, ConfigError, RestoreError, TargetUnavailable
 from pumphouse.loader.apart import server_name
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.restore.check import missing_privileges
@@ -143,7 +143,7 @@ def test_two_servers_of_one_machine_are_told_apart_and_a_source_that_is_gone_is_
     source: MadeSource, target: TargetConnection, end: Tso,
 ) -> None:  # fmt: skip
     mine = to(settings, restore_target=spare, source=source_at(server), **history_at(server))
-    shown = restore.run(mine, to=end, dry_run=True)
+    shown = restore.run(mine, to=end, dry_run=True, task="apply")
     assert shown.check is not None
     assert (shown.check.holds, shown.check.notes) == ((), ())
     gone = to(mine, source=source_at(server, port=1))
@@ -301,6 +301,37 @@ def test_a_schema_of_ours_that_the_source_has_too_is_named_by_the_dry_run(
     after = source.cut()
     with pytest.raises(RestoreError, match=r"database 'Pumphouse'.*schema_name"):
         restore.run(to(settings, restore_target=spare), to=after, dry_run=True)
+
+
+def test_no_job_after_its_moment_stops_a_restore_and_what_later_loads_made_is_dropped(
+    settings: Settings, spare: TargetSettings, on_spare: TargetConnection, source: MadeSource, end: Tso
+) -> None:
+    mine = to(settings, restore_target=spare)
+    rows = source.snapshot()
+    source.create_database("later")
+    after = source.cut()
+    restore.run(mine, to=after, dry_run=False, task="apply")
+    assert ("later",) in on_spare.query("SHOW DATABASES")
+    source.create_database("pumphouse")  # as an import from a target made it
+    source.create_database("elsewhere")  # where nobody has a right
+    source.create_table("odd", [column(1, "id", flag=3)], partition={"enable": True, "type": 9})
+    source.rewrite_job(lambda raw: raw.update(table_id=999, type=11))  # a TRUNCATE of a table that nobody knows
+    newest = source.cut()
+    with pytest.raises(BinlogError):
+        restore.run(mine, to=newest, dry_run=True)
+    shown = restore.run(mine, to=end, dry_run=True, task="apply")
+    assert shown.check is not None
+    assert [each.database for each in shown.check.holds] == ["d"]
+    on_spare.execute("CREATE OR REPLACE USER limited@'%' IDENTIFIED BY 'pw'")
+    for name in ("d", "later", "pumphouse"):
+        on_spare.execute(f"GRANT ALL ON `{name}`.* TO limited@'%'")
+    limited = to(settings, restore_target=spare.model_copy(update={"user": "limited", "password": SecretStr("pw")}))
+    restore.run(limited, shown=shown.shown, dry_run=False, replace=server_name(spare), task="apply")
+    assert target_rows(on_spare) == rows
+    assert ("later",) not in on_spare.query("SHOW DATABASES"), "a load that reached further had made it"
+    assert read_checkpoint(spare, "apply") == end, "the state of the loads there is in its place"
+    done = restore.run(mine, to=after, dry_run=False, replace=server_name(spare), task="apply")
+    assert done.plan.to == after
 
 
 def test_privileges_are_read_as_the_server_means_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from pumphouse.archive.manifest import DdlEntry
 from pumphouse.archive.segment import verified
 from pumphouse.errors import BadSegment
 from pumphouse.model.binlog import SchemaState
-from pumphouse.model.table import Job
+from pumphouse.model.table import Job, cistr
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
+from pumphouse.schema.actions import is_system
 
 _GROUP_JOBS = 4096
 
@@ -71,6 +73,19 @@ def is_final(archived: ArchivedJob, job: Job) -> bool:
     if not job.done:
         return False
     return not (archived.schema_state == SchemaState.DELETE_ONLY and job.schema_state != SchemaState.DELETE_ONLY)
+
+
+def databases_named(archived: Iterable[ArchivedJob]) -> tuple[str, ...]:
+    """Databases that jobs name, whatever else the jobs say; one that cannot be read names none."""
+    names: set[str] = set()
+    for each in archived:
+        try:
+            raw = json.loads(each.job or "{}")
+            info = (raw.get("binlog") or {}).get("DBInfo") or {}
+            names |= {str(raw.get("schema_name") or ""), cistr(info.get("db_name"))}
+        except (ValueError, TypeError, AttributeError):
+            continue
+    return tuple(sorted(name for name in names if name and not is_system(name)))
 
 
 def write_jobs(store: ObjectStore, key: str, jobs: Iterable[ArchivedJob]) -> DdlEntry:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base
+from pumphouse.archive.ddl import databases_named
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_store import fold_schema, fold_tables, newest_schema
@@ -29,9 +30,11 @@ class ArchiveView:
     Args:
         genesis: where the archive begins.
         windows: chained to each other; all of them, or from the one on that the run begins in.
-        timeline: schema from genesis to ``end``, and nothing beyond; of all tables, or of those that the run touches.
+        timeline: schema from genesis to ``upto``, and nothing beyond; of all tables, or of those that the run touches.
         bases: dumps that a target can begin from, ascending; () where the run begins in a later window.
         setvals: what the windows say of the values of sequences, in commit order.
+        upto: the moment that the run goes to, and no further; None = ``end``.
+        later: names of databases in the DDL jobs above ``upto``, which are folded nowhere.
     """
 
     genesis: Genesis
@@ -39,6 +42,8 @@ class ArchiveView:
     timeline: Timeline
     bases: tuple[Base, ...] = ()
     setvals: tuple[SetVal, ...] = ()
+    upto: Tso | None = None
+    later: tuple[str, ...] = ()
 
     @property
     def end(self) -> Tso:
@@ -82,19 +87,25 @@ class ArchiveView:
 
         ConfigError when the range is not all seen: a plan beyond the timeline cannot be made, nor is it cut to fit.
         """
-        if after < self.start or upto > self.end:
+        seen = self.end if self.upto is None else self.upto
+        if after < self.start or upto > seen:
             raise ConfigError(
-                f"this run sees the archive from {show(self.start)} to {show(self.end)}, asked for {show(after)} to "
+                f"this run sees the archive from {show(self.start)} to {show(seen)}, asked for {show(after)} to "
                 f"{show(upto)}",
                 hint="pumphouse archive ls",
                 have_from=self.start,
-                have_to=self.end,
+                have_to=seen,
             )
         return tuple(each for each in self.windows if each.start < upto and each.end > after)
 
 
 def read_view(
-    archive: Archive, *, since: Tso | None = None, end: Tso | None = None, touched: bool = False
+    archive: Archive,
+    *,
+    since: Tso | None = None,
+    end: Tso | None = None,
+    upto: Tso | None = None,
+    touched: bool = False,
 ) -> ArchiveView:
     """Read the archive as it is now.
 
@@ -103,6 +114,8 @@ def read_view(
         since: ranges of the run begin here or later; None = at genesis. Windows before it are seen where a DROP
             PARTITION of the ranges began in them.
         end: the end that an earlier view of the same run saw; None = the archive's end.
+        upto: of a run from genesis, the moment that it goes to: no DDL job above it is folded, so none of them can
+            stop it. None = ``end``, and so is a moment that the archive does not hold.
         touched: the timeline is that of the tables which change in the ranges from ``since`` on, and no others.
 
     Raises:
@@ -112,7 +125,7 @@ def read_view(
     """
     genesis = archive.genesis()
     # The schema first: what is found was made from windows that are listed after it.
-    stored = newest_schema(archive, end)
+    stored = newest_schema(archive, end if upto is None else upto)
     low = min(genesis.ts if stored is None else stored, genesis.ts if since is None else since)
     # Before the windows: a dump is put after the windows that it needs.
     later = archive.bases(MAX_TSO) if since is None else []
@@ -120,13 +133,19 @@ def read_view(
     if touched and since is not None:
         timeline = fold_tables(archive, windows, stored)
     else:
-        timeline = fold_schema(archive, windows, stored).timeline
+        upto = upto if upto is not None and windows and genesis.ts <= upto < windows[-1].end else None
+        timeline = fold_schema(archive, windows, stored, upto).timeline
     if windows and since is not None:
         begun = [each.dropping_since for each in timeline.ddls(since, windows[-1].end) if each.dropping_since]
         if begun and min(begun) < windows[0].start:
             windows = _up_to(archive.chain(Tso(max(min(begun), genesis.ts))), genesis, windows[-1].end)
     view = ArchiveView(
-        genesis=genesis, windows=windows, timeline=timeline, setvals=_setvals(archive, windows, timeline)
+        genesis=genesis,
+        windows=windows,
+        timeline=timeline,
+        setvals=_setvals(archive, windows, timeline),
+        upto=upto,
+        later=() if upto is None else databases_named(archive.jobs(windows, upto, MAX_TSO)),
     )
     if since is not None:
         return view

@@ -121,7 +121,7 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     state.reset(connection, loader.owner, checkpoint)
     forget_ddl(connection)
     dialect = Dialect.of_version(str(connection.value("SELECT VERSION()")))
-    for name in databases:
+    for name in there(connection, databases):
         connection.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
     for info in databases_of(view.timeline, ts):
         connection.execute(create_database(replace(info, name=routes.database(info.name)), dialect))
@@ -203,6 +203,12 @@ def create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVer
             except StatementFailed as error:
                 notes.append(f"a foreign key of {qualified(*version.name)} is left out: {error.message}")
     return notes
+
+
+def there(connection: TargetConnection, databases: Sequence[str]) -> list[str]:
+    """Those of these databases that the target has, or has under a name that differs in case alone."""
+    found = {str(name).casefold() for (name,) in connection.query("SHOW DATABASES")}
+    return [name for name in databases if name.casefold() in found]
 
 
 def tables_in(connection: TargetConnection, databases: Sequence[str]) -> list[str]:

@@ -14,9 +14,10 @@ from typing import Any, Literal
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import ConfigError, RestoreError, SchemaError
 from pumphouse.loader.apart import is_cluster, same_server, server_name, sources
-from pumphouse.loader.begin import databases_of, in_creation_order
+from pumphouse.loader.begin import databases_of, in_creation_order, there
 from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
+from pumphouse.loader.work import databases_between
 from pumphouse.restore.plan import RestorePlan, all_databases
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
@@ -122,7 +123,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
         problems = [
             *_version(version, dialect),
             *_session(connection, dialect),
-            *_privileges(connection, plan.databases),
+            *_privileges(connection, _touched(connection, plan)),
             *_schema(connection, plan, view, dialect),
         ]
         if problems:
@@ -131,11 +132,11 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
                 hint="nothing was changed; put it right, then `pumphouse restore --to … --dry-run` looks again",
                 problems=problems,
             )
-        made = places_of_loads(connection, view.genesis.cluster_id, all_databases(view.timeline))
+        beside = places_beside(connection, plan, view)
         return TargetCheck(
             server=server_name(target),
             version=version,
-            holds=_held(connection, [*plan.databases, *made]),
+            holds=_held(connection, [*plan.dropped(connection.settings.schema_name), *beside]),
             notes=tuple(notes),
         )
 
@@ -203,6 +204,12 @@ def _privileges(connection: TargetConnection, databases: Sequence[str]) -> Itera
             yield f"user {connection.settings.user} lacks {names} there: GRANT {names} ON {on} TO …"
 
 
+def _touched(connection: TargetConnection, plan: RestorePlan) -> list[str]:
+    """Databases that are made, and those that are dropped because they are there."""
+    dropped = plan.dropped(connection.settings.schema_name)
+    return list(dict.fromkeys([*plan.made, *there(connection, dropped)]))
+
+
 def missing_privileges(grants: Sequence[str], database: str) -> list[str]:
     """What a load needs on a database and these lines of SHOW GRANTS do not give. Names of databases are patterns."""
     have: set[str] = set()
@@ -229,7 +236,7 @@ def _like(pattern: str, name: str) -> bool:
 def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, dialect: Dialect) -> Iterator[str]:
     """Names, statements and collations of everything that the plan makes there."""
     own, routes = connection.settings.schema_name, plan.routes
-    clash = next((name for name in plan.databases if name.casefold() == own.casefold()), None)
+    clash = next((name for name in plan.made if name.casefold() == own.casefold()), None)
     if clash is not None:
         yield (
             f"the source has a database {clash!r}, and the schema {own!r} keeps the state of the load there: set "
@@ -239,7 +246,7 @@ def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, 
     try:
         for ts in (plan.base, plan.to):
             names = [version.name for version in view.timeline.tables_at(ts)]
-            routes.require_apart(all_databases(view.timeline), names)
+            routes.require_apart(databases_between(view.timeline, plan.base, plan.to), names)
     except ConfigError as error:
         yield f"{error.message}: {error.hint}"
     needed: set[str] = set()
@@ -303,6 +310,13 @@ def _one_name(connection: TargetConnection, names: set[tuple[str, str]]) -> Iter
 
 
 # -- what it holds ----------------------------------------------------------------------------------------------------
+
+
+def places_beside(connection: TargetConnection, plan: RestorePlan, view: ArchiveView) -> list[str]:
+    """Databases of loads that routed otherwise, which the plan does not name; never that of our own tables."""
+    places = places_of_loads(connection, view.genesis.cluster_id, all_databases(view))
+    own = connection.settings.schema_name.casefold()
+    return [name for name in places if name not in plan.databases and name.casefold() != own]
 
 
 def _held(connection: TargetConnection, databases: Sequence[str]) -> tuple[Dropped, ...]:

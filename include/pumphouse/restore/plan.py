@@ -13,11 +13,10 @@ from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import RestoreError, TargetUnreachable
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules
-from pumphouse.loader.work import SegmentPart, Work, base_work, total_bytes, works_between
+from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, total_bytes, works_between
 from pumphouse.model.tso import Tso, parse_time, physical_ms, show
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.route import Routes
-from pumphouse.schema.timeline import Timeline
 from pumphouse.settings import LoadSettings
 
 LATEST = "latest"
@@ -64,7 +63,8 @@ class RestorePlan:
         base_tables: tables in it.
         works: the plans, the dump's first; each names the segments and DDLs that it reads.
         windows: windows in (base low, to], in order, with what is read of them.
-        databases: databases that are replaced on the target, as they are called there.
+        databases: databases that may lie on the target from before, as they are called there: they are dropped.
+        made: those of them that there are at the base, or come up to the moment.
         routes: by which they and their tables are called so.
         tables: tables that there will be.
         losses: what (base low, to] lacks.
@@ -78,9 +78,17 @@ class RestorePlan:
     works: tuple[Work, ...]
     windows: tuple[WindowStep, ...]
     databases: tuple[str, ...]
+    made: tuple[str, ...]
     routes: Routes
     tables: int
     losses: Losses
+
+    def dropped(self, own: str) -> list[str]:
+        """Databases that are dropped on a target whose schema ``own`` keeps the state of its loads.
+
+        One of that name which comes after the moment was never loaded there, and is no obstacle.
+        """
+        return [name for name in self.databases if name in self.made or name.casefold() != own.casefold()]
 
     @property
     def base_rows(self) -> int:
@@ -208,7 +216,8 @@ def plan_restore(
         base_tables=len(base.tables),
         works=works,
         windows=tuple(_steps(windows, works, to)),
-        databases=tuple(rules.routes.places(all_databases(view.timeline))),
+        databases=tuple(rules.routes.places(all_databases(view))),
+        made=tuple(rules.routes.places(databases_between(view.timeline, base.ts, to))),
         routes=rules.routes,
         tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
         losses=losses_of(windows, after=base.low, upto=to),
@@ -268,12 +277,12 @@ def _steps(windows: Sequence[Manifest], works: Sequence[Work], to: Tso) -> Itera
         )
 
 
-def all_databases(timeline: Timeline) -> tuple[str, ...]:
+def all_databases(view: ArchiveView) -> tuple[str, ...]:
     """Every database that the source ever had: a target that stood at any moment has none but these."""
     names = {
         version.info.name
-        for versions in timeline.databases.values()
+        for versions in view.timeline.databases.values()
         for version in versions
         if version.info is not None and not is_system(version.info.name)
     }
-    return tuple(sorted(names))
+    return tuple(sorted(names | {*view.later}))

@@ -8,12 +8,12 @@ from typing import Any
 from pumphouse.loader import state
 from pumphouse.loader.begin import build
 from pumphouse.loader.report import LoadReport
-from pumphouse.loader.rules import end_rules, places_of_loads, take_up
+from pumphouse.loader.rules import end_rules, take_up
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import TargetState
 from pumphouse.model.tso import Tso, show
-from pumphouse.restore.check import TargetCheck
-from pumphouse.restore.plan import RestorePlan, all_databases
+from pumphouse.restore.check import TargetCheck, places_beside
+from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.ident import quote
 
 
@@ -66,7 +66,7 @@ def restore(loader: Loader, plan: RestorePlan) -> LoadReport:
     # What was left out until now comes back; the settings' rules are written down anew.
     end_rules(loader.connection, loader.owner, None)
     take_up(loader.connection, loader.owner, loader.task, loader.settings.rules, Tso(0), loader.view.timeline)
-    at = build(loader, base, plan.databases, why).ts
+    at = build(loader, base, plan.dropped(loader.connection.settings.schema_name), why).ts
     for work in works:
         at = loader.run(loader.begin(work))
     # Only now may the target be loaded further; until here a load is refused.
@@ -77,9 +77,8 @@ def restore(loader: Loader, plan: RestorePlan) -> LoadReport:
 
 def _drop_what_other_rules_made(loader: Loader, plan: RestorePlan, why: str) -> None:
     """Databases of loads that routed otherwise; their rules are history only when these are gone."""
-    connection, view = loader.connection, loader.view
-    places = places_of_loads(connection, view.genesis.cluster_id, all_databases(view.timeline))
-    beside = [name for name in places if name not in plan.databases]
+    connection = loader.connection
+    beside = places_beside(connection, plan, loader.view)
     for each in state.read_all(connection) if beside else ():
         state.set_state(connection, loader.owner, each.task, TargetState.INCOMPLETE, why)
     for name in beside:

@@ -64,9 +64,10 @@ def run(
     target, task = named_target(settings, into), task or settings.load.task
     check_mode(settings)
     with Parts(settings) as parts:
-        view = read_view(parts.archive, end=None if shown is None else shown.end)
+        to = to if shown is None else shown.to
+        view = read_view(parts.archive, end=None if shown is None else shown.end, upto=to)
         wall = compose(int(SYSTEM_CLOCK.now() * 1000))
-        plan = plan_restore(view, to if shown is None else shown.to, task=task, settings=settings.load, wall=wall)
+        plan = plan_restore(view, to, task=task, settings=settings.load, wall=wall)
         if shown is not None and plan.digest() != shown.digest:
             raise RestoreError(
                 f"the plan of the restore to {show(plan.to)} is another one than was shown",
