@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -107,6 +107,14 @@ class PullBatch:
         self.binlogs = self.binlogs.first(at)
         self.last = Tso(int(self.binlogs.commit_ts[-1]))
         self.more = True
+
+    def leave_out(self, rows: I64, which: Callable[[int, int], bool]) -> None:
+        """Leave out those of some rows whose (start ts, commit ts) are ``which``."""
+        binlogs = self.binlogs
+        gone = {int(row) for row in rows if which(int(binlogs.start_ts[row]), int(binlogs.commit_ts[row]))}
+        if gone:
+            columns = zip(self.commit_list, self.start_list, self.payloads, self.flag_list, strict=True)
+            self.binlogs = Binlogs.of([Binlog(*each) for row, each in enumerate(columns) if row not in gone])
 
     def __len__(self) -> int:
         return len(self.binlogs)

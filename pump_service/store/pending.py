@@ -157,6 +157,11 @@ class PendingCommits:
         """Whether this commit is one of them."""
         return (start_ts, commit_ts) in self._items
 
+    def is_accepted(self, start_ts: int, commit_ts: int) -> bool:
+        """Whether this commit is one of them, and was accepted by name."""
+        item = self._items.get((start_ts, commit_ts))
+        return item is not None and item.accepted
+
     def all(self) -> list[PendingCommit]:
         """All of them, in order of (commit ts, start ts)."""
         with self._lock:

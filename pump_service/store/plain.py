@@ -134,8 +134,6 @@ class PlainReader:
         commit = what if isinstance(what, bytes) else cache.read(what.pointer)
         found = self._index.get(start) if start else None
         if found is None:
-            if isinstance(what, PendingCommit) and what.accepted:
-                return  # accepted by name: it is left out from then on
             yield Binlog(ts, start, commit, ORPHAN)
             return
         flag = LATE if isinstance(what, PendingCommit) and what.late and not what.accepted else IN_ORDER

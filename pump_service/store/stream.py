@@ -36,7 +36,8 @@ class Stream:
 
         At least one binlog when there is one; then as many as fit into ``max_bytes``. Raises PositionCollected below
         the GC point, BadRecord on damage. ``strict`` is for the protocol that has no flags: LateCommit while an
-        unaccepted one lies at or below the watermark (this puller may have passed it), OrphanCommit when one is next.
+        unaccepted one lies at or below the watermark (this puller may have passed it), OrphanCommit when one is next;
+        an accepted orphan is left out. Any other puller gets every orphan, flagged: what settles it is its own matter.
         LargeBinlog when ``most`` is given and the next one alone may be larger.
         """
         self._check_floor(after)
@@ -76,6 +77,7 @@ class Stream:
                     hint="look at the transaction, then `pumphouse archive accept`",
                     start_ts=item.start_ts, commit_ts=item.commit_ts, watermark=item.watermark,
                 )  # fmt: skip
+        batch.leave_out(np.flatnonzero(batch.binlogs.flags == ORPHAN), self._pending.is_accepted)
         orphans = np.flatnonzero(batch.binlogs.flags == ORPHAN)
         if not len(orphans):
             return

@@ -11,6 +11,7 @@ from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.coverage import drained_or_lost
 from pumphouse.archive.ddl import write_jobs
+from pumphouse.archive.declare import record_accepted
 from pumphouse.archive.duplicates import find_duplicates
 from pumphouse.archive.history import ddl_binlogs, with_jobs
 from pumphouse.archive.holders import holder, named
@@ -182,7 +183,13 @@ def _last_binlog(report: PullReport, end: Tso) -> LastBinlog | None:
 
 
 def _tell(archive: Archive, cluster: Cluster, settings: Settings, accepted: Sequence[AcceptedCommit]) -> None:
-    """Let the Pumps know, so that these commits no longer hold their GC; the next window tries again if this fails."""
+    """Let the Pumps know, so that these commits no longer hold their GC; the next window tries again if this fails.
+
+    What the archive took by itself is recorded first: what a Pump shows as accepted counts only with such a record.
+    """
+    for each in accepted:
+        if each.who == AcceptedCommit.ARCHIVE:
+            record_accepted(archive, each)
     for each in accepted:
         status = cluster.node(NodeKind.PUMP, each.node_id)
         if status is None:

@@ -50,6 +50,17 @@ def read_declared(key: str, data: bytes) -> Declaration | AcceptedCommit:
     return found
 
 
+def accepted_of(archive: Archive, node_id: str) -> frozenset[str]:
+    """Keys of the records of one Pump's late and orphan commits that this archive settled (`layout.accepted_key`)."""
+    return frozenset(each.key for each in archive.store.list(layout.accepted_prefix(node_id)))
+
+
+def record_accepted(archive: Archive, accepted: AcceptedCommit) -> None:
+    """Record that this archive settled a late or orphan commit. A record that is there stays as it is."""
+    key = layout.accepted_key(accepted.node_id, accepted.start_ts, accepted.commit_ts)
+    put_once(archive.store, key, dump(AcceptedCommit.KIND, accepted.to_dict()), lambda _: True)
+
+
 class KnownPump(NamedTuple):
     """A Pump as the archive's end and the registry know it; at least one of them does."""
 
@@ -155,9 +166,7 @@ def accept(
             reason=reason.strip(),
             who=who or default_who(),
         )
-        data = dump(AcceptedCommit.KIND, record.to_dict())
-        # Twice is no harm: the first record stays.
-        put_once(archive.store, layout.accepted_key(node_id, start_ts, commit_ts), data, lambda _: True)
+        record_accepted(archive, record)
         try:
             puller.accept(start_ts, commit_ts, record.reason)
         except BinlogError:

@@ -120,6 +120,11 @@ def extended_key(node_id: str, from_ts: Tso, to_ts: Tso) -> str:
     return f"{DECLARED}{safe_name(node_id)}/{name20(from_ts)}-{name20(to_ts)}.json"
 
 
+def accepted_prefix(node_id: str) -> str:
+    """What all names of one Pump's accepted commits begin with."""
+    return f"{DECLARED}{safe_name(node_id)}/accept-"
+
+
 def accepted_key(node_id: str, start_ts: Tso, commit_ts: Tso) -> str:
-    """A late or orphan commit that was accepted by name."""
-    return f"{DECLARED}{safe_name(node_id)}/accept-{name20(start_ts)}-{name20(commit_ts)}.json"
+    """A late or orphan commit that the archive settled."""
+    return f"{accepted_prefix(node_id)}{name20(start_ts)}-{name20(commit_ts)}.json"

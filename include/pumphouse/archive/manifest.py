@@ -248,7 +248,7 @@ class AcceptedCommit:
     who: str
 
     KIND = "accepted-commit"
-    ARCHIVE = "archive"  # ``who`` of one that was taken by itself; it has no object of its own
+    ARCHIVE = "archive"  # ``who`` of one that was taken by itself; its object under declared/ follows the manifest
 
     def to_dict(self) -> dict[str, Any]:
         """JSON object."""

@@ -18,6 +18,7 @@ from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.content import content_digest, parse_binlog
 from pumphouse.archive.coverage import GONE, judge, registry_digest, same_incarnation, same_start
+from pumphouse.archive.declare import accepted_of
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.holders import holder
 from pumphouse.archive.manifest import Declaration, LastBinlog, SegmentEntry
@@ -283,7 +284,7 @@ class _PumpPull:
             puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
             try:
                 status = puller.status()
-                found = [] if status is None else [*_pending(puller, status, self._genesis, self._plan.start)]
+                found = [] if status is None else [*self._passed(puller, status)]
             except PumpUnavailable as error:
                 self._away(str(error))
                 continue
@@ -292,6 +293,28 @@ class _PumpPull:
             if status is not None:
                 found.extend(self._missed(status, reached, segments))
             return found
+
+    def _passed(self, puller: Puller, status: StatusResponse) -> Iterator[PendingCommit]:
+        """Those that the archive has passed, in (genesis, start].
+
+        The Pump's word that one is accepted may come from anybody, or from another archive: it counts only where this
+        archive has a record of it.
+        """
+        node_id, start = self._pump.node_id, self._plan.start
+        commits = [("late", each) for each in status.late] + [("orphan", each) for each in status.orphans]
+        commits = [(kind, each) for kind, each in commits if self._genesis < each.commit_ts <= start]
+        settled = accepted_of(self._archive, node_id) if any(each.accepted for _, each in commits) else frozenset()
+        for kind, each in commits:
+            start_ts, commit_ts = Tso(each.start_ts), Tso(each.commit_ts)
+            if each.accepted and layout.accepted_key(node_id, start_ts, commit_ts) in settled:
+                continue
+            digest = ""
+            if kind == "late":
+                # Below the Pump's GC point nothing can be compared: then it is accepted by name or not at all.
+                with suppress(PositionCollected):
+                    found = puller.first_after(Tso(commit_ts - 1), _FIRST_BINLOG_S)
+                    digest = content_digest(found[1]) if found and found[0] == commit_ts else ""
+            yield PendingCommit(kind=kind, start_ts=start_ts, commit_ts=commit_ts, digest=digest)
 
     def _missed(
         self, status: StatusResponse, reached: Tso, segments: Sequence[SegmentEntry]
@@ -309,8 +332,7 @@ class _PumpPull:
                     continue
                 commit = PendingCommit(kind=kind, start_ts=Tso(key[0]), commit_ts=Tso(key[1]), digest="")
                 if kind == "orphan":
-                    if not each.accepted:
-                        yield commit
+                    yield commit
                 # One that was accepted comes like any other, if it came in time.
                 elif not each.accepted or not digest_of(self._archive.store, segments, *map(Tso, key)):
                     raise _MissedError(commit)
@@ -530,21 +552,6 @@ class _MissedError(Exception):
 
 class _DrainedError(Exception):
     """The Pump went offline and is known as drained."""
-
-
-def _pending(puller: Puller, status: StatusResponse, genesis: Tso, start: Tso) -> Iterator[PendingCommit]:
-    """Those that the archive has passed, in (genesis, start]."""
-    for kind, commits in (("late", status.late), ("orphan", status.orphans)):
-        for each in commits:
-            if each.accepted or not genesis < each.commit_ts <= start:
-                continue
-            digest = ""
-            if kind == "late":
-                # Below the Pump's GC point nothing can be compared: then it is accepted by name or not at all.
-                with suppress(PositionCollected):
-                    found = puller.first_after(Tso(each.commit_ts - 1), _FIRST_BINLOG_S)
-                    digest = content_digest(found[1]) if found and found[0] == each.commit_ts else ""
-            yield PendingCommit(kind=kind, start_ts=Tso(each.start_ts), commit_ts=Tso(each.commit_ts), digest=digest)
 
 
 def _why(frame: Frame, to: Tso) -> str:

@@ -21,6 +21,7 @@ def settle_pending(
 
     A late or orphan commit is taken when another Pump's segments have the same (start, commit), with equal content
     where this Pump has one; in this window, or in the one that its commit ts belongs to when that is archived already.
+    There the Pump's own segments count too: they have a late commit that was accepted at the Pump before it was pulled.
     """
     taken: list[AcceptedCommit] = []
     holders: list[dict[str, Any]] = []
@@ -62,7 +63,8 @@ def settle_pending(
 def _elsewhere(
     archive: Archive, node_id: str, commit: PendingCommit, segments: Sequence[SegmentEntry] | None
 ) -> str | None:
-    """A Pump that has the same transaction in the archive."""
+    """A Pump of which the archive has the same transaction."""
+    passed = segments is None
     if segments is None:
         if commit.commit_ts <= archive.genesis().ts:
             return None
@@ -70,6 +72,8 @@ def _elsewhere(
         segments = [segment for manifest in window for segment in manifest.segments]
     found = digest_of(archive.store, segments, commit.start_ts, commit.commit_ts)
     mine = found.pop(node_id, None)
+    if passed and mine is not None:
+        return node_id
     for other, digests in found.items():
         # A transaction in parts has several digests: then this Pump's own parts are what can be compared.
         if commit.kind == "orphan" or digests in (mine, (commit.digest,)):

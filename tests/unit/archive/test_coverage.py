@@ -739,8 +739,52 @@ def test_a_late_commit_below_the_archives_end_holds_unless_the_archive_has_it(wo
     assert str(commit_ts) not in text
     accept(world.archive, world.cluster, "pump-2", other_start, other_commit, "known", who="ops")
     world.snapshot()
-    assert {each.commit_ts for each in world.archive.chain()[1].accepted} >= {commit_ts}
+    assert {each.commit_ts for each in world.archive.chain()[1].accepted} == {commit_ts}
     assert (start_ts, commit_ts) in two.accepted
+    world.snapshot()
+    assert world.archive.last().accepted == ()
+    assert verify(world.archive).problems == []
+
+
+@pytest.mark.row("P7", "A2")
+@pytest.mark.parametrize("where", ["inside", "passed"])
+@pytest.mark.parametrize("kind", ["late", "orphan"])
+def test_what_only_a_pump_shows_as_accepted_holds_until_the_archive_has_a_record(world, monkeypatch, kind, where):
+    monkeypatch.setattr(pull_pump, "_FIRST_BINLOG_S", 0.3)
+    pump = world.pump()
+    world.init()
+    start_ts, commit_ts = world.cluster.tso(), world.cluster.tso()
+    if where == "passed":
+        world.snapshot()
+    if (kind, where) == ("orphan", "inside"):
+        pump.transaction(start=start_ts, commit=commit_ts, flag=1)
+    pump.pending[start_ts, commit_ts] = kind
+    pump.accepted.append((start_ts, commit_ts))
+    why, _ = held(world)
+    assert f"{kind} commit {commit_ts}" in why["pump-1"]
+    if (kind, where) == ("late", "inside"):
+        return  # an accepted one comes in order: no frame has brought it
+    accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "known", who="ops")
+    world.snapshot()
+    assert [(each.commit_ts, each.reason) for each in accepted_commits(world.archive)] == [(commit_ts, "known")]
+    if where == "inside":
+        assert [each.reason for each in world.archive.last().accepted] == ["known"]
+
+
+@pytest.mark.row("P7", "A2")
+def test_a_late_commit_that_was_accepted_at_the_pump_before_it_was_pulled_is_in_the_archive_and_holds_nothing(world):
+    pump = world.pump()
+    world.init()
+    commit_ts = pump.transaction()
+    start_ts = Tso(pump.binlogs[-1][1])
+    pump.pending[start_ts, commit_ts] = "late"
+    pump.accepted.append((start_ts, commit_ts))
+    world.snapshot()
+    assert world.commits() == [(commit_ts, "pump-1")]
+    world.snapshot()
+    assert [each.who for each in world.archive.last().accepted] == ["archive"]
+    world.snapshot()
+    assert world.archive.last().accepted == ()
 
 
 def late_while_pulled(world, pump, *, kind="late", brought=True):

@@ -118,6 +118,8 @@ def test_a_commit_without_prewrite_is_an_orphan_until_it_is_accepted_by_name(tmp
     store = open_store(tmp_path)
     assert store.orphans()[0].accepted
     assert [c for c, _, _, _ in pull_all(store, strict=True)] == [11, 31]
+    assert [c for c, _, _, _ in pull_all(store, strict=True, max_bytes=1)] == [11, 31]
+    assert [(c, flag) for c, _, _, flag in pull_all(store)] == [(11, IN_ORDER), (20, ORPHAN), (31, IN_ORDER)]
 
 
 @pytest.mark.row("P7")
