@@ -540,8 +540,13 @@ class Settings(Section):
         load = self.load.model_copy(update={"rules": found.rules})
         others = {each: target for each, target in self.targets.items() if each != name}
         if "host" in self.target.model_fields_set or self.target.unix_socket:
-            others["target"] = NamedTarget.model_validate(self.target.model_dump(exclude_unset=True))
+            others["target"] = self.with_rules
         return self.model_copy(update={"target": TargetSettings.model_validate(said), "targets": others, "load": load})
+
+    @property
+    def with_rules(self) -> NamedTarget:
+        """[target], with the rules of its loads."""
+        return NamedTarget.model_validate({**self.target.model_dump(exclude_unset=True), "rules": self.load.rules})
 
     @property
     def loaded(self) -> tuple[str, ...]:

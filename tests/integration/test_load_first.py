@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from pumphouse.errors import LoadError
+from pumphouse.errors import LoadError, RestoreError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
-from pumphouse.settings import Settings, SourceSettings, TargetSettings
-from tests.support.madearchive import MadeSource, column, target_rows
+from pumphouse.settings import LoadRule, LoadSettings, Settings, SourceSettings, TargetSettings
+from tests.support.loading import drop_all, restored
+from tests.support.madearchive import MadeSource, column, table_info, target_rows
 
 LOAD = {"engine": "local"}
 pytestmark = pytest.mark.row("L2")
@@ -58,6 +59,64 @@ def test_a_target_that_is_the_source_is_refused(
     with pytest.raises(LoadError, match=r"is the source, \[source\].*Nothing was changed"):
         load.run(mine, equal_at=begun if how == "equal" else None)
     assert (everything(target), target_rows(target)) == ([("d", "t")], {"t": {(1, 99): 1}})
+
+
+def test_the_source_is_no_target_by_other_names_either(
+    source: MadeSource, settings: Settings, server: TargetSettings, target: TargetConnection, begun: Tso
+) -> None:
+    itself = SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
+    rule = LoadRule(do="route", database="d", to="copy", why="beside it")
+    mine = settings.model_copy(update={"source": itself, "load": LoadSettings(engine="local", rules=(rule,))})
+    with pytest.raises(LoadError, match=r"is the source, \[source\].*Nothing was changed"):
+        load.run(mine)
+    assert everything(target) == []
+
+
+def test_databases_of_a_wrong_import_that_were_dropped_again_are_passed_by_loads_and_restores(
+    source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso
+) -> None:
+    load.run(settings)
+    source.create_database("PumpHouse")
+    source.rewrite_job(lambda raw: raw.update(schema_id=9, schema_name="PumpHouse"))
+    info = table_info(900, "checkpoint", [column(1, "id", flag=3)])
+    source.ddl(3, 900, "CREATE TABLE `checkpoint`", TableInfo=info)
+    source.rewrite_job(lambda raw: raw.update(schema_id=9, schema_name="PumpHouse"))
+    with source.txn() as t:
+        t.insert("t", id=3, n=3)
+    wrong = source.cut()
+    with pytest.raises(LoadError, match=r"database 'PumpHouse'") as refused:
+        load.run(settings)
+    assert "schema import --drop PumpHouse" in refused.value.hint
+    info = {"id": 9, "db_name": {"O": "PumpHouse", "L": "pumphouse"}, "charset": "utf8mb4", "collate": "utf8mb4_bin",
+            "state": 0}  # fmt: skip
+    source.ddl(2, 0, "DROP DATABASE `PumpHouse`", DBInfo=info)
+    source.rewrite_job(lambda raw: raw.update(schema_id=9, schema_name="PumpHouse"))
+    with source.txn() as t:
+        t.insert("t", id=4, n=4)
+    end = source.cut()
+    report = load.run(settings)
+    assert sum("was skipped" in each for each in report.notes) == 3, report.notes
+    assert (report.to_ts, target_rows(target)) == (end, source.snapshot())
+    assert load.run(settings).notes == []
+    with pytest.raises((LoadError, RestoreError), match="database 'PumpHouse'"):
+        restored(settings, to=wrong, dry_run=False)
+    restored(settings, dry_run=False)
+    assert target_rows(target) == source.snapshot()
+    drop_all(target)
+    load.run(settings)
+    assert target_rows(target) == source.snapshot()
+    # With rows in it, it is the source's.
+    source.create_database("PumpHouse")
+    source.rewrite_job(lambda raw: raw.update(schema_id=9, schema_name="PumpHouse"))
+    source.create_table("own", [column(1, "id", flag=3)])
+    source.rewrite_job(lambda raw: raw.update(schema_id=9, schema_name="PumpHouse"))
+    with source.txn() as t:
+        t.insert("own", id=1)
+    source.ddl(2, 0, "DROP DATABASE `PumpHouse`", DBInfo=info)
+    source.rewrite_job(lambda raw: raw.update(schema_id=9, schema_name="PumpHouse"))
+    source.cut()
+    with pytest.raises(LoadError, match=r"database 'PumpHouse'"):
+        load.run(settings)
 
 
 def test_another_first_load_that_is_faster_is_in_nobodys_way(

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from pumphouse.archive import consumer
 from pumphouse.cli import cli
 from pumphouse.errors import ConfigError
+from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.registry.file import FileCluster
@@ -131,9 +132,28 @@ def test_a_named_target_is_restored_by_its_own_rules_and_never_onto_another(
     source.genesis()
     source.cut()
     site.done("load")
-    # Both lie on one server, which [target] keeps up to date.
-    same = site("restore", "--into", "copy", "--to", "latest", "--dry-run")
-    assert "is another target of loads, [target]" in str(same.exception)
+    # Both lie on one server, where each has databases of its own: what is built is of the one alone.
+    rows = source.snapshot()
+    site.done("restore", "--into", "copy", "--to", "latest")
+    assert target_rows(target) == target_rows(target, "theirs") == rows
+    target.execute("DELETE FROM theirs.t")
+    site.done("restore", "--into", "copy", "--to", "latest", "--replace", server_name(settings.target))
+    assert target_rows(target) == target_rows(target, "theirs") == rows
+    # Without that, a restore and a first load judge alike, and neither sends to the other.
+    target.execute("DROP DATABASE theirs")
+    target.execute("DROP DATABASE second")
+    text = site.file.read_text()
+    for lines in ((text.partition("[[targets.copy.rules]]")[0]), text.replace('"second"', '"pumphouse"')):
+        site.file.write_text(lines)
+        restore = site("restore", "--into", "copy", "--to", "latest", "--dry-run")
+        assert "is another target of loads, [target]" in str(restore.exception)
+        assert "correct [targets.copy]" in str(restore.exception)
+    site.file.write_text(text.partition("[[targets.copy.rules]]")[0])
+    loaded = site("load", "--target", "copy")
+    assert "is another target of loads, [target]" in str(loaded.exception)
+    assert "[[targets.copy.rules]]" in str(loaded.exception)
+    assert target_rows(target) == rows
+    site.file.write_text(text)
     with mariadb.in_memory() as other:
         text = site.file.read_text()
         before, _, after = text.partition("[targets.copy]")

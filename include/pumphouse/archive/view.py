@@ -51,9 +51,25 @@ class ArchiveView:
         return self.windows[-1].end if self.windows else self.genesis.ts
 
     @property
+    def reach(self) -> Tso:
+        """The run goes to here at most, and so does the timeline."""
+        return self.end if self.upto is None else self.upto
+
+    @property
     def start(self) -> Tso:
         """Ranges may begin here."""
         return self.windows[0].start if self.windows else self.genesis.ts
+
+    @property
+    def databases(self) -> tuple[str, ...]:
+        """Every database that the source ever had: a target that stood at any moment has none but these."""
+        names = {
+            version.info.name
+            for versions in self.timeline.databases.values()
+            for version in versions
+            if version.info is not None and not is_system(version.info.name)
+        }
+        return tuple(sorted(names | {*self.later}))
 
     def base_for(self, to: Tso) -> Base | None:
         """The newest dump that leads to a moment; None where there is none.
@@ -87,14 +103,13 @@ class ArchiveView:
 
         ConfigError when the range is not all seen: a plan beyond the timeline cannot be made, nor is it cut to fit.
         """
-        seen = self.end if self.upto is None else self.upto
-        if after < self.start or upto > seen:
+        if after < self.start or upto > self.reach:
             raise ConfigError(
-                f"this run sees the archive from {show(self.start)} to {show(seen)}, asked for {show(after)} to "
+                f"this run sees the archive from {show(self.start)} to {show(self.reach)}, asked for {show(after)} to "
                 f"{show(upto)}",
                 hint="pumphouse archive ls",
                 have_from=self.start,
-                have_to=seen,
+                have_to=self.reach,
             )
         return tuple(each for each in self.windows if each.start < upto and each.end > after)
 

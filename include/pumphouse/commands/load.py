@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -84,7 +85,7 @@ def load(
     (table,) = resync or (None,)
     if sum(value is not None for value in (asked, repeat_from, abandon_plan, table)) > 1:
         raise UsageError("--to, --repeat-from, --resync and --abandon-plan exclude each other")
-    with _naming(target), bar(enabled=not as_json) as progress:
+    with naming(target), bar(enabled=not as_json) as progress:
         report = job.run(
             settings,
             task=task,
@@ -106,7 +107,7 @@ def load(
 
 
 @contextmanager
-def _naming(target: str) -> Iterator[None]:
+def naming(target: str) -> Iterator[None]:
     """What an error says to type is for this target; libraries know of one, [target]."""
     try:
         yield
@@ -119,6 +120,7 @@ def _naming(target: str) -> Iterator[None]:
                 ("[target]", f"[targets.{target}]"),
             ):
                 error.hint = error.hint.replace(said, meant)
+            error.hint = re.sub(r"\btarget\.schema_name", f"targets.{target}.schema_name", error.hint)
         raise
 
 

@@ -8,7 +8,7 @@ import sys
 import click
 
 from pumphouse.cli import Context, pass_context
-from pumphouse.commands.load import cluster_now, print_losses
+from pumphouse.commands.load import cluster_now, naming, print_losses
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
 from pumphouse.restore.check import Into
@@ -66,31 +66,32 @@ def restore(
 
     section: Into = "restore_target" if into == "restore_target" else "target"
     settings = context.settings if section == "restore_target" else context.settings.aimed(into)
-    asked = parse_moment(to, lambda: cluster_now(settings))
-    dry_run = dry_run or plan_only
-    planned = job.run(settings, into=section, to=asked, dry_run=True, plan_only=plan_only, task=task)
-    # The end that was planned, also when a snapshot moves it while somebody reads the question.
-    at, latest = planned.plan.to, asked is None
-    if not dry_run:
-        if not as_json:
-            _print_plan(planned, latest=latest)
-        planned.plan.require_accepted(accept_losses)
-        typed = replace or _ask(planned, show(at))
-        with bar(enabled=not as_json) as progress:
-            done = job.run(
-                settings,
-                into=section,
-                shown=planned.shown,
-                dry_run=False,
-                task=task,
-                run_id=run_id,
-                take_over=take_over,
-                accept_losses=accept_losses,
-                replace=typed,
-                progress=progress,
-            )
-    else:
-        done = planned
+    with naming(into if section == "target" else "target"):
+        asked = parse_moment(to, lambda: cluster_now(settings))
+        dry_run = dry_run or plan_only
+        planned = job.run(settings, into=section, to=asked, dry_run=True, plan_only=plan_only, task=task)
+        # The end that was planned, also when a snapshot moves it while somebody reads the question.
+        at, latest = planned.plan.to, asked is None
+        if not dry_run:
+            if not as_json:
+                _print_plan(planned, latest=latest)
+            planned.plan.require_accepted(accept_losses)
+            typed = replace or _ask(planned, show(at))
+            with bar(enabled=not as_json) as progress:
+                done = job.run(
+                    settings,
+                    into=section,
+                    shown=planned.shown,
+                    dry_run=False,
+                    task=task,
+                    run_id=run_id,
+                    take_over=take_over,
+                    accept_losses=accept_losses,
+                    replace=typed,
+                    progress=progress,
+                )
+        else:
+            done = planned
     if as_json:
         click.echo(json.dumps(done.to_dict(), indent=2))
     elif dry_run:

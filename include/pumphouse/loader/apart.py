@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,10 +13,11 @@ import structlog
 from pymysql.constants import ER
 
 from pumphouse.errors import ConfigError, LoadError, TargetUnavailable
+from pumphouse.loader.rules import places_of_loads, routes_of
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import history_server
-from pumphouse.settings import ServerSettings, Settings, TargetSettings
+from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
 
 log = structlog.get_logger()
 
@@ -52,6 +53,36 @@ def sources(settings: Settings) -> Iterator[tuple[str, ServerSettings]]:
     history = history_server(settings.history)
     if history is not None:
         yield "the source, the server of schema.history", history
+
+
+def shared_with(
+    mine: TargetConnection,
+    other: NamedTarget,
+    *,
+    cluster_id: int,
+    names: Sequence[str],
+    databases: Sequence[str],
+) -> tuple[str, str]:
+    """Why another target's data lies where this one's goes ('' = it does not), and what could not be compared.
+
+    Two targets may be on one server: each has its own schema for its state, and databases of its own by rules.
+
+    Args:
+        mine: the target that is written to.
+        other: a target of loads, with its rules.
+        cluster_id: of the archive that both are loaded from.
+        names: every database that the source ever had.
+        databases: what is dropped or made, as it is called there.
+    """
+    why, note = same_server(mine, other)
+    if not why:
+        return "", note
+    theirs = {other.schema_name, *routes_of(other.rules).places(names)}
+    with TargetConnection.open(TargetSettings.model_validate(other.model_dump(exclude={"rules"}))) as connection:
+        theirs |= {*places_of_loads(connection, cluster_id, names)}
+    known = {each.casefold() for each in (mine.settings.schema_name, *databases)}
+    both = sorted(each for each in theirs if each.casefold() in known)
+    return (f"{why}, and {', '.join(both)} there is of both", "") if both else ("", "")
 
 
 def server_name(settings: ServerSettings) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
-from pumphouse.loader.rules import Rules, rule_text
+from pumphouse.loader.rules import Rules, routes_of, rule_text
 from pumphouse.loader.target import TargetConnection
-from pumphouse.loader.work import databases_between
+from pumphouse.loader.work import databases_between, skipped_ddls
 from pumphouse.model.tso import Tso
+from pumphouse.schema.versions import DdlEvent
+from pumphouse.settings import LoadRule
+
+_GONE = "a database with the name of our own schema, which the history has dropped again"
 
 
 def require_names(
@@ -21,18 +25,60 @@ def require_names(
     to case: some servers make one of both. ConfigError when rules make one of two.
     """
     routes, own = rules.routes, connection.settings.schema_name
-    databases = databases_between(view.timeline, after, upto)
+    databases = databases_between(view.timeline, after, upto, rules)
     for ts in (after, upto):
         rules.require_apart(databases, view.timeline.tables_at(ts))
-    names = {routes.database(name): name for name in (*databases, *more)} | {name: name for name in routes.beside}
+    # Never made there: a load that met it without the rule was refused.
+    left = {each.db_before.name for each in skipped_ddls(view.timeline, after, upto, rules) if each.db_before}
+    names = {routes.database(name): name for name in (*databases, *more) if name not in left}
+    names |= {name: name for name in routes.beside}
     clash = next((name for there, name in names.items() if there.casefold() == own.casefold()), None)
     if clash is not None:
         raise LoadError(
             f"the source has a database {clash!r}, and on target {connection.name} the schema {own!r} keeps "
             "the state of the load",
-            hint=f"give the database another name there, {rule_text('route', database=clash, to='…')}or, for a "
-            "target that is empty or to be restored, set target.schema_name (restore_target.schema_name) to a "
-            "name of its own",
+            hint=f"was it imported from a wrong server: `pumphouse schema import --drop {clash}` on the source, then "
+            "load to a moment after that. Is it the source's: give it another name there, "
+            + rule_text("route", database=clash, to="…")
+            + "or, for a target that is empty or to be restored, set target.schema_name (restore_target.schema_name) "
+            "to a name of its own",
             target=connection.name,
             database=clash,
         )
+
+
+def passing_own(rules: Sequence[LoadRule], view: ArchiveView, own: str) -> tuple[LoadRule, ...]:
+    """The rules, and one that skips each DDL of a database which has the name of our schema and is gone again.
+
+    It came into the history by mistake, from a server that is no source, and was dropped in it. If it has rows, or if
+    a DDL moves a table out of it or into it, it is the source's, and nothing is added: `require_names` refuses it.
+
+    Args:
+        rules: those of the settings.
+        view: what the run sees.
+        own: the schema on the target that keeps the state of loads.
+    """
+    routes, timeline = routes_of(rules), view.timeline
+
+    def is_own(db: str) -> bool:
+        return routes.database(db).casefold() == own.casefold()
+
+    events = [each for each in timeline.ddls(view.start, view.reach) if any(map(is_own, _databases_of(each)))]
+    if not events or any(is_own(info.name) for info in timeline.databases_at(view.reach)):
+        return tuple(rules)
+    tables = {
+        each
+        for versions in timeline.versions.values()
+        for version in versions
+        if is_own(version.db)
+        for each in (version.table.id, *version.table.partition_ids)
+    }
+    moved = any(not is_own(db) for each in events for db in _databases_of(each))
+    if moved or any(not tables.isdisjoint(segment.tables) for window in view.windows for segment in window.segments):
+        return tuple(rules)
+    return (*rules, *(LoadRule(do="skip", ddl=int(each.commit_ts), why=_GONE) for each in events))
+
+
+def _databases_of(event: DdlEvent) -> set[str]:
+    sides = [side.db for change in event.changes for side in (change.before, change.after) if side is not None]
+    return {*sides, *(info.name for info in (event.db_before, event.db_after) if info is not None)}

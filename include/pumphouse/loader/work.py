@@ -276,11 +276,22 @@ def _digest(view: ArchiveView, first: str, after: Tso, upto: Tso) -> str:
     return digest.hexdigest()
 
 
-def databases_between(timeline: Timeline, after: Tso, upto: Tso) -> list[str]:
-    """Names of the databases that there are at `after` or come up to `upto`."""
+def skipped_ddls(timeline: Timeline, after: Tso, upto: Tso, rules: Rules) -> list[DdlEvent]:
+    """DDLs in (after, upto] that a rule skips."""
+    events = timeline.ddls(after, upto) if rules.ddls else []
+    return [each for each in events if (rule := rules.rule_of(each)) is not None and rule.do == "skip"]
+
+
+def databases_between(timeline: Timeline, after: Tso, upto: Tso, rules: Rules) -> list[str]:
+    """Names of the databases that there are at `after` or come up to `upto`, by a DDL that no rule skips."""
     names = {info.name for info in timeline.databases_at(after)}
+    skipped = {each.commit_ts for each in skipped_ddls(timeline, after, upto, rules)}
     for versions in timeline.databases.values():
-        names |= {v.info.name for v in versions if v.info is not None and after < v.commit_ts <= upto}
+        names |= {
+            v.info.name
+            for v in versions
+            if v.info is not None and after < v.commit_ts <= upto and v.commit_ts not in skipped
+        }
     return sorted(names)
 
 

@@ -13,18 +13,17 @@ from typing import Any, Literal
 
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import ConfigError, RestoreError, SchemaError
-from pumphouse.loader.apart import is_cluster, same_server, server_name, sources
+from pumphouse.loader.apart import is_cluster, same_server, server_name, shared_with, sources
 from pumphouse.loader.begin import databases_of, in_creation_order, there
 from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
-from pumphouse.loader.work import databases_between
-from pumphouse.restore.plan import RestorePlan, all_databases
+from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import quote
 from pumphouse.schema.render import render
 from pumphouse.schema.table_sql import create_object
-from pumphouse.settings import ServerSettings, Settings, TargetSettings
+from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
 
 Into = Literal["restore_target", "target"]
 
@@ -117,7 +116,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
     """
     target = named_target(settings, into)
     with TargetConnection.open(target) as connection:
-        notes = list(_tell_apart(connection, settings, into))
+        notes = list(_tell_apart(connection, settings, into, plan, view))
         version = str(connection.value("SELECT VERSION()"))
         dialect = Dialect.of_version(version)
         problems = [
@@ -144,31 +143,45 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
 # -- which server it is -----------------------------------------------------------------------------------------------
 
 
-def _tell_apart(connection: TargetConnection, settings: Settings, into: Into) -> Iterator[str]:
-    """RestoreError when the target is a server that must stay; a note for each that it could not be compared with."""
+def _tell_apart(
+    connection: TargetConnection, settings: Settings, into: Into, plan: RestorePlan, view: ArchiveView
+) -> Iterator[str]:
+    """RestoreError when the target has what must stay; a note for each server that it could not be compared with."""
     check = f"correct [{into}] (in Airflow: the connection)"
-    others: list[tuple[str, ServerSettings, str]] = [(what, server, check) for what, server in sources(settings)]
+    for what, source in sources(settings):
+        yield from _refuse(connection, what, source, same_server(connection, source), check)
+    others: list[tuple[str, NamedTarget, str]] = []
     if into == "restore_target" and "host" in settings.target.model_fields_set | _socket(settings.target):
         means = f"{check}; to build what loads keep up to date anew: `pumphouse restore --into target`"
-        others.append(("the target of loads, [target]", settings.target, means))
+        others.append(("the target of loads, [target]", settings.with_rules, means))
     for name, each in settings.targets.items():
         section = "target" if name == "target" else f"targets.{name}"
         others.append((f"another target of loads, [{section}]", each, check))
+    dropped = [*plan.dropped(connection.settings.schema_name), *places_beside(connection, plan, view)]
     for what, other, hint in others:
-        why, note = same_server(connection, other)
-        if why:
-            raise RestoreError(
-                f"{connection.name} is {what} ({server_name(other)}): {why}. Nothing was changed",
-                hint=hint,
-                target=connection.name,
-            )
-        if note:
-            yield f"{what} ({server_name(other)}): {note}"
+        shared = shared_with(
+            connection, other, cluster_id=view.genesis.cluster_id, names=view.databases, databases=dropped
+        )
+        yield from _refuse(connection, what, other, shared, hint)
     if is_cluster(connection, settings.cluster.url):
         raise RestoreError(
             f"{connection.name} is a TiDB of the source's cluster {settings.cluster.url}. Nothing was changed",
             hint=check,
         )
+
+
+def _refuse(
+    connection: TargetConnection, what: str, other: ServerSettings, found: tuple[str, str], hint: str
+) -> Iterator[str]:
+    why, note = found
+    if why:
+        raise RestoreError(
+            f"{connection.name} is {what} ({server_name(other)}): {why}. Nothing was changed",
+            hint=hint,
+            target=connection.name,
+        )
+    if note:
+        yield f"{what} ({server_name(other)}): {note}"
 
 
 def _socket(target: TargetSettings) -> set[str]:
@@ -246,7 +259,7 @@ def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, 
     try:
         for ts in (plan.base, plan.to):
             names = [version.name for version in view.timeline.tables_at(ts)]
-            routes.require_apart(databases_between(view.timeline, plan.base, plan.to), names)
+            routes.require_apart(plan.sources, names)
     except ConfigError as error:
         yield f"{error.message}: {error.hint}"
     needed: set[str] = set()
@@ -314,7 +327,7 @@ def _one_name(connection: TargetConnection, names: set[tuple[str, str]]) -> Iter
 
 def places_beside(connection: TargetConnection, plan: RestorePlan, view: ArchiveView) -> list[str]:
     """Databases of loads that routed otherwise, which the plan does not name; never that of our own tables."""
-    places = places_of_loads(connection, view.genesis.cluster_id, all_databases(view))
+    places = places_of_loads(connection, view.genesis.cluster_id, view.databases)
     own = connection.settings.schema_name.casefold()
     return [name for name in places if name not in plan.databases and name.casefold() != own]
 

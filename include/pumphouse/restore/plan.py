@@ -64,7 +64,8 @@ class RestorePlan:
         works: the plans, the dump's first; each names the segments and DDLs that it reads.
         windows: windows in (base low, to], in order, with what is read of them.
         databases: databases that may lie on the target from before, as they are called there: they are dropped.
-        made: those of them that there are at the base, or come up to the moment.
+        sources: databases of the source that there are at the base, or come up to the moment.
+        made: what these are called there.
         routes: by which they and their tables are called so.
         tables: tables that there will be.
         losses: what (base low, to] lacks.
@@ -78,6 +79,7 @@ class RestorePlan:
     works: tuple[Work, ...]
     windows: tuple[WindowStep, ...]
     databases: tuple[str, ...]
+    sources: tuple[str, ...]
     made: tuple[str, ...]
     routes: Routes
     tables: int
@@ -208,6 +210,7 @@ def plan_restore(
     rules = Rules.of(settings.rules, Tso(0))
     works = (base_work(view, base, task, settings, rules), *works_between(view, base.ts, to, task, settings, rules))
     windows = view.between(base.low, to)
+    sources = databases_between(view.timeline, base.ts, to, rules)
     return RestorePlan(
         to=to,
         end=end,
@@ -216,8 +219,9 @@ def plan_restore(
         base_tables=len(base.tables),
         works=works,
         windows=tuple(_steps(windows, works, to)),
-        databases=tuple(rules.routes.places(all_databases(view))),
-        made=tuple(rules.routes.places(databases_between(view.timeline, base.ts, to))),
+        databases=tuple(rules.routes.places(view.databases)),
+        sources=tuple(sources),
+        made=tuple(rules.routes.places(sources)),
         routes=rules.routes,
         tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
         losses=losses_of(windows, after=base.low, upto=to),
@@ -275,14 +279,3 @@ def _steps(windows: Sequence[Manifest], works: Sequence[Work], to: Tso) -> Itera
             rows=sum(segment.changes for segment in read),
             cut=window.end > to,
         )
-
-
-def all_databases(view: ArchiveView) -> tuple[str, ...]:
-    """Every database that the source ever had: a target that stood at any moment has none but these."""
-    names = {
-        version.info.name
-        for versions in view.timeline.databases.values()
-        for version in versions
-        if version.info is not None and not is_system(version.info.name)
-    }
-    return tuple(sorted(names | {*view.later}))

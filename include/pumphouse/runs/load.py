@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import secrets
 import socket
-from contextlib import suppress
+from collections.abc import Sequence
+
+import structlog
 
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ConfigError, LoadError, UsageError
-from pumphouse.loader.apart import require_not_source
+from pumphouse.loader.apart import require_not_source, shared_with
 from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning, require_new
+from pumphouse.loader.names import passing_own
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.resync import resync as bring_back
-from pumphouse.loader.rules import Rules, read_routes, require_in_place, routes_of, take_up
+from pumphouse.loader.rules import Rules, read_routes, require_in_place, routes_of, rule_text, take_up
 from pumphouse.loader.run import Loader, own_target
 from pumphouse.loader.run import abandon as give_up
 from pumphouse.loader.state import Checkpoint, is_known, open_plan
@@ -21,7 +24,9 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
 from pumphouse.replay import load as replay
-from pumphouse.settings import Settings, TargetSettings
+from pumphouse.settings import LoadRule, LoadSettings, Settings, TargetSettings
+
+log = structlog.get_logger()
 
 
 def run(
@@ -67,10 +72,14 @@ def run(
             _require_covered(found, to)
             return found
 
+        def ruled(view: ArchiveView) -> LoadSettings:
+            rules = passing_own(settings.load.rules, view, target.schema_name)
+            return settings.load.model_copy(update={"rules": rules})
+
         with TargetConnection.open(target, owner=True) as connection:
             first = None if is_known(connection) else seen(None)
             if first is not None:
-                _require_new(connection, settings, first, to, equal_at)
+                _require_new(connection, settings, ruled(first).rules, first, to, equal_at)
             owner, found = own_target(
                 connection,
                 task=task,
@@ -82,12 +91,13 @@ def run(
                 give_up(connection, owner, task, abandon)
                 at = Tso(0) if found is None else found.ts
                 return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
-            rules = settings.load.rules
-            moved = found is not None and read_routes(connection, task) != routes_of(rules)
+            moved = found is not None and read_routes(connection, task) != routes_of(settings.load.rules)
             opened = None if found is None else open_plan(connection, task)
             since = None if resync or moved else _since(found, opened, repeat)
             # Not the first one where another run has begun meanwhile: it may have seen more.
             view = first if first is not None and found is None else seen(since)
+            load = ruled(view)
+            rules = load.rules
             if found is not None and moved:
                 upto = found.ts if opened is None else max(found.ts, opened.to_ts)
                 require_in_place(connection, task, rules, view.timeline, found.ts, upto)
@@ -99,7 +109,7 @@ def run(
                 archive_settings=settings.archive,
                 connection=connection,
                 owner=owner,
-                settings=settings.load,
+                settings=load,
                 task=task,
                 engine=parts.engine,
                 progress=progress,
@@ -116,20 +126,44 @@ def run(
 
 
 def _require_new(
-    connection: TargetConnection, settings: Settings, view: ArchiveView, to: Tso | None, equal_at: Tso | None
+    connection: TargetConnection,
+    settings: Settings,
+    rules: Sequence[LoadRule],
+    view: ArchiveView,
+    to: Tso | None,
+    equal_at: Tso | None,
 ) -> None:
     """Before anything is made on a target that no load has met: LoadError unless one may begin there."""
     if equal_at is not None:
         require_not_source(connection, settings)
         return
+    unknown = ""
     try:
-        require_new(connection, view, Rules.of(settings.load.rules, Tso(0)), to)
+        require_not_source(connection, settings)
+    except ConfigError as error:  # where nobody can tell, nothing that is there is touched
+        unknown = error.message
+    try:
+        require_new(connection, view, Rules.of(rules, Tso(0)), to)
     except LoadError:
         if is_known(connection):  # by now: what lies there is another run's
             return
-        with suppress(ConfigError):  # where nobody can tell, what was found is said
-            require_not_source(connection, settings)
+        places = routes_of(rules).places(view.databases)
+        for name, other in settings.targets.items():
+            why, _ = shared_with(
+                connection, other, cluster_id=view.genesis.cluster_id, names=view.databases, databases=places
+            )
+            if why:
+                section = "target" if name == "target" else f"targets.{name}"
+                raise LoadError(
+                    f"target {connection.name} is another target of loads, [{section}]: {why}. Nothing was changed",
+                    hint="give the databases other names there by rules "
+                    f"({rule_text('route', database='…', to='…')}) and the section a schema_name of its own, or "
+                    "correct its host and port",
+                    target=connection.name,
+                ) from None
         raise
+    if unknown:
+        log.warning("target_not_compared", target=connection.name, note=unknown)
 
 
 def _since(found: Checkpoint | None, opened: Plan | None, repeat: Tso | None) -> Tso | None:

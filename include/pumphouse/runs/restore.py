@@ -7,6 +7,7 @@ import structlog
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
+from pumphouse.loader.names import passing_own
 from pumphouse.loader.report import Progress, silent
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.run import Loader, own_target
@@ -66,8 +67,10 @@ def run(
     with Parts(settings) as parts:
         to = to if shown is None else shown.to
         view = read_view(parts.archive, end=None if shown is None else shown.end, upto=to)
+        rules = passing_own(settings.load.rules, view, target.schema_name)
+        load = settings.load.model_copy(update={"rules": rules})
         wall = compose(int(SYSTEM_CLOCK.now() * 1000))
-        plan = plan_restore(view, to, task=task, settings=settings.load, wall=wall)
+        plan = plan_restore(view, to, task=task, settings=load, wall=wall)
         if shown is not None and plan.digest() != shown.digest:
             raise RestoreError(
                 f"the plan of the restore to {show(plan.to)} is another one than was shown",
@@ -100,11 +103,11 @@ def run(
                 archive_settings=settings.archive,
                 connection=connection,
                 owner=owner,
-                settings=settings.load,
+                settings=load,
                 task=task,
                 engine=parts.engine,
                 progress=progress,
-                rules=Rules.of(settings.load.rules, Tso(0)),
+                rules=Rules.of(rules, Tso(0)),
             )
             done = restore(loader, plan)
     return RestoreReport(plan=plan, target=address(target), dry_run=False, check=check, load=done)

@@ -136,7 +136,7 @@ class _Plan:
         after = self.timeline.fold(timed)
         for event in after.ddls(0, END):
             if not event.genesis:
-                render(event, self.dialect)
+                render(event, self.dialect, keep_schema="")  # of no target: each has its own
         shown = {v.name: v.table for v in after.tables_at(END) if v.name in self.found.tables}
         for name, raw in self.found.tables.items():
             info = shown.get(name)
