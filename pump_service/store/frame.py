@@ -169,6 +169,11 @@ def ddl_job_id(payload: bytes) -> int:
     return 0
 
 
+def is_same_content(one: bytes, other: bytes) -> bool:
+    """Whether two prewrites are one that was sent twice: equal from field 5 (``prewrite_value``) on."""
+    return one[tail_offset(one) :] == other[tail_offset(other) :]
+
+
 def merge(prewrite: bytes, commit: bytes) -> bytes:
     """The binlog that pullers see: the commit's own fields 1 to 4, then the prewrite's fields from 5 on.
 

@@ -131,7 +131,8 @@ class Indexer:
 
     def _process(self, block: Block) -> None:
         turn = Turn(Puts(len(block)), self._clock.monotonic(), self.watermark, self.replaying)
-        known = self._judge.known(block) if self.replaying else NOTHING_KNOWN
+        known = self._judge.known(block, replaying=True) if self.replaying else NOTHING_KNOWN
+        looked = self.replaying
         row = 0
         while row < len(block):
             row = self.waiting.advance(
@@ -144,7 +145,11 @@ class Indexer:
                 now=turn.now,
             )  # fmt: skip
             if row < len(block):
-                self._judge.judge(block[row], turn)
+                entry = block[row]
+                if not looked and self._judge.is_old(entry):
+                    known, looked = self._judge.known(block[row:], replaying=False), True
+                    continue
+                self._judge.judge(entry, turn)
                 row += 1
         self._judge.note(turn.noted)
         # A replay begins at the handle, which it moves at its end only: the head need not come along.

@@ -1,6 +1,7 @@
 """Records that are not plain, one by one: late, orphan and repeated commits, outcomes that were in memory only.
 
-What is noted here is kept out of the stream until it is accepted by name (`pending`).
+What is noted here is kept out of the stream until it is accepted by name (`pending`). What was answered is never
+replaced: of two prewrites with one start ts, or two outcomes of one transaction, the first stays, the other is noted.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pump_service.store.pending import PendingCommit, PendingCommits
 from pump_service.store.rows import Puts
 from pump_service.store.unwritten import Unwritten
 from pump_service.store.valuelog import ValueLog
+from pumphouse.errors import BadRecord
 from pumphouse.model.position import Pointer
 from pumphouse.model.tso import Tso
 
@@ -87,12 +89,11 @@ class Judge:
         if start == 0 and commit == 0:
             return  # an empty binlog, as the Go Pump may have stored one
         if entry.tp == 0:
-            if self._pending.has_orphans():
-                self._until_done(partial(self._pending.heal, start))
-            self._waiting.prewrite(start, pointer, turn.now)
-            self._put(start, pointer, turn)
+            self._prewrite(start, pointer, turn)
         elif start == commit:
-            self._put(commit, pointer, turn)
+            # A fake says how far the stream is; it takes no place that another record has.
+            if self._other_of(commit, pointer) is None:
+                self._put(commit, pointer, turn)
             self._waiting.passed(commit, pointer)
         elif commit == 0:
             turn.on_file.append((start, 0))
@@ -101,6 +102,58 @@ class Judge:
             self._put(0, pointer, turn)
         else:
             self._commit(start, commit, pointer, turn)
+
+    def _prewrite(self, start: int, pointer: Pointer, turn: Turn) -> None:
+        """The first that has a start ts keeps it; another one with other content is noted under (start ts, start ts).
+
+        So is one whose start ts is the commit ts of another transaction: the index has one place for both.
+        """
+        if self._pending.is_second_prewrite(start, pointer) or self._is_second(start, pointer):
+            if not self._pending.knows(start, start):
+                turn.noted.append(
+                    PendingCommit(
+                        start_ts=start, commit_ts=start, fid=pointer.fid, offset=pointer.offset,
+                        late=False, orphan=True, watermark=turn.published,
+                    )
+                )  # fmt: skip
+            self._waiting.passed(0, pointer)
+            return
+        if self._pending.has_orphans():
+            self._until_done(partial(self._pending.heal, start))
+        self._waiting.prewrite(start, pointer, turn.now)
+        self._put(start, pointer, turn)
+
+    def _is_second(self, start: int, pointer: Pointer) -> bool:
+        try:
+            other = self._other_of(start, pointer)
+            if other is None:
+                return False
+            meta = frame.read_meta(other)
+            return (meta.tp, meta.start_ts) != (0, start) or not frame.is_same_content(
+                other, self._valuelog.read(pointer)
+            )
+        except BadRecord:
+            return True  # whether it is the same cannot be told
+
+    def _other_of(self, ts: int, pointer: Pointer) -> bytes | None:
+        """Another record than the one at ``pointer`` that has this place in the index; a fake leaves it to any."""
+        prior = self._pointer_of(ts)
+        if prior is None or prior == pointer:
+            return None
+        payload = self._valuelog.read(prior)
+        meta = frame.read_meta(payload)
+        return None if meta.tp != 0 and meta.start_ts == meta.commit_ts else payload
+
+    def _has_prewrite(self, start: int) -> bool:
+        # Under 0 the index has rollbacks. A commit of 0 is refused now; a log of another writer may have one.
+        pointer = self._pointer_of(start) if start else None
+        if pointer is None:
+            return False
+        try:
+            meta = frame.read_meta(self._valuelog.read(pointer))
+        except BadRecord:
+            return True  # a pull names it
+        return (meta.tp, meta.start_ts) == (0, start)
 
     def _commit(self, start: int, commit: int, pointer: Pointer, turn: Turn) -> None:
         # What the process before has published is saved once a second only. In a replay it may have been up to where
@@ -121,8 +174,9 @@ class Judge:
             self.duplicates += 1
             self._waiting.passed(0, pointer)
             return
-        # Under 0 the index has rollbacks. A commit of 0 is refused now; a log of another writer may have one.
-        orphan = not waited and (start == 0 or self._pointer_of(start) is None)
+        orphan = not waited and not self._has_prewrite(start)
+        # Its transaction has an outcome already, and not this one.
+        second = not (waited or orphan or in_memory)
         known = self._pending.knows(start, commit)
         shown = commit
         if turn.replaying and not waited and commit <= self._gc.gc_point:
@@ -134,7 +188,7 @@ class Judge:
                 # Collected: consumers have it, its prewrite went with its file. Its own key did not have to go: it may
                 # lie above what was deleted. A repeat must find it as it would have before the index was lost.
                 known, shown = True, 0
-        late = (commit <= published and not in_memory) or collides
+        late = (commit <= published and not in_memory) or collides or second
         if (late or orphan) and not known:
             turn.noted.append(
                 PendingCommit(
@@ -163,21 +217,34 @@ class Judge:
         return meta.tp != 0 and meta.start_ts == start_ts
 
     def orphans(self) -> I64:
-        """Start ts of commits whose prewrite may still come."""
+        """Start ts of commits whose prewrite may still come, and of prewrites that came with several contents."""
         if not self._pending.has_orphans():
             return NOBODY
         return np.array(sorted({item.start_ts for item in self._pending.all() if item.orphan}), np.int64)
 
-    def known(self, block: Block) -> Known:
-        """What the index has of a block's commits: nearly all of them are met again."""
-        old = block.commit_ts[(block.tp != 0) & (block.commit_ts > 0) & (block.commit_ts <= self._recent.floor)]
-        if not len(old):
+    def known(self, block: Block, *, replaying: bool) -> Known:
+        """What the index has under the timestamps of a block that are no longer remembered.
+
+        In a replay it has nearly all of them, side by side; else few are asked for, of transactions that took long.
+        """
+        keys = np.where(block.tp == 0, block.start_ts, block.commit_ts)
+        asked = np.unique(keys[(keys > 0) & (keys <= self._recent.floor)])
+        if not len(asked):
             return NOTHING_KNOWN
-        above, upto = int(old.min()) - 1, int(old.max())
-        columns = self._index.columns(above, upto, _KNOWN_AT_ONCE)
-        if len(columns[0]) == _KNOWN_AT_ONCE:
-            upto = int(columns[0][-1])
-        return Known.of(columns, above, upto)
+        found = NOTHING_KNOWN
+        if replaying:
+            # Some that lie far below the others would make it read all that is between.
+            above, upto = int(asked[len(asked) // 16]) - 1, int(asked[-1])
+            columns = self._index.columns(above, upto, _KNOWN_AT_ONCE)
+            if len(columns[0]) == _KNOWN_AT_ONCE:
+                upto = int(columns[0][-1])
+            found = Known.of(columns, above, upto)
+            asked = asked[(asked <= above) | (asked > upto)]
+        return found.with_singles(asked, self._until_done(lambda: self._index.get_all(asked.tolist())))
+
+    def is_old(self, entry: Entry) -> bool:
+        """Whether the index has to be asked for what is under this record's timestamp."""
+        return not self._recent.knows_all_at(entry.start_ts if entry.tp == 0 else entry.commit_ts)
 
     def note(self, noted: list[PendingCommit]) -> None:
         """Keep commits out of the stream, durably, and say so."""

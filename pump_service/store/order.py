@@ -20,6 +20,7 @@ it.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -256,11 +257,12 @@ def advance(  # noqa: C901, PLR0911, PLR0912
 ) -> int:  # fmt: skip
     """Take records from ``first`` on; returns where it stopped: at one to be judged, or behind the last.
 
-    ``known_ts`` and ``known``: timestamps and pointers of the index between ``known_above`` and ``known_upto``.
-    ``orphans``: start ts of commits whose prewrite is missed. ``floor``: commits at or below it are judged (watermark,
-    GC point). ``running``: so are those at or below the watermark that the records before them come to, which may have
-    been published before a crash. ``careful``: outcomes are in memory only. What goes into the index is added to
-    ``rows``; ``state[PUTS]`` counts it.
+    ``known_ts`` and ``known``: timestamps and pointers of the index between ``known_above`` and ``known_upto``, of
+    those at least that the records are indexed under.
+    ``orphans``: start ts of commits whose prewrite is missed, and of those that came with several contents.
+    ``floor``: commits at or below it are judged (watermark, GC point). ``running``: so are those at or below the
+    watermark that the records before them come to, which may have been published before a crash. ``careful``: outcomes
+    are in memory only. What goes into the index is added to ``rows``; ``state[PUTS]`` counts it.
     """
     for row in range(first, len(tp)):
         start, commit = start_ts[row], commit_ts[row]
@@ -269,14 +271,24 @@ def advance(  # noqa: C901, PLR0911, PLR0912
             return row
         if start == 0 and commit == 0:
             continue  # an empty binlog, as the Go Pump may have stored one
-        if tp[row] == 0:
-            if len(orphans) and orphans[min(np.searchsorted(orphans, start), len(orphans) - 1)] == start:
-                return row
-            _wait(start, pointer, arrived, nodes, slots, state)
+        if tp[row] == 0 or start == commit:
             key = start
-        elif start == commit:
-            _pass(commit, pointer, nodes, state)
-            key = commit
+            # What is in the index under its key is judged: nothing that was answered is replaced.
+            prior = _recall(key, keys, pointers, recent)
+            if prior < 0 and key <= recent[FLOOR]:
+                if not known_above < key <= known_upto:
+                    return row
+                at = np.searchsorted(known_ts, key)
+                if at < len(known_ts) and known_ts[at] == key:
+                    prior = known[at]
+            if prior >= 0 and prior != pointer:
+                return row
+            if tp[row] != 0:
+                _pass(commit, pointer, nodes, state)
+            elif len(orphans) and orphans[min(np.searchsorted(orphans, start), len(orphans) - 1)] == start:
+                return row
+            else:
+                _wait(start, pointer, arrived, nodes, slots, state)
         elif careful:
             return row
         elif commit == 0:
@@ -325,7 +337,10 @@ def unpacked(number: int) -> Pointer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """A piece of the index: all timestamps t with above < t <= upto, ascending, and their pointers in one number."""
+    """A piece of the index: timestamps t with above < t <= upto, ascending, and their pointers in one number.
+
+    All of them, or at least those under which the records of one block are indexed.
+    """
 
     ts: I64
     pointers: I64
@@ -337,6 +352,17 @@ class Known:
         """From `Index.columns`."""
         ts, fid, offset = columns
         return cls(ts, fid.astype(np.int64) << _OFFSET_BITS | offset, above, upto)
+
+    def with_singles(self, asked: I64, pointers: Sequence[Pointer | None]) -> Known:
+        """With what the index has under timestamps that lie outside, ascending: it is known of them all, then."""
+        found = [(ts, packed(at)) for ts, at in zip(asked.tolist(), pointers, strict=True) if at is not None]
+        ts = np.concatenate((self.ts, np.array([ts for ts, _ in found], np.int64)))
+        order = np.argsort(ts)
+        above, upto = (int(asked[0]) - 1, int(asked[-1])) if len(asked) else (self.above, self.upto)
+        if self.upto:
+            above, upto = min(above, self.above), max(upto, self.upto)
+        joined = np.concatenate((self.pointers, np.array([at for _, at in found], np.int64)))
+        return Known(ts[order], joined[order], above, upto)
 
 
 NOBODY = np.zeros(0, np.int64)

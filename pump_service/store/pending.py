@@ -1,5 +1,8 @@
 """Commits that cannot go into the stream as they are: late ones and orphans, until they are accepted by name.
 
+A prewrite that has the start ts of another one, with other content, is kept here as well: as an orphan whose commit ts
+is its start ts. No commit has such times, so it holds every window by its name, and no stream has it.
+
 Kept in <data_dir>/pumphouse/commits.jsonl, one event a line, synced before the index moves past the record. Events:
 ``pending`` (start_ts, commit_ts, fid, offset, late, orphan, watermark), ``accepted`` (start_ts, commit_ts, reason, at),
 ``healed`` (start_ts: the missing prewrite came after all). Written by the indexer and by `accept`; read by any thread.
@@ -29,7 +32,9 @@ class PendingCommit:
     commit_ts: int
     fid: int
     offset: int
-    late: bool  # at or below a watermark that had been published, or another commit has its commit ts
+    # At or below a watermark that had been published; or another commit has its commit ts; or its transaction has
+    # another outcome already.
+    late: bool
     orphan: bool  # its prewrite is on no file; the payload is the bare commit
     watermark: int  # the one published when it came
     accepted: bool = False
@@ -38,6 +43,11 @@ class PendingCommit:
     def pointer(self) -> Pointer:
         """Where the record lies."""
         return Pointer(self.fid, self.offset)
+
+    @property
+    def is_prewrite(self) -> bool:
+        """Whether it is a prewrite whose start ts another one has."""
+        return self.start_ts == self.commit_ts
 
     @property
     def holds(self) -> bool:
@@ -88,7 +98,7 @@ class PendingCommits:
 
     def _heal(self, start_ts: int) -> None:
         for key, item in list(self._items.items()):
-            if item.start_ts == start_ts and item.orphan:
+            if item.start_ts == start_ts and item.orphan and not item.is_prewrite:
                 self._items[key] = replace(item, orphan=False)
 
     def add(self, items: Sequence[PendingCommit]) -> None:
@@ -105,7 +115,8 @@ class PendingCommits:
     def heal(self, start_ts: int) -> None:
         """The prewrite of an orphan came. Raises OSError."""
         with self._lock:
-            if any(item.start_ts == start_ts and item.orphan for item in self._items.values()):
+            mine = (item for item in self._items.values() if item.start_ts == start_ts)
+            if any(item.orphan and not item.is_prewrite for item in mine):
                 self._append([{"event": "healed", "start_ts": start_ts}])
                 self._heal(start_ts)
 
@@ -156,6 +167,11 @@ class PendingCommits:
     def knows(self, start_ts: int, commit_ts: int) -> bool:
         """Whether this commit is one of them."""
         return (start_ts, commit_ts) in self._items
+
+    def is_second_prewrite(self, start_ts: int, pointer: Pointer) -> bool:
+        """Whether the prewrite at a place was noted because another one has its start ts."""
+        item = self._items.get((start_ts, start_ts))
+        return item is not None and item.pointer == pointer
 
     def is_accepted(self, start_ts: int, commit_ts: int) -> bool:
         """Whether this commit is one of them, and was accepted by name."""

@@ -131,8 +131,11 @@ class PlainReader:
 
     def _resolve(self, extra: tuple[int, int, PendingCommit | bytes], cache: RecordCache) -> Iterator[Binlog]:
         ts, start, what = extra
+        if isinstance(what, PendingCommit) and what.is_prewrite:
+            return
         commit = what if isinstance(what, bytes) else cache.read(what.pointer)
-        found = self._index.get(start) if start else None
+        orphan = start == 0 or (isinstance(what, PendingCommit) and what.orphan)
+        found = None if orphan else self._index.get(start)
         if found is None:
             yield Binlog(ts, start, commit, ORPHAN)
             return

@@ -71,6 +71,12 @@ class Stream:
 
     def _refuse_flagged(self, batch: PullBatch) -> None:
         for item in self._pending.between(0, batch.watermark):
+            if item.is_prewrite and item.holds:
+                raise OrphanCommit(
+                    f"a second prewrite has start ts {item.start_ts}, with other content than the first",
+                    hint="look at both, then `pumphouse archive accept`",
+                    start_ts=item.start_ts, commit_ts=item.commit_ts,
+                )  # fmt: skip
             if item.late and item.holds:
                 raise LateCommit(
                     f"commit {item.commit_ts} (start ts {item.start_ts}) came below the watermark {item.watermark}",

@@ -50,14 +50,18 @@ def settle_pending(
         holders.append(
             holder(
                 node_id,
-                f"{each.kind} commit {show(each.commit_ts)} of the transaction that began at "
-                f"{show(each.start_ts)}: "
-                f"pumphouse archive accept {node_id} {each.start_ts} {each.commit_ts} --reason …",
+                f"{_what(each)}: pumphouse archive accept {node_id} {each.start_ts} {each.commit_ts} --reason …",
                 each.start_ts,
                 commit_ts=int(each.commit_ts),
             )
         )
     return tuple(taken), holders
+
+
+def _what(pending: PendingCommit) -> str:
+    if pending.start_ts == pending.commit_ts:
+        return f"a second prewrite of start ts {show(pending.start_ts)}, whose content is not that of the first"
+    return f"{pending.kind} commit {show(pending.commit_ts)} of the transaction that began at {show(pending.start_ts)}"
 
 
 def _elsewhere(

@@ -771,6 +771,22 @@ def test_what_only_a_pump_shows_as_accepted_holds_until_the_archive_has_a_record
         assert [each.reason for each in world.archive.last().accepted] == ["known"]
 
 
+@pytest.mark.row("P6", "A2")
+def test_a_second_prewrite_with_the_same_start_ts_holds_the_window_by_name(world):
+    pump = world.pump()
+    world.init()
+    commit_ts = pump.transaction()
+    start_ts = Tso(pump.binlogs[-1][1])
+    pump.pending[start_ts, start_ts] = "orphan"
+    why, _ = held(world)
+    assert f"a second prewrite of start ts {start_ts}" in why["pump-1"]
+    assert f"archive accept pump-1 {start_ts} {start_ts}" in why["pump-1"]
+    accept(world.archive, world.cluster, "pump-1", start_ts, start_ts, "the client was wrong", who="ops")
+    world.snapshot()
+    assert world.commits() == [(commit_ts, "pump-1")]
+    assert [each.reason for each in world.archive.last().accepted] == ["the client was wrong"]
+
+
 @pytest.mark.row("P7", "A2")
 def test_a_late_commit_that_was_accepted_at_the_pump_before_it_was_pulled_is_in_the_archive_and_holds_nothing(world):
     pump = world.pump()

@@ -219,9 +219,9 @@ def test_a_late_commit_that_is_not_noted_yet_holds_deletion(tmp_path: Path) -> N
     fs = FaultyFs()
     store = open_store(tmp_path, fs, **SMALL)
     transactions(store, 1000, 10)
-    store_all(store, prewrite(1095, VALUE))
+    store_all(store, prewrite(1094, VALUE))
     transactions(store, 1100, 10)
-    store_all(store, rollback(1095), fake(1200))
+    store_all(store, rollback(1094), fake(1200))
     large = prewrite(1096, b"v" * 5000)  # its file ends with it
     store_all(store, large)
     store_all(store, prewrite(1199), rollback(1199))

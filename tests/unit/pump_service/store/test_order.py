@@ -95,7 +95,7 @@ def _workload(chance: random.Random, count: int) -> list[Item]:
     done: list[tuple[int, int]] = []
     for _ in range(count):
         ts += chance.choice([1, 2, 5])
-        match chance.choices(range(8), [40, 40, 5, 4, 2, 3, 3, 3])[0]:
+        match chance.choices(range(13), [40, 40, 5, 4, 2, 3, 3, 3, 1, 1, 1, 1, 1])[0]:
             case 0:
                 items.append(prewrite(ts))
                 open_starts.append(ts)
@@ -117,6 +117,16 @@ def _workload(chance: random.Random, count: int) -> list[Item]:
                 items.append(commit(start + 1, at))  # another's commit ts
             case 7:
                 items.append(commit(chance.randrange(1, ts), ts))  # an orphan, most likely
+            case 8 if open_starts:
+                items.append(prewrite(chance.choice(open_starts), b"other"))  # a start ts that comes twice
+            case 9 if done:
+                items.append(prewrite(chance.choice(done)[0], chance.choice([b"value", b"other"])))
+            case 10 if done:
+                items.append(prewrite(chance.choice(done)[1]))  # another's commit ts
+            case 11 if done:
+                items.append(commit(chance.choice(done)[0], ts))  # a second outcome
+            case 12 if done:
+                items.append(fake(chance.choice(chance.choice(done))))
             case _:
                 pass
     chance.shuffle(tail := items[-20:])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from pump_service.store import frame
 from pump_service.store.batch import IN_ORDER, LATE, ORPHAN
+from pump_service.store.records import Item
+from pump_service.store.store import Store
 from pumphouse.errors import BadRecord, LateCommit, OrphanCommit, PositionCollected, UsageError
 from tests.support.storekit import (
     commit,
@@ -160,6 +163,121 @@ def test_two_transactions_with_one_commit_ts_are_both_kept(tmp_path: Path) -> No
     ]
     with pytest.raises(LateCommit):
         store.stream.pull(0, max_bytes=1, strict=True)
+
+
+def _pending(store: Store) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """(start ts, commit ts) of late ones, and of orphans, that nobody accepted."""
+    return (
+        [(each.start_ts, each.commit_ts) for each in store.late() if each.holds],
+        [(each.start_ts, each.commit_ts) for each in store.orphans() if each.holds],
+    )
+
+
+TWICE: list[tuple[str, list[Item], list[tuple[int, int, bytes, int]], list[tuple[int, int]], list[tuple[int, int]]]] = [
+    (
+        "a second prewrite with other content does not replace one that waits",
+        [prewrite(10, b"A"), prewrite(10, b"B"), commit(10, 20)],
+        [(20, 10, merged(10, 20, b"A"), IN_ORDER)],
+        [],
+        [(10, 10)],
+    ),
+    (
+        "nor one that is committed, and a second commit holds by its name",
+        [prewrite(10, b"A"), commit(10, 20), prewrite(10, b"B"), commit(10, 30)],
+        [(20, 10, merged(10, 20, b"A"), IN_ORDER), (30, 10, merged(10, 30, b"A"), LATE)],
+        [(10, 30)],
+        [(10, 10)],
+    ),
+    (
+        "a prewrite whose start ts is another's commit ts takes nothing away",
+        [prewrite(10, b"A"), commit(10, 20), prewrite(20, b"B"), commit(20, 30)],
+        [(20, 10, merged(10, 20, b"A"), IN_ORDER), (30, 20, commit(20, 30).payload, ORPHAN)],
+        [],
+        [(20, 20), (20, 30)],
+    ),
+    (
+        "a commit whose commit ts is another's start ts takes nothing away",
+        [prewrite(10, b"A"), prewrite(20, b"B"), commit(10, 20), commit(20, 30)],
+        [(20, 10, merged(10, 20, b"A"), LATE), (30, 20, merged(20, 30, b"B"), IN_ORDER)],
+        [(10, 20)],
+        [],
+    ),
+    (
+        "a fake takes nothing away",
+        [prewrite(10, b"A"), fake(10), commit(10, 20), fake(20), fake(30)],
+        [(20, 10, merged(10, 20, b"A"), IN_ORDER), (30, 30, fake(30).payload, IN_ORDER)],
+        [],
+        [],
+    ),
+    (
+        "a commit behind a rollback is held by its name, with its content",
+        [prewrite(10, b"A"), rollback(10), commit(10, 20), fake(30)],
+        [(20, 10, merged(10, 20, b"A"), LATE), (30, 30, fake(30).payload, IN_ORDER)],
+        [(10, 20)],
+        [],
+    ),
+    (
+        "a rollback behind a commit changes nothing",
+        [prewrite(10, b"A"), commit(10, 20), rollback(10)],
+        [(20, 10, merged(10, 20, b"A"), IN_ORDER)],
+        [],
+        [],
+    ),
+    (
+        "the same prewrite twice, and the same commit twice, are one",
+        [prewrite(10, b"A"), prewrite(10, b"A"), commit(10, 20), commit(10, 20), prewrite(10, b"A"), commit(10, 20)],
+        [(20, 10, merged(10, 20, b"A"), IN_ORDER)],
+        [],
+        [],
+    ),
+]
+
+
+@pytest.mark.row("P6", "P7")
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("what", "items", "seen", "late", "orphans"), TWICE, ids=[each[0] for each in TWICE])
+def test_what_was_answered_is_never_replaced(
+    what: str,
+    items: list[Item],
+    seen: list[tuple[int, int, bytes, int]],
+    late: list[tuple[int, int]],
+    orphans: list[tuple[int, int]],
+    at_once: bool,
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path)
+    for group in [items] if at_once else [[item] for item in items]:
+        store_all(store, *group)
+    for again in ("", "restarted", "rebuilt"):
+        if again:
+            store.close()
+            if again == "rebuilt":
+                shutil.rmtree(tmp_path / "kv")
+            store = open_store(tmp_path)
+        assert pull_all(store) == seen, again
+        assert _pending(store) == (late, orphans), again
+        assert store.prewrites.count == 0
+    if late or orphans:
+        with pytest.raises((LateCommit, OrphanCommit)):
+            store.stream.pull(15, max_bytes=1 << 20, strict=True)
+    for start, commit_ts in late + orphans:
+        store.accept(start, commit_ts, "known")
+    taken = [commit_ts for commit_ts, _, _, flag in seen if flag != ORPHAN]
+    assert [commit_ts for commit_ts, *_ in pull_all(store, strict=True)] == taken
+    store.close()
+    shutil.rmtree(tmp_path / "kv")
+    store = open_store(tmp_path)
+    assert [commit_ts for commit_ts, *_ in pull_all(store, strict=True)] == taken
+    assert _pending(store) == ([], [])
+
+
+@pytest.mark.row("P6")
+def test_a_second_prewrite_that_is_not_what_was_answered_holds_what_gc_may_delete(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store_all(store, prewrite(10, b"A"), commit(10, 20), prewrite(10, b"B"), fake(100))
+    assert store.gc.collect({"archive": 90}, 1 << 60).deletion_limit == 10
+    store.accept(10, 10, "known")
+    assert store.gc.collect({"archive": 90}, 1 << 60).deletion_limit > 20
 
 
 @pytest.mark.row("P7", "P11")
