@@ -423,6 +423,11 @@ class LoadSettings(Section):
     max_plan_bytes: int = Field(
         32 * GIB, ge=1, description="maximum archive bytes in one plan; a longer range is loaded in several plans"
     )
+    triggers: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (),
+        description="triggers on the target, as `database.trigger`, that the rows of a load fire; a table with another "
+        "one is refused",
+    )
     rules: LoadRules = Field(
         (), description='deviations of loads and restores from what the source says: operations, "Rules"'
     )

@@ -16,10 +16,10 @@ from pydantic import SecretStr
 from pumphouse.cli import cli
 from pumphouse.errors import BinlogError, ConfigError, RestoreError, TargetUnavailable
 from pumphouse.loader.apart import server_name
+from pumphouse.loader.grants import missing_privileges
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
-from pumphouse.restore.check import missing_privileges
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, SourceSettings, TargetSettings
 from tests.support import mariadb

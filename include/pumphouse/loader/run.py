@@ -33,6 +33,7 @@ from pumphouse.loader.rules import NO_RULES, Rules, create_rule_table, forget_pa
 from pumphouse.loader.stages import ApplyContext, UnitSummary
 from pumphouse.loader.state import Checkpoint, TargetState
 from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.loader.unfit import require_engine, require_fit, require_state, tables_of, unseen
 from pumphouse.loader.unit import Claim
 from pumphouse.loader.work import Work, open_work, pieces_of, repeat_work, works_between
 from pumphouse.model.tso import Tso, show
@@ -59,9 +60,11 @@ def own_target(
     ``any_task``: a restore, which throws every task's state away, may take a target that belongs to another load, also
     one from another cluster's archive.
     """
+    require_engine(connection)
     connection.create_tables()
     create_ddl_table(connection)
     create_rule_table(connection)
+    require_state(connection)
     owner = fence.acquire(connection, run=run, take_over=take_over, clock=clock)
     for other in state.read_all(connection):
         if other.task != task and not any_task:
@@ -223,6 +226,7 @@ class Loader:
             return None
         begun = state.begun(self.connection, plan)
         work = open_work(self.view, plan, self.connection.name, self.rules, begun)
+        self._require_fit(work)
         if work.plan != plan:
             state.amend_plan(self.connection, self.owner, work.plan)
             log.warning("plan_amended", task=plan.task, number=plan.number, boundaries=len(work.plan.boundaries))
@@ -231,6 +235,14 @@ class Loader:
             with self.rules.advising(self.view.timeline):
                 self._streaming.take_back(self, work)  # before anything of the plan becomes another
         return work
+
+    def _require_fit(self, work: Work) -> None:
+        """LoadError where rows of a plan would go into a table that is not transactional, or fire triggers."""
+        tables = tables_of(work, self.view.timeline, self.rules)
+        with self.rules.advising(self.view.timeline):
+            require_fit(self.connection, tables, {name.lower() for name in self.settings.triggers})
+        notes = unseen(self.connection, {db for db, _ in tables})
+        self.report.notes += [note for note in notes if note not in self.report.notes]
 
     def _forget_passed(self, since: Tso) -> None:
         said = self.settings.rules
@@ -248,6 +260,7 @@ class Loader:
         if longer.plan.to_ts <= plan.to_ts:
             return work
         longer = longer.numbered(plan.number, {}).leaving_out(plan.without)
+        self._require_fit(longer)
         state.amend_plan(self.connection, self.owner, longer.plan)
         return longer
 
@@ -279,6 +292,7 @@ class Loader:
     def begin(self, work: Work) -> Work:
         """Give the plan its number, raise the fence and commit the plan row; nothing of the plan is done before."""
         found = state.read(self.connection, self.task)
+        self._require_fit(work)
         work = work.fitted(self.settings, self.connection.dialect)
         with self.rules.advising(self.view.timeline):
             ranges = Decoder(self.context(work)).ranges(work.pieces) if work.plan.buckets else {}

@@ -29,7 +29,8 @@ from pumphouse.schema.ident import qualified, quote
 from pumphouse.settings import TargetSettings
 
 # Strict, and nothing that changes a value on its way in: zero dates stay, 0 stays 0 in an AUTO_INCREMENT column.
-LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+# And no table of another engine than its statement says.
+LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 SQL_MODE = f"STRICT_TRANS_TABLES,{LOOSE_MODE}"
 SESSION = (
     f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 0, unique_checks = 1",
@@ -41,6 +42,8 @@ SESSION = (
 )
 # A row that may become larger than a page of InnoDB takes: the source has it, and one that does is refused by itself.
 LOOSE_ROWS = "SET innodb_strict_mode = OFF"
+# Statements of rules may say no engine.
+_ENGINE = "SET default_storage_engine = InnoDB"
 # Locks are taken, and keys compared, when a statement asks for it.
 TIDB_SESSION = ("SET tidb_txn_mode = 'pessimistic'",)
 # What not every TiDB knows, nor needs then.
@@ -190,7 +193,7 @@ class TargetConnection:
         target = cls(settings, connection)
         target._owner = owner
         tidb = target.dialect is Dialect.TIDB
-        for statement in (*SESSION, *(TIDB_SESSION if tidb else ()), OWNER_IDLE if owner else IDLE):
+        for statement in (*SESSION, *(TIDB_SESSION if tidb else (_ENGINE,)), OWNER_IDLE if owner else IDLE):
             target.execute(statement)
         # MySQL lets not everybody make rows loose; what is too large there is refused by name.
         for statement in (*(TIDB_OPTIONS if tidb else ()), *([LOOSE_ROWS] if owner else [])):

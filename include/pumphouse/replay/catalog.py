@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pumphouse.errors import LoadError
 from pumphouse.loader.columns import Column
 from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.unfit import require_fit
 from pumphouse.model.table import MysqlType
 from pumphouse.replay.change import Shape
 from pumphouse.replay.keys import Equality, equality_of
@@ -60,15 +62,17 @@ class Table:
 class Catalog:
     """Looks tables up, each by a connection of its own: a stream may be idle for longer than a server waits."""
 
-    def __init__(self, settings: TargetSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: TargetSettings, triggers: Collection[str] = ()) -> None:
+        """``triggers``: those that rows may fire, as ``database.trigger``."""
+        self._settings, self._triggers = settings, {name.lower() for name in triggers}
         self._found: dict[tuple[str, str], Table] = {}
 
     def table(self, db: str, name: str) -> Table:
-        """The table; LoadError when the target has none of that name."""
+        """The table; LoadError when the target has none of that name, or one that rows cannot be put into exactly."""
         found = self._found.get((db, name))
         if found is None:
             with TargetConnection.open(self._settings) as connection:
+                require_fit(connection, [(db, name)], self._triggers)
                 found = self._found[db, name] = _read(connection, db, name)
         return found
 

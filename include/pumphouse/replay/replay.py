@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,7 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import UsageError
 from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.unfit import require_engine, require_state
 from pumphouse.replay.batches import Batches
 from pumphouse.replay.catalog import Catalog
 from pumphouse.replay.change import Change, Round, Txn
@@ -49,6 +51,7 @@ class Replay:
         input_bytes: bytes of transactions that wait in the input.
         atomic: keep each transaction of the source whole in one transaction of the target.
         safe_mode: what it is when nothing forces it on (`SafeMode`).
+        triggers: triggers on the target that rows fire, as ``database.trigger``; a table with another one is refused.
         registry: where the metrics of the input go.
         take_over: end another run that holds the target.
         clock: time.
@@ -69,6 +72,7 @@ class Replay:
         input_bytes: int = 256 << 20,
         atomic: bool = False,
         safe_mode: bool = False,
+        triggers: Collection[str] = (),
         registry: CollectorRegistry | None = None,
         take_over: bool = False,
         clock: Clock = SYSTEM_CLOCK,
@@ -81,7 +85,9 @@ class Replay:
         self._owner = TargetConnection.open(target, owner=True)
         try:
             require_loadable(self._owner)
+            require_engine(self._owner)
             self._owner.create_tables()
+            require_state(self._owner)
             owned = fence.acquire(self._owner, run=f"replay-{secrets.token_hex(4)}", take_over=take_over, clock=clock)
             self._positions = Positions(self._owner, task)
             found = self._positions.begin()
@@ -90,7 +96,7 @@ class Replay:
             raise
         self.position = found.commit_ts
         self._safe = SafeMode(unclean=not found.clean, later=safe_mode, clock=clock)
-        self._catalog = Catalog(target)
+        self._catalog = Catalog(target, triggers)
         self._translator = Translator(self._catalog)
         self._executor = Executor(
             target,

@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pumphouse.archive.view import ArchiveView
-from pumphouse.errors import ConfigError, RestoreError, SchemaError
+from pumphouse.errors import ConfigError, LoadError, RestoreError, SchemaError
 from pumphouse.loader.apart import is_cluster, same_server, server_name, shared_with, sources
 from pumphouse.loader.begin import databases_of, in_creation_order, there
+from pumphouse.loader.grants import missing_privileges
 from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
+from pumphouse.loader.unfit import require_engine
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
@@ -29,8 +31,6 @@ Into = Literal["restore_target", "target"]
 
 # What the statements of a load need: NOT IGNORED of an index, RENAME COLUMN, CHECK constraints that are enforced.
 _OLDEST = {Dialect.MARIADB: (10, 6), Dialect.MYSQL: (8, 0, 16)}
-_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX", "CREATE VIEW")
-_GRANT = re.compile(r"^GRANT (.+?) ON (?:TABLE )?(`(?:[^`]|``)*`|\*)\.(`(?:[^`]|``)*`|\*) TO ", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +205,10 @@ def _session(connection: TargetConnection, dialect: Dialect) -> Iterator[str]:
     # MariaDB 12 has words here; OFF and 0 both mean no.
     if str(read_only).upper() not in ("0", "OFF"):
         yield "it is read-only: SET GLOBAL read_only = OFF, if it is no replica"
+    try:
+        require_engine(connection)
+    except LoadError as error:
+        yield f"{error.message}: {error.hint}"
 
 
 def _privileges(connection: TargetConnection, databases: Sequence[str]) -> Iterator[str]:
@@ -221,29 +225,6 @@ def _touched(connection: TargetConnection, plan: RestorePlan) -> list[str]:
     """Databases that are made, and those that are dropped because they are there."""
     dropped = plan.dropped(connection.settings.schema_name)
     return list(dict.fromkeys([*plan.made, *there(connection, dropped)]))
-
-
-def missing_privileges(grants: Sequence[str], database: str) -> list[str]:
-    """What a load needs on a database and these lines of SHOW GRANTS do not give. Names of databases are patterns."""
-    have: set[str] = set()
-    for line in grants:
-        found = _GRANT.match(line)
-        if found is None or found[3] != "*":
-            continue
-        pattern = found[2]
-        if pattern != "*" and not _like(pattern[1:-1].replace("``", "`"), database):
-            continue
-        have |= {each.strip().upper() for each in found[1].split(",")}
-    if have & {"ALL PRIVILEGES", "ALL"}:
-        return []
-    return [each for each in _PRIVILEGES if each not in have]
-
-
-def _like(pattern: str, name: str) -> bool:
-    """SQL's LIKE with a backslash as escape, as GRANT reads the name of a database."""
-    parts = re.findall(r"\\.|.", pattern, re.DOTALL)
-    regex = "".join({"%": ".*", "_": "."}.get(each, re.escape(each.removeprefix("\\") or each)) for each in parts)
-    return re.fullmatch(regex, name, re.DOTALL) is not None
 
 
 def _schema(connection: TargetConnection, plan: RestorePlan, view: ArchiveView, dialect: Dialect) -> Iterator[str]:
