@@ -38,7 +38,8 @@ from pump_service.store.store import Elsewhere, Store
 from pump_service.warm import warm
 from pump_service.warm_reads import warm_reads
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BinlogError, CorruptionError
+from pumphouse.errors import CorruptionError
+from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.tso import physical_ms, show
 from pumphouse.registry.base import Cluster
@@ -304,7 +305,7 @@ class PumpApp:
                     await stages.registrar.register(self._shown, stages.report())
             except heartbeat.Superseded:
                 raise
-            except (BinlogError, OSError) as error:
+            except strict.SURVIVED as error:
                 log.warning("registration_failed", state=str(stages.lifecycle.state), error=str(error))
                 await asyncio.sleep(_REGISTER_AGAIN_S)
             else:

@@ -12,7 +12,7 @@ import structlog
 
 from pump_service.metrics import PumpMetrics
 from pump_service.store.store import GcReport, Store
-from pumphouse.errors import BinlogError
+from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.tso import Tso, compose, physical_ms
 from pumphouse.registry.base import Cluster
@@ -71,7 +71,7 @@ class Collector:
             await asyncio.sleep(self._interval_s)
             try:
                 await self.trigger()
-            except (BinlogError, OSError) as error:
+            except strict.SURVIVED as error:
                 log.warning("gc_failed", error=str(error))
 
     def _collect(self) -> GcReport:

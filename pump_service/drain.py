@@ -14,7 +14,7 @@ import structlog
 from pump_service.collector import checkpoints
 from pump_service.fakes import FakeWriter
 from pump_service.store.store import Store
-from pumphouse.errors import BinlogError
+from pumphouse.model import strict
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
 
@@ -70,7 +70,7 @@ async def _last_position(store: Store, fakes: FakeWriter) -> Tso:
     while True:
         try:
             ts = await fakes.write()
-        except (BinlogError, OSError) as error:
+        except strict.SURVIVED as error:
             log.warning("fake_failed", error=str(error))  # no timestamp now: the cluster may be back in a moment
             ts = None
         if ts is not None:
@@ -84,7 +84,7 @@ async def _last_position(store: Store, fakes: FakeWriter) -> Tso:
 async def _behind(cluster: Cluster, last: Tso) -> dict[str, Tso]:
     try:
         found = await asyncio.to_thread(checkpoints, cluster)
-    except (BinlogError, OSError) as error:
+    except strict.SURVIVED as error:
         # Not knowing is not the same as nobody waiting.
         log.warning("consumers_unreadable", error=str(error))
         return {"unknown": Tso(0)}

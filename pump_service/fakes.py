@@ -15,7 +15,7 @@ from pump_service.metrics import PumpMetrics
 from pump_service.store.records import fake
 from pump_service.store.store import Store
 from pump_service.submit import Submitter
-from pumphouse.errors import BinlogError
+from pumphouse.model import strict
 from pumphouse.model.tso import Tso
 
 log = structlog.get_logger()
@@ -58,6 +58,6 @@ class FakeWriter:
             if now in (before, self._last) and self._last <= now:
                 try:
                     await self.write()
-                except (BinlogError, OSError) as error:
+                except strict.SURVIVED as error:
                     log.warning("fake_failed", error=str(error))
             before = self._store.watermark

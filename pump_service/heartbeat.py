@@ -20,6 +20,7 @@ from pump_service.store.store import Elsewhere
 from pumphouse.client.admin import PUMP_SILENT_S, RUNNING
 from pumphouse.clock import Clock
 from pumphouse.errors import BinlogError, PumpError
+from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from pumphouse.model.tso import Tso, compose, physical_ms
 from pumphouse.registry.base import Cluster
@@ -250,6 +251,6 @@ async def beat(
                 await registrar.register(state(), report())
         except Superseded:
             raise
-        except (BinlogError, OSError) as error:
+        except strict.SURVIVED as error:
             metrics.heartbeat_failures.inc()
             log.warning("heartbeat_failed", node_id=registrar.node_id, error=str(error))

@@ -11,6 +11,7 @@ import structlog
 from pump_service.store.store import Elsewhere
 from pumphouse.durable import make_dirs, write_atomic
 from pumphouse.errors import ClusterMismatch, ConfigError, CorruptionError
+from pumphouse.model import strict
 
 log = structlog.get_logger()
 
@@ -79,7 +80,7 @@ def check_cluster(data_dir: Path, cluster_id: int) -> None:
     if not path.exists():
         return
     try:
-        stored = int(json.loads(path.read_bytes())["cluster_id"])
+        stored = strict.integer(strict.loads(path.read_bytes())["cluster_id"], 0, (1 << 64) - 1)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{path} names no cluster: {error}", path=str(path), reason=str(error)) from error
     if stored != cluster_id:

@@ -17,6 +17,7 @@ from pump_service.resolve.base import Fate, NoAnswer, Outcome, Resolver
 from pump_service.store.store import Status, Store, Unresolved
 from pumphouse.clock import Clock
 from pumphouse.errors import BinlogError
+from pumphouse.model import strict
 from pumphouse.model.tso import physical_ms, show
 from pumphouse.settings import PumpSettings
 
@@ -58,7 +59,7 @@ class Asker:
             await asyncio.sleep(self._settings.resolve_interval_s)
             try:
                 await self.round()
-            except (BinlogError, OSError) as error:
+            except strict.SURVIVED as error:
                 log.warning("resolving_failed", error=str(error))
 
     async def round(self) -> None:
@@ -100,14 +101,14 @@ class Asker:
         start_ts = prewrite.start_ts
         try:
             outcome = await self._ask(prewrite, decide=decide)
-        except (BinlogError, OSError) as error:  # whatever it is, it says nothing of the transaction
+        except strict.SURVIVED as error:  # whatever it is, it says nothing of the transaction
             self._metrics.resolver_questions.labels("none").inc()
             log.debug("resolver_no_answer", start_ts=start_ts, error=str(error))
             return False
         self._metrics.resolver_questions.labels(outcome.fate.value).inc()
         try:
             return await self._record(start_ts, outcome)
-        except (BinlogError, OSError) as error:
+        except strict.SURVIVED as error:
             log.warning("outcome_not_recorded", start_ts=start_ts, error=str(error))
             return False
 

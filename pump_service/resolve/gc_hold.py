@@ -19,7 +19,7 @@ from typing import Protocol
 
 import structlog
 
-from pumphouse.errors import BinlogError
+from pumphouse.model import strict
 from pumphouse.model.tso import show
 
 log = structlog.get_logger()
@@ -122,7 +122,7 @@ class GcHold:
     async def _try(self, *, last: bool = False) -> None:
         try:
             await asyncio.to_thread(self.renew, last=last)
-        except (BinlogError, OSError) as error:
+        except strict.SURVIVED as error:
             log.warning("gc_hold_failed", error=str(error))
 
     def _stop(self, oldest: int | None) -> int:

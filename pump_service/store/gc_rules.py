@@ -18,6 +18,7 @@ from pathlib import Path
 from pump_service.store.fs import FileSystem
 from pump_service.store.logfile import LogFile
 from pumphouse.errors import CorruptionError
+from pumphouse.model import strict
 from pumphouse.model.position import Pointer
 from pumphouse.model.tso import Tso
 
@@ -97,16 +98,16 @@ class GcState:
         if not self._fs.exists(self._path):
             return
         try:
-            data = json.loads(self._fs.read(self._path))
+            data = strict.loads(self._fs.read(self._path))
             version = data["format_version"]
             if version not in (1, FORMAT_VERSION):
                 raise CorruptionError(
                     f"{self._path} has format {version}, this release reads 1 and 2", path=str(self._path)
                 )
-            self.gc_point = Tso(int(data["gc_point"]))
-            self.deletion_limit = Tso(int(data["deletion_limit"]))
+            self.gc_point = Tso(strict.integer(data["gc_point"]))
+            self.deletion_limit = Tso(strict.integer(data["deletion_limit"]))
             if version == FORMAT_VERSION:
-                self.judged_end = Pointer(int(data["judged_fid"]), int(data["judged_offset"]))
+                self.judged_end = Pointer(strict.integer(data["judged_fid"]), strict.integer(data["judged_offset"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{self._path} cannot be read: {error}", path=str(self._path)) from error
 

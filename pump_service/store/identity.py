@@ -15,6 +15,7 @@ import structlog
 
 from pump_service.store.fs import FileSystem
 from pumphouse.errors import CorruptionError
+from pumphouse.model import strict
 from pumphouse.model.position import Pointer
 
 log = structlog.get_logger(__name__)
@@ -57,7 +58,7 @@ def load(fs: FileSystem, directory: Path) -> Identity | None:
     if not fs.exists(path):
         return None
     try:
-        data = json.loads(fs.read(path))
+        data = strict.loads(fs.read(path))
         if data["format_version"] != 1:
             raise CorruptionError(f"{path} has format {data['format_version']}, this release reads 1", path=str(path))
         return Identity(**data)

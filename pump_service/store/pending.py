@@ -19,6 +19,7 @@ from typing import Any
 
 from pump_service.store.fs import FileSystem
 from pumphouse.errors import CorruptionError, UsageError
+from pumphouse.model import strict
 from pumphouse.model.position import Pointer
 
 FILE_NAME = "commits.jsonl"
@@ -72,7 +73,7 @@ class PendingCommits:
         tail = lines.pop()
         for number, line in enumerate(lines, 1):
             try:
-                self._apply(json.loads(line))
+                self._apply(strict.loads(line))
             except (ValueError, KeyError, TypeError) as error:
                 raise CorruptionError(
                     f"{self._path} line {number} cannot be read: {error}", path=str(self._path), reason=str(error)
@@ -83,7 +84,10 @@ class PendingCommits:
     def _apply(self, event: dict[str, Any]) -> None:
         kind = event.pop("event")
         if kind == "pending":
-            self._put(PendingCommit(**event))
+            item = PendingCommit(**event)
+            for value in (item.start_ts, item.commit_ts, item.fid, item.offset, item.watermark):
+                strict.integer(value)
+            self._put(item)
         elif kind == "accepted":
             key = (int(event["start_ts"]), int(event["commit_ts"]))
             if key in self._items:

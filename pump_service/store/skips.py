@@ -7,7 +7,6 @@ What it appends after zeros that were laid ahead (`laid`) needs nobody's word.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from pump_service.store.fs import FileSystem, LogHandle
 from pump_service.store.laid import behind_zeros
 from pump_service.store.scan import FileScan
 from pumphouse.errors import CorruptionError
+from pumphouse.model import strict
 
 FILE_NAME = "skipped.jsonl"
 
@@ -69,8 +69,9 @@ def load_skipped(fs: FileSystem, own: Path) -> dict[int, list[Stretch]]:
     lines = fs.read(path).split(b"\n")[:-1] if fs.exists(path) else []  # a last line without an end was never synced
     for line in lines:
         try:
-            item = json.loads(line)
-            found.setdefault(int(item["fid"]), []).append(Stretch(int(item["start"]), int(item["stop"])))
+            item = strict.loads(line)
+            stretch = Stretch(strict.integer(item["start"]), strict.integer(item["stop"]))
+            found.setdefault(strict.integer(item["fid"]), []).append(stretch)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{path} cannot be read: {error}", path=str(path), reason=str(error)) from error
     return {fid: sorted(set(stretches)) for fid, stretches in found.items()}

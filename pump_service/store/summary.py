@@ -20,6 +20,7 @@ import numpy.typing as npt
 from pump_service.store import frame
 from pump_service.store.block import Block, Entry
 from pumphouse.codec.jit import Bytes, Ints, kernel
+from pumphouse.model import strict
 
 BUCKET_RECORDS = 256
 NEVER = (1 << 63) - 1
@@ -158,15 +159,15 @@ class FileSummary:
         """Read it back; None when it is not whole (it is rebuilt then)."""
         head_bytes, _, body = data.partition(b"\n")
         try:
-            head = json.loads(head_bytes)
+            head = strict.loads(head_bytes)
             checksum = head.pop("crc32c")
             if head["format_version"] != 2 or checksum != _checksum(head, body) or len(body) % (8 * _COLUMNS):
                 return None
-            summary = cls(int(head["fid"]))
-            summary._end = int(head["end"])
-            summary._records = int(head["records"])
-            summary._max_ts = int(head["max_ts"])
-            summary._in_last = int(head["in_last"])
+            summary = cls(strict.integer(head["fid"]))
+            summary._end = strict.integer(head["end"])
+            summary._records = strict.integer(head["records"])
+            summary._max_ts = strict.integer(head["max_ts"])
+            summary._in_last = strict.integer(head["in_last"])
             summary._rows = np.frombuffer(body, dtype=np.int64).reshape(-1, _COLUMNS).copy()
             summary._used = len(summary._rows)
         except (ValueError, KeyError, TypeError, AttributeError):

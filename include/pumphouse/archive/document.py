@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pumphouse.errors import BadManifest
+from pumphouse.model import strict
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ def parse(key: str, data: bytes, kind: str, read: Callable[[dict[str, Any]], T],
     if not sealed and _LOOKS_SEALED.fullmatch(end):
         raise _refused(key, f"is damaged: its bytes have the digest {sha256(body)}, it says another", "sha256", remedy)
     try:
-        value = json.loads(data)
+        value = strict.loads(data)
         found_kind, version = value["kind"], value["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise _refused(key, f"is no {kind} of an archive: {error!r}", "json", remedy) from error

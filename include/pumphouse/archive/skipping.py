@@ -6,14 +6,15 @@ the manifest says what it answered.
 
 from __future__ import annotations
 
-import json
 import urllib.error
 import urllib.request
 
+from pumphouse.model import strict
 from pumphouse.schema.history import ssl_context
 from pumphouse.settings import Settings
 
 _TIMEOUT_S = 5.0
+_MOST_BYTES = 1 << 20
 
 
 def binlog_skipped(settings: Settings) -> bool | None:
@@ -25,7 +26,7 @@ def binlog_skipped(settings: Settings) -> bool | None:
     try:
         request = f"{url.rstrip('/')}/binlog/recover?op=status"
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:  # noqa: S310
-            said = json.load(answer)
+            said = strict.loads(answer.read(_MOST_BYTES))
     except (urllib.error.URLError, OSError, ValueError):
         return None
     return bool(said["Skipped"]) if isinstance(said, dict) and "Skipped" in said else None

@@ -6,7 +6,6 @@ binlogctl's ways are kept: pause and close are asked of the Pump by HTTP, a forc
 from __future__ import annotations
 
 import http.client
-import json
 import ssl
 from collections.abc import Callable
 from contextlib import closing
@@ -19,6 +18,7 @@ import grpc
 from pumphouse.client.go_gc import GoLimits, distance, told_gc_point
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ClusterUnavailable, GapError, PumpError, PumpUnavailable, UsageError
+from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso, physical_ms
 from pumphouse.proto.pumphouse_pb2 import TriggerGcRequest, TriggerGcResponse
@@ -328,7 +328,7 @@ def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dic
             node_id=node_id,
         ) from error
     try:
-        answer = json.loads(body)
+        answer = strict.loads(body)
         if isinstance(answer, dict):
             return answer
     except ValueError:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from pumphouse.errors import CorruptionError
+from pumphouse.model import strict
 from pumphouse.model.tso import Tso
 
 REGISTRY_ROOT = "/tidb-binlog/v1"
@@ -53,9 +54,9 @@ class Replaced:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         return cls(
-            incarnation=str(data["incarnation"]),
-            start_count=int(data["startCount"]),
-            update_ts=Tso(int(data["updateTS"])),
+            incarnation=strict.text(data["incarnation"]),
+            start_count=strict.integer(data["startCount"]),
+            update_ts=Tso(strict.integer(data["updateTS"])),
         )
 
 
@@ -92,11 +93,11 @@ class PumpExtra:
         """Read the JSON object."""
         end = data.get("syncedEnd") or {}
         return cls(
-            incarnation=str(data["incarnation"]),
-            start_count=int(data["startCount"]),
-            synced_fid=int(end.get("fid", 0)),
-            synced_offset=int(end.get("offset", 0)),
-            http=str(data.get("http", "")),
+            incarnation=strict.text(data["incarnation"]),
+            start_count=strict.integer(data["startCount"]),
+            synced_fid=strict.integer(end.get("fid", 0)),
+            synced_offset=strict.integer(end.get("offset", 0)),
+            http=strict.text(data.get("http", "")),
             batch=bool(data.get("batch", True)),
             sync_log=bool(data.get("syncLog", True)),
             replaced=tuple(Replaced.from_dict(each) for each in data.get("replaced") or ()),
@@ -147,18 +148,18 @@ class NodeStatus:
     def from_json(cls, text: bytes | str) -> Self:
         """Read a registry value, also one written by the Go tools."""
         try:
-            data = json.loads(text)
+            data = strict.loads(text)
             label = data.get("label")
             extra = data.get("pumphouse")
             return cls(
-                node_id=data["nodeId"],
-                host=data.get("host", ""),
+                node_id=strict.text(data["nodeId"]),
+                host=strict.text(data.get("host", "")),
                 state=NodeState(data["state"]),
                 is_alive=bool(data.get("isAlive", False)),
-                score=int(data.get("score", 0)),
+                score=strict.integer(data.get("score", 0), -strict.MAX_INT64),
                 label=None if label is None else dict(label.get("labels") or {}),
-                max_commit_ts=Tso(int(data.get("maxCommitTS", 0))),
-                update_ts=Tso(int(data.get("updateTS", 0))),
+                max_commit_ts=Tso(strict.integer(data.get("maxCommitTS", 0))),
+                update_ts=Tso(strict.integer(data.get("updateTS", 0))),
                 extra=None if extra is None else PumpExtra.from_dict(extra),
                 unknown={k: v for k, v in data.items() if k not in _KNOWN},
             )

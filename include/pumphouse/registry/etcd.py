@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import ClusterUnavailable, ConfigError, CorruptionError
+from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso
 from pumphouse.registry.base import ResolverRecord
@@ -129,8 +130,8 @@ class EtcdCluster:
 def _read_cluster_id(key: bytes, value: bytes) -> int:
     name = key.decode()
     try:
-        data = json.loads(value)
-        version, cluster_id = data["format_version"], int(data["cluster_id"])
+        data = strict.loads(value)
+        version, cluster_id = data["format_version"], strict.integer(data["cluster_id"], 1, (1 << 64) - 1)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"etcd key {name} names no cluster", path=name, reason=str(error)) from error
     if version != FORMAT_VERSION:

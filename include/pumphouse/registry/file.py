@@ -21,6 +21,7 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.durable import create_exclusive, fsync_dir, make_dirs, write_atomic
 from pumphouse.errors import BinlogError, ConfigError, CorruptionError, UsageError
 from pumphouse.library_log import library_logger
+from pumphouse.model import strict
 from pumphouse.model.node import REGISTRY_ROOT, NodeKind, NodeStatus, is_node_id
 from pumphouse.model.tso import Tso
 from pumphouse.registry import resolvers
@@ -161,8 +162,8 @@ def _create(directory: Path) -> None:
 
 def _read_cluster_id(path: Path) -> int:
     try:
-        data = json.loads(path.read_bytes())
-        version, cluster_id = data["format_version"], int(data["cluster_id"])
+        data = strict.loads(path.read_bytes())
+        version, cluster_id = data["format_version"], strict.integer(data["cluster_id"], 1, (1 << 64) - 1)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{path} names no cluster", path=str(path), reason=str(error)) from error
     if version != FORMAT_VERSION:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pumphouse.errors import CorruptionError, ResolverOverlap
 from pumphouse.library_log import library_logger
+from pumphouse.model import strict
 from pumphouse.registry.base import RESOLVER_TTL_S, STOPPED, ResolverRecord
 
 log = library_logger(__name__)
@@ -79,7 +80,7 @@ def read(name: str, data: bytes) -> ResolverRecord:
 
 def _prefixes(data: bytes) -> tuple[bytes, ...]:
     try:
-        return tuple(bytes.fromhex(prefix) for prefix in json.loads(data)["prefixes"])
+        return tuple(bytes.fromhex(prefix) for prefix in strict.loads(data)["prefixes"])
     except (ValueError, KeyError, TypeError):
         return (b"",)
 
@@ -87,13 +88,13 @@ def _prefixes(data: bytes) -> tuple[bytes, ...]:
 def from_json(data: bytes) -> ResolverRecord:
     """Read a registry value."""
     try:
-        value: dict[str, Any] = json.loads(data)
+        value: dict[str, Any] = strict.loads(data)
         version = value["format_version"]
         record = ResolverRecord(
-            resolver_id=str(value["id"]),
-            host=str(value["host"]),
+            resolver_id=strict.text(value["id"]),
+            host=strict.text(value["host"]),
             prefixes=tuple(bytes.fromhex(prefix) for prefix in value["prefixes"]),
-            heartbeat=float(value["heartbeat"]),
+            heartbeat=strict.number(value["heartbeat"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"a registry value is no resolver: {data!r:.200}", reason=str(error)) from error

@@ -279,12 +279,45 @@ def test_nothing_is_collected_when_the_consumers_cannot_be_read(cluster: AwayClu
 
 
 @pytest.mark.row("P11")
-def test_gc_runs_again_after_each_interval_also_after_one_that_failed(cluster: FileCluster) -> None:
+def test_gc_goes_on_beside_a_registry_value_with_a_number_that_is_none(tmp_path: Path) -> None:
+    cluster = FileCluster(tmp_path / "registry")
+    consumer(cluster, "archive", 7, NodeState.PAUSED)
+    (path,) = (tmp_path / "registry").rglob("drainers/archive*")
+    good = path.read_bytes()
+    path.write_bytes(good.replace(b'"maxCommitTS":7', b'"maxCommitTS":1e400'))
+    assert path.read_bytes() != good
+    store, metrics = HeldStore(), PumpMetrics()
+    store.go.set()
+
+    async def run() -> None:
+        for_ever = asyncio.create_task(collector(cluster, store, metrics, interval_s=0.01).run())
+        while not _failed(metrics):
+            assert not for_ever.done()
+            await asyncio.sleep(0.01)
+        path.write_bytes(good)
+        while not store.asked:
+            assert not for_ever.done()
+            await asyncio.sleep(0.01)
+        for_ever.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert store.asked[0]["archive"] == 7
+
+
+def _failed(metrics: PumpMetrics) -> float:
+    return float(metrics.gc_runs.labels("failed")._value.get())
+
+
+@pytest.mark.row("P11")
+@pytest.mark.parametrize(
+    "error", [OSError("the disk is away"), OverflowError("inf"), TypeError("a text"), KeyError("x")]
+)
+def test_gc_runs_again_after_each_interval_also_after_one_that_failed(cluster: FileCluster, error: Exception) -> None:
     class Flaky(HeldStore):
         def collect(self, checkpoints: Mapping[str, int], now_minus_retention: int) -> GcReport:
             report = super().collect(checkpoints, now_minus_retention)
             if len(self.asked) == 1:
-                raise OSError("the disk is away")
+                raise error
             return report
 
     store = Flaky()
