@@ -13,8 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 from pydantic import SecretStr
 
+from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import declare_lost
+from pumphouse.archive.layout import GENESIS, VERIFIED
+from pumphouse.archive.verified import write_verified
 from pumphouse.cli import cli
 from pumphouse.client import admin
 from pumphouse.errors import BinlogError
@@ -28,6 +31,7 @@ from pumphouse.settings import Settings, TargetSettings
 from pumphouse.status.look import look
 from pumphouse.status.report import Finding, Severity, Status
 from tests.support.checkpoints import set_checkpoint
+from tests.support.documents import changed
 from tests.support.killed import Killed, calls_until_killed
 from tests.support.madearchive import MadeSource, column
 from tests.support.pumpserver import PumpServer, prewrite
@@ -92,6 +96,22 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
     target.execute("UPDATE pumphouse.checkpoint SET state = 'incomplete', reason = 'a restore has not ended'")
     (bad,) = found(look(mine), "[target]")
     assert (bad.severity, bad.next) == (Severity.ERROR, "pumphouse restore --into target --to TIME, the same as before")
+
+
+def test_an_archive_that_cannot_be_relied_on_is_an_error(
+    mine: Settings, source: MadeSource, cluster: FileCluster
+) -> None:
+    source.genesis()
+    write_verified(source.archive, source.cut())
+    consumer.move(source.archive, cluster, source.archive.end())
+    assert not look(mine).archive.doubts
+    note = source.archive.store.get(VERIFIED)
+    source.archive.store.put(VERIFIED, note.replace(b"end", b"End"))
+    source.archive.store.put(GENESIS, changed(source.archive.store.get(GENESIS), lambda it: it.update(attempt="x")))
+    another, damaged = look(mine).archive.doubts
+    assert "is not that archive" in another
+    assert "verified.json is damaged" in damaged
+    assert [each.severity for each in found(look(mine), "archive")][:2] == [Severity.ERROR] * 2
 
 
 def test_a_pump_without_a_watermark_has_no_lag_and_what_holds_it_is_told(

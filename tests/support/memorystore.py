@@ -16,6 +16,7 @@ class MemoryStore:
     def __init__(self, url: str = "memory://") -> None:
         self._url = url
         self.objects: dict[str, bytes] = {}
+        self.rules: tuple[str, ...] = ()
         self.lock = threading.Lock()
         # Called as hook(verb, key) before each write; may raise to play a failing store.
         self.before: Callable[[str, str], None] = lambda verb, key: None
@@ -65,6 +66,9 @@ class MemoryStore:
     def delete(self, key: str) -> None:
         check_key(key)
         self.objects.pop(key, None)
+
+    def losing(self, prefix: str = "") -> tuple[str, ...]:
+        return self.rules
 
 
 class CarelessStore(MemoryStore):

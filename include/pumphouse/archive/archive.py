@@ -58,8 +58,9 @@ class Archive:
             try:
                 data = self.store.get(layout.GENESIS)
             except ObjectNotFound as error:
+                rules = "".join(f"; {each}" for each in self.store.losing(layout.GENESIS))
                 raise ConfigError(
-                    f"there is no archive of cluster {self.cluster_id} at {self.url}",
+                    f"there is no archive of cluster {self.cluster_id} at {self.url}{rules}",
                     hint="is archive.root right? `pumphouse archive init` begins an archive, and puts a genesis.json "
                     "that is lost back",
                     missing=True,

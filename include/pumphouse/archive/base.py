@@ -166,7 +166,9 @@ class BaseBegun:
                 over=None if over is None else Tso(int(over)),
             )
 
-        return parse(key, data, BEGUN_KIND, read, remedy=_GIVE_UP)
+        begun = parse(key, data, BEGUN_KIND, read, remedy=_GIVE_UP)
+        _require_name(key, layout.base_begun(begun.low))
+        return begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +226,16 @@ class BaseChunk:
                 segment=None if segment is None else SegmentEntry.from_dict(segment),
             )
 
-        return parse(key, data, CHUNK_KIND, read, remedy=_GIVE_UP)
+        chunk = parse(key, data, CHUNK_KIND, read, remedy=_GIVE_UP)
+        folder = layout.chunk_folder(layout.base_low(key), chunk.db, chunk.table, chunk.table_id, chunk.low)
+        _require_name(key, layout.chunk_note(folder, chunk.number))
+        return chunk
+
+
+def _require_name(key: str, name: str) -> None:
+    """BadManifest for a document that lies under another one's name."""
+    if key != name:
+        raise BadManifest(f"{key} belongs to {name}", hint=_GIVE_UP, path=key, offset=0, reason="name")
 
 
 def write_columns(

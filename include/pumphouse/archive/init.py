@@ -30,7 +30,7 @@ from pumphouse.errors import BinlogError, ConfigError, ManifestConflict, WindowH
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso, compose, physical_ms, show
-from pumphouse.objectstore.probe import probe_conditional_puts
+from pumphouse.objectstore.probe import probe_conditional_puts, refuse_losing
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.history import JobSource, TidbStatusSource
 from pumphouse.settings import Settings
@@ -134,6 +134,7 @@ def _begin(
             hint='set cluster.url to the PD of that TiDB, as "pd://HOST:2379", and run the Pumps with it',
         )
     progress("probing the store", 0)
+    refuse_losing(archive.store)
     probe_conditional_puts(archive.store, "")
     attempt = layout.attempt_id()
     consumer.begin(archive, cluster, attempt)

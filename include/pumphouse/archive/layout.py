@@ -110,6 +110,11 @@ def chunk_folder(dump_low: Tso, schema: str, table: str, table_id: int, low: Tso
     return f"{BASE}{name20(dump_low)}/{safe_name(schema)}.{safe_name(table)}-{table_id}/{name20(low)}/"
 
 
+def chunk_note(folder: str, number: int) -> str:
+    """What says that a chunk was read; ``folder``: of `chunk_folder`."""
+    return f"{folder}{number:08d}.json"
+
+
 def declared_key(node_id: str, from_ts: Tso) -> str:
     """A range of one Pump that was declared lost."""
     return f"{DECLARED}{safe_name(node_id)}/{name20(from_ts)}.json"

@@ -25,6 +25,7 @@ from pumphouse.archive.stats import table_stats
 from pumphouse.errors import BadSegment, ObjectNotFound
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
+from pumphouse.objectstore.probe import KEEP
 
 MIB = 1 << 20
 # A row group is what a reader holds at once; a segment is what a Spark task reads and what one digest covers.
@@ -354,9 +355,11 @@ class verified:  # noqa: N801 -- a context manager that reads as a phrase
             return pa.memory_map(str(path))
         except ObjectNotFound as error:
             self.__exit__()
+            rules = self._store.losing(entry.key)
             raise BadSegment(
-                f"{entry.key} is named by the manifest and is not there", path=entry.key, offset=0, reason="missing"
-            ) from error
+                f"{entry.key} is named by the manifest and is not there{''.join(f'; {each}' for each in rules)}",
+                hint=KEEP if rules else "", path=entry.key, offset=0, reason="missing",
+            ) from error  # fmt: skip
         except BaseException:
             self.__exit__()
             raise

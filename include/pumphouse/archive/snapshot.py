@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import structlog
+
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.commit import commit_window
@@ -29,11 +31,14 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, UsageError, WindowHeld
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso, show
+from pumphouse.objectstore.probe import KEEP
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.history import JobSource
 from pumphouse.settings import Settings
 
 __all__ = ["commit_window", "plan_window", "pull_node", "run_snapshot"]
+
+log = structlog.get_logger()
 
 # Clocks of schedulers run ahead of the cluster's by a little; more is a mistake in the interval.
 _AHEAD_S = 10.0
@@ -53,6 +58,8 @@ def plan_window(
         UsageError: ``until`` lies in the future.
         BadManifest: the Pumps know the archive further than it goes.
     """
+    for rule in archive.store.losing():
+        log.error("archive_loses_objects", rule=rule, archive=archive.url, hint=KEEP)
     # Catches up on what a killed commit left undone: its manifest is there, HEAD and its checkpoint are not.
     consumer.publish(archive, cluster, consumer.of_snapshot(settings.airflow))
     genesis, last = archive.genesis(), archive.last()

@@ -8,10 +8,11 @@ from typing import Any
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import VERIFIED
-from pumphouse.errors import BadManifest, ObjectNotFound
+from pumphouse.errors import ObjectNotFound
 from pumphouse.model.tso import Tso
 
 KIND = "verified"
+AGAIN = "delete it: the next `pumphouse archive verify` writes it again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +31,13 @@ def write_verified(archive: Archive, end: Tso) -> None:
 
 
 def read_verified(archive: Archive) -> Verified | None:
-    """The last note, None where there is none, or none that can be believed."""
+    """The last note, None where there is none; BadManifest where it is not the one that was written."""
 
     def read(value: dict[str, Any]) -> Verified:
         return Verified(end=Tso(int(value["end"])), window_sha256=str(value["window_sha256"]))
 
     try:
-        return parse(VERIFIED, archive.store.get(VERIFIED), KIND, read)
-    except (ObjectNotFound, BadManifest):
+        data = archive.store.get(VERIFIED)
+    except ObjectNotFound:
         return None
+    return parse(VERIFIED, data, KIND, read, remedy=AGAIN)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.base import Base, read_columns_of
+from pumphouse.archive.base import Base, BaseBegun, BaseChunk, read_columns_of
 from pumphouse.archive.coverage import GONE, accounted_for, is_done, replaced_since, same_incarnation
 from pumphouse.archive.ddl import read_groups, read_jobs
 from pumphouse.archive.declare import read_declared
@@ -38,9 +38,11 @@ from pumphouse.archive.manifest import (
 from pumphouse.archive.schema_check import schema_problems
 from pumphouse.archive.segment import lengths, read_segment
 from pumphouse.archive.stats import table_stats
+from pumphouse.archive.verified import AGAIN, read_verified
 from pumphouse.errors import BinlogError
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, name20, show
+from pumphouse.objectstore.probe import KEEP
 
 _READERS = 4
 
@@ -116,6 +118,7 @@ def verify(
         tick: called with (what, done, total) for each object.
     """
     report = VerifyReport(deep=deep)
+    report.problems += [Problem(key=archive.url, what=f"{each} ({KEEP})") for each in archive.store.losing()]
     try:
         genesis = archive.genesis()
     except BinlogError as error:
@@ -124,13 +127,17 @@ def verify(
     report.start = report.end = genesis.ts
     # What is derived and dumps first, then HEAD, then the windows: what is published meanwhile has all that it needs.
     schema = [each.key for each in archive.store.list(layout.SCHEMA)]
-    bases = layout.base_documents(each.key for each in archive.store.list(layout.BASE))
+    dumps = [each.key for each in archive.store.list(layout.BASE)]
+    bases = layout.base_documents(dumps)
+    chunks = _check_notes(archive, dumps, report)
     head = _read_head(archive, report)
     manifests = list(_walk_chain(archive, genesis, report))
     _check_newest(archive, genesis, manifests, head, checkpoint, report)
+    _check_verified(archive, genesis, manifests, report)
     _check_declared(archive, manifests, report)
     _check_pumps(genesis, manifests, report)
     jobs = list(_work(archive, genesis, manifests, schema, bases, report, deep))
+    jobs += [(_check_columns, (archive, each, report, deep)) for each in chunks]
     with ThreadPoolExecutor(_READERS) as pool:
         for number, problems in enumerate(pool.map(_run, jobs)):
             report.problems.extend(problems)
@@ -198,6 +205,19 @@ def _check_newest(
     if checkpoint is not None and checkpoint > report.end:
         what = f"the checkpoint on the Pumps is {show(checkpoint)}, the archive ends at {show(report.end)}"
         report.problems.append(Problem(key=layout.WINDOWS, what=what))
+
+
+def _check_verified(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport) -> None:
+    """The note of an earlier verification is whole, and names a window that is still there as it was."""
+    try:
+        noted = read_verified(archive)
+    except BinlogError as error:
+        report.problems.append(Problem(key=layout.VERIFIED, what=str(error)))
+        return
+    ends = {genesis.ts: genesis.sha256} | {each.end: each.sha256 for each in manifests}
+    if noted is not None and ends.get(noted.end) != noted.window_sha256:
+        what = f"says that the archive was sound up to {show(noted.end)}; no window there is the one it names ({AGAIN})"
+        report.problems.append(Problem(key=layout.VERIFIED, what=what))
 
 
 def _check_declared(archive: Archive, manifests: Sequence[Manifest], report: VerifyReport) -> None:
@@ -307,19 +327,42 @@ def _check_base(archive: Archive, genesis: Genesis, key: str, report: VerifyRepo
         problems.append(Problem(key=key, what=what))
     for table in base.tables:
         for segment in table.segments:
-            if not deep:
-                problems += _check_size(archive, segment, base.low, base.ts, report)
-                continue
-            try:
-                rows = sum(batch.num_rows for batch in read_columns_of(archive.store, segment))
-            except BinlogError as error:
-                problems.append(Problem(key=segment.key, what=str(error)))
-                continue
-            report.dumped += rows
-            report.payload_bytes += segment.payload_bytes
+            problems += _check_columns(archive, segment, report, deep)
         if sum(segment.rows for segment in table.segments) != table.rows:
             problems.append(Problem(key=key, what=f"says {table.rows} rows of {table.db}.{table.table}, not as many"))
     return problems
+
+
+def _check_notes(archive: Archive, keys: Sequence[str], report: VerifyReport) -> list[SegmentEntry]:
+    """What dumps noted of their begin and chunks; the segments of those that are not done, which go on from there."""
+    done, segments = {layout.base_low(key) for key in layout.base_documents(keys)}, []
+    for key in keys:
+        low = layout.base_low(key)
+        if not key.endswith(".json") or key == layout.base_document(low):
+            continue
+        try:
+            if key == layout.base_begun(low):
+                BaseBegun.from_json(key, archive.store.get(key))
+                continue
+            chunk = BaseChunk.from_json(key, archive.store.get(key))
+        except BinlogError as error:
+            report.problems.append(Problem(key=key, what=str(error)))
+            continue
+        if chunk.segment is not None and low not in done:
+            segments.append(chunk.segment)
+    return segments
+
+
+def _check_columns(archive: Archive, segment: SegmentEntry, report: VerifyReport, deep: bool) -> list[Problem]:
+    """A segment of a dump: its bytes and number of rows."""
+    if not deep:
+        return _check_size(archive, segment, segment.min_commit_ts, segment.max_commit_ts, report)
+    try:
+        report.dumped += sum(batch.num_rows for batch in read_columns_of(archive.store, segment))
+    except BinlogError as error:
+        return [Problem(key=segment.key, what=str(error))]
+    report.payload_bytes += segment.payload_bytes
+    return []
 
 
 def _segment_check(deep: bool) -> Callable[..., list[Problem]]:

@@ -229,7 +229,7 @@ class ChunkWriter:
             last=last,
             segment=segment,
         )
-        note = f"{folder}{number:08d}.json"
+        note = layout.chunk_note(folder, number)
         data = chunk.to_json()
         try:
             put_once(self.store, note, data, lambda found: found == data)

@@ -66,6 +66,10 @@ class ObjectStore(Protocol):
         """Remove; a missing object is no error."""
         ...
 
+    def losing(self, prefix: str = "") -> tuple[str, ...]:
+        """Rules of the store that take objects below a prefix away by themselves, a phrase each; none if unknown."""
+        ...
+
 
 def check_key(key: str) -> None:
     """Refuse a key that could leave the root (``..``, empty parts, a leading slash)."""

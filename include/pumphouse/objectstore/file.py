@@ -106,6 +106,10 @@ class FileStore:
         with self._errors(key):
             path.unlink(missing_ok=True)
 
+    def losing(self, prefix: str = "") -> tuple[str, ...]:  # noqa: ARG002
+        """A directory has no such rules."""
+        return ()
+
     def _path(self, key: str) -> Path:
         check_key(key)
         return self._root / key

@@ -56,3 +56,7 @@ class PrefixStore:
     def delete(self, key: str) -> None:
         """Remove."""
         self._store.delete(self._prefix + key)
+
+    def losing(self, prefix: str = "") -> tuple[str, ...]:
+        """Rules of the store that take objects away."""
+        return self._store.losing(self._prefix + prefix)

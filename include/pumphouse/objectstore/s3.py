@@ -11,9 +11,11 @@ from typing import Any
 
 from pumphouse.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
 from pumphouse.objectstore.base import ObjectInfo, check_key
+from pumphouse.objectstore.lifecycle import losing
 from pumphouse.settings import ArchiveSettings
 
 _MULTIPART_BYTES = 64 << 20
+_NEVER = (501, 505)  # the server lacks it: no later try is answered otherwise
 _KEYS = "set archive.s3_access_key and archive.s3_secret_key, or what the AWS SDK reads (AWS_ACCESS_KEY_ID, …)"
 
 
@@ -110,6 +112,15 @@ class S3Store:
         with self._errors(key):
             self._client.delete_object(Bucket=self._bucket, Key=self._key(key))
 
+    def losing(self, prefix: str = "") -> tuple[str, ...]:
+        """What the bucket's lifecycle does to objects below a prefix; () where these keys may not ask for it."""
+        try:
+            with self._errors(""):
+                found = self._client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
+        except StoreError:  # none is an error too
+            return ()
+        return losing(found.get("Rules", ()), self._prefix + prefix)
+
     @property
     def _client(self) -> Any:
         with self._lock:
@@ -169,12 +180,15 @@ class S3Store:
                 raise ObjectNotFound(f"there is no {where}", key=key) from error
             if status == 412 or code == "PreconditionFailed":
                 raise ObjectExists(f"{where} exists", key=key) from error
-            if status in (409, 429) or status >= 500:
-                raise StoreUnavailable(f"{where}: {code or status}", key=key) from error
+            said = f"{where}: HTTP {status} {code}: {error}"
+            if status in (409, 429) or (status >= 500 and status not in _NEVER):
+                raise StoreUnavailable(said, key=key) from error
             hint = "does the bucket exist? check archive.root" if code == "NoSuchBucket" else ""
             if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied") or status in (401, 403):
                 hint = f"may these keys read and write this bucket? {_KEYS}"
-            raise StoreError(f"{where}: {code}: {error}", hint=hint, key=key) from error
+            if code == "InvalidObjectState":
+                hint = "a lifecycle rule moved it to a class that is not read at once: restore it, and remove the rule"
+            raise StoreError(said, hint=hint, key=key) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise StoreError(f"{self.url}/{key}: no keys are known: {error}", hint=_KEYS, key=key) from error
         except (ConnectionError, HTTPClientError, IncompleteReadError) as error:

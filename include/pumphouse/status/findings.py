@@ -56,6 +56,8 @@ def _archive(status: Status) -> Iterator[Finding]:
         return
     if archive.checkpoint is None:
         yield _error("archive", "the Pumps do not know it: their GC does not wait for it", "pumphouse archive init")
+    for doubt in archive.doubts:
+        yield _error("archive", doubt, "pumphouse archive verify")
     for each in archive.held_by:
         yield _error(each.who, f"it holds the archive at {show(archive.end)}: {each.why}", each.hint)
     if archive.restorable_from is None:

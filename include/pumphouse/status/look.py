@@ -19,7 +19,7 @@ from pumphouse.archive.verified import read_verified
 from pumphouse.archive.window import Action
 from pumphouse.client import admin
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BinlogError, ConfigError, TargetUnavailable
+from pumphouse.errors import BadManifest, BinlogError, ConfigError, TargetUnavailable
 from pumphouse.loader import fence, state
 from pumphouse.loader.plan import Mode
 from pumphouse.loader.rules import read_left_out
@@ -138,7 +138,8 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
         genesis = archive.genesis()
     except ConfigError as error:
         return ArchiveStatus(url=archive.url, problem=error.message)
-    last, begin, verified = archive.last(), restorable_from(archive), read_verified(archive)
+    last, begin = archive.last(), restorable_from(archive)
+    verified, doubts = _doubts(archive, parts.cluster)
     end, known = (genesis.ts, genesis.pumps) if last is None else (last.end, last.pumps)
     declared = declarations(archive)
     return ArchiveStatus(
@@ -148,11 +149,26 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
         restorable_from=begin,
         restorable_to=None if begin is None else end,
         age_s=_behind(end, now),
-        verified_to=None if verified is None else verified.end,
+        verified_to=verified,
+        doubts=doubts,
         checkpoint=consumer.checkpoint(parts.cluster, archive.archive_id),
         held_by=_held_by(parts.cluster, known, declared, end),
         declared_lost=len(declared),
     )
+
+
+def _doubts(archive: Archive, cluster: Cluster) -> tuple[Tso | None, tuple[str, ...]]:
+    """Up to where the archive was verified, as far as that is known, and why it cannot be relied on as it is."""
+    noted, doubts = None, list(archive.store.losing())
+    try:
+        consumer.require(archive, cluster)
+    except BinlogError as error:
+        doubts.append(error.message)
+    try:
+        noted = read_verified(archive)
+    except BadManifest as error:
+        doubts.append(str(error))
+    return None if noted is None else noted.end, tuple(doubts)
 
 
 def _held_by(

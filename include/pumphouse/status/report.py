@@ -45,6 +45,7 @@ class ArchiveStatus:
 
     ``verified_to`` None: nobody wrote down that it was verified. ``problem``: why nothing more is known ('' = all is).
     ``held_by``: what holds its next window, whether Pumps answer or not. ``declared_lost``: ranges of Pumps.
+    ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
     """
 
     url: str
@@ -57,6 +58,7 @@ class ArchiveStatus:
     checkpoint: Tso | None = None
     held_by: tuple[HeldBy, ...] = ()
     declared_lost: int = 0
+    doubts: tuple[str, ...] = ()
     problem: str = ""
 
 

@@ -10,13 +10,17 @@ from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import Base, BaseBegun, BaseChunk, BaseTable, write_columns
 from pumphouse.archive.declare import accept, declare_lost
 from pumphouse.archive.head import Head
 from pumphouse.archive.schema_parts import parts_key
 from pumphouse.archive.schema_store import rebuild, timeline_of
+from pumphouse.archive.verified import write_verified
 from pumphouse.archive.verify import verify
 from pumphouse.codec import row
 from pumphouse.model.node import NodeState
@@ -37,11 +41,15 @@ TABLE = TableInfo.from_dict(table_info(100, "t", [column(1, "id", flag=3)]))
 class Small:
     """The archive and its bytes by object; every change is made to the file itself and taken back."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, later: bool = True) -> None:
         self.world = World(folder)
         self.root = folder / "root"
         self.world.store = open_store(ArchiveSettings(root=f"file://{self.root}"))
         self._fill()
+        if later:
+            write_verified(self.archive, self.archive.end())
+            self._dump(done=True)
+            self._dump(done=False)
         self.folder = self.root / str(self.world.cluster.cluster_id())
         files = sorted(each for each in self.folder.rglob("*") if each.is_file())
         self.objects = {each.relative_to(self.folder).as_posix(): each.read_bytes() for each in files}
@@ -50,8 +58,8 @@ class Small:
     def archive(self) -> Archive:
         return self.world.archive
 
-    def of(self, *prefixes: str) -> list[str]:
-        return [key for key in self.objects if key.startswith(prefixes)]
+    def of(self, *prefixes: str, end: str = "") -> list[str]:
+        return [key for key in self.objects if key.startswith(prefixes) and key.endswith(end)]
 
     def put(self, key: str, data: bytes) -> None:
         (self.folder / key).write_bytes(data)
@@ -107,6 +115,22 @@ class Small:
         self.window(9, late)
         self.window(11, lost)
 
+    def _dump(self, *, done: bool) -> None:
+        """What a later dump leaves: its begin, a chunk, its rows; and the document, if it is ``done``."""
+        low, end, store = Tso(self.archive.end() - 2 + done), self.archive.end(), self.archive.store
+        begun = BaseBegun(cluster_id=self.archive.cluster_id, low=low, tables=None, over=None)
+        store.put(layout.base_begun(low), begun.to_json())
+        folder = layout.chunk_folder(low, "d", "t", 100, low)
+        rows = pa.RecordBatch.from_pydict({"id": pa.array([1, 2 + done], pa.int64())})
+        segment = write_columns(store, f"{folder}0-a.parquet", 100, low, [rows])
+        chunk = BaseChunk(db="d", table="t", table_id=100, low=low, number=0, upto=None, last=True, segment=segment)
+        store.put(layout.chunk_note(folder, 0), chunk.to_json())
+        if done:
+            table = BaseTable(db="d", table="t", table_id=100, rows=2, segments=(segment,), low=low)
+            base = Base(begun=low, ts=end, low=low, tables=(table,), columns=True, sha256="")
+            of = {"cluster_id": self.archive.cluster_id, "genesis": self.archive.genesis().sha256}
+            store.put(layout.base_document(low), base.to_json(**of))
+
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
@@ -142,10 +166,10 @@ def flip(small: Small, keys: list[str], step: int) -> None:
 def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
     assert small.problems() == ""
     kinds = {key: len(small.of(key)) for key in ("genesis.json", "windows/", "segments/", "ddl/", "base/", "HEAD")}
-    assert kinds == {"genesis.json": 1, "windows/": 3, "segments/": 5, "ddl/": 4, "base/": 1, "HEAD": 1}
+    assert kinds == {"genesis.json": 1, "windows/": 3, "segments/": 5, "ddl/": 4, "base/": 8, "HEAD": 1}
     assert (len(small.of("declared/")), len(small.of("schema/"))) == (2, 8)
     assert len(small.of("schema/parts/")) == 4
-    assert sum(kinds.values()) + 10 == len(small.objects)
+    assert sum(kinds.values()) + 10 + len(small.of("verified.json")) == len(small.objects)
     chain = small.archive.chain()
     assert [len(each.declared) for each in chain] == [0, 0, 1]
     assert [each.who for window in chain for each in window.accepted] == ["ops"]
@@ -154,23 +178,32 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
 
 @pytest.mark.row("A4")
 @pytest.mark.parametrize(
-    "prefixes",
-    [("genesis.json",), ("windows/", "HEAD", "declared/"), ("segments/", "base/", "ddl/", "schema/")],
-    ids=lambda each: each[0],
+    ("prefixes", "end"),
+    [
+        (("genesis.json",), ""),
+        (("windows/", "HEAD", "declared/", "verified.json"), ""),
+        (("base/",), ".json"),
+        (("segments/", "ddl/", "schema/"), ""),
+        (("base/",), ".parquet"),
+    ],
 )
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), _SAMPLE])
-def test_every_flipped_byte_of_every_object_is_found(small, prefixes, step):
-    flip(small, small.of(*prefixes), step)
+def test_every_flipped_byte_of_every_object_is_found(small, prefixes, end, step):
+    flip(small, small.of(*prefixes, end=end), step)
     assert small.problems() == ""
 
 
 @pytest.mark.row("A4")
 def test_every_missing_object_is_found(small):
     # What names the files of the schema is derived, and nothing builds on it: the newest is made again, byte for byte.
+    # Without its notes a dump that is not done reads again; without verified.json nobody says that it was verified.
     derived = small.of("schema/parts/")
+    notes = [key for key in small.of("base/", end=".json") if not key.endswith("base.json")] + ["verified.json"]
     for key, good in small.objects.items():
         (small.folder / key).unlink()
-        assert bool(small.problems()) == (key not in derived), key
+        missing = bool(small.problems())
+        # A dump that lost its document counts as one that is not done.
+        assert missing == (key not in {*derived, *notes, *small.of("base/", end="base.json")}), key
         if key == derived[-1]:
             rebuild(small.archive)
             assert (small.folder / key).read_bytes() == good
@@ -209,6 +242,8 @@ LIES = {
     "the fence of the newest manifest": ("windows/", -1, lambda m: m.update(fence=m["fence"] + 1)),
     "genesis": ("genesis.json", 0, lambda g: g["pumps"][0].update(drained=True)),
     "HEAD": ("HEAD", 0, lambda h: h.update(manifest_sha256="0" * 64)),
+    "a verification further than it went": ("verified.json", 0, lambda v: v.update(end=v["end"] + 1)),
+    "a verification of another window": ("verified.json", 0, lambda v: v.update(window_sha256="0" * 64)),
 }  # fmt: skip
 
 
@@ -235,7 +270,7 @@ def test_names_and_chain_are_checked_without_contents_too(small):
 @pytest.fixture
 def old(tmp_path):
     """The small archive as a release before format version 2 left it."""
-    made = Small(tmp_path)
+    made = Small(tmp_path, later=False)
     for key in made.of("schema/"):
         made.archive.store.delete(key)
         del made.objects[key]

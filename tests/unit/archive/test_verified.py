@@ -8,6 +8,7 @@ import pytest
 from pumphouse.archive.layout import VERIFIED
 from pumphouse.archive.verified import read_verified, write_verified
 from pumphouse.archive.verify import verify
+from pumphouse.errors import BadManifest
 from tests.support import formats
 from tests.support.madearchive import MadeSource
 
@@ -28,6 +29,9 @@ def test_a_sound_archive_says_how_far_it_was_proved_until_the_note_is_damaged(tm
         assert (found.end, found.window_sha256) == (end, archive.last().sha256)  # type: ignore[union-attr]
     note = archive.store.get(VERIFIED)
     formats.check("verified", json.loads(note))
-    assert verify(archive).sound, "the note is no part of what it is about"
+    assert verify(archive).sound
     archive.store.put(VERIFIED, note.replace(b"end", b"End"))
-    assert read_verified(archive) is None
+    with pytest.raises(BadManifest, match=r"verified\.json is damaged.*delete it"):
+        read_verified(archive)
+    (problem,) = verify(archive).problems
+    assert problem.key == VERIFIED

@@ -4,7 +4,8 @@ import pytest
 
 from pumphouse.archive import consumer
 from pumphouse.archive.verify import verify
-from pumphouse.errors import BadManifest
+from pumphouse.errors import BadManifest, BadSegment, ConfigError, UnsafeStore
+from pumphouse.model.node import NodeKind
 from tests.support.documents import changed
 from tests.unit.archive.test_genesis import Dump
 
@@ -47,6 +48,24 @@ def test_a_sound_archive_is_sound_and_counted(full):
     assert len(seen) == report.objects
     assert json.loads(json.dumps(report.to_dict()))["sound"]
     assert verify(full.archive, deep=False).sound
+
+
+@pytest.mark.row("A4")
+def test_a_rule_that_deletes_objects_is_named_where_one_is_missing_and_before(full, capsys):
+    full.store.rules = ("the lifecycle rule 'tidy' deletes objects after 30 days",)
+    full.snapshot()
+    assert "'tidy' deletes" in capsys.readouterr().out
+    assert [each for each in problems(full) if "'tidy' deletes" in each[1]] == problems(full) != []
+    manifest = full.archive.chain()[0]
+    full.archive.store.delete(manifest.segments[0].key)
+    with pytest.raises(BadSegment, match="is not there; the lifecycle rule 'tidy' deletes objects after 30 days"):
+        list(full.archive.segment_batches(manifest, manifest.segments[0]))
+    full.archive.store.delete("genesis.json")
+    with pytest.raises(ConfigError, match=r"there is no archive of cluster.*'tidy' deletes"):
+        full.archive.genesis()
+    full.cluster.update_node(NodeKind.DRAINER, "pumphouse-main", lambda _: None)
+    with pytest.raises(UnsafeStore, match="'tidy' deletes"):
+        full.init()
 
 
 @pytest.mark.row("A4")

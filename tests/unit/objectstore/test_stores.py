@@ -9,10 +9,12 @@ from pydantic import SecretStr
 from pumphouse.errors import ConfigError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable, UnsafeStore
 from pumphouse.objectstore.file import FileStore
 from pumphouse.objectstore.open import open_store
-from pumphouse.objectstore.probe import probe_conditional_puts, put_again
+from pumphouse.objectstore.prefix import PrefixStore
+from pumphouse.objectstore.probe import probe_conditional_puts, put_again, refuse_losing
 from pumphouse.settings import ArchiveSettings
 from tests.support.memorystore import CarelessStore, MemoryStore
 from tests.support.motoserver import s3_server
+from tests.support.oddstore import OddStore
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,81 @@ def test_a_store_that_ignores_conditional_puts_is_refused():
     store.put("key", b"x")
     with pytest.raises(UnsafeStore, match="could both win"):
         put_again(store, "key", b"x")
+
+
+def answer(code: str) -> bytes:
+    return f"<Error><Code>{code}</Code><Message>said by the store</Message></Error>".encode()
+
+
+HTML = b"<html><body>the proxy's own page</body></html>"
+ANSWERS = [
+    (501, answer("NotImplemented"), UnsafeStore, "NotImplemented"),
+    (501, HTML, UnsafeStore, "HTTP 501"),
+    (400, answer("InvalidArgument"), UnsafeStore, "InvalidArgument"),
+    (400, HTML, UnsafeStore, "HTTP 400"),
+    (403, answer("AccessDenied"), UnsafeStore, "AccessDenied"),
+    (412, answer("PreconditionFailed"), UnsafeStore, "exists"),
+    (503, answer("SlowDown"), StoreUnavailable, "SlowDown"),
+    (507, answer("InsufficientStorage"), StoreUnavailable, "InsufficientStorage"),
+    (503, HTML, StoreUnavailable, "HTTP 503"),
+    (200, HTML, UnsafeStore, "ignores conditional puts"),
+]
+
+
+@pytest.mark.row("A1", "O5")
+@pytest.mark.parametrize(("status", "body", "kind", "says"), ANSWERS, ids=lambda each: str(each)[:24])
+def test_an_answer_to_a_conditional_put_that_is_no_answer_is_said_as_it_was_given(
+    status, body, kind, says, monkeypatch
+):
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+    with OddStore(status, body) as server:
+        with pytest.raises(kind, match=says) as told:
+            probe_conditional_puts(open_store(server.settings), "7/")
+        assert "there is no" not in str(told.value)
+        assert told.value.retryable == (kind is StoreUnavailable)
+
+
+@pytest.mark.row("A1")
+def test_keys_that_may_write_nothing_are_not_taken_for_a_store_without_conditional_puts():
+    with (
+        OddStore(403, answer("AccessDenied"), also=True) as server,
+        pytest.raises(StoreError, match="may these keys") as told,
+    ):
+        probe_conditional_puts(open_store(server.settings), "7/")
+    assert type(told.value) is StoreError
+
+
+def rule(**more):
+    return {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 30}} | more
+
+
+RULES = [
+    (rule(), "'tidy' deletes objects after 30 days"),
+    (rule(Filter={"Prefix": "archive/7/windows/"}), "deletes"),
+    (rule(Filter={"Prefix": "arch"}), "deletes"),
+    (rule(Filter={"And": {"Prefix": "archive/", "ObjectSizeGreaterThan": 1000}}), "deletes"),
+    (rule(Transitions=[{"Days": 9, "StorageClass": "GLACIER"}], Expiration={}), "after 9 days to GLACIER"),
+    (rule(Filter={"Prefix": "logs/"}), ""),
+    (rule(Status="Disabled"), ""),
+    (rule(Filter={"Tag": {"Key": "a", "Value": "b"}}), ""),
+    (rule(Expiration={"ExpiredObjectDeleteMarker": True}), ""),
+    (rule(Transitions=[{"Days": 30, "StorageClass": "STANDARD_IA"}], Expiration={}), ""),
+]
+
+
+@pytest.mark.row("A1")
+def test_a_rule_of_the_bucket_that_takes_objects_away_is_named_and_refused(s3):
+    settings, client = s3.archive_settings(), s3.client()
+    store = PrefixStore(open_store(settings), "7/")
+    refuse_losing(store)
+    bucket = settings.root.removeprefix("s3://").removesuffix("/archive")
+    for rules, says in RULES:
+        client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rules]})
+        if says:
+            with pytest.raises(UnsafeStore, match=says):
+                refuse_losing(store)
+        else:
+            refuse_losing(store)
 
 
 def test_a_store_that_does_not_answer_is_unavailable_and_may_be_tried_again():
