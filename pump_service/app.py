@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from pump_service.warm import warm
 from pump_service.warm_reads import warm_reads
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import CorruptionError
-from pumphouse.model import strict
+from pumphouse.model import address, strict
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.tso import physical_ms, show
 from pumphouse.registry.base import Cluster
@@ -122,7 +121,7 @@ class PumpApp:
         serving = front.bind(settings, self._tls)
         undo.push_async_callback(serving.close)
         addr, http_addr = serving.addr, serving.http_addr
-        advertised, had_id = settings.advertise_addr or _reachable(addr), identity.has_node_id(settings.data_dir)
+        advertised, had_id = settings.advertise_addr or address.reachable(addr), identity.has_node_id(settings.data_dir)
         node_id = identity.node_id_of(settings.data_dir, settings.node_id, advertised)
 
         registrar = await asyncio.to_thread(heartbeat.Registrar, self._cluster, node_id, advertised, self._clock)
@@ -141,7 +140,7 @@ class PumpApp:
             clock=self._clock,
             store=store,
             registrar=registrar,
-            http=_reachable(http_addr),
+            http=address.reachable(http_addr),
             request=self._request,
         )
         undo.push_async_callback(stages.resolver.close)
@@ -167,7 +166,9 @@ class PumpApp:
         self._run_loops(stages)
         if was is NodeState.CLOSING:
             _cut_short(node_id, NodeState.ONLINE)
-        self._announce(Serving(node_id=node_id, grpc=_reachable(addr), http=_reachable(http_addr), pid=os.getpid()))
+        self._announce(
+            Serving(node_id=node_id, grpc=address.reachable(addr), http=address.reachable(http_addr), pid=os.getpid())
+        )
         log.info("pump_serving", node_id=node_id, grpc=addr, http=http_addr, incarnation=store.incarnation)
         return stages
 
@@ -363,9 +364,3 @@ def check_clock(now: int, published: int) -> None:
             f"the cluster's clock stands at {show(now)}, this Pump has published up to {show(published)}: it went back",
             hint="set the clock forward (PD: allocated ts; etcd: its key), above every ts ever given out",
         )
-
-
-def _reachable(addr: str) -> str:
-    """What others connect to: an address that means "all" becomes this host's name."""
-    host, _, port = addr.rpartition(":")
-    return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "::", "") else addr  # noqa: S104

@@ -19,6 +19,7 @@ from pump_service.door.limits import Limits
 from pump_service.door.server import Server
 from pump_service.door.tls import AuthContext
 from pumphouse.errors import ConfigError, PeerRefused
+from pumphouse.model import address
 from pumphouse.rpc.status import abort_details
 from pumphouse.rpc.tls import check_grpc_peer, server_ssl_context
 from pumphouse.settings import PumpSettings, TlsSettings
@@ -56,8 +57,8 @@ class _Grpcio:
         self.door: Server | None = None
         self.server, port = listen.bind_grpc(settings.addr, tls, socket_url=settings.socket)
         host = listen.split_address(settings.addr)[0]
-        self.addr = f"{host}:{port}"
-        self._listening = listen.bind_http(settings.http_addr or f"{host}:0")
+        self.addr = address.joined(host, port)
+        self._listening = listen.bind_http(settings.http_addr or address.joined(host, 0))
         self.http_addr = _address(settings.http_addr or self.addr, self._listening)
         self._runner: web.AppRunner | None = None
 
@@ -137,7 +138,7 @@ class _Door:
 
 
 def _address(asked: str, listening: socket.socket) -> str:
-    return f"{listen.split_address(asked)[0]}:{listening.getsockname()[1]}"
+    return address.joined(listen.split_address(asked)[0], listening.getsockname()[1])
 
 
 def _bind_unix(path: str) -> socket.socket:

@@ -12,6 +12,7 @@ import grpc
 from aiohttp import web
 
 from pumphouse.errors import ConfigError, PeerRefused
+from pumphouse.model import address
 from pumphouse.rpc.channel import SERVER_OPTIONS
 from pumphouse.rpc.status import abort_details
 from pumphouse.rpc.tls import check_grpc_peer, server_credentials, server_ssl_context
@@ -56,7 +57,7 @@ def bind_grpc(addr: str, tls: TlsSettings, *, socket_url: str = "") -> tuple[grp
     }
     server = grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
     host, port = split_address(addr)
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    target = address.joined(host, port)
     credentials = server_credentials(tls)
     try:
         if credentials is not None:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pumphouse.errors import ConfigError
 from spark_tasks.java import java_home
@@ -97,9 +98,9 @@ def _connect(app: str, settings: SparkSettings) -> SparkSession:
 
 def _require_answer(address: str) -> None:
     """ConfigError when nobody listens there: the client would try for half an hour."""
-    host, _, port = address.removeprefix("sc://").rstrip("/").partition(":")
     try:
-        socket.create_connection((host, int(port or 15002)), 10).close()
+        parts = urlsplit(address)
+        socket.create_connection((parts.hostname or "", parts.port or 15002), 10).close()
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the Spark Connect server {address} does not answer: {error}",

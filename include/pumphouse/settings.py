@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from pumphouse.errors import ConfigError
+from pumphouse.model.address import dialable, means_all
 
 ENV_PREFIX = "PUMPHOUSE_"
 # The connection of [target].
@@ -194,9 +195,9 @@ class PumpSettings(Section):
     @field_validator("advertise_addr")
     @classmethod
     def _names_a_host(cls, value: str) -> str:
-        if value and value.rpartition(":")[0].strip("[]") in ("", "0.0.0.0", "::"):  # noqa: S104 - refused, not bound
+        if value and means_all(value):
             raise ValueError("invalid advertiseAddr host: it must be one that others can connect to")
-        return value
+        return dialable(value)
 
     @field_validator("labels", mode="before")
     @classmethod

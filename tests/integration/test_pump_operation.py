@@ -5,17 +5,22 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import grpc
 import pytest
 
 from pumphouse.client.pump_client import PumpClient
+from pumphouse.client.resolver import PENDING, Outcome, ResolverServer
 from pumphouse.errors import BadBinlog
 from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pump_pb2_grpc import PumpStub
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_channel
+from pumphouse.rpc.tls import http_connection
+from pumphouse.settings import TlsSettings
+from pumphouse.stack.ports import free_port
 from tests.support.pumpserver import PumpServer, commit, prewrite, rollback
 from tests.support.waiting import eventually
 
@@ -119,6 +124,37 @@ def test_grpc_is_served_on_the_unix_socket_too(pump: PumpServer) -> None:
         PumpStub(channel).WriteBinlog(WriteBinlogReq(clusterID=pump.cluster_id, payload=prewrite(start_ts)), timeout=10)
     eventually(lambda: pump.status().unresolved == before + 1)
     pump.write(rollback(start_ts))
+
+
+@pytest.mark.row("W4", "C1")
+@pytest.mark.parametrize(
+    ("transport", "options"), [("builtin", {}), ("grpcio", {}), ("builtin", {"advertise_addr": "::1:PORT"})]
+)
+def test_a_pump_on_ipv6_registers_what_clients_can_dial(tmp_path: Path, transport: str, options: dict) -> None:
+    port = free_port()
+    options = {name: value.replace("PORT", str(port)) for name, value in options.items()}
+    server = PumpServer(tmp_path, FileCluster(tmp_path / "cluster"), transport=transport, **options)
+    server.addr = f"[::1]:{port}"
+    with server:
+        assert server.registered().host == server.addr == f"[::1]:{port}"
+        asked: list[int] = []
+
+        def answer(start_ts: int, _key: bytes, _decide: bool) -> Outcome:
+            asked.append(start_ts)
+            return PENDING
+
+        with (
+            PumpClient(server.cluster) as client,
+            ResolverServer(server.cluster, "app", [b"app/"], answer, addr="[::1]:0") as resolver,
+        ):
+            assert resolver.host.startswith("[::1]:")
+            start_ts = server.cluster.tso()
+            client.write_prewrite(prewrite(start_ts), start_ts)
+            assert eventually(lambda: asked) == [start_ts]
+            client.write_rollback(rollback(start_ts), start_ts)
+        with closing(http_connection(server.http, TlsSettings(), 5.0)) as connection:
+            connection.request("GET", "/status")
+            assert connection.getresponse().status == 200
 
 
 @pytest.mark.row("O3")

@@ -19,6 +19,7 @@ import grpc
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import BinlogError, ClusterMismatch, ConfigError
 from pumphouse.library_log import library_logger
+from pumphouse.model.address import dialable, joined, reachable
 from pumphouse.model.tso import Tso
 from pumphouse.proto.pumphouse_pb2 import TxnStatusRequest, TxnStatusResponse
 from pumphouse.proto.pumphouse_pb2_grpc import TxnResolverServicer, add_TxnResolverServicer_to_server
@@ -106,15 +107,15 @@ class ResolverServer:
         credentials = server_credentials(tls)
         try:
             port = (
-                self._server.add_insecure_port(addr)
+                self._server.add_insecure_port(dialable(addr))
                 if credentials is None
-                else self._server.add_secure_port(addr, credentials)
+                else self._server.add_secure_port(dialable(addr), credentials)
             )
         except RuntimeError as error:
             self._server.start()  # its threads run from its making on, and only one that was started stops
             self._server.stop(0).wait()
             raise ConfigError(f"the resolver cannot listen on {addr}: {error}", addr=addr) from error
-        self.host = f"{addr.rpartition(':')[0]}:{port}"
+        self.host = reachable(joined(addr.rpartition(":")[0], port))
         self._record = ResolverRecord(
             resolver_id=resolver_id, host=self.host, prefixes=tuple(prefixes), heartbeat=clock.now()
         )

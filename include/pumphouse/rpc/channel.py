@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import grpc
 
+from pumphouse.model.address import dialable
 from pumphouse.rpc.tls import channel_credentials
 from pumphouse.settings import TlsSettings
 
@@ -47,13 +48,13 @@ def open_channel(target: str, tls: TlsSettings | None = None) -> grpc.Channel:
     """Channel to ``host:port`` for threads. Connects on first use."""
     credentials = channel_credentials(tls or TlsSettings())
     if credentials is None:
-        return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
-    return grpc.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+        return grpc.insecure_channel(dialable(target), options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(dialable(target), credentials, options=CHANNEL_OPTIONS)
 
 
 def open_aio_channel(target: str, tls: TlsSettings | None = None) -> grpc.aio.Channel:
     """Channel to ``host:port`` for an event loop."""
     credentials = channel_credentials(tls or TlsSettings())
     if credentials is None:
-        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(dialable(target), options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(dialable(target), credentials, options=CHANNEL_OPTIONS)

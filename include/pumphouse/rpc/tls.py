@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 
 from pumphouse.errors import ConfigError, PeerRefused
+from pumphouse.model.address import dialable
 from pumphouse.settings import TlsSettings
 
 
@@ -70,8 +71,8 @@ def http_connection(addr: str, tls: TlsSettings, timeout_s: float) -> http.clien
     """To ``host:port``, not yet open. `http.client.InvalidURL` where that is none."""
     context = client_ssl_context(tls)
     if context is None:
-        return http.client.HTTPConnection(addr, timeout=timeout_s)
-    return http.client.HTTPSConnection(addr, timeout=timeout_s, context=context)
+        return http.client.HTTPConnection(dialable(addr), timeout=timeout_s)
+    return http.client.HTTPSConnection(dialable(addr), timeout=timeout_s, context=context)
 
 
 def check_grpc_peer(auth_context: Mapping[str, Any], tls: TlsSettings, *, peer: str = "") -> None:
