@@ -164,6 +164,8 @@ def _create(connection: TargetConnection, version: TableVersion, dialect: Dialec
     try:
         connection.execute(create_object(version.db, version.table, dialect))
     except StatementFailed as error:
+        if error.condition:
+            raise
         raise DdlRefused(
             f"target {connection.name} refused to create {qualified(*version.name)}: {error.message}",
             code=error.code,
@@ -186,6 +188,8 @@ def _create_views(connection: TargetConnection, views: Sequence[TableVersion], d
             try:
                 connection.execute(create_object(view.db, view.table, dialect))
             except StatementFailed as error:
+                if error.condition:
+                    raise
                 refused[view.name] = error.message
         if len(refused) == len(waiting):
             break
@@ -201,6 +205,8 @@ def create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVer
             try:
                 connection.execute(statement)
             except StatementFailed as error:
+                if error.condition:
+                    raise
                 notes.append(f"a foreign key of {qualified(*version.name)} is left out: {error.message}")
     return notes
 

@@ -141,6 +141,7 @@ class DdlExecutor:
             DdlUncertain: an earlier attempt may or may not have run a statement, and looking does not tell.
             UnknownDdl, SchemaError: the DDL cannot be rendered.
             DdlRefused: the target took it for wrong; a retry runs it again.
+            StatementFailed: the server is full, read-only, …; a retry looks whether it ran.
         """
         steps, notes = self._settled(event, instead)
         ran = []
@@ -308,6 +309,8 @@ class DdlExecutor:
                 connection.execute("SET time_zone = %s", (statement.time_zone,))
             connection.execute(statement.sql)
         except StatementFailed as error:
+            if error.condition:
+                raise
             raise DdlRefused(
                 f"target {connection.name} refused the DDL of job {event.job.id} at {show(event.commit_ts)}: "
                 f"{error.message}",

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from pumphouse.loader import literals, textrows
 from pumphouse.loader.columns import Column
-from pumphouse.loader.target import LOOSE_MODE, NO_SUCH, SQL_MODE, Loaded, StatementFailed, TargetConnection
+from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, Loaded, StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 
 SAVEPOINT = "before_rows"
@@ -41,7 +41,10 @@ class Collided(Rejected):
 
 
 def insert_rows(connection: TargetConnection, table: str, batch: pa.RecordBatch) -> None:
-    """Insert a batch; Rejected when a row is bent or refused, Collided when another one has its key."""
+    """Insert a batch; Rejected when a row is bent or refused, Collided when another one has its key.
+
+    StatementFailed where the server refuses it for no row's sake.
+    """
     if not _by_statements(connection):
         connection.execute(f"SAVEPOINT {SAVEPOINT}")
     columns = textrows.columns_in(batch)
@@ -100,7 +103,7 @@ def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, colum
     try:
         done = connection.load_local(textrows.statement(table, columns), [textrows.render(batch)])
     except StatementFailed as error:
-        if error.code in NO_SUCH:
+        if not error.of_a_row:
             raise
         found = _AT_ROW.search(error.message)
         raise Rejected(error.message, batch, int(found[1]) - 1 if found else None) from error
@@ -151,7 +154,7 @@ def _run(connection: TargetConnection, statement: bytes, part: pa.RecordBatch) -
     try:
         done = connection.insert(statement)
     except StatementFailed as error:
-        if error.code in NO_SUCH:
+        if not error.of_a_row:
             raise
         found = _AT_ROW.search(error.message)
         kind = Collided if error.code == _DUPLICATE else Rejected

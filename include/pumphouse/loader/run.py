@@ -418,6 +418,8 @@ class Loader:
             try:
                 self.connection.query(there.statement(dialect))
             except StatementFailed as error:
+                if error.condition:
+                    raise
                 name = ".".join(there.version.name)
                 raise DdlRefused(
                     f"target {self.connection.name} cannot move the sequence {name} on: {error.message}",

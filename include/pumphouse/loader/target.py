@@ -23,6 +23,7 @@ from pymysql.err import MySQLError, OperationalError
 from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
 
 from pumphouse.errors import ConfigError, LoadError, TargetUnavailable
+from pumphouse.loader.conditions import condition_of, is_of_a_row
 from pumphouse.model.tso import Tso
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
@@ -136,7 +137,18 @@ class Loaded:
 
 
 class StatementFailed(LoadError):
-    """The server refused a statement. Facts: code, statement."""
+    """The server refused a statement. Facts: code, statement, condition (whether of the server, not of a statement)."""
+
+    @property
+    def of_a_row(self) -> bool:
+        """Whether it did so for the data in it."""
+        return is_of_a_row(int(self.code or 0), self.message)
+
+
+class NotNow(StatementFailed):
+    """It did so because it is full, read-only or at a limit: a later try may help."""
+
+    retryable = True
 
 
 class TargetConnection:
@@ -366,10 +378,14 @@ class TargetConnection:
                     f"target {self.name} dropped the connection: {error}", hint=_AGAIN, target=self.name
                 ) from error
             text = error.args[1] if isinstance(error, OperationalError) or len(error.args) > 1 else str(error)
-            raise StatementFailed(
+            found = condition_of(code, str(text))
+            kind = NotNow if found is not None and found.passes else StatementFailed
+            raise kind(
                 f"target {self.name} refused: {text} [{code}] in {statement[:200]}",
+                hint="" if found is None else f"{found.remedy}; then run this again",
                 code=code,
                 statement=statement[:2000],
+                condition=found is not None,
             ) from error
         except OSError as error:
             raise TargetUnavailable(

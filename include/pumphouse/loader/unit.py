@@ -92,6 +92,10 @@ class UnitHead:
         return cls(unit=unit, db=db, table=table, key=tuple(key), droppable=droppable)
 
 
+class _Applied(Exception):
+    """The unit was applied before."""
+
+
 # A unit and its rows.
 Unit = tuple[UnitHead, Sequence[pa.RecordBatch]]
 
@@ -153,9 +157,9 @@ def _once(connection: TargetConnection, claim: Claim, units: Sequence[Unit]) -> 
                 _take_away(connection, head, batches)
             else:
                 delete_rows(connection, head.db, head.table, batches)
+    except _Applied:
+        return False
     except StatementFailed as error:
-        if error.code == _DUPLICATE and "applied" in str(error.statement):
-            return False
         found = other_shape(error, head.db, head.table)
         if found is None:
             raise
@@ -166,12 +170,17 @@ def _once(connection: TargetConnection, claim: Claim, units: Sequence[Unit]) -> 
 
 
 def _write_down(connection: TargetConnection, claim: Claim, unit: UnitId, rows: int) -> None:
-    """The unit's id: whoever else applies it waits here until we have ended."""
-    connection.execute(
-        f"INSERT INTO {connection.table('applied')}"
-        " (task, plan, epoch, phase, table_id, bucket, row_count) VALUES (%s, %s, %s, %s, %s, %s, %s)",
-        (claim.task, claim.plan, unit.epoch, unit.phase, unit.table_id, unit.bucket, rows),
-    )
+    """The unit's id: whoever else applies it waits here until we have ended. `_Applied` where it is there."""
+    try:
+        connection.execute(
+            f"INSERT INTO {connection.table('applied')}"
+            " (task, plan, epoch, phase, table_id, bucket, row_count) VALUES (%s, %s, %s, %s, %s, %s, %s)",
+            (claim.task, claim.plan, unit.epoch, unit.phase, unit.table_id, unit.bucket, rows),
+        )
+    except StatementFailed as error:
+        if error.code != _DUPLICATE:
+            raise
+        raise _Applied from error
 
 
 def _insert(connection: TargetConnection, head: UnitHead, batch: pa.RecordBatch) -> None:

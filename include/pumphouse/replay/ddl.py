@@ -30,6 +30,8 @@ def run_ddl(connection: TargetConnection, ddl: Ddl, *, safe: bool) -> None:
         if safe and error.code in _DONE_BEFORE:
             log.warning("ddl_done_before", target=connection.name, statement=ddl.sql[:500], code=error.code)
             return
+        if error.condition:
+            raise
         raise DdlRefused(
             f"target {connection.name} refused the DDL {ddl.sql[:500]}: {error.message}",
             hint="nothing behind it was applied: correct the target or the statement, and go on behind what was told",

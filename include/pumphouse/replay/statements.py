@@ -20,7 +20,7 @@ from pumphouse.errors import LoadError, RowRejected
 from pumphouse.loader import textrows
 from pumphouse.loader.insert import loosely, of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
-from pumphouse.loader.target import NO_SUCH, StatementFailed, TargetConnection
+from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import other_shape
 from pumphouse.replay.change import Change, Shape
 from pumphouse.replay.steps import Safety, Step
@@ -99,7 +99,7 @@ def _load(
     try:
         done = connection.load_local(textrows.statement(shape.target, columns), [b"".join(lines)])
     except StatementFailed as error:
-        if error.code in NO_SUCH:
+        if not error.of_a_row:
             raise
         found = _AT_ROW.search(error.message)
         at = int(found[1]) - 1 if found else -1
