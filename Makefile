@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PROTOC := build/protoc/bin/python
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -34,13 +35,13 @@ system: $(STAMP)  ## MariaDB, PostgreSQL, etcd and Chromium, where they are miss
 servers: $(STAMP) # The same without the browser of the tests
 	@$(BIN)/python -m pumphouse.stack.system
 
-check: $(STAMP)  ## Format, lint, types, import contracts and circles, generated code
+check: $(STAMP) $(PROTOC) ## Format, lint, types, import contracts and circles, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/architecture/test_batch_side.py -q -k circle
-	$(BIN)/python -m tests.architecture.proto_check
+	$(BIN)/python -m tests.architecture.proto_check $(PROTOC)
 
 unit: $(STAMP)   ## Unit, property and architecture tests
 	$(BIN)/pytest tests/unit tests/property tests/architecture -q -m "not slow"
@@ -100,13 +101,21 @@ down: $(STAMP)   ## End it
 docs: $(STAMP)   ## Write the pages of docs/ that come from the code again
 	$(BIN)/python -m tests.support.generated_docs
 
-proto: $(STAMP)  ## Generate the protobuf modules again
-	$(BIN)/python -m grpc_tools.protoc -Iinclude --python_out=include --pyi_out=include --grpc_python_out=include include/pumphouse/proto/*.proto
+# Generated code runs with the protobuf that generated it and with later ones: so the generator is an old one, apart.
+$(PROTOC): locks/proto.lock
+	@test -x $@ || $(PYTHON) -m venv build/protoc
+	@build/protoc/bin/pip install -q --no-deps --require-hashes -r locks/proto.lock
+	@touch $@
+
+proto: $(PROTOC) ## Generate the protobuf modules again
+	$(PROTOC) -m grpc_tools.protoc -Iinclude --python_out=include --pyi_out=include --grpc_python_out=include include/pumphouse/proto/*.proto
 
 lock:            ## Resolve the locks again (needs uv)
 	uv lock
 	uv export --frozen --no-emit-project --no-annotate --no-header -q --all-extras --all-groups -o requirements.lock
-	for part in pump airflow spark; do uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra $$part -o locks/$$part.lock; done
+	for part in pump spark; do uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra $$part -o locks/$$part.lock; done
+	uv export --frozen --no-emit-project --no-annotate --no-header -q --no-dev --extra airflow --group image -o locks/airflow.lock
+	printf 'grpcio-tools==1.81.1\nprotobuf==6.33.6\n' | uv pip compile -q --python-version 3.11 --generate-hashes --no-annotate --no-header - -o locks/proto.lock
 
 clean:           ## Remove what was built
 	rm -rf build dist .mypy_cache .ruff_cache .hypothesis

@@ -21,7 +21,7 @@ from pumphouse.settings import Settings
 
 
 @dag(
-    schedule=BackfillTimetable(Settings.read().airflow.apply_cron, timezone="UTC"),
+    schedule=BackfillTimetable(Settings.read_only("airflow").airflow.apply_cron, timezone="UTC"),
     description="Loads the archive into a restore target, interval by interval; driven by `airflow backfill create`.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,

@@ -11,7 +11,7 @@ from binlog_airflow import assets, tasks
 from binlog_airflow.retry import default_args, one_sentence
 from pumphouse.settings import Settings
 
-_TARGETS = list(Settings.read().loaded)
+_TARGETS = list(Settings.read_only("airflow", "targets").loaded)
 
 
 @dag(

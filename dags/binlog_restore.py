@@ -17,7 +17,7 @@ from binlog_airflow.approval import RestoreApproval
 from binlog_airflow.retry import default_args, one_sentence
 from pumphouse.settings import Settings
 
-_TARGETS = list(Settings.read().airflow.restore_targets)
+_TARGETS = list(Settings.read_only("airflow").airflow.restore_targets)
 
 
 @dag(

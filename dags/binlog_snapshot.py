@@ -17,7 +17,7 @@ from pumphouse.settings import Settings
 
 
 @dag(
-    schedule=CronDataIntervalTimetable(Settings.read().airflow.snapshot_cron, timezone="UTC"),
+    schedule=CronDataIntervalTimetable(Settings.read_only("airflow").airflow.snapshot_cron, timezone="UTC"),
     description="Archives what all Pumps have in commit order, one window a run.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,

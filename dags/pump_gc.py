@@ -17,7 +17,7 @@ from pumphouse.settings import Settings
 
 
 @dag(
-    schedule=[assets.TARGET if Settings.read().airflow.gc_follows == "load" else assets.ARCHIVE],
+    schedule=[assets.TARGET if Settings.read_only("airflow").airflow.gc_follows == "load" else assets.ARCHIVE],
     description="Tells every Pump how far the archive reaches, and reports what its GC freed.",
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,

@@ -1,5 +1,12 @@
 """``python -m pump_service``."""
 
-from pump_service.cli import main
+import sys
+
+from pumphouse.extras import way_out
+
+try:
+    from pump_service.cli import main
+except ModuleNotFoundError as error:
+    sys.exit(way_out(error) or f"{error}")
 
 main()

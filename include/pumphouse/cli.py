@@ -17,6 +17,7 @@ import click
 import structlog
 
 from pumphouse.errors import BinlogError, ConfigError, UsageError
+from pumphouse.extras import way_out
 from pumphouse.log import LEVELS, configure_logging
 from pumphouse.settings import Settings, settings_file
 
@@ -45,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "spark": ("pumphouse.commands.spark:spark", "Package our code for a Spark cluster."),
     "gc": ("pumphouse.commands.nodes:gc", "Trigger GC on the Pumps and show what holds it."),
     "diff": ("pumphouse.commands.diff:diff", "Compare two databases row by row."),
+    "dags": ("pumphouse.commands.dags:dags", "Print the folder of the DAG files."),
     "demo": ("pumphouse.commands.demo:demo", "The local stack: demo, up, down."),
 }
 
@@ -172,6 +174,11 @@ def main() -> None:
         sys.exit(130)
     except (ConfigError, UsageError) as error:
         click.echo(f"pumphouse: {error}", err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if not (said := way_out(error)):
+            raise
+        click.echo(f"pumphouse: {said}", err=True)
         sys.exit(2)
     except OSError as error:
         if _debugging():

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from pumphouse.extras import way_out
+
 
 def offering(package: str, where: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package that offers these names, by the module that has them."""
@@ -14,6 +16,11 @@ def offering(package: str, where: Mapping[str, Sequence[str]]) -> Callable[[str]
     def look_up(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(module_of[name]), name)
+        try:
+            return getattr(import_module(module_of[name]), name)
+        except ModuleNotFoundError as error:
+            if not (said := way_out(error)):
+                raise
+            raise ModuleNotFoundError(said, name=error.name) from error
 
     return look_up

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -583,29 +583,8 @@ class Settings(Section):
             file_values: of another file than ours; they beat it.
             environment: of other variables than ours; they beat them.
         """
-        data: dict[str, Any] = {}
-        named = os.environ.get(ENV_PREFIX + "CONFIG")
         source = settings_file(path)
-        if source.exists():
-            try:
-                data = tomllib.loads(source.read_text())
-            except tomllib.TOMLDecodeError as error:
-                raise ConfigError(f"{source} is no TOML: {error}", path=str(source)) from error
-        elif path is not None or named:
-            hint = "" if path is not None else f"the variable {ENV_PREFIX}CONFIG names it"
-            raise ConfigError(f"there is no settings file {source}", hint=hint, path=str(source))
-        ours: dict[str, Any] = {}
-        for name, value in os.environ.items():
-            if not name.startswith(ENV_PREFIX):
-                continue
-            if "__" in name:
-                section, _, field = name[len(ENV_PREFIX) :].lower().partition("__")
-                if field.endswith("_file") and _is_secret(section, secret := field.removesuffix("_file")):
-                    ours[f"{section}.{secret}"] = _secret_in(value, name)
-                else:
-                    ours[f"{section}.{field}"] = value
-            else:
-                _refuse_one_underscore(name)
+        data, ours = _file_values(path), _environment()
         for layer in (file_values, ours, environment, overrides):
             for name, value in (layer or {}).items():
                 section, _, field = name.partition(".")
@@ -615,10 +594,59 @@ class Settings(Section):
         except ValidationError as error:
             raise ConfigError(_explain(error), path=str(source)) from error
 
+    @classmethod
+    def read_only(cls, *sections: str) -> Self:
+        """Settings of these sections, the rest at its defaults: for what a DAG file needs while Airflow parses it.
+
+        A wrong value of another section then stops the tasks alone, which read all settings.
+        """
+        data = {name: value for name, value in _file_values(None).items() if name in sections}
+        for name, value in _environment(sections).items():
+            section, _, field = name.partition(".")
+            _set(data, section, field, value)
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ConfigError(_explain(error), path=str(settings_file())) from error
+
 
 def settings_file(path: Path | None = None) -> Path:
     """The file that is read: the one given, else that of ``PUMPHOUSE_CONFIG``, else ./pumphouse.toml."""
     return path or Path(os.environ.get(ENV_PREFIX + "CONFIG") or "pumphouse.toml")
+
+
+def _file_values(path: Path | None) -> dict[str, Any]:
+    source = settings_file(path)
+    named = os.environ.get(ENV_PREFIX + "CONFIG")
+    if source.exists():
+        try:
+            return tomllib.loads(source.read_text())
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{source} is no TOML: {error}", path=str(source)) from error
+    if path is not None or named:
+        hint = "" if path is not None else f"the variable {ENV_PREFIX}CONFIG names it"
+        raise ConfigError(f"there is no settings file {source}", hint=hint, path=str(source))
+    return {}
+
+
+def _environment(sections: Collection[str] | None = None) -> dict[str, str]:
+    """``section.name`` -> value, of the variables of these sections; None = of all."""
+    found: dict[str, str] = {}
+    for name, value in os.environ.items():
+        if not name.startswith(ENV_PREFIX):
+            continue
+        if "__" not in name:
+            if sections is None:
+                _refuse_one_underscore(name)
+            continue
+        section, _, field = name[len(ENV_PREFIX) :].lower().partition("__")
+        if sections is not None and section not in sections:
+            continue
+        if field.endswith("_file") and _is_secret(section, secret := field.removesuffix("_file")):
+            found[f"{section}.{secret}"] = _secret_in(value, name)
+        else:
+            found[f"{section}.{field}"] = value
+    return found
 
 
 def _is_secret(section: str, field: str) -> bool:

@@ -5,7 +5,7 @@ import warnings
 
 from pumphouse.proto import etcd_rpc_pb2 as pumphouse_dot_proto_dot_etcd__rpc__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
