@@ -550,6 +550,13 @@ class Settings(Section):
         return self.model_copy(update={"target": TargetSettings.model_validate(said), "targets": others, "load": load})
 
     @property
+    def target_sections(self) -> dict[str, TargetSettings]:
+        """Section -> server, of those that name one: whatever loads and restores write to."""
+        found: dict[str, TargetSettings] = {"target": self.target, "restore_target": self.restore_target}
+        found |= {f"targets.{name}": each for name, each in self.targets.items()}
+        return {name: each for name, each in found.items() if {"host", "unix_socket"} & each.model_fields_set}
+
+    @property
     def with_rules(self) -> NamedTarget:
         """[target], with the rules of its loads."""
         return NamedTarget.model_validate({**self.target.model_dump(exclude_unset=True), "rules": self.load.rules})

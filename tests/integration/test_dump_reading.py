@@ -13,10 +13,11 @@ from pumphouse.dump.rows import text_columns
 from pumphouse.dump.source import execute, require_primary, session
 from pumphouse.dump.table import TableReader
 from pumphouse.errors import ConfigError, SourceFailed
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.schema.versions import TableVersion
-from pumphouse.settings import SourceSettings
+from pumphouse.settings import SourceSettings, TargetSettings
 from tests.support import mariadb
 from tests.support.madearchive import column, index, table_info
 
@@ -164,11 +165,15 @@ def test_rows_of_16_mib_and_a_connection_that_ends_among_them(source: SourceSett
 
 def test_a_target_of_loads_is_no_source(source: SourceSettings, app: Connection[Any]) -> None:
     with session(source) as connection:
-        require_primary(connection, source, "pumphouse")
-        execute(app, "CREATE DATABASE pumphouse")
-        execute(app, "CREATE TABLE pumphouse.checkpoint (n INT)")
+        execute(app, "CREATE DATABASE theirs")
+        execute(app, "CREATE TABLE theirs.checkpoint (n INT)")
+        require_primary(connection, source)
+        plain = {name: value for name, value in dict(source).items() if name in TargetSettings.model_fields}
+        with TargetConnection.open(TargetSettings.model_validate({**plain, "schema_name": "state"})) as target:
+            target.create_tables()
         try:
-            with pytest.raises(ConfigError, match="target of loads"):
-                require_primary(connection, source, "pumphouse")
+            with pytest.raises(ConfigError, match=r"has the schema state, .* target of loads"):
+                require_primary(connection, source)
         finally:
-            execute(app, "DROP DATABASE pumphouse")
+            execute(app, "DROP DATABASE theirs")
+            execute(app, "DROP DATABASE state")

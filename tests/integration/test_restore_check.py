@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from pumphouse.cli import cli
 from pumphouse.errors import BinlogError, ConfigError, RestoreError, TargetUnavailable
 from pumphouse.loader.apart import server_name
-from pumphouse.loader.grants import missing_privileges
+from pumphouse.loader.grants import in_columns_alone, missing_privileges
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
@@ -336,11 +336,18 @@ def test_no_job_after_its_moment_stops_a_restore_and_what_later_loads_made_is_dr
 
 def test_privileges_are_read_as_the_server_means_them() -> None:
     every = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, CREATE VIEW"
-    assert missing_privileges(["GRANT ALL PRIVILEGES ON *.* TO `root`@`%` WITH GRANT OPTION"], "d") == []
-    assert missing_privileges([f"GRANT {every} ON `shop\\_%`.* TO `u`@`%`"], "shop_1") == []
-    assert missing_privileges([f"GRANT {every} ON `shop\\_%`.* TO `u`@`%`"], "shopx1") != []
-    assert missing_privileges([f"GRANT {every} ON `d`.`t` TO `u`@`%`"], "d") != [], "one table is not the database"
+
+    def missing(grants: list[str], database: str) -> list[str]:
+        return missing_privileges(grants, database, every.split(", "))
+
+    assert missing(["GRANT ALL PRIVILEGES ON *.* TO `root`@`%` WITH GRANT OPTION"], "d") == []
+    assert missing([f"GRANT {every} ON `shop\\_%`.* TO `u`@`%`"], "shop_1") == []
+    assert missing([f"GRANT {every} ON `shop\\_%`.* TO `u`@`%`"], "shopx1") != []
+    assert missing([f"GRANT {every} ON `d`.`t` TO `u`@`%`"], "d") != [], "one table is not the database"
     two = ["GRANT SELECT, INSERT, UPDATE, DELETE ON *.* TO `u`@`%`",
            "GRANT CREATE, DROP, ALTER, INDEX, CREATE VIEW ON `d`.* TO `u`@`%`"]  # fmt: skip
-    assert missing_privileges(two, "d") == []
-    assert missing_privileges(two, "e") == ["CREATE", "DROP", "ALTER", "INDEX", "CREATE VIEW"]
+    assert missing(two, "d") == []
+    assert missing(two, "e") == ["CREATE", "DROP", "ALTER", "INDEX", "CREATE VIEW"]
+    some = ["GRANT SELECT (`a`, `b b`), INSERT ON `d`.`t` TO `u`@`%`", "GRANT SELECT ON `d`.`u` TO `u`@`%`"]
+    assert in_columns_alone(some) == [("d", "t")]
+    assert in_columns_alone([*some, "GRANT SELECT ON `d`.* TO `u`@`%`"]) == []

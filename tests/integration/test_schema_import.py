@@ -19,7 +19,7 @@ from pumphouse.demo.catalog import Catalog
 from pumphouse.demo.ddl import Change
 from pumphouse.demo.values import ValueMaker, unique_columns
 from pumphouse.demo.world import BEFORE_GENESIS
-from pumphouse.errors import SchemaError, UsageError
+from pumphouse.errors import ConfigError, SchemaError, UsageError
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.fence import Ownership
@@ -343,6 +343,69 @@ def test_what_is_gone_is_asked_for_and_never_guessed(sides: Sides) -> None:
     assert [kind for _, kind, _ in sides.import_(drop=["a"]).jobs] == ["DROP_SCHEMA"]
 
 
+@pytest.mark.row("S1", "O8")
+def test_a_target_is_no_source_and_a_history_that_has_its_tables_is_mended_by_a_drop(sides: Sides) -> None:
+    sides.sql("CREATE DATABASE a", "CREATE TABLE a.t (id INT PRIMARY KEY)")
+    sides.import_()
+    plain = {name: value for name, value in dict(sides.settings).items() if name in TargetSettings.model_fields}
+    itself = TargetSettings.model_validate(plain)
+    for sections in ({"restore_target": itself}, {"targets.copy": itself}):
+        with pytest.raises(ConfigError, match=rf"the server of \[{next(iter(sections))}\].* not the source"):
+            import_schema(sides.settings, sides.history, sides.cluster, Asked(), tls=TlsSettings(), targets=sections)
+    there = ServerSettings.model_validate({name: getattr(sides.target.settings, name) for name in plain})
+    with pytest.raises(ConfigError, match="has the schema pumphouse, where loads and restores keep their state"):
+        import_schema(there, sides.history, sides.cluster, Asked(), tls=TlsSettings())
+    # A release before this one took them.
+    sides.sql("CREATE DATABASE pumphouse", "CREATE TABLE pumphouse.checkpoint (id INT PRIMARY KEY)")
+    sides.import_()
+    sides.sql("DROP DATABASE pumphouse")
+    with pytest.raises(SchemaError, match="--drop pumphouse"):
+        sides.import_()
+    assert [kind for _, kind, _ in sides.import_(drop=["pumphouse"]).jobs] == ["DROP_SCHEMA"]
+    assert sides.import_().jobs == ()
+
+
+@pytest.mark.row("S1", "O8")
+def test_what_a_user_may_not_see_is_said(sides: Sides) -> None:
+    sides.sql(
+        "CREATE DATABASE a",
+        "CREATE TABLE a.t (id INT PRIMARY KEY, secret INT)",
+        "CREATE TABLE a.u (id INT PRIMARY KEY)",
+        "CREATE TRIGGER a.tr BEFORE INSERT ON a.t FOR EACH ROW SET NEW.secret = 1",
+        "CREATE PROCEDURE a.p() SELECT 1",
+        "CREATE OR REPLACE USER reader@'%' IDENTIFIED BY 'pw'",
+        "GRANT SELECT (id) ON a.t TO reader@'%'",
+        "GRANT SELECT ON a.u TO reader@'%'",
+    )
+    root, sides.settings = (
+        sides.settings,
+        sides.settings.model_copy(update={"user": "reader", "password": SecretStr("pw")}),
+    )
+
+    def noted() -> set[str]:
+        report = sides.import_(dry_run=True, database="a")
+        return {note for note in report.notes if note.startswith("a: ") or "tr" in note}
+
+    with pytest.raises(SchemaError, match=r"a\.t: the user sees some of its columns only"):
+        noted()
+    sides.sql("GRANT SELECT ON a.t TO reader@'%'")
+    (tables_, triggers, events, routines) = sorted(
+        noted(), key=lambda n: ["tables", "triggers", "events", "routines"].index(n.split()[1])
+    )
+    assert "GRANT SELECT ON `a`.*" in tables_
+    assert "the rows that they change need binlogs too; GRANT TRIGGER ON `a`.*" in triggers
+    assert "GRANT EVENT" in events
+    assert "GRANT EXECUTE" in routines
+    sides.sql("GRANT SELECT, TRIGGER, EVENT, EXECUTE ON a.* TO reader@'%'")
+    assert noted() == {"a.t: the trigger tr is left out; the rows that it changes need binlogs too"}
+    sides.sql("CREATE ROLE lookers", "GRANT SELECT, TRIGGER, EVENT, EXECUTE ON a.* TO lookers",
+              "REVOKE SELECT, TRIGGER, EVENT, EXECUTE ON a.* FROM reader@'%'",
+              "GRANT lookers TO reader@'%'", "SET DEFAULT ROLE lookers FOR reader@'%'")  # fmt: skip
+    assert noted() == {"a.t: the trigger tr is left out; the rows that it changes need binlogs too"}
+    sides.settings = root
+    sides.sql("DROP USER reader@'%'", "DROP ROLE lookers")
+
+
 @pytest.mark.row("S1")
 def test_what_no_job_can_say_is_refused_with_its_name_and_nothing_is_written(sides: Sides) -> None:
     sides.sql(
@@ -387,6 +450,11 @@ def test_what_is_left_out_is_named(sides: Sides) -> None:
         "CREATE VIEW a.broken AS SELECT id FROM a.gone",
         "DROP TABLE a.gone",
     )
+    report = sides.import_(skip=["a.flta", "a.flat", "b"])
+    assert [note for note in report.notes if "--skip" in note] == [
+        "a.flta: --skip names it, and the server has nothing of that name",
+        "b: --skip names it, and the server has nothing of that name",
+    ]
     report = sides.import_()
     for part in (
         "a.parent: the index words is of type FULLTEXT",

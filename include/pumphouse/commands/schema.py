@@ -94,7 +94,16 @@ def import_command(
                 "schema.history names no table to write DDL jobs to",
                 hint='set [schema] history = "mysql://user@host:port/history.jobs" and history_password',
             )
-        report = import_schema(source, history, parts.cluster, asked, tls=settings.tls, listen=listen, dry_run=dry_run)
+        report = import_schema(
+            source,
+            history,
+            parts.cluster,
+            asked,
+            tls=settings.tls,
+            targets=settings.target_sections,
+            listen=listen,
+            dry_run=dry_run,
+        )
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2, ensure_ascii=False))
         return

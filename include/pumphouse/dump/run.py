@@ -27,6 +27,7 @@ from pumphouse.dump.chunks import ChunkWriter, Stopped, Throttle
 from pumphouse.dump.source import TableChanged, execute, require_binlogs, require_primary, session
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
+from pumphouse.loader.apart import require_no_target
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster, KeepsReadable
@@ -117,8 +118,9 @@ class _Dump:
     def take(self, tables: Sequence[str] | None) -> DumpReport:
         """Round after round until nothing is missing."""
         started = self._clock.monotonic()
+        require_no_target(self._settings.source, self._settings.target_sections)
         with session(self._settings.source) as connection:
-            require_primary(connection, self._settings.source, self._settings.target.schema_name)
+            require_primary(connection, self._settings.source)
             pumps = [node.node_id for node in self._cluster.readable_nodes(NodeKind.PUMP)]
             require_binlogs(connection, self._settings.source, self._cluster.url, pumps)
             self._estimate = _estimated_rows(connection)

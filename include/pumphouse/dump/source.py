@@ -84,8 +84,8 @@ def session(settings: ServerSettings) -> Iterator[Connection[Any]]:
         connection.close()
 
 
-def require_primary(connection: Connection[Any], settings: ServerSettings, own_schema: str) -> None:
-    """ConfigError where what is read may lag behind what was committed, or is a load's target.
+def require_primary(connection: Connection[Any], settings: ServerSettings) -> None:
+    """ConfigError where what is read may lag behind what was committed, or was loaded or restored.
 
     A replica or a target has a transaction later than its Pumps do: rows that are read "after" it would lack it.
     """
@@ -100,14 +100,18 @@ def require_primary(connection: Connection[Any], settings: ServerSettings, own_s
                 hint="name the primary in [source]",
             )
         break
-    checkpoints = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s AND table_name = 'checkpoint'"
-    with connection.cursor() as cursor:
-        cursor.execute(checkpoints, (own_schema,))
-        loaded = cursor.fetchone()
-    if loaded and loaded[0]:
+    # Whatever the schema is called there: what these tables are is known by their columns.
+    found = execute(
+        connection,
+        "SELECT table_schema FROM information_schema.columns WHERE (table_name, column_name) IN"
+        " (('checkpoint', 'cluster_id'), ('fence', 'holder'), ('applied', 'bucket'))"
+        " GROUP BY table_schema HAVING COUNT(*) = 3",
+    )
+    for (schema,) in found:
         raise ConfigError(
-            f"{where(settings)} has the schema {own_schema}: it is a target of loads, not the source",
-            hint="name the source in [source]",
+            f"{where(settings)} has the schema {schema}, where loads and restores keep their state: it is a target of "
+            "loads, not the source",
+            hint=f"name the source in [source]; if this server has become the source, drop the schema {schema} there",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -44,6 +44,22 @@ def require_not_source(connection: TargetConnection, settings: Settings) -> None
             hint=_CORRECT,
             target=connection.name,
         )
+
+
+def require_no_target(server: ServerSettings, targets: Mapping[str, TargetSettings]) -> None:
+    """ConfigError when what is read as the source is a server that loads or restores write to, by section."""
+    for section, target in targets.items():
+        try:
+            with TargetConnection.open(target, timeout_s=_COMPARE_S) as connection:
+                why, _ = same_server(connection, server)
+        except TargetUnavailable:
+            why = "their addresses are the same" if places(target) & places(server) else ""
+        if why:
+            raise ConfigError(
+                f"{server_name(server)} is the server of [{section}], which loads or restores write to ({why}): it is "
+                "not the source",
+                hint=f"name the source in [source], or correct [{section}]",
+            )
 
 
 def sources(settings: Settings) -> Iterator[tuple[str, ServerSettings]]:

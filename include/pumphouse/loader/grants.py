@@ -7,23 +7,41 @@ from collections.abc import Sequence
 
 # What a load needs on a database.
 LOADING = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX", "CREATE VIEW")
+_ALL = {"ALL PRIVILEGES", "ALL"}
 _GRANT = re.compile(r"^GRANT (.+?) ON (?:TABLE )?(`(?:[^`]|``)*`|\*)\.(`(?:[^`]|``)*`|\*) TO ", re.IGNORECASE)
 
 
 def missing_privileges(grants: Sequence[str], database: str, wanted: Sequence[str] = LOADING) -> list[str]:
-    """What is wanted on a database and these lines of SHOW GRANTS do not give. Names of databases are patterns."""
+    """What is wanted on all of a database and these lines do not give. Names of databases are patterns."""
     have: set[str] = set()
     for line in grants:
         found = _GRANT.match(line)
         if found is None or found[3] != "*":
             continue
         pattern = found[2]
-        if pattern != "*" and not _like(pattern[1:-1].replace("``", "`"), database):
+        if pattern != "*" and not _like(_unquoted(pattern), database):
             continue
         have |= {each.strip().upper() for each in found[1].split(",")}
-    if have & {"ALL PRIVILEGES", "ALL"}:
-        return []
-    return [each for each in wanted if each not in have]
+    return [] if have & _ALL else [each for each in wanted if each not in have]
+
+
+def in_columns_alone(grants: Sequence[str], privilege: str = "SELECT") -> list[tuple[str, str]]:
+    """Tables, as (database, table), of which lines give a privilege on some columns, and none on the whole table."""
+    some: set[tuple[str, str]] = set()
+    whole: set[tuple[str, str]] = set()
+    for line in grants:
+        found = _GRANT.match(line)
+        if found is None or "*" in (found[2], found[3]):
+            continue
+        table = _unquoted(found[2]), _unquoted(found[3])
+        given = {each.strip().upper() for each in re.sub(r"\([^)]*\)", "()", found[1]).split(",")}
+        some |= {table} if any(each.replace(" ", "") == f"{privilege}()" for each in given) else set()
+        whole |= {table} if given & {privilege, *_ALL} else set()
+    return sorted(table for table in some - whole if missing_privileges(grants, table[0], [privilege]))
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`")
 
 
 def _like(pattern: str, name: str) -> bool:

@@ -120,7 +120,7 @@ class _Plan:
                 f"the history has what the server has not: {', '.join(self._unsaid)}",
                 hint="nothing that holds rows is taken for dropped or renamed unless you say so, once for each: "
                 + " ".join(f"--drop {each}" for each in self._unsaid)
-                + ", or --rename OLD=NEW",
+                + ", or --rename OLD=NEW. Is it there, the user may not see it: GRANT SELECT ON `DB`.* shows it",
                 gone=self._unsaid,
             )
         told = {*self.asked.drop, *self.asked.rename}

@@ -18,11 +18,12 @@ from pymysql.cursors import DictCursor
 from pymysql.err import MySQLError
 
 from pumphouse.errors import ConfigError, SchemaError
+from pumphouse.loader.grants import in_columns_alone, missing_privileges
 from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import ColumnFlag
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
-from pumphouse.schema.ident import literal, qualified
+from pumphouse.schema.ident import literal, qualified, quote
 from pumphouse.schema_import.columns import Inexpressible, Raw, Row, column_info, is_integer, named
 
 Name = tuple[str, str]
@@ -81,7 +82,8 @@ class _Reader:
         self._connection = connection
         self._dialect = dialect
         self._only = database
-        self._skipped = skipped
+        self._skipped = {*skipped}
+        self._unmet = {each for each in skipped if not database or each.partition(".")[0] == database.lower()}
         self._found = Found()
 
     def read(self) -> Found:
@@ -92,6 +94,7 @@ class _Reader:
             " FROM information_schema.SCHEMATA ORDER BY SCHEMA_NAME"
         ):
             name = str(row["name"])
+            self._unmet.discard(name.lower())
             if is_system(name) or name.lower() in self._skipped or (self._only and name != self._only):
                 continue
             self._check_charset(name, str(row["charset"]), str(row["collation"]))
@@ -104,8 +107,12 @@ class _Reader:
                 "policy_ref_info": None,
             }
         if self._found.databases:
+            self._unseen()
             self._read_tables()
             self._left_out()
+        self._found.notes += [
+            f"{each}: --skip names it, and the server has nothing of that name" for each in sorted(self._unmet)
+        ]
         return self._found
 
     # -- queries
@@ -172,6 +179,7 @@ class _Reader:
             order="TABLE_SCHEMA, TABLE_NAME",
         ):
             name = str(row["table_schema"]), str(row["table_name"])
+            self._unmet.discard(".".join(name).lower())
             if ".".join(name).lower() in self._skipped:
                 continue
             kind = str(row["table_type"])
@@ -410,6 +418,45 @@ class _Reader:
         }
 
     # -- what jobs do not say
+
+    def _grants(self) -> list[str]:
+        """Lines of SHOW GRANTS, on a MySQL with those of the roles that are active."""
+        sql = "SHOW GRANTS"
+        if (
+            self._dialect is Dialect.MYSQL
+            and (roles := str(self.value(self._connection, "SELECT CURRENT_ROLE()"))) != "NONE"
+        ):
+            sql = f"SHOW GRANTS FOR CURRENT_USER() USING {roles}"
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            return [str(row[0]) for row in cursor.fetchall()]
+
+    def _unseen(self) -> None:
+        """What the server hides from the user without a word, for want of a privilege."""
+        grants = self._grants()
+        everywhere = [line for line in grants if " ON *.* TO " in line]
+        for name in in_columns_alone(grants):
+            if name[0] in self._found.databases and ".".join(name).lower() not in self._skipped:
+                self._refuse(name, "the user sees some of its columns only (GRANT SELECT on the whole table)")
+                self._skipped.add(".".join(name).lower())
+        for db in self._found.databases:
+            on = f"ON {quote(db)}.*"
+            missing = missing_privileges(grants, db, ("SELECT", "TRIGGER", "EVENT"))
+            if "SELECT" in missing:
+                self._found.notes.append(
+                    f"{db}: tables that the user has no privilege on; GRANT SELECT {on} shows them"
+                )
+            if "TRIGGER" in missing:
+                self._found.notes.append(
+                    f"{db}: triggers are not seen, and the rows that they change need binlogs too; GRANT TRIGGER {on} "
+                    "shows them"
+                )
+            if "EVENT" in missing:
+                self._found.notes.append(f"{db}: events are not seen; GRANT EVENT {on} shows them")
+            routines = ("EXECUTE", "CREATE ROUTINE", "ALTER ROUTINE")
+            hidden = len(missing_privileges(grants, db, routines)) == len(routines)
+            if hidden and (self._dialect is Dialect.MARIADB or missing_privileges(everywhere, db, ("SELECT",))):
+                self._found.notes.append(f"{db}: routines are not seen; GRANT EXECUTE {on} shows them")
 
     def _left_out(self) -> None:
         for row in self._of(

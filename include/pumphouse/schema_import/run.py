@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pymysql.connections import Connection
 
-from pumphouse.dump.source import TableChanged, execute, session, where
+from pumphouse.dump.source import TableChanged, execute, require_primary, session, where
 from pumphouse.errors import ConfigError, SchemaError, UsageError
+from pumphouse.loader.apart import require_no_target
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.actions import Action
@@ -19,7 +21,7 @@ from pumphouse.schema_import.changes import Asked, Zone, plan_jobs
 from pumphouse.schema_import.columns import Raw
 from pumphouse.schema_import.read import read_schema
 from pumphouse.schema_import.write import HistoryTable, Stream, add_jobs, left_behind
-from pumphouse.settings import ServerSettings, TlsSettings
+from pumphouse.settings import ServerSettings, TargetSettings, TlsSettings
 
 # Two connections with the same answer are on one server; MySQL has server_uuid, MariaDB has not.
 _IDENTITY = "SELECT @@hostname, @@port, @@datadir, @@server_id"
@@ -45,6 +47,7 @@ def import_schema(
     asked: Asked,
     *,
     tls: TlsSettings,
+    targets: Mapping[str, TargetSettings] | None = None,
     listen: str = "127.0.0.1:0",
     dry_run: bool = False,
 ) -> ImportReport:
@@ -52,17 +55,21 @@ def import_schema(
 
     Jobs get binlogs as soon as somebody reads the cluster's: a consumer is registered, which `archive init` does before
     it takes the schema. Until then the history alone is enough. ``listen``: host:port where Pumps ask for outcomes.
+    ``targets``: by section, servers that loads and restores write to; none of them is the source.
 
     Raises:
+        ConfigError: the server is a TiDB, a replica, or one that was loaded or restored; nothing was written then.
         SchemaError, UsageError: see `pumphouse.schema_import.changes`; nothing was written then.
         PumpUnavailable: a binlog is needed and no Pump takes one.
     """
+    require_no_target(source, targets or {})
     with HistoryTable.open(history) as table:
         created = not table.exists()
         known = table.jobs()
         ours = table.execute(_IDENTITY)
         try:
             with session(source) as connection:
+                require_primary(connection, source)
                 if execute(connection, _IDENTITY) == ours:
                     asked = _without(asked, history.schema)
                 found, dialect = read_schema(connection, asked.database, asked.skip)
@@ -89,7 +96,7 @@ def import_schema(
         jobs=tuple((raw["id"], Action(raw["type"]).name, raw["query"]) for raw in jobs),
         created=created,
         binlogs=binlogs,
-        notes=tuple(dict.fromkeys(found.notes)),
+        notes=tuple(dict.fromkeys(note for note in found.notes if not note.startswith(f"{history.schema.lower()}: "))),
         dry_run=dry_run,
     )
 

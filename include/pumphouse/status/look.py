@@ -62,9 +62,7 @@ def look(
     """
     limit = clock.monotonic() + within_s
     if targets is None:
-        targets = {name: getattr(settings, name) for name in ("target", "restore_target")}
-        targets |= {f"targets.{name}": each for name, each in settings.targets.items()}
-        targets = {name: each for name, each in targets.items() if {"host", "unix_socket"} & each.model_fields_set}
+        targets = settings.target_sections
     now = compose(int(clock.now() * 1000))
     parts = Parts(settings)
 
