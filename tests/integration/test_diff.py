@@ -168,6 +168,66 @@ def test_no_password_is_taken_from_the_command_line(
     assert "[restore_target] names no host" in str(unsaid.exception)
 
 
+def test_a_schema_that_nobody_has_is_no_equal_one(
+    server: MariaDbServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for wrong in ("shopp", "shopp=two2"):
+        refused = _diff(monkeypatch, tmp_path, server, "--schema", wrong)
+        assert isinstance(refused.exception, UsageError), refused.output
+        assert "neither server has a schema shopp" in str(refused.exception)
+        assert "one, two" in str(refused.exception)
+    one_side = compare(server.dsn, server.dsn, schemas={"one": "two2"})
+    assert [(d.kind, d.table, d.detail) for d in one_side.differences] == [("schema", "one", "only in the source")]
+    assert compare(server.dsn, server.dsn, ignore=["tow"]).notes == ["--ignore tow: neither server has it"]
+    with directory_in_memory() as directory, MariaDbServer(directory) as other, pytest.raises(UsageError):
+        compare(other.dsn, other.dsn)
+
+
+def test_the_historys_database_beside_the_source_is_no_difference(
+    server: MariaDbServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _run(server, "CREATE DATABASE hist; CREATE TABLE hist.jobs (job_id BIGINT PRIMARY KEY)")
+    with directory_in_memory() as directory, MariaDbServer(directory) as other:
+        for schema in ("one", "two"):
+            _run(other, f"CREATE DATABASE {schema};" + TABLES.format(s=schema))
+        (tmp_path / "p.toml").write_text(
+            f'[source]\nhost = "127.0.0.1"\nport = {server.port}\nuser = "root"\npassword = "{server.password}"\n'
+            f'[target]\nhost = "127.0.0.1"\nport = {other.port}\nuser = "root"\npassword = "{other.password}"\n'
+            f'[schema]\nhistory = "mysql://root@127.0.0.1:{server.port}/hist.jobs"\n'
+        )
+        config = ("--config", str(tmp_path / "p.toml"), "diff")
+        done = CliRunner().invoke(cli, config)
+        assert done.exit_code == 0, done.output
+        assert "left out: hist, the database of schema.history" in done.output
+        assert CliRunner().invoke(cli, (*config, "--schema", "hist")).exit_code == 1
+        # Of another server, it is a database like others.
+        text = (tmp_path / "p.toml").read_text()
+        (tmp_path / "p.toml").write_text(text.replace(f"127.0.0.1:{server.port}/hist", "127.0.0.1:1/hist"))
+        assert CliRunner().invoke(cli, config).exit_code == 1
+    _run(server, "DROP DATABASE hist")
+
+
+def test_a_target_that_folds_names_is_compared_without_regard_to_case(server: MariaDbServer) -> None:
+    _run(
+        server,
+        "CREATE DATABASE Upper; CREATE TABLE Upper.Orders (id INT PRIMARY KEY); INSERT INTO Upper.Orders VALUES (1)",
+    )
+    with (
+        directory_in_memory() as directory,
+        MariaDbServer(directory, arguments=("--lower-case-table-names=1",)) as other,
+    ):
+        for schema in ("one", "two", "Upper"):
+            _run(other, f"CREATE DATABASE {schema}" + (";" + TABLES.format(s=schema) if schema != "Upper" else ""))
+        _run(other, "CREATE TABLE Upper.Orders (id INT PRIMARY KEY); INSERT INTO Upper.Orders VALUES (1)")
+        for schemas in (None, {"Upper": "Upper"}):
+            found = compare(server.dsn, other.dsn, schemas=schemas, views=False)
+            assert found.differences == [], found
+        assert compare(other.dsn, server.dsn, views=False).equal
+        _run(other, "UPDATE Upper.Orders SET id = 2")
+        assert {d.table for d in compare(server.dsn, other.dsn, views=False).differences} == {"Upper.Orders"}
+    _run(server, "DROP DATABASE Upper")
+
+
 def test_a_schema_on_one_side_only_is_found(server: MariaDbServer) -> None:
     with directory_in_memory() as directory, MariaDbServer(directory) as other:
         report = compare(server.dsn, other.dsn)

@@ -64,6 +64,9 @@ def diff(
     from pumphouse.diff.compare import compare
     from pumphouse.loader.rules import routes_of
 
+    both = [name for name in ignore if name in {item.partition("=")[0] for item in schemas}]
+    if both:
+        raise UsageError(f"--schema and --ignore both name {', '.join(both)}")
     mapped, routed = {}, None
     for item in schemas:
         ours, sep, theirs = item.partition("=")
@@ -73,12 +76,13 @@ def diff(
     if routes and source == "source" and (named or target in SECTIONS) and not any("=" in item for item in schemas):
         routed = routes.table
     quiet = as_json or not sys.stderr.isatty()
+    beside = _history_beside(context.settings) if "source" in (source, target) else ()
     sides = [_side(context, "source", source), _side(context, "target", target)]
     try:
         report = compare(
             *sides,
             schemas=mapped or None,
-            ignore=ignore,
+            ignore=(*ignore, *beside),
             views=not no_views,
             first=first,
             routed=routed,
@@ -92,15 +96,29 @@ def diff(
     if as_json:
         found = [asdict(difference) for difference in report.differences]
         body = {"equal": report.equal, "tables": report.tables, "rows": report.rows, "differences": found}
-        click.echo(json.dumps(body, indent=2, ensure_ascii=False))
+        click.echo(json.dumps({**body, "notes": report.notes}, indent=2, ensure_ascii=False))
     else:
         for each in report.differences:
             side = f" only in the {each.side}:" if each.side else ""
             click.echo(f"{each.table}: {each.kind}:{side} {each.detail}")
+        for note in report.notes:
+            click.echo(note, err=True)
+        for name in beside if not schemas else ():
+            click.echo(f"left out: {name}, the database of schema.history on the source", err=True)
         verdict = "equal" if report.equal else "DIFFERENT"
         click.echo(f"{verdict}; compared {report.tables} tables, {report.rows} rows")
     if not report.equal:
         sys.exit(1)
+
+
+def _history_beside(settings: Settings) -> tuple[str, ...]:
+    """The database of the history table, where that lies on the source: no load copies it."""
+    from pumphouse.loader.apart import places
+    from pumphouse.schema.history import MysqlTableSource, history_server, open_history
+
+    server, history = history_server(settings.history), open_history(settings.history)
+    beside = server is not None and bool(places(server) & places(settings.source))
+    return (history.schema,) if beside and isinstance(history, MysqlTableSource) else ()
 
 
 def _side(context: Context, option: str, text: str) -> Dsn:

@@ -19,7 +19,7 @@ from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 
 from pumphouse.diff.rows import Column, Encode, encoder, quote, row_digest, select_expression
-from pumphouse.errors import SchemaError
+from pumphouse.errors import SchemaError, UsageError
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.stack.dsn import Dsn
 
@@ -50,6 +50,7 @@ class DiffReport:
     tables: int = 0
     rows: int = 0
     differences: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -86,36 +87,104 @@ def compare(
         progress: is called with the name of each table.
         routed: schema and table -> where they are in the target; schemas are then names of the source alone, and one
             that is in the target only is nothing that differs.
+
+    Raises:
+        UsageError: a schema is named that neither server has, or neither has any.
     """
     report = DiffReport()
     with closing(_connect(source)) as left, closing(_connect(target)) as right:
         everything = schemas is None
+        known = _schemas(left), _schemas(right)
+        report.notes += [
+            f"--ignore {each}: neither server has it" for each in ignore if each not in known[0] | known[1]
+        ]
+        # A server that folds case has a name of the source in lower case; so either side may find the other's.
+        fold = _lower if _folds(left) or _folds(right) else _same
+        places = {fold(name): name for name in sorted(known[1])}
+        if schemas is not None:
+            _require_known(schemas, known, fold, routed)
+        names = user_schemas(left, ignore), user_schemas(right, ignore)
         if routed is not None:
-            schemas = dict.fromkeys(sorted(user_schemas(left, ignore)) if schemas is None else schemas, "")
-        elif schemas is None:
-            names = user_schemas(left, ignore), user_schemas(right, ignore)
-            for name in sorted(names[0] ^ names[1]):
-                where = "source" if name in names[0] else "target"
+            schemas = dict.fromkeys(sorted(names[0]) if schemas is None else schemas, "")
+        else:
+            ours = {fold(name): name for name in sorted(names[0])}
+            theirs = {fold(name): name for name in sorted(names[1])}
+            if schemas is None:
+                alone = sorted(
+                    (side[key], where)
+                    for side, other, where in ((ours, theirs, "source"), (theirs, ours, "target"))
+                    for key in side.keys() - other.keys()
+                )
+                schemas = {ours[key]: theirs[key] for key in sorted(ours.keys() & theirs.keys())}
+            else:
+                there = {name: places.get(fold(to), to) for name, to in schemas.items()}
+                alone = [(name, "source") for name, to in there.items() if to not in known[1]]
+                alone += [(to, "target") for name, to in there.items() if name not in known[0]]
+                schemas = there
+            for name, where in alone:
                 report.differences.append(Difference(kind="schema", table=name, detail=f"only in the {where}"))
-            schemas = {name: name for name in sorted(names[0] & names[1])}
-        place = routed or (lambda schema, name: (schemas[schema], name))
-        pairs = {
-            (schema, name): (table, place(schema, name))
-            for schema in schemas
-            for name, table in _tables(left, schema, views=views).items()
-        }
+        if not (schemas or report.differences):
+            raise UsageError(
+                "there is nothing to compare: neither server has a schema of its own",
+                hint="check --source and --target; does the user see the schemas?",
+            )
+
+        def place(schema: str, name: str) -> _Name:
+            db, table = (schemas[schema], name) if routed is None else routed(schema, name)
+            return places.get(fold(db), db), table
+
+        tables = {(schema, name): t for schema in schemas for name, t in _tables(left, schema, views=views).items()}
         own = {place(schema, "")[0]: schema for schema in schemas}
-        places = own.keys() | {there[0] for _, there in pairs.values()}
-        found = {(schema, name): t for schema in places for name, t in _tables(right, schema, views=views).items()}
+        within = own.keys() | {place(*name)[0] for name in tables}
+        found = {(schema, name): t for schema in within for name, t in _tables(right, schema, views=views).items()}
+        index = {(schema, fold(name)): (schema, name) for schema, name in found}
+
+        def actual(there: _Name) -> _Name:
+            return index.get((there[0], fold(there[1])), there)
+
+        pairs = {name: (table, actual(place(*name))) for name, table in tables.items()}
         wanted = {there for _, there in pairs.values()}
-        alone = [(name, "source") for name, (_, there) in pairs.items() if there not in found]
+        gone = set() if routed is not None else {to for to in schemas.values() if to not in known[1]}
+        missing = [
+            (name, "source") for name, (_, there) in pairs.items() if there not in found and there[0] not in gone
+        ]
         # In a schema that only tables are routed to may lie those of schemas that are not compared now.
         more = [there for there in found if there not in wanted and (everything or there[0] in own)]
-        alone += [((own[schema] if routed is None else schema, name), "target") for schema, name in more]
-        for table, where in sorted(alone):
+        missing += [((own[schema] if routed is None else schema, name), "target") for schema, name in more]
+        for table, where in sorted(missing):
             report.differences.append(Difference(kind="table", table=".".join(table), detail=f"only in the {where}"))
         _compare_tables(left, right, pairs, found, report, first=first, progress=progress)
     return report
+
+
+def _lower(name: str) -> str:
+    return name.lower()
+
+
+def _same(name: str) -> str:
+    return name
+
+
+def _folds(connection: Connection[Any]) -> bool:
+    """Whether the server takes names that differ in case for one."""
+    return _text(next(iter(list(_rows(connection, "SELECT @@lower_case_table_names"))))[0]) != "0"
+
+
+def _require_known(
+    schemas: Mapping[str, str],
+    known: tuple[Collection[str], Collection[str]],
+    fold: Callable[[str], str],
+    routed: Callable[[str, str], tuple[str, str]] | None,
+) -> None:
+    """UsageError for a schema that neither side has: nothing is equal because nobody has it."""
+    sides = [{fold(name) for name in side} for side in known]
+    for ours, to in schemas.items():
+        theirs = to if routed is None else routed(ours, "")[0]
+        if fold(ours) not in sides[0] and fold(theirs) not in sides[1]:
+            raise UsageError(
+                f"neither server has a schema {ours}" + f" or {theirs}" * (theirs != ours),
+                hint=f"the source has {', '.join(sorted(known[0])) or 'none'}",
+            )
 
 
 def _connect(dsn: Dsn) -> Connection[Any]:
@@ -141,9 +210,12 @@ def _text(value: bytes | str | None) -> str:
 
 def user_schemas(connection: Connection[Any], ignore: Collection[str] = ()) -> set[str]:
     """Names of the schemas that are neither the system's nor our own."""
+    return {name for name in _schemas(connection) if name.lower() not in OWN_SCHEMAS} - set(ignore)
+
+
+def _schemas(connection: Connection[Any]) -> set[str]:
     rows = list(_rows(connection, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA"))
-    found = {_text(name) for (name,) in rows}
-    return {name for name in found if name.lower() not in SYSTEM_SCHEMAS | OWN_SCHEMAS} - set(ignore)
+    return {name for (value,) in rows if (name := _text(value)).lower() not in SYSTEM_SCHEMAS}
 
 
 def _json_checked(connection: Connection[Any], schema: str) -> set[tuple[str, str]]:
@@ -207,7 +279,7 @@ def _compare_tables(
             continue
         b = found[there]
         title = ".".join(name)
-        if there[1] != name[1]:
+        if there[1].lower() != name[1].lower():
             title += f" ({'.'.join(there)} in the target)"
         progress(title)
         report.tables += 1
