@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,17 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     for name in sorted(graph):
         if name not in state:
             visit(name)
+
+
+def test_every_module_has_its_floor_in_the_import_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (whole,) = [each for each in contracts if each["type"] == "layers"]
+    floors = [name for layer in whole["layers"] for name in layer.split(" | ")]
+    assert len(floors) == len(set(floors))
+    without = {
+        name for name in modules(ROOTS | PUMP) if not any(f"{name}.".startswith(f"{floor}.") for floor in floors)
+    }
+    assert without == {"pumphouse", "spark_tasks"}  # packages whose own files say nothing
 
 
 def test_the_wheel_installs_no_package_called_include(tmp_path: Path) -> None:
