@@ -8,14 +8,16 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
+from pymysql.err import MySQLError
 
 from pumphouse.settings import TargetSettings
 from pumphouse.stack.mariadb import MariaDbServer
+from tests.support.waiting import eventually
 
 _BINLOG = ("--log-bin=bin", "--log-slave-updates", "--binlog-format=ROW", "--relay-log=relay", "--skip-slave-start")
 
@@ -35,8 +37,9 @@ class ReplicatingPair:
         return settings_of(self.primary)
 
     def promote(self) -> None:
-        """The standby takes over with all that the primary had, which becomes its standby."""
+        """The standby takes over with all that the primary had, which becomes its standby; sessions there are ended."""
         with closing(_session(self.primary)) as old, closing(_session(self.standby)) as new:
+            _end_others(old)
             self._catch_up(old, new)
             _run(new, "STOP SLAVE", "RESET SLAVE ALL")
             _run(old, f"SET GLOBAL gtid_slave_pos = '{_one(old, 'SELECT @@gtid_current_pos')}'")
@@ -86,6 +89,22 @@ class ReplicatingPair:
 
     def _catch_up(self, old: Any, new: Any) -> None:
         assert _one(new, f"SELECT MASTER_GTID_WAIT('{_one(old, 'SELECT @@gtid_binlog_pos')}', 60)") == 0
+
+
+def _end_others(session: Any) -> None:
+    """What a killed client left may be at a statement still: nothing is written here any more."""
+
+    def gone() -> bool:
+        mine = "user = 'root' AND command <> 'Binlog Dump' AND id <> CONNECTION_ID()"
+        with session.cursor() as cursor:
+            cursor.execute(f"SELECT id FROM information_schema.processlist WHERE {mine}")
+            found = [id_ for (id_,) in cursor.fetchall()]
+            for id_ in found:
+                with suppress(MySQLError):  # it has gone
+                    cursor.execute(f"KILL {id_}")
+            return not found
+
+    eventually(gone)
 
 
 def settings_of(server: MariaDbServer) -> TargetSettings:

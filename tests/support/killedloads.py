@@ -1,4 +1,4 @@
-"""Loads in processes of their own that are killed with -9, at a random line of the loader or at a random moment.
+"""Loads and restores in processes of their own that are killed with -9, at a random line of the loader or at a random moment.
 
 Children come from a fork server (`tests.support.loadserver`). The only thread that it has, jemalloc's (of pyarrow), is
 taken care of by jemalloc itself at a fork.
@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import psutil
 import structlog
 
 import pumphouse
-from pumphouse.runs import load
+from pumphouse.runs import load, restore
 from pumphouse.settings import Settings
 
 _HOME = Path(pumphouse.__file__).parent
 # Whose lines are counted: those of a load, without what reads and writes bytes for everybody.
-_TRACED = (str(_HOME / "loader"), str(_HOME / "replay"), str(_HOME / "runs"))
+_TRACED = tuple(str(_HOME / room) for room in ("loader", "replay", "restore", "runs"))
 _SERVER = "tests.support.loadserver"
 # OpenBLAS starts no thread, and no connection reads the certificates of the whole world for a server on this machine.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "SSL_CERT_FILE": os.devnull}
@@ -65,19 +65,26 @@ class KilledLoad:
     """One load in a child of the fork server, under way from here on."""
 
     def __init__(
-        self, settings: Settings, *, at_line: int = 0, place: str = "", sends: int = signal.SIGKILL, **how: Any
+        self,
+        settings: Settings,
+        *,
+        what: Literal["load", "restore"] = "load",
+        at_line: int = 0,
+        place: str = "",
+        sends: int = signal.SIGKILL,
+        **how: Any,
     ) -> None:
         """``at_line``: it sends itself a signal before this line of the loader, counted over its threads; 0 = none.
 
         ``place``: only those of this ``file:line`` count.
         ``sends``: that signal: SIGKILL, or SIGSTOP, for one that stands still.
-        ``how``: arguments of `pumphouse.runs.load.run`.
+        ``how``: arguments of `pumphouse.runs.load.run`, or of that of `pumphouse.runs.restore`.
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([_SERVER])
         with _environment():
             self._said, theirs = context.Pipe(duplex=False)
-            self._process = context.Process(target=_child, args=(settings, at_line, place, sends, how, theirs))
+            self._process = context.Process(target=_child, args=(settings, what, at_line, place, sends, how, theirs))
             self._process.start()
         theirs.close()
 
@@ -131,7 +138,9 @@ def _environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _child(settings: Settings, at_line: int, place: str, sends: int, how: dict[str, Any], said: Connection) -> None:
+def _child(
+    settings: Settings, what: str, at_line: int, place: str, sends: int, how: dict[str, Any], said: Connection
+) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     # The traceback of a thread goes where ours does, to the caller.
     threading.excepthook = lambda _: None
@@ -143,7 +152,7 @@ def _child(settings: Settings, at_line: int, place: str, sends: int, how: dict[s
     lines = Lines(at_line, place, send)
     try:
         with lines:
-            load.run(settings, **how)
+            (restore.run if what == "restore" else load.run)(settings, **how)
     except Exception as error:
         said.send({"error": type(error).__name__, "message": f"{error}"[:500]})
     else:
