@@ -5,9 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from pumphouse.errors import LoadError
+from pumphouse.archive import layout
+from pumphouse.archive.base import Base, write_columns
+from pumphouse.archive.genesis import BaseTable
+from pumphouse.errors import LoadError, UsageError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
@@ -41,6 +45,32 @@ def test_a_resync_runs_nothing_of_a_rule_of_another_table_again(
     assert target_rows(target) == source.snapshot()
     # Of its own table it is run again, in its place.
     assert load.run(told, resync="d.o").ddls == 1
+    assert target_rows(target) == source.snapshot()
+
+
+@pytest.mark.row("L7")
+def test_a_table_is_not_made_anew_from_an_older_dump_than_there_is(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    table_id = source.create_table("t", [ID])
+    source.genesis()
+    source.cut()
+    load.run(settings)
+    source.tables["t"].rows[1] = {1: 1}  # written without a binlog
+    at = source.cut()
+    field = pa.field("id", pa.int64(), metadata={b"id": b"1"})
+    rows = pa.RecordBatch.from_arrays([pa.array([1], pa.int64())], schema=pa.schema([field]))
+    folder = layout.chunk_folder(at, "d", "t", table_id, at)
+    segment = write_columns(source.archive.store, f"{folder}0-a.parquet", table_id, at, [rows])
+    read = BaseTable(db="d", table="t", table_id=table_id, rows=1, segments=(segment,), low=at)
+    base = Base(begun=at, ts=at, low=at, tables=(read,), columns=True, sha256="")
+    text = base.to_json(cluster_id=source.cluster_id, genesis=source.archive.genesis().sha256)
+    source.archive.store.put_if_absent(layout.base_document(at), text)
+    with pytest.raises(UsageError, match=r"newer dump of d\.t.*older one") as refused:
+        load.run(settings, resync="d.t")
+    assert "`pumphouse load`, then `pumphouse load --resync d.t`" in refused.value.hint
+    assert load.run(settings).parked == {}, "nothing was begun"
+    load.run(settings, resync="d.t")
     assert target_rows(target) == source.snapshot()
 
 

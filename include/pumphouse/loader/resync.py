@@ -48,9 +48,12 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
         names = {".".join(each.name).lower() for versions in view.timeline.versions.values() for each in versions}
         if name not in names:
             raise UsageError(f"the source has no table {table}", hint="it is written as database.table")
-        plan = open_plan(connection, task)
+    plan = open_plan(connection, task)
+    upto = checkpoint.ts if plan is None or plan.only else max(checkpoint.ts, plan.to_ts)
+    _require_newest(loader, table, upto)
+    if loader.rules.left_out(name) is None:
         # Before it is parked: what cannot be brought back stays as it is.
-        _works(loader, table, checkpoint.ts if plan is None else max(checkpoint.ts, plan.to_ts))
+        _works(loader, table, upto)
         loader.park(name, checkpoint.ts, RESYNC)
     try:
         return _made_anew(loader, checkpoint, table)
@@ -58,6 +61,23 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
         again = f"{table} is left out until `pumphouse load --resync {table}` has ended: run it again"
         error.hint = f"{again}; {error.hint}" if error.hint else again
         raise
+
+
+def _require_newest(loader: Loader, table: str, at: Tso) -> None:
+    """UsageError where a dump that read the table lies above what the target has: it would be made without that."""
+    ids = _ids_of(loader, table.lower())
+    newer = [
+        base.ts
+        for base in loader.view.bases
+        for each in base.tables
+        if base.ts > at and str(each.table_id) in ids and (each.low or base.begun) >= base.begun
+    ]
+    if newer:
+        raise UsageError(
+            f"the archive has a newer dump of {table}, exact from {show(newer[-1])} on, and the target stands at "
+            f"{show(at)}: the table would be made from an older one",
+            hint=f"load beyond it, then bring the table back: `pumphouse load`, then `pumphouse load --resync {table}`",
+        )
 
 
 def _made_anew(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
