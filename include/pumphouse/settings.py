@@ -260,6 +260,8 @@ class SchemaSettings(Section):
         description="http(s)://tidb:10080 (TiDB's status API) or mysql://user@host:port/schema.table; or empty",
     )
     history_password: SecretStr = Field(SecretStr(""), description="password of a mysql:// history")
+    history_tls_ca: Path | None = Field(None, description="PEM file of the CA of a mysql:// history; set = TLS")
+    history_server_public_key: Path | None = Field(None, description="the same as `source.server_public_key`")
 
 
 class ServerSettings(Section):
@@ -271,6 +273,11 @@ class ServerSettings(Section):
     password: SecretStr = Field(SecretStr(""), description="password")
     unix_socket: str = Field("", description="socket path instead of host and port")
     tls_ca: Path | None = Field(None, description="PEM file of the server's CA; set = TLS")
+    server_public_key: Path | None = Field(
+        None,
+        description="PEM file with the server's RSA key (MySQL: `public_key.pem` in its data directory): without TLS, "
+        "`caching_sha2_password` gets the password encrypted with it and in no other way",
+    )
 
 
 class SourceSettings(ServerSettings):

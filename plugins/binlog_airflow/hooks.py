@@ -103,7 +103,7 @@ class ClusterHook(_SettingsHook):
     default_conn_name = CLUSTER
     conn_type = "pumphouse_cluster"
     hook_name = "Pumphouse cluster"
-    fields = ("url", "history", "tls_ca", "tls_cert", "tls_key")
+    fields = ("url", "history", "history_tls_ca", "history_server_public_key", "tls_ca", "tls_cert", "tls_key")
 
     def __init__(self, cluster_conn_id: str = CLUSTER) -> None:
         super().__init__(cluster_conn_id)
@@ -112,6 +112,8 @@ class ClusterHook(_SettingsHook):
         names = {
             "url": "cluster.url",
             "history": "schema.history",
+            "history_tls_ca": "schema.history_tls_ca",
+            "history_server_public_key": "schema.history_server_public_key",
             "tls_ca": "tls.ca",
             "tls_cert": "tls.cert",
             "tls_key": "tls.key",
@@ -139,7 +141,7 @@ class DownstreamHook(_SettingsHook):
     default_conn_name = DOWNSTREAM
     conn_type = "pumphouse_downstream"
     hook_name = "Pumphouse downstream"
-    fields = ("task", "schema_name", "tls_ca")
+    fields = ("task", "schema_name", "tls_ca", "server_public_key")
 
     def __init__(self, downstream_conn_id: str = DOWNSTREAM, section: str = "target") -> None:
         super().__init__(downstream_conn_id)
@@ -171,7 +173,7 @@ class SourceHook(_SettingsHook):
     default_conn_name = SOURCE
     conn_type = "pumphouse_source"
     hook_name = "Pumphouse source"
-    fields = ("tls_ca",)
+    fields = ("tls_ca", "server_public_key")
 
     def __init__(self, source_conn_id: str = SOURCE) -> None:
         super().__init__(source_conn_id)

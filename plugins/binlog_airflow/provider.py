@@ -35,6 +35,8 @@ def get_provider_info() -> dict[str, Any]:
                 "cluster",
                 url="Cluster (pd://…, etcd://… or file:///dir)",
                 history="DDL history (http://tidb:10080 or mysql://…)",
+                history_tls_ca="CA file of a mysql:// history",
+                history_server_public_key="RSA key file of a mysql:// history",
                 tls_ca="CA file",
                 tls_cert="Certificate file",
                 tls_key="Key file",
@@ -44,7 +46,8 @@ def get_provider_info() -> dict[str, Any]:
                 task="Task (key of the checkpoint)",
                 schema_name="Schema of our tables on the target",
                 tls_ca="CA file of the server",
+                server_public_key="RSA key file of the server",
             ),
-            _connection("source", tls_ca="CA file of the server"),
+            _connection("source", tls_ca="CA file of the server", server_public_key="RSA key file of the server"),
         ],
     }

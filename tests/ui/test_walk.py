@@ -30,6 +30,7 @@ from pumphouse.demo.marks import take_mark
 from pumphouse.demo.workload import Workload
 from pumphouse.diff.compare import DiffReport, compare, user_schemas
 from pumphouse.model import tso
+from pumphouse.mysql import DUMP, connect
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
 from pumphouse.stack.local import SMALL, LocalStack
@@ -86,7 +87,7 @@ class User:
         return str(self.api.runs(watch.RESTORE)[-1]["dag_run_id"])
 
     def schemas(self, name: str) -> set[str]:
-        with closing(self.stack.dsn(name).connect()) as connection:
+        with connect(self.stack.dsn(name).server, DUMP, name) as connection:
             return set(user_schemas(connection))
 
     def type(self, words: list[str]) -> None:

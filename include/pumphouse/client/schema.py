@@ -45,20 +45,22 @@ class Tables(Mapping[tuple[str, str], TableInfo]):
         return name in self._infos
 
 
-def tables(history: str | JobSource, password: str = "") -> Tables:
+def tables(history: str | SchemaSettings | JobSource, password: str = "") -> Tables:
     """Read the tables that the history has now.
 
     Args:
-        history: As the setting schema.history: ``mysql://user@host:port/schema.table``, ``http://tidb:10080``.
-        password: Of a ``mysql://`` history.
+        history: As the setting schema.history: ``mysql://user@host:port/schema.table``, ``http://tidb:10080``; or the
+            section, where the server is reached by TLS.
+        password: Of a ``mysql://`` history that is given as text.
 
     Raises:
         HistoryUnavailable: it does not answer.
         SchemaError: its jobs contradict each other.
     """
     if isinstance(history, str):
-        settings = SchemaSettings.model_validate({"history": history, "history_password": password})
-        source = open_history(settings)
+        history = SchemaSettings.model_validate({"history": history, "history_password": password})
+    if isinstance(history, SchemaSettings):
+        source = open_history(history)
         if source is None:
             raise ConfigError("no history is named", hint="give mysql://user@host:port/schema.table")
     else:

@@ -29,6 +29,7 @@ from pumphouse.demo.workload import Workload
 from pumphouse.diff.compare import DiffReport, compare, user_schemas
 from pumphouse.durable import write_atomic
 from pumphouse.model.tso import Tso, show
+from pumphouse.mysql import DUMP, connect
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
 from pumphouse.stack.local import LocalStack
@@ -317,7 +318,7 @@ class Demo:
             raise DemoFailed(f"the restore failed: {watch.failure(api, watch.RESTORE, run_id)}")
         report = compare(self.stack.dsn("source"), self.stack.dsn("restore"), schemas=mark.schemas, views=False)
         self._must_be_equal(report, "the restored target", "the copy of the mark")
-        with closing(self.stack.dsn("restore").connect()) as connection:
+        with connect(self.stack.dsn("restore").server, DUMP, "restore_target") as connection:
             names = user_schemas(connection)
         if names != set(mark.schemas.values()):
             raise DemoFailed(f"the restored target has the databases {sorted(names)}, not those of the mark")

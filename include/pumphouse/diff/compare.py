@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
 
-from pymysql.connections import Connection
 from pymysql.converters import encoders
-from pymysql.cursors import SSCursor
+from pymysql.cursors import Cursor, SSCursor
 
 from pumphouse.diff.rows import Column, Encode, encoder, quote, row_digest, select_expression
 from pumphouse.errors import SchemaError, UsageError
+from pumphouse.mysql import DUMP, ServerConnection, connect
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.stack.dsn import Dsn
 
@@ -92,7 +91,7 @@ def compare(
         UsageError: a schema is named that neither server has, or neither has any.
     """
     report = DiffReport()
-    with closing(_connect(source)) as left, closing(_connect(target)) as right:
+    with closing(_connect(source, "source")) as left, closing(_connect(target, "target")) as right:
         everything = schemas is None
         known = _schemas(left), _schemas(right)
         report.notes += [
@@ -165,7 +164,7 @@ def _same(name: str) -> str:
     return name
 
 
-def _folds(connection: Connection[Any]) -> bool:
+def _folds(connection: ServerConnection) -> bool:
     """Whether the server takes names that differ in case for one."""
     return _text(next(iter(list(_rows(connection, "SELECT @@lower_case_table_names"))))[0]) != "0"
 
@@ -187,18 +186,16 @@ def _require_known(
             )
 
 
-def _connect(dsn: Dsn) -> Connection[Any]:
+def _connect(dsn: Dsn, side: str) -> ServerConnection:
     # No converters for what is read and no decoding: values arrive as the bytes that the server printed.
-    connection = dsn.connect(conv=encoders, use_unicode=False, cursorclass=SSCursor)
-    with closing(connection.cursor()) as cursor:
-        cursor.execute("SET time_zone = '+00:00', sql_mode = '', SESSION net_write_timeout = 600")
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    connection = connect(dsn.server, DUMP, side, conv=encoders, use_unicode=False, cursorclass=SSCursor)
+    with connection.cursor(Cursor) as cursor:
         cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
     return connection
 
 
-def _rows(connection: Connection[Any], sql: str, *values: str) -> Iterator[tuple[bytes | None, ...]]:
-    with closing(connection.cursor()) as cursor:
+def _rows(connection: ServerConnection, sql: str, *values: str) -> Iterator[tuple[bytes | None, ...]]:
+    with closing(connection.cursor()) as cursor, connection.making_sense():
         cursor.execute(sql, values or None)
         while batch := cursor.fetchmany(1000):
             yield from batch
@@ -208,17 +205,17 @@ def _text(value: bytes | str | None) -> str:
     return value.decode() if isinstance(value, bytes) else str(value or "")
 
 
-def user_schemas(connection: Connection[Any], ignore: Collection[str] = ()) -> set[str]:
+def user_schemas(connection: ServerConnection, ignore: Collection[str] = ()) -> set[str]:
     """Names of the schemas that are neither the system's nor our own."""
     return {name for name in _schemas(connection) if name.lower() not in OWN_SCHEMAS} - set(ignore)
 
 
-def _schemas(connection: Connection[Any]) -> set[str]:
+def _schemas(connection: ServerConnection) -> set[str]:
     rows = list(_rows(connection, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA"))
     return {name for (value,) in rows if (name := _text(value)).lower() not in SYSTEM_SCHEMAS}
 
 
-def _json_checked(connection: Connection[Any], schema: str) -> set[tuple[str, str]]:
+def _json_checked(connection: ServerConnection, schema: str) -> set[tuple[str, str]]:
     """MariaDB keeps JSON as LONGTEXT with a check; MySQL and TiDB have a type, and may lack the view."""
     named = "SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema' "
     named += "AND TABLE_NAME = 'CHECK_CONSTRAINTS' AND COLUMN_NAME = 'TABLE_NAME'"
@@ -232,7 +229,7 @@ def _json_checked(connection: Connection[Any], schema: str) -> set[tuple[str, st
     return found
 
 
-def _tables(connection: Connection[Any], schema: str, *, views: bool) -> dict[str, _Table]:
+def _tables(connection: ServerConnection, schema: str, *, views: bool) -> dict[str, _Table]:
     sql = "SELECT TABLE_NAME, TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
     kinds = {_text(name): _text(kind) for name, kind in list(_rows(connection, sql, schema))}
     checked = _json_checked(connection, schema)
@@ -263,8 +260,8 @@ def _tables(connection: Connection[Any], schema: str, *, views: bool) -> dict[st
 
 
 def _compare_tables(
-    left: Connection[Any],
-    right: Connection[Any],
+    left: ServerConnection,
+    right: ServerConnection,
     pairs: Mapping[_Name, tuple[_Table, _Name]],
     found: Mapping[_Name, _Table],
     report: DiffReport,
@@ -327,7 +324,7 @@ def _twin(column: Column, dialect: Dialect) -> str:
 class _Side:
     """One table on one server, read as digests or as rows."""
 
-    def __init__(self, connection: Connection[Any], schema: str, name: str, table: _Table, other: _Table) -> None:
+    def __init__(self, connection: ServerConnection, schema: str, name: str, table: _Table, other: _Table) -> None:
         self.connection = connection
         self.columns = table.columns
         self.encoders: list[Encode | None] = [

@@ -25,6 +25,7 @@ from pumphouse.dump.source import TableChanged, execute, is_tidb, session
 from pumphouse.dump.table import TableReader
 from pumphouse.errors import ManifestConflict, SourceFailed, WindowHeld
 from pumphouse.model.tso import Tso
+from pumphouse.mysql import ServerConnection
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import DumpSettings, SourceSettings
@@ -196,7 +197,7 @@ class ChunkWriter:
                 source=reader.name,
             )
 
-    def _parts(self, connection: Connection[Any], query: str) -> Iterator[list[pa.RecordBatch]]:
+    def _parts(self, connection: ServerConnection, query: str) -> Iterator[list[pa.RecordBatch]]:
         """The query's text batches, as many at a time as a chunk holds."""
         part, size = list[pa.RecordBatch](), 0
         for batch in text_columns(connection, query):

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from pumphouse.codec import resultrows
 from pumphouse.codec.columns import bitmap
 from pumphouse.errors import SourceFailed
+from pumphouse.mysql import ServerConnection
 
 _READ_BYTES = 1 << 20
 _BATCH_BYTES = 4 << 20
 _WHOLE_PACKET = 0xFFFFFF
 
 
-def text_columns(connection: Connection[Any], query: str) -> Iterator[pa.RecordBatch]:
+def text_columns(connection: ServerConnection, query: str) -> Iterator[pa.RecordBatch]:
     """Run a query; its rows as batches of large_binary columns ("0", "1", …) of about 4 MiB, NULL where NULL.
 
     Read to the end or close the connection: what is left of the result lies between it and the next command.
@@ -30,12 +30,13 @@ def text_columns(connection: Connection[Any], query: str) -> Iterator[pa.RecordB
         SourceFailed: the rows make no sense, or the connection ended among them.
     """
     session: Any = connection
-    session._execute_command(COMMAND.COM_QUERY, query)  # noqa: SLF001
-    count = session._read_packet().read_length_encoded_integer()  # noqa: SLF001
-    for _ in range(count):
-        session._read_packet(FieldDescriptorPacket)  # noqa: SLF001
-    session._read_packet()  # noqa: SLF001 -- the end of the columns
-    yield from _Rows(session, count).batches()
+    with connection.making_sense():
+        session._execute_command(COMMAND.COM_QUERY, query)  # noqa: SLF001
+        count = session._read_packet().read_length_encoded_integer()  # noqa: SLF001
+        for _ in range(count):
+            session._read_packet(FieldDescriptorPacket)  # noqa: SLF001
+        session._read_packet()  # noqa: SLF001 -- the end of the columns
+        yield from _Rows(session, count).batches()
 
 
 class _Rows:

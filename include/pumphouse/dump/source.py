@@ -7,20 +7,14 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
 from pumphouse.errors import ConfigError, SourceFailed
+from pumphouse.mysql import DUMP, ServerConnection, connect, place
 from pumphouse.settings import ServerSettings
 
-_SESSION = (
-    "SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 600",
-    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-    # A server's own limits on queries would cut tables short, and sort long keys by their beginnings alone.
-    "SET sql_select_limit = 18446744073709551615, max_sort_length = 16384",
-)
 # What a DDL that is under way, or not in the history yet, makes of a query.
 _CHANGED = {
     ER.BAD_FIELD_ERROR, ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.BAD_TABLE_ERROR,
@@ -34,11 +28,11 @@ class TableChanged(Exception):
 
 def where(settings: ServerSettings) -> str:
     """Address, without secrets."""
-    return f"{settings.user}@{settings.unix_socket or f'{settings.host}:{settings.port}'}"
+    return place(settings)
 
 
 @contextmanager
-def session(settings: ServerSettings) -> Iterator[Connection[Any]]:
+def session(settings: ServerSettings) -> Iterator[ServerConnection]:
     """A connection to the source; ConfigError, SourceFailed, TableChanged."""
     if not (settings.host or settings.unix_socket):
         raise ConfigError(
@@ -47,19 +41,7 @@ def session(settings: ServerSettings) -> Iterator[Connection[Any]]:
             "(in Airflow: the connection pumphouse_source)",
         )
     try:
-        connection: Connection[Any] = pymysql.connect(
-            host=settings.host or None,
-            port=settings.port,
-            user=settings.user,
-            password=settings.password.get_secret_value(),
-            unix_socket=settings.unix_socket or None,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=10,
-            read_timeout=3600,
-            ssl={"ca": str(settings.tls_ca)} if settings.tls_ca else None,
-            program_name="pumphouse-dump",
-        )
+        connection = connect(settings, DUMP, "source", program="pumphouse-dump", answer_s=3600)
     except (MySQLError, OSError) as error:
         raise SourceFailed(
             f"the source {where(settings)} does not answer: {error}",
@@ -67,11 +49,6 @@ def session(settings: ServerSettings) -> Iterator[Connection[Any]]:
             source=where(settings),
         ) from error
     try:
-        for statement in _SESSION:
-            execute(connection, statement)
-        with contextlib.suppress(MySQLError):
-            # A node of a Galera cluster answers when it has what the others have committed.
-            execute(connection, "SET wsrep_sync_wait = 1")
         yield connection
     except OSError as error:
         raise SourceFailed(f"the source {where(settings)} was lost: {error}", source=where(settings)) from error

@@ -32,8 +32,9 @@ from pumphouse.loader.fence import Ownership, check_lock
 from pumphouse.loader.looks import Look, Looks, Verdict, settle
 from pumphouse.loader.rules import anew_hint, ddl_hint
 from pumphouse.loader.state import lock_fence
-from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, StatementFailed, TargetConnection
+from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.model.tso import show
+from pumphouse.mysql import LOOSE_MODE, SQL_MODE
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.render import Statement, render

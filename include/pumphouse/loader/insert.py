@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from pumphouse.loader import literals, textrows
 from pumphouse.loader.columns import Column
-from pumphouse.loader.target import LOOSE_MODE, SQL_MODE, Loaded, StatementFailed, TargetConnection
+from pumphouse.loader.target import Loaded, StatementFailed, TargetConnection
+from pumphouse.mysql import LOOSE_MODE, SQL_MODE
 from pumphouse.schema.dialect import Dialect
 
 SAVEPOINT = "before_rows"

@@ -15,51 +15,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-import pymysql
-from pymysql.connections import Connection
 from pymysql.constants import COMMAND, ER
 from pymysql.cursors import SSCursor
 from pymysql.err import MySQLError, OperationalError
 from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
 
-from pumphouse.errors import ConfigError, LoadError, TargetUnavailable
+from pumphouse.errors import LoadError, TargetUnavailable
 from pumphouse.loader.conditions import condition_of, is_of_a_row
 from pumphouse.model.tso import Tso
+from pumphouse.mysql import LOAD, ServerConnection, connect, place
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.settings import TargetSettings
 
-# Strict, and nothing that changes a value on its way in: zero dates stay, 0 stays 0 in an AUTO_INCREMENT column.
-# And no table of another engine than its statement says.
-LOOSE_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
-SQL_MODE = f"STRICT_TRANS_TABLES,{LOOSE_MODE}"
-SESSION = (
-    f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 0, unique_checks = 1",
-    # As many as a server keeps: what it says of each row of a batch is read.
-    "SET max_error_count = 65535",
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    # Longer than IDLE: whoever waits for a session whose host has died gets the lock when the server ends it.
-    "SET innodb_lock_wait_timeout = 600",
-)
-# A row that may become larger than a page of InnoDB takes: the source has it, and one that does is refused by itself.
-LOOSE_ROWS = "SET innodb_strict_mode = OFF"
-# Statements of rules may say no engine.
-_ENGINE = "SET default_storage_engine = InnoDB"
-# Locks are taken, and keys compared, when a statement asks for it.
-TIDB_SESSION = ("SET tidb_txn_mode = 'pessimistic'",)
-# What not every TiDB knows, nor needs then.
-TIDB_OPTIONS = (
-    "SET tidb_constraint_check_in_place_pessimistic = ON",
-    "SET allow_auto_random_explicit_insert = ON",
-    "SET tidb_allow_remove_auto_inc = ON",
-    "SET tidb_enable_list_partition = ON",
-    # Of what a unit deletes.
-    f"SET tidb_tmp_table_max_size = {1 << 30}",
-)
 # What a unit holds is let go of when its host loses power: the server hears nothing of it.
-IDLE = "SET wait_timeout = 300, net_read_timeout = 300, net_write_timeout = 300"
+IDLE = {"wait_timeout": "300", "net_read_timeout": "300", "net_write_timeout": "300"}
 # The owner's connection waits for hours while units work, and holds no lock of a table meanwhile.
-OWNER_IDLE = "SET wait_timeout = 2147483, net_read_timeout = 3600, net_write_timeout = 3600"
+OWNER_IDLE = {"wait_timeout": "2147483", "net_read_timeout": "3600", "net_write_timeout": "3600"}
 # How long a session that ends waits for the server to take its locks back.
 _LEAVING_S = 5.0
 # Of these the server says that the transaction is gone and may be tried again.
@@ -76,7 +48,7 @@ NO_SUCH = frozenset({1049, 1146, 1054})
 _NO_LOCAL = {4166, 3948, 1148}
 _LOST = {2006, 2013, 2014, 2055, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, 1927, 1317}
 _LOCAL_NAME = b"pumphouse"
-_PACKET_BYTES = 1 << 20
+PACKET_BYTES = 1 << 20
 _STREAM_ROWS = 10_000
 
 # ``{s}`` is the quoted schema. One row of `fence` is the target's; everything else is keyed by task.
@@ -154,13 +126,14 @@ class NotNow(StatementFailed):
 class TargetConnection:
     """A session of ours. Transactions are explicit (`transaction`); outside them each statement commits itself."""
 
-    def __init__(self, settings: TargetSettings, connection: Connection[Any]) -> None:
+    def __init__(self, settings: TargetSettings, connection: ServerConnection) -> None:
         self.settings = settings
         self._connection = connection
         self._closed = False
         self._owner = False
         # Asked for: the greeting has no room for the 64 bits of a TiDB's.
-        self.connection_id, version = self.query("SELECT CONNECTION_ID(), VERSION()")[0]
+        with self._translate("SELECT CONNECTION_ID()"), connection.making_sense():
+            ((self.connection_id, version),) = self.query("SELECT CONNECTION_ID(), VERSION()")
         self.dialect = Dialect.of_version(str(version))
 
     @classmethod
@@ -173,28 +146,16 @@ class TargetConnection:
             timeout_s: seconds that the server may take for each answer; None = as long as it likes, once it let us in.
         """
         where = address(settings)
-        if settings.tls_ca is not None and not settings.tls_ca.is_file():
-            raise ConfigError(
-                f"tls_ca of the target {where}: there is no file {settings.tls_ca}", path=str(settings.tls_ca)
-            )
         try:
-            connection: Connection[Any] = pymysql.connect(
-                host=settings.host,
-                port=settings.port,
-                user=settings.user,
-                password=settings.password.get_secret_value(),
-                unix_socket=settings.unix_socket or None,
-                charset="utf8mb4",
-                autocommit=True,
-                connect_timeout=timeout_s or 10,
-                read_timeout=timeout_s,
-                write_timeout=timeout_s,
-                local_infile=True,
-                ssl={"ca": str(settings.tls_ca)} if settings.tls_ca else None,
-                program_name="pumphouse",
+            connection = connect(
+                settings,
+                LOAD,
+                "target",
+                more=OWNER_IDLE if owner else IDLE,
+                sends_rows=True,
+                connect_s=timeout_s or 10,
+                answer_s=timeout_s,
             )
-            # The flag is negotiated; from here on only `load_local` answers a server that asks for a file.
-            connection._local_infile = False  # type: ignore[attr-defined]  # noqa: SLF001
         except (MySQLError, OSError) as error:
             raise TargetUnavailable(
                 f"target {where} does not answer: {error}",
@@ -204,13 +165,6 @@ class TargetConnection:
             ) from error
         target = cls(settings, connection)
         target._owner = owner
-        tidb = target.dialect is Dialect.TIDB
-        for statement in (*SESSION, *(TIDB_SESSION if tidb else (_ENGINE,)), OWNER_IDLE if owner else IDLE):
-            target.execute(statement)
-        # MySQL lets not everybody make rows loose; what is too large there is refused by name.
-        for statement in (*(TIDB_OPTIONS if tidb else ()), *([LOOSE_ROWS] if owner else [])):
-            with contextlib.suppress(StatementFailed):
-                target.execute(statement)
         return target
 
     @property
@@ -261,7 +215,7 @@ class TargetConnection:
 
     def stream(self, statement: str) -> Iterator[tuple[tuple[Any, ...], ...]]:
         """Run one query; yields its rows some at a time. No other statement before the last of them."""
-        with self._translate(statement), self._connection.cursor(SSCursor) as cursor:
+        with self._translate(statement), self._connection.cursor(SSCursor) as cursor, self._connection.making_sense():
             cursor.execute(statement)
             while some := cursor.fetchmany(_STREAM_ROWS):
                 yield tuple(some)
@@ -291,21 +245,21 @@ class TargetConnection:
         """
         connection: Any = self._connection
         with self._translate(statement):
-            connection._execute_command(COMMAND.COM_QUERY, statement)  # noqa: SLF001
-            first = connection._read_packet()  # noqa: SLF001
-            if not first.is_load_local_packet():
-                raise LoadError("the server did not ask for the rows of a LOAD DATA LOCAL", target=self.name)
-            asked = LoadLocalPacketWrapper(first).filename
+            with self._connection.making_sense():
+                connection._execute_command(COMMAND.COM_QUERY, statement)  # noqa: SLF001
+                first = connection._read_packet()  # noqa: SLF001
+                asked = LoadLocalPacketWrapper(first).filename
             if asked != _LOCAL_NAME:
                 self.close()
                 raise LoadError(f"the server asked for file {asked!r}: the connection is closed", target=self.name)
             for part in data:
                 view = memoryview(part)
-                for at in range(0, len(view), _PACKET_BYTES):
-                    connection.write_packet(bytes(view[at : at + _PACKET_BYTES]))
+                for at in range(0, len(view), PACKET_BYTES):
+                    connection.write_packet(bytes(view[at : at + PACKET_BYTES]))
             connection.write_packet(b"")
-            answer = OKPacketWrapper(connection._read_packet())  # noqa: SLF001
-            return Loaded(affected=int(answer.affected_rows), warnings=int(answer.warning_count))
+            with self._connection.making_sense():
+                answer = OKPacketWrapper(connection._read_packet())  # noqa: SLF001
+                return Loaded(affected=int(answer.affected_rows), warnings=int(answer.warning_count))
 
     @cached_property
     def max_packet(self) -> int:
@@ -410,7 +364,7 @@ def _lets_nobody_in(error: BaseException) -> bool:
 
 def address(settings: TargetSettings) -> str:
     """``user@host:port`` or ``user@socket``."""
-    return f"{settings.user}@{settings.unix_socket or f'{settings.host}:{settings.port}'}"
+    return place(settings)
 
 
 def has_checkpoints(connection: TargetConnection) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of a target into which no unit can be put exactly: not transactional, or with triggers that rows would fire.
+"""Targets and tables into which no unit can be put exactly: not transactional, or with triggers that rows would fire.
 
 Looked at when a plan begins, and when it goes on, before the first row. On a table without transactions, the rows of a
 unit that was killed stay, and come again. The source has fired its triggers: what they wrote is in the binlogs.
@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Iterator
 from pumphouse.errors import LoadError
 from pumphouse.loader.grants import missing_privileges
 from pumphouse.loader.rules import Rules
-from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.loader.target import PACKET_BYTES, StatementFailed, TargetConnection
 from pumphouse.loader.work import Work
 from pumphouse.schema.actions import is_system
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified
 from pumphouse.schema.timeline import Timeline
 
@@ -23,6 +24,7 @@ _NOT_TRANSACTIONAL = (
     " WHERE COALESCE(e.transactions, 'NO') <> 'YES' AND t.table_schema = %s"
 )
 _ENGINE = "InnoDB"
+_LEAST_PACKET = 4 * PACKET_BYTES
 
 
 def require_engine(connection: TargetConnection) -> None:
@@ -35,6 +37,31 @@ def require_engine(connection: TargetConnection) -> None:
             "again",
             target=connection.name,
         )
+
+
+def of_the_server(connection: TargetConnection) -> list[tuple[str, str]]:
+    """What of the server, and of no session, keeps tables and rows from being made there; each with its way out."""
+    names = "'local_infile', 'innodb_default_row_format', 'max_allowed_packet'"
+    found = {
+        str(name).lower(): str(value)
+        for name, value in connection.query(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    }
+    problems = []
+    if found.get("local_infile") == "OFF" and connection.dialect is not Dialect.TIDB:
+        problems.append(("local_infile is off there", "SET GLOBAL local_infile = ON"))
+    row_format = found.get("innodb_default_row_format", "dynamic")
+    if row_format != "dynamic":
+        problems.append((
+            f"innodb_default_row_format is {row_format} there, which has no room for long keys",
+            "SET GLOBAL innodb_default_row_format = 'dynamic'",
+        ))  # fmt: skip
+    packet = int(found.get("max_allowed_packet", _LEAST_PACKET))
+    if packet < _LEAST_PACKET:
+        problems.append((
+            f"max_allowed_packet is {packet} there, less than a packet of rows",
+            f"SET GLOBAL max_allowed_packet = {16 * _LEAST_PACKET}",
+        ))  # fmt: skip
+    return [(what, f"{remedy}, and the same in its configuration file") for what, remedy in problems]
 
 
 def require_state(connection: TargetConnection) -> None:

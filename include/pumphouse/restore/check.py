@@ -18,7 +18,7 @@ from pumphouse.loader.begin import databases_of, in_creation_order, there
 from pumphouse.loader.grants import missing_privileges
 from pumphouse.loader.rules import ddl_hint, places_of_loads
 from pumphouse.loader.target import StatementFailed, TargetConnection, address
-from pumphouse.loader.unfit import require_engine
+from pumphouse.loader.unfit import of_the_server, require_engine
 from pumphouse.restore.plan import RestorePlan
 from pumphouse.schema.actions import is_system
 from pumphouse.schema.dialect import Dialect, charset_sql
@@ -121,7 +121,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
         dialect = Dialect.of_version(version)
         problems = [
             *_version(version, dialect),
-            *_session(connection, dialect),
+            *_server(connection),
             *_privileges(connection, _touched(connection, plan)),
             *_schema(connection, plan, view, dialect),
         ]
@@ -198,12 +198,10 @@ def _version(version: str, dialect: Dialect) -> Iterator[str]:
         yield f"it is {version}; {dialect} from {'.'.join(map(str, oldest))} on is supported"
 
 
-def _session(connection: TargetConnection, dialect: Dialect) -> Iterator[str]:
-    local, read_only = connection.query("SELECT @@global.local_infile, @@global.read_only")[0]
-    if not int(local) and dialect is not Dialect.TIDB:
-        yield "local_infile is off there: SET GLOBAL local_infile = ON, and in its configuration file"
+def _server(connection: TargetConnection) -> Iterator[str]:
+    yield from (f"{what}: {remedy}" for what, remedy in of_the_server(connection))
     # MariaDB 12 has words here; OFF and 0 both mean no.
-    if str(read_only).upper() not in ("0", "OFF"):
+    if str(connection.value("SELECT @@global.read_only")).upper() not in ("0", "OFF"):
         yield "it is read-only: SET GLOBAL read_only = OFF, if it is no replica"
     try:
         require_engine(connection)

@@ -21,6 +21,7 @@ from pumphouse.loader.run import Loader, own_target
 from pumphouse.loader.run import abandon as give_up
 from pumphouse.loader.state import Checkpoint, is_known, open_plan
 from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.unfit import of_the_server
 from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
 from pumphouse.replay import load as replay
@@ -134,6 +135,13 @@ def _require_new(
     equal_at: Tso | None,
 ) -> None:
     """Before anything is made on a target that no load has met: LoadError unless one may begin there."""
+    if problems := of_the_server(connection):
+        raise LoadError(
+            f"target {connection.name} cannot take a first load: {'; '.join(what for what, _ in problems)}. Nothing was"
+            " changed",
+            hint=f"there: {'; '.join(remedy for _, remedy in problems)}; then run this again",
+            target=connection.name,
+        )
     if equal_at is not None:
         require_not_source(connection, settings)
         return

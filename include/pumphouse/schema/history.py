@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import pymysql
 from pydantic import SecretStr
 from pymysql.connections import Connection
 from pymysql.constants import ER
+from pymysql.err import MySQLError
 
 from pumphouse.errors import ConfigError, HistoryUnavailable, SchemaError
 from pumphouse.model.table import Job
+from pumphouse.mysql import HISTORY, connect
 from pumphouse.rpc.shown import without_secrets
 from pumphouse.schema.ident import quote
 from pumphouse.settings import SchemaSettings, ServerSettings, TlsSettings
@@ -118,19 +119,10 @@ class MysqlTableSource:
     def session(self) -> Iterator[Connection[Any]]:
         """A connection with autocommit, for as long as the block lasts; what the server refuses is ours to say."""
         try:
-            connection: Connection[Any] = pymysql.connect(
-                host=self._server.host,
-                port=self._server.port,
-                user=self._server.user,
-                password=self._server.password.get_secret_value(),
-                unix_socket=self._server.unix_socket or None,
-                charset="utf8mb4",
-                connect_timeout=10,
-                autocommit=True,
-            )
+            connection = connect(self._server, HISTORY, "schema")
             with connection:
                 yield connection
-        except pymysql.MySQLError as error:
+        except MySQLError as error:
             code = error.args[0] if error.args else 0
             if code in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
                 raise SchemaError(
@@ -189,6 +181,8 @@ def history_server(settings: SchemaSettings) -> ServerSettings | None:
         user=urllib.parse.unquote(parts.username or "root"),
         password=SecretStr(settings.history_password.get_secret_value() or urllib.parse.unquote(parts.password or "")),
         unix_socket=(options.get("unix_socket") or [""])[0],
+        tls_ca=settings.history_tls_ca,
+        server_public_key=settings.history_server_public_key,
     )
 
 

@@ -9,9 +9,11 @@ from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
 
 import pymysql
+from pydantic import SecretStr
 from pymysql.connections import Connection
 
 from pumphouse.errors import ConfigError
+from pumphouse.settings import ServerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class Dsn:
     schema: str = ""
     unix_socket: str = ""
     tls_ca: str = ""
+    server_public_key: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -60,6 +63,19 @@ class Dsn:
     def shown(self) -> str:
         """The line without the password, for messages."""
         return f"mysql://{self.user}@{self.unix_socket or f'{self.host}:{self.port}'}/{self.schema}"
+
+    @property
+    def server(self) -> ServerSettings:
+        """The server, as settings name it."""
+        return ServerSettings(
+            host=self.host,
+            port=self.port,
+            user=self.user,
+            password=SecretStr(self.password),
+            unix_socket=self.unix_socket,
+            tls_ca=Path(self.tls_ca) if self.tls_ca else None,
+            server_public_key=Path(self.server_public_key) if self.server_public_key else None,
+        )
 
     def connect(self, **options: Any) -> Connection[Any]:
         """A connection: utf8mb4, no autocommit; ``options`` go to PyMySQL."""

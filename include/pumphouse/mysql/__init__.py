@@ -1,0 +1,9 @@
+"""Sessions on servers of MySQL's kind: who is trusted with the password, which answers are taken, what is set.
+
+Every connection of ours to a source, to the history's server or to a target is made here.
+"""
+
+from pumphouse.mysql.connection import ServerConnection, connect, place
+from pumphouse.mysql.session import DUMP, HISTORY, LOAD, LOOSE_MODE, SQL_MODE, Session
+
+__all__ = ["DUMP", "HISTORY", "LOAD", "LOOSE_MODE", "SQL_MODE", "ServerConnection", "Session", "connect", "place"]

@@ -1,0 +1,229 @@
+"""PyMySQL's connection to a server that may be anybody: it gets no password in clear text, no file, and no trust.
+
+What a server answers is read by PyMySQL, which takes it for granted: a wrong length, a status where rows belong or a
+request for a file ends in an IndexError or a RuntimeError. `ServerConnection` makes a MySQLError of each, so whoever
+calls translates one kind of error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pymysql.connections import Connection
+from pymysql.constants import CLIENT, CR
+from pymysql.err import MySQLError, OperationalError
+
+from pumphouse.errors import BinlogError, ConfigError
+from pumphouse.mysql.session import Session, begin
+from pumphouse.settings import ServerSettings
+
+if TYPE_CHECKING:
+    _Connection = Connection[Any]
+else:
+    _Connection = Connection  # generic in its stubs alone
+
+# For each answer until the session is set; whoever answers a greeting by nothing holds nobody.
+_LOGIN_S = 30.0
+# What the first answer of a server may name and gets no more than a digest for.
+_CHALLENGES = {"", "mysql_native_password", "caching_sha2_password", "client_ed25519"}
+# A digest of a few bits: as good as the password.
+_BROKEN = b"mysql_old_password"
+# How sha256_password and caching_sha2_password ask for the key that the password is to be encrypted with.
+_KEY_REQUESTS = {b"\x01", b"\x02"}
+# A question: it is answered with rows, and with one at least where no table is asked.
+_ASKS = re.compile(rb"\s*(?:SHOW|SELECT)\b(?!.*\bINTO\b)", re.IGNORECASE | re.DOTALL)
+_ASKS_ONE = re.compile(rb"\s*SELECT\b(?!.*\b(?:FROM|INTO)\b)", re.IGNORECASE | re.DOTALL)
+
+
+class NoSense(OperationalError):
+    """The server's answer is none that MySQL's protocol knows at this place; the connection is closed."""
+
+
+def place(server: ServerSettings) -> str:
+    """``user@host:port`` or ``user@socket``: a server's address, without secrets."""
+    return f"{server.user}@{server.unix_socket or f'{server.host}:{server.port}'}"
+
+
+def connect(
+    server: ServerSettings,
+    session: Session,
+    section: str,
+    *,
+    more: Mapping[str, str] | None = None,
+    program: str = "pumphouse",
+    sends_rows: bool = False,
+    connect_s: float = 10.0,
+    answer_s: float | None = None,
+    **options: Any,
+) -> ServerConnection:
+    """Connect, and set the session.
+
+    Args:
+        server: where.
+        session: what is set.
+        section: the section of the settings that names it, for messages.
+        more: variables of this session alone.
+        program: what the server lists us as.
+        sends_rows: LOAD DATA LOCAL is spoken of; who sends one answers the server himself.
+        connect_s: seconds for the connection.
+        answer_s: seconds for each answer; None = as long as it likes.
+        options: more for PyMySQL.
+
+    Raises:
+        ConfigError: a file of TLS is missing or is none; or the server wants the password itself, and nothing proves
+            that it is the right server; or a variable is not as we need it, and cannot be set.
+        MySQLError, OSError: as PyMySQL says it.
+    """
+    connection = ServerConnection(
+        section,
+        host=server.host or None,
+        port=server.port,
+        user=server.user,
+        password=server.password.get_secret_value().encode(),
+        unix_socket=server.unix_socket or None,
+        ssl=_context(server, section),
+        server_public_key=_read(server.server_public_key, section, "server_public_key"),
+        charset="utf8mb4",
+        autocommit=True,
+        connect_timeout=connect_s,
+        read_timeout=answer_s or _LOGIN_S,
+        write_timeout=answer_s or _LOGIN_S,
+        client_flag=CLIENT.LOCAL_FILES if sends_rows else 0,
+        program_name=program,
+        **options,
+    )
+    try:
+        with connection.making_sense():
+            begin(connection, session, f"{section} {place(server)}", more)
+        me: Any = connection
+        me._read_timeout = me._write_timeout = answer_s  # noqa: SLF001
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+class ServerConnection(_Connection):
+    """PyMySQL's, for a server that is not trusted. ``section``: where the settings name it."""
+
+    def __init__(self, section: str, **options: Any) -> None:
+        self._section = section
+        self._greeting = True
+        super().__init__(**options)
+
+    def connect(self, sock: Any = None) -> None:
+        """Connect; while it lasts, nothing is written that gives the password away."""
+        self._greeting = True
+        with self.making_sense():
+            super().connect(sock)
+        self._greeting = False
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+        """Run a statement: what asks gets rows, and a question to the server alone gets one."""
+        with self.making_sense():
+            affected = super().query(sql, unbuffered)
+            text = sql.encode() if isinstance(sql, str) else sql
+            result: Any = self._result  # type: ignore[attr-defined]
+            if _ASKS.match(text) and not result.field_count:
+                raise ValueError(f"a status and no rows for {text[:60]!r}")
+            if _ASKS_ONE.match(text) and not (unbuffered or result.rows):
+                raise ValueError(f"no row for {text[:60]!r}")
+            return affected
+
+    def write_packet(self, payload: Any) -> None:
+        """Send a packet; ConfigError for one that would give the password to whoever answers."""
+        me: Any = self
+        clear = bool(me.password) and bytes(payload) in {me.password, me.password + b"\0", *_KEY_REQUESTS}
+        if self._greeting and clear and not self._private():
+            self._refuse()
+        super().write_packet(payload)
+
+    @contextlib.contextmanager
+    def making_sense(self) -> Iterator[None]:
+        """Around what reads answers: whatever PyMySQL stumbles over is a MySQLError, and ends the connection."""
+        try:
+            yield
+        except (MySQLError, OSError, BinlogError):
+            raise
+        except Exception as error:
+            me: Any = self
+            me._force_close()  # noqa: SLF001
+            if getattr(me, "_result", None) is not None:
+                me._result.unbuffered_active = False  # noqa: SLF001 -- nobody reads the rest of it
+            what = f"an answer that makes no sense: {type(error).__name__}: {error}"
+            if isinstance(error, RuntimeError) and "LOAD_LOCAL" in str(error):
+                what = "it asked for a file of this machine, which nobody had offered; it got none"
+            raise NoSense(CR.CR_MALFORMED_PACKET, what) from error
+
+    def _get_server_information(self) -> None:
+        super()._get_server_information()  # type: ignore[misc]
+        me: Any = self
+        if me._auth_plugin_name not in _CHALLENGES and not self._proves():  # noqa: SLF001
+            # It may ask again for what it really wants, and is refused then.
+            me._auth_plugin_name = "mysql_native_password"  # noqa: SLF001
+
+    def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
+        if plugin_name == _BROKEN and not self._private():
+            self._refuse()
+        return super()._process_auth(plugin_name, auth_packet, handler)  # type: ignore[misc]
+
+    def _proves(self) -> bool:
+        """Whether whoever answers has to prove that it is the server: by a certificate, or a socket of this machine."""
+        me: Any = self
+        return bool(me.unix_socket or (me.ssl and me.ctx.verify_mode == ssl.CERT_REQUIRED))
+
+    def _private(self) -> bool:
+        """Whether it has proved it by now."""
+        me: Any = self
+        return bool(me.unix_socket) or (self._proves() and isinstance(me._sock, ssl.SSLSocket))  # noqa: SLF001
+
+    def _refuse(self) -> None:
+        me: Any = self
+        where, prefix = f"{me.host}:{me.port}", _prefix(self._section)
+        raise ConfigError(
+            f"{where} asks for the password itself, and nothing proves that it is the server of [{self._section}]: it "
+            "did not get it",
+            hint=f"set {prefix}tls_ca in [{self._section}]; or, for caching_sha2_password, {prefix}server_public_key: "
+            "a copy of public_key.pem in that MySQL's data directory",
+            server=where,
+        )
+
+
+def _prefix(section: str) -> str:
+    """Of the names of settings: schema.history has its server's beside its own."""
+    return "history_" if section == "schema" else ""
+
+
+def _context(server: ServerSettings, section: str) -> ssl.SSLContext | None:
+    """TLS that checks the server's certificate and name; None where no CA is set."""
+    if server.tls_ca is None:
+        return None
+    _read(server.tls_ca, section, "tls_ca")
+    try:
+        context = ssl.create_default_context(cafile=str(server.tls_ca))
+    except OSError as error:
+        raise ConfigError(
+            f"{_prefix(section)}tls_ca of [{section}] cannot be used: {server.tls_ca}: {error}",
+            hint="name the PEM file with the certificate of the server's CA",
+            path=str(server.tls_ca),
+        ) from error
+    # MySQL's own certificates leave out what this asks for.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _read(path: Path | None, section: str, name: str) -> bytes | None:
+    if path is None:
+        return None
+    if not path.is_file():
+        raise ConfigError(
+            f"{_prefix(section)}{name} of [{section}]: there is no file {path}",
+            hint="correct the path in the settings",
+            path=str(path),
+        )
+    return path.read_bytes()
