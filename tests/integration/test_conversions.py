@@ -175,7 +175,7 @@ def test_a_change_whose_values_are_not_known_stops_before_it_and_names_the_rule(
     table = Changed(*owned)
     table.create("json", 1)
     table.connection.execute("INSERT INTO d.t VALUES (1, '[]')")
-    with pytest.raises(ConversionUnknown, match=r"d\.t: c0 from json to int\(11\)\. What TiDB makes") as caught:
+    with pytest.raises(ConversionUnknown, match=r"d\.t: c0 from json to int\(11\)\. What the source makes") as caught:
         table.modify(["int"], STRICT)
     job = table.source.jobs[-1].job.id
     assert f'do = "skip"\nddl = {job}' in caught.value.hint

@@ -28,10 +28,10 @@ from pumphouse.errors import (
     UnknownTable,
     UsageError,
 )
-from pumphouse.loader import resync, run
+from pumphouse.loader import begin, run
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.run import Loader
-from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.runs import load
 from pumphouse.schema.timeline import Timeline
@@ -364,8 +364,8 @@ def test_a_resync_that_fails_says_that_the_table_waits_for_another(
     put(source, "t", 1)
     source.genesis()
     load.run(settings)
-    with monkeypatch.context() as patch, pytest.raises(StatementFailed) as caught:
-        patch.setattr(resync, "create_object", lambda *_: "CREATE TABLE nowhere.t (id INT)")
+    with monkeypatch.context() as patch, pytest.raises(DdlRefused) as caught:
+        patch.setattr(begin, "create_object", lambda *_, **__: "CREATE TABLE nowhere.t (id INT)")
         load.run(settings, resync="d.t")
     assert "d.t is left out until `pumphouse load --resync d.t` has ended" in caught.value.hint
     load.run(settings, resync="d.t")

@@ -18,7 +18,7 @@ from pumphouse.loader.names import require_names
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import BEGINNING, Checkpoint, TargetState
-from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.loader.target import NO_SUCH_EXPRESSION, StatementFailed, TargetConnection
 from pumphouse.loader.work import Work, base_work
 from pumphouse.model.table import DbInfo
 from pumphouse.model.tso import Tso, show
@@ -132,8 +132,7 @@ def build(loader: Loader, base: Work, databases: Sequence[str], reason: str) -> 
     for version in objects:
         if not version.table.is_view:
             with loader.rules.advising(view.timeline):
-                _create(connection, version, dialect)
-            loader.report.notes += notes_of(version.table, dialect)
+                loader.report.notes += create(connection, version, dialect)
     loader.report.notes += _create_views(connection, [v for v in objects if v.table.is_view], dialect)
     begun = loader.begin(base)
     loader.run(begun)
@@ -159,10 +158,19 @@ def in_creation_order(timeline: Timeline, ts: Tso, dialect: Dialect) -> list[Tab
     return sorted(found, key=lambda v: (2, v.table.id) if v.table.is_view else (rank[v.table.is_sequence], 0))
 
 
-def _create(connection: TargetConnection, version: TableVersion, dialect: Dialect) -> None:
-    """Create a table or sequence; DdlRefused names it."""
+def create(connection: TargetConnection, version: TableVersion, dialect: Dialect) -> list[str]:
+    """Create a table or sequence; DdlRefused names it. Returns notes on generated columns that are otherwise there."""
+    statement = create_object(version.db, version.table, dialect)
+    plainer = create_object(version.db, version.table, dialect, bare=True)
+    bare = False
     try:
-        connection.execute(create_object(version.db, version.table, dialect))
+        try:
+            connection.execute(statement)
+        except StatementFailed as error:
+            if error.code not in NO_SUCH_EXPRESSION or plainer == statement:
+                raise
+            bare = True
+            connection.execute(plainer)
     except StatementFailed as error:
         if error.condition:
             raise
@@ -172,6 +180,7 @@ def _create(connection: TargetConnection, version: TableVersion, dialect: Dialec
             statement=error.statement,
             table=".".join(version.name),
         ) from error
+    return notes_of(version.table, dialect, bare=bare)
 
 
 def _create_views(connection: TargetConnection, views: Sequence[TableVersion], dialect: Dialect) -> list[str]:

@@ -32,7 +32,7 @@ from pumphouse.loader.fence import Ownership, check_lock
 from pumphouse.loader.looks import Look, Looks, Verdict, settle
 from pumphouse.loader.rules import anew_hint, ddl_hint
 from pumphouse.loader.state import lock_fence
-from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.loader.target import NO_SUCH_EXPRESSION, StatementFailed, TargetConnection
 from pumphouse.model.tso import show
 from pumphouse.mysql import LOOSE_MODE, SQL_MODE
 from pumphouse.schema.dialect import Dialect
@@ -145,7 +145,27 @@ class DdlExecutor:
             StatementFailed: the server is full, read-only, …; a retry looks whether it ran.
         """
         steps, notes = self._settled(event, instead)
-        ran = []
+        ran: list[str] = []
+        try:
+            notes += self._carry_out(event, steps, ran)
+        except DdlRefused as error:
+            if error.facts.get("code") not in NO_SUCH_EXPRESSION:
+                raise
+            plainer, notes = self._settled(event, instead, bare=True)
+            if [step.statement for step in plainer] == [step.statement for step in steps]:
+                raise
+            steps = plainer
+            notes += self._carry_out(event, steps, ran)
+        report = DdlReport(tuple(ran), len(steps) - len(ran), notes)
+        log.info(
+            "ddl_executed", task=self._task, commit_ts=int(event.commit_ts), job_id=event.job.id,
+            action=event.action.name, statements=len(ran), skipped=report.skipped, notes=notes,
+        )  # fmt: skip
+        return report
+
+    def _carry_out(self, event: DdlEvent, steps: list[_Step], ran: list[str]) -> tuple[str, ...]:
+        """Bring all steps to done; ``ran`` gets the statements that ran now. Returns notes."""
+        notes = []
         for step in steps:
             try:
                 if step.state != "done" and self._settle_or_run(event, step):
@@ -154,16 +174,13 @@ class DdlExecutor:
                 if not step.statement.optional:
                     raise
                 self._mark(event, step, "done")
-                notes += (f"left out: {error.message}",)
-        report = DdlReport(tuple(ran), len(steps) - len(ran), notes)
-        log.info(
-            "ddl_executed", task=self._task, commit_ts=int(event.commit_ts), job_id=event.job.id,
-            action=event.action.name, statements=len(ran), skipped=report.skipped, notes=notes,
-        )  # fmt: skip
-        return report
+                notes.append(f"left out: {error.message}")
+        return tuple(notes)
 
-    def _settled(self, event: DdlEvent, instead: Sequence[str] | None) -> tuple[list[_Step], tuple[str, ...]]:
-        """What was begun, and what is to follow; with the renderer's notes."""
+    def _settled(
+        self, event: DdlEvent, instead: Sequence[str] | None, *, bare: bool = False
+    ) -> tuple[list[_Step], tuple[str, ...]]:
+        """What was begun, and what is to follow; with the renderer's notes. ``bare``: as in `render`."""
         steps = self._steps(event)
         if instead is not None:
             ours = tuple(Statement(sql, (), repeatable=True, db=self._database(event), ruled=True) for sql in instead)
@@ -179,7 +196,10 @@ class DdlExecutor:
         begun = [step for step in steps if step.state != "planned"]
         try:
             there = self._routes.event(event)
-            rendered = render(there, self.dialect, keep_schema=self._connection.settings.schema_name)
+            rendered = render(
+                there, self.dialect, keep_schema=self._connection.settings.schema_name,
+                there=self._connection.columns_there, bare=bare,
+            )  # fmt: skip
         except SchemaError as error:
             error.hint = "; ".join(filter(None, (error.hint, ddl_hint(event.job.id))))
             raise
@@ -376,8 +396,8 @@ class DdlExecutor:
             return
         table = self._source_of(event, statement.objects[0])
         raise ConversionUnknown(
-            f"DDL job {event.job.id} at {show(event.commit_ts)} changes the type of {table}: "
-            f"{'; '.join(found)}. What TiDB makes of the values there is not known here, and target "
+            f"DDL job {event.job.id} at {show(event.commit_ts)} changes the columns of {table}: "
+            f"{'; '.join(found)}. What the source makes of the values there is not known here, and target "
             f"{self._connection.name} might make others",
             hint=f"{ddl_hint(event.job.id)}; or, in a load, {anew_hint(table)}",
             job_id=event.job.id,

@@ -260,6 +260,10 @@ def _projected(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
             continue
         field = arrow_field(column)
         at = by_id.get(column.id)
+        if at is None and column.name in wanted.computed:  # older releases took no STORED columns
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            fields.append(field)
+            continue
         if at is None or batch.schema.field(at).type != field.type:
             raise ColumnMismatch(
                 f"the dump of {wanted.db}.{wanted.table.name} has no column {column.name} (id {column.id}) of type "

@@ -148,8 +148,9 @@ class Held:
     def _handed_on(self, place: _Place, folded: LastOfKeys | pa.Table) -> Iterator[Blob]:
         """Decoded, and cut by bucket."""
         if isinstance(folded, pa.Table):
-            key = UnitHead.of(folded.schema).key
-            keys = folded.select(list(key)) if key else folded.drop_columns([COUNT_FIELD.name])
+            head = UnitHead.of(folded.schema)
+            # A plan of a release that had no STORED columns in its rows ends in the same buckets.
+            keys = folded.select(list(head.key)) if head.key else folded.drop_columns([COUNT_FIELD.name, *head.stored])
             buckets = self._buckets(place.table_id, keys)
             order = np.argsort(buckets, kind="stable")
             yield from _cut([(buckets[order], folded.take(pa.array(order)))])

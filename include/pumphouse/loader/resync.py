@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pumphouse.errors import BinlogError, LoadError, UnknownDdl, UsageError
-from pumphouse.loader.begin import create_foreign_keys, databases_of, in_creation_order
+from pumphouse.loader.begin import create, create_foreign_keys, databases_of, in_creation_order
 from pumphouse.loader.ddl import forget_ddl_of
 from pumphouse.loader.report import LoadReport
 from pumphouse.loader.rules import RESYNC, Rules, bring_back
@@ -18,7 +18,7 @@ from pumphouse.schema.actions import Action
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified
 from pumphouse.schema.render import kept_name
-from pumphouse.schema.table_sql import create_database, create_object
+from pumphouse.schema.table_sql import create_database
 from pumphouse.schema.versions import DdlEvent
 
 _DUMP = "take a new dump (`pumphouse archive dump`), load beyond it, and try again"
@@ -99,7 +99,7 @@ def _made_anew(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport
     for place in _places(loader, name, at):
         connection.execute(f"DROP TABLE IF EXISTS {qualified(*place)}")
     for version in versions:
-        connection.execute(create_object(version.db, version.table, dialect))
+        loader.report.notes += create(connection, version, dialect)
     loader.run(loader.begin(first))
     loader.report.notes += create_foreign_keys(connection, versions)
     for work in later:

@@ -15,7 +15,7 @@ from pumphouse.loader.unit import UnitHead
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
-from pumphouse.schema.generated import on_target
+from pumphouse.schema.generated import as_rows, on_target
 from pumphouse.schema.table_sql import checks
 from pumphouse.schema.versions import TableVersion
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Wanted:
     """The table version that readers of the target see when the rows arrive; ``epoch``: the table's, when they do.
 
-    ``table``: as the target has it (`pumphouse.schema.generated`).
+    ``table``: as its rows have it (`pumphouse.schema.generated`). ``stored``: columns of it that only a target gets
+    which does not compute them; ``computed``: those of them that a target is to compute.
     """
 
     table_id: int
@@ -36,6 +37,8 @@ class Wanted:
     schema_version: int
     key: tuple[str, ...]
     epoch: int
+    stored: frozenset[str] = frozenset()
+    computed: frozenset[str] = frozenset()
 
     @property
     def droppable(self) -> bool:
@@ -46,7 +49,7 @@ class Wanted:
         """Head of a unit of this table; phase and bucket are not known yet."""
         return UnitHead(
             unit=UnitId(epoch, 0, self.table_id, 0), db=self.db, table=self.table.name, key=self.key,
-            droppable=self.droppable,
+            droppable=self.droppable, stored=tuple(sorted(self.stored)),
         )  # fmt: skip
 
 
@@ -97,13 +100,13 @@ class WantedTables:
                     break
                 version, epoch = after, self._epochs.after(version.table.id, after.commit_ts)
         there = self._routes.version(version)
-        table = on_target(there.table, self._dialect)
-        if all(column.generated for column in table.public_columns):
+        if all(column.generated for column in on_target(there.table, self._dialect).public_columns):
             name = f"{version.db}.{version.table.name}"
             raise LoadError(
                 f"{name} has rows and no column but generated ones at {show(Tso(moment))}: nothing tells how many",
                 table=name,
             )
+        table, stored, computed = as_rows(there.table, self._dialect)
         return Wanted(
             table_id=version.table.id,
             db=there.db,
@@ -111,6 +114,8 @@ class WantedTables:
             schema_version=version.schema_version,
             key=key_columns(version.table),
             epoch=epoch,
+            stored=stored,
+            computed=computed,
         )
 
 

@@ -44,6 +44,10 @@ _RETRYABLE = {
 _TOO_LARGE = {8004, 8175}
 # No such database, table, column: of no row's making.
 NO_SUCH = frozenset({1049, 1146, 1054})
+# An expression has what the server lacks, or does not allow there: a function, a collation, a character set, a syntax.
+NO_SUCH_EXPRESSION = frozenset(
+    {1064, 1115, 1235, 1253, 1267, 1270, 1271, 1273, 1305, 1582, *range(1900, 1913), *range(3102, 3110)}
+)
 # No row's fault: the server takes no LOAD DATA LOCAL (MariaDB; MySQL 8; older ones).
 _NO_LOCAL = {4166, 3948, 1148}
 _LOST = {2006, 2013, 2014, 2055, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, 1927, 1317}
@@ -224,6 +228,15 @@ class TargetConnection:
         """First column of the first row, or None."""
         rows = self.query(statement, args)
         return rows[0][0] if rows else None
+
+    def columns_there(self, table: tuple[str, str]) -> dict[str, bool] | None:
+        """Columns of a table (database, name) in lower case, and whether the server computes them; None = no table."""
+        rows = self.query(
+            "SELECT column_name, COALESCE(generation_expression, '') <> '' FROM information_schema.columns"
+            " WHERE table_schema = %s AND table_name = %s",
+            table,
+        )
+        return {str(name).lower(): bool(computed) for name, computed in rows} or None
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

@@ -5,6 +5,8 @@ The text is utf8mb4, so the server converts character columns to their own chars
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,13 +22,18 @@ Escapes = tuple[tuple[bytes, bytes], ...]
 _ESCAPES: Escapes = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"))
 
 
-def statement(table: str, columns: list[Column]) -> str:
-    """``LOAD DATA LOCAL … REPLACE``: always REPLACE, because without it bad values are bent and reported as success."""
-    values = {at: f"CAST(@v{at} AS UNSIGNED)" for at, c in enumerate(columns) if c.through_variable}
+def statement(table: str, columns: list[Column], unsent: Container[str] = ()) -> str:
+    """``LOAD DATA LOCAL … REPLACE``: always REPLACE, because without it bad values are bent and reported as success.
+
+    ``unsent``: columns that lines have and the table does not get.
+    """
+    sent = [(at, c) for at, c in enumerate(columns) if c.name not in unsent]
+    values = {at: f"CAST(@v{at} AS UNSIGNED)" for at, c in sent if c.through_variable}
     if values:
         # With a SET the server forgets what the row itself gave: 0 in an AUTO_INCREMENT column becomes a new number.
-        values |= {at: f"@v{at}" for at, c in enumerate(columns) if c.is_number}
-    targets = ",".join(f"@v{at}" if at in values else quote(c.name) for at, c in enumerate(columns))
+        values |= {at: f"@v{at}" for at, c in sent if c.is_number}
+    named = {at: quote(c.name) for at, c in sent if at not in values}
+    targets = ",".join(named.get(at, f"@v{at}") for at in range(len(columns)))
     casts = ",".join(f"{quote(columns[at].name)} = {values[at]}" for at in sorted(values))
     return (
         f"LOAD DATA LOCAL INFILE 'pumphouse' REPLACE INTO TABLE {table} CHARACTER SET utf8mb4 "

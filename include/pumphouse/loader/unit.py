@@ -48,6 +48,7 @@ class UnitHead:
         table: table on the target.
         key: names of the columns that identify a row; () = rows are compared whole, as a multiset.
         droppable: the source may drop the key while rows are written, so that two of them have it for a while.
+        stored: STORED columns of the source, which only a target gets that has them as plain ones.
     """
 
     unit: UnitId
@@ -55,6 +56,7 @@ class UnitHead:
     table: str
     key: tuple[str, ...]
     droppable: bool = False
+    stored: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -80,6 +82,7 @@ class UnitHead:
                     self.table,
                     list(self.key),
                     self.droppable,
+                    list(self.stored),
                 ]
             ).encode()
         }
@@ -87,9 +90,9 @@ class UnitHead:
     @classmethod
     def of(cls, schema: pa.Schema) -> UnitHead:
         """Read the metadata."""
-        epoch, phase, table_id, bucket, db, table, key, droppable = json.loads(schema.metadata[HEAD])
+        epoch, phase, table_id, bucket, db, table, key, droppable, stored = json.loads(schema.metadata[HEAD])
         unit = UnitId(epoch, phase, table_id, bucket)
-        return cls(unit=unit, db=db, table=table, key=tuple(key), droppable=droppable)
+        return cls(unit=unit, db=db, table=table, key=tuple(key), droppable=droppable, stored=tuple(stored))
 
 
 class _Applied(Exception):
@@ -146,6 +149,7 @@ def _once(connection: TargetConnection, claim: Claim, units: Sequence[Unit]) -> 
     head = units[0][0]
     batches = [batch for _, some in units for batch in some]
     try:
+        batches = _as_there(connection, head, batches)
         with connection.transaction():
             hold_shared(connection, claim.fence)
             for each, some in units:
@@ -167,6 +171,18 @@ def _once(connection: TargetConnection, claim: Claim, units: Sequence[Unit]) -> 
     except Rejected as rejected:
         raise _explain(connection, head, batches, rejected) from rejected
     return True
+
+
+def _as_there(connection: TargetConnection, head: UnitHead, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows without the columns that the target computes, or has not."""
+    out = set(computed_there(connection, head.db, head.table, head.stored)).intersection(batches[0].schema.names)
+    return [batch.drop_columns(sorted(out)) for batch in batches] if out else batches
+
+
+def computed_there(connection: TargetConnection, db: str, table: str, stored: Sequence[str]) -> list[str]:
+    """Those of the source's STORED columns that a target's table has not as plain ones."""
+    there = (connection.columns_there((db, table)) or {}) if stored else {}
+    return [name for name in stored if there.get(name.lower(), True)]
 
 
 def _write_down(connection: TargetConnection, claim: Claim, unit: UnitId, rows: int) -> None:

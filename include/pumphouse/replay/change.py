@@ -63,6 +63,7 @@ class Shape:
         key: places (in ``columns``) of what identifies a row; () = rows are compared whole, as a multiset.
         droppable: the source may drop the key while rows are written, so that two of them have it for a while.
         others: there are other unique keys.
+        stored: names of STORED columns of the source, which only a target gets that has them as plain ones.
     """
 
     db: str
@@ -71,6 +72,7 @@ class Shape:
     key: tuple[int, ...]
     droppable: bool = False
     others: bool = False
+    stored: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -174,7 +174,10 @@ class Images:
             columns = tuple(columns_of(pa.schema(fields)))
             places = {column.name: at for at, column in enumerate(columns)}
             keys, key = tuple(self._unique_keys(wanted)), tuple(places[name] for name in wanted.key)
-            shape = Shape(wanted.db, wanted.table.name, columns, key, droppable=wanted.droppable, others=len(keys) > 1)
+            shape = Shape(
+                wanted.db, wanted.table.name, columns, key, droppable=wanted.droppable, others=len(keys) > 1,
+                stored=tuple(sorted(wanted.stored)),
+            )  # fmt: skip
             unknown = {at for at, key in enumerate(keys) if Equality.UNKNOWN in key.equality}
             self._goals[id(wanted)] = _Goal(wanted, shape, keys, _seed(wanted, -1), unknown)
         return self._goals[id(wanted)]

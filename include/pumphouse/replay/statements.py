@@ -21,7 +21,7 @@ from pumphouse.loader import textrows
 from pumphouse.loader.insert import loosely, of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
 from pumphouse.loader.target import StatementFailed, TargetConnection
-from pumphouse.loader.unit import other_shape
+from pumphouse.loader.unit import computed_there, other_shape
 from pumphouse.replay.change import Change, Shape
 from pumphouse.replay.steps import Safety, Step
 from pumphouse.schema.ident import qualified, quote
@@ -95,9 +95,10 @@ def _load(
     """Put rows (``of``: keys of another table); the affected rows. RowRejected when the server bent or refused one."""
     of = of or shape
     columns = list(shape.columns)
+    unsent = computed_there(connection, shape.db, shape.table, shape.stored)
     connection.execute("SAVEPOINT part")
     try:
-        done = connection.load_local(textrows.statement(shape.target, columns), [b"".join(lines)])
+        done = connection.load_local(textrows.statement(shape.target, columns, unsent), [b"".join(lines)])
     except StatementFailed as error:
         if not error.of_a_row:
             raise
@@ -107,7 +108,8 @@ def _load(
     if done.warnings:
         shown = connection.warnings()
         zeros = {c.name for c in columns if c.is_enum} if loose else set()
-        ours = [w for w in shown if not of_generated(w, columns) and not _of_zero(w, zeros)]
+        sent = [c for c in columns if c.name not in unsent]
+        ours = [w for w in shown if not of_generated(w, sent) and not _of_zero(w, zeros)]
         if ours or (len(shown) < done.warnings and len(lines) == 1):
             text = "; ".join(f"{text} [{code}]" for _, code, text in (ours or shown)[:5])
             found = _AT_ROW.search(text)
@@ -131,7 +133,8 @@ def _delete(connection: TargetConnection, step: Step, *, safe: bool) -> None:
     shape = step.shape
     lines = [change.old for change in step.changes if change.old is not None]
     if not shape.key:
-        delete_rows(connection, shape.db, shape.table, [_counted(shape, lines)])
+        unsent = computed_there(connection, shape.db, shape.table, shape.stored)
+        delete_rows(connection, shape.db, shape.table, [_counted(shape, lines).drop_columns(unsent)])
         return
     keys = [shape.columns[at] for at in shape.key]
     if len(keys) == 1 and keys[0].is_integer:

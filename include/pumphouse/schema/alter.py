@@ -14,7 +14,7 @@ from pumphouse.schema.actions import Action
 from pumphouse.schema.column_sql import column_sql, default_sql, definition, fill_sql, type_sql
 from pumphouse.schema.conversion import Conversion, conversion
 from pumphouse.schema.dialect import Dialect
-from pumphouse.schema.generated import on_target
+from pumphouse.schema.generated import on_target, ways_after, ways_there
 from pumphouse.schema.ident import literal, quote
 from pumphouse.schema.table_sql import (
     auto_increment_column,
@@ -72,13 +72,25 @@ class AlterClauses:
 
 
 def alter_clauses(
-    job: Job, db: str, before: TableInfo, after: TableInfo, dialect: Dialect, *, strict: bool = True
+    job: Job,
+    db: str,
+    before: TableInfo,
+    after: TableInfo,
+    dialect: Dialect,
+    *,
+    strict: bool = True,
+    there: Mapping[str, bool] | None = None,
+    bare: bool = False,
 ) -> AlterClauses:
     """Compare columns, keys, checks, foreign keys and options; not names of tables, and not partitions.
 
-    ``db``: the table's database. ``strict``: False where the source ran it without a strict sql_mode.
+    ``db``: the table's database. ``strict``: False where the source ran it without a strict sql_mode. ``there``: the
+    target's columns before it, and which of them it computes; None = as a load makes them. ``bare``: as in `on_target`.
     """
-    before, after = on_target(before, dialect), on_target(after, dialect)
+    has = None if there is None else ways_there(before, there)
+    goes_on = None if has is None else ways_after(before, after, has, dialect)
+    stored = {c.id for c in after.columns if c.generated_stored} - {c.id for c in before.columns}
+    before, after = on_target(before, dialect, has), on_target(after, dialect, goes_on, bare=bare)
     pairs = match_columns(job, before, after)
     renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
     old_keys, new_keys = foreign_keys(db, before, dialect), foreign_keys(db, after, dialect)
@@ -129,6 +141,11 @@ def alter_clauses(
             )
             for old, new, how in cast
             if how is None or how.unless
+        )
+        + tuple(
+            (f"{new.name}, a new STORED column, is a plain one here, and no binlog has its values", "")
+            for new in after.public_columns
+            if new.id in stored and not new.generated
         ),
     )
 

@@ -1,19 +1,24 @@
-"""Generated columns that a target refuses, or would compute otherwise than TiDB: which ones, and what is there instead.
+"""Generated columns that a target refuses, or may compute otherwise than the source, and what is there instead.
 
 A STORED one becomes a plain column: its values are in the binlogs. So does one of a primary key, which MariaDB refuses.
-A VIRTUAL one is in no binlog: it is left out where its values would differ, and keeps no index where the target refuses
-that; a CHECK that names it goes with it. The rules are in docs/types.md.
+A VIRTUAL one is in no binlog: it is left out where its values may differ, and keeps no index where the target refuses
+that; a CHECK that names it goes with it. Of a TiDB's expressions those are computed that are known to be computed alike
+(`pumphouse.schema.expressions`); those of another server, whose history was imported, as long as nothing is known
+against them. How a table that is there has its columns, it says itself: an earlier release, a rule or the server's
+refusal may have made it otherwise. The rules are in docs/types.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import replace
+from enum import Enum, auto
 from typing import Any
 
 from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo, cistr
 from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.expressions import alike
 
 _NAME = re.compile(r"`((?:[^`]|``)+)`")
 # Of bytes these give the same everywhere.
@@ -27,54 +32,125 @@ _STRINGS = frozenset({
 _REALS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
 
 
-def on_target(table: TableInfo, dialect: Dialect) -> TableInfo:
+class Way(Enum):
+    """How a target has a generated column."""
+
+    COMPUTED = auto()
+    PLAIN = auto()
+    ABSENT = auto()
+
+
+Ways = Mapping[int, Way]
+
+
+def on_target(table: TableInfo, dialect: Dialect, decided: Ways | None = None, *, bare: bool = False) -> TableInfo:
     """The table as a target has it: columns that it carries are not generated there, those it lacks are hidden.
 
     A TiDB has every table as the source has it.
+
+    Args:
+        table: as the source has it.
+        dialect: of the target.
+        decided: by column id, how it has some of the columns already.
+        bare: it refused the others.
     """
-    if dialect is Dialect.TIDB or not any(column.generated for column in table.columns):
+    if not any(column.generated for column in table.columns):
         return table
-    plain, absent = _instead(table)
-    columns = tuple(
-        replace(column, hidden=True)
-        if column.id in absent
-        else replace(column, generated_expr="", generated_stored=False, default=None, default_bit=None)
-        if column.id in plain
-        else column
-        for column in table.columns
-    )
+    ways = ways_of(table, dialect, decided, bare=bare)
+    columns = tuple(_column(column, ways[column.id]) if column.id in ways else column for column in table.columns)
     unsteady = {
-        column.name.lower() for column in columns if column.generated and not column.hidden and _unsteady(table, column)
+        column.name.lower()
+        for column in columns
+        if dialect is not Dialect.TIDB and column.generated and not column.hidden and _unsteady(table, column)
     }
     indexes = tuple(
         index for index in table.indexes if not any(part.name.lower() in unsteady for part in index.columns)
     )
-    gone = _checks_over(table, absent)
+    gone = _checks_over(table, _those(ways, Way.ABSENT))
     raw = table.raw
     if gone:
         raw = {**raw, "constraint_info": [each for each in raw["constraint_info"] if each not in gone]}
     return replace(table, columns=columns, indexes=indexes, raw=raw)
 
 
-def carried(table: TableInfo) -> frozenset[int]:
-    """Ids of the STORED columns whose values come with the rows."""
-    return _instead(table)[0]
+def _column(column: ColumnInfo, way: Way) -> ColumnInfo:
+    if way is Way.ABSENT:
+        return replace(column, hidden=True)
+    return _plain(column) if way is Way.PLAIN else column
 
 
-def notes_of(table: TableInfo, dialect: Dialect) -> list[str]:
-    """What of a table's generated columns is otherwise on a target, in words."""
-    if dialect is Dialect.TIDB:
-        return []
-    plain, absent = _instead(table)
-    return [
-        f"the generated column {table.name}.{column.name} is plain and gets the source's values"
-        if column.id in plain
-        else f"the generated column {table.name}.{column.name} is left out: its values would be others here"
+def _plain(column: ColumnInfo) -> ColumnInfo:
+    return replace(column, generated_expr="", generated_stored=False, default=None, default_bit=None)
+
+
+def ways_there(table: TableInfo, there: Mapping[str, bool]) -> dict[int, Way]:
+    """How a target's table has the generated columns; ``there``: its columns in lower case, and which it computes."""
+    return {
+        column.id: Way.ABSENT
+        if column.name.lower() not in there
+        else Way.COMPUTED
+        if there[column.name.lower()]
+        else Way.PLAIN
         for column in table.public_columns
-        if column.id in plain | absent
+        if column.generated
+    }
+
+
+def ways_after(before: TableInfo, after: TableInfo, there: Ways, dialect: Dialect) -> dict[int, Way]:
+    """Of a table that changes, the columns that it goes on having as it has them: where nothing says otherwise now."""
+    old, new = ways_of(before, dialect), ways_of(after, dialect)
+    texts = {column.id: column.generated_expr for column in before.columns}
+    return {
+        column.id: there[column.id]
+        for column in after.columns
+        if column.id in there and texts[column.id] == column.generated_expr and old[column.id] is new[column.id]
+    }
+
+
+def carried(table: TableInfo) -> frozenset[int]:
+    """Ids of the STORED columns that no target computes: who writes binlogs gives their values."""
+    return _otherwise(table)[0]
+
+
+def as_rows(table: TableInfo, dialect: Dialect) -> tuple[TableInfo, frozenset[str], frozenset[str]]:
+    """The table as rows have it: of a TiDB all STORED columns come with them.
+
+    Returns:
+        the table; names of the columns that are for targets which do not compute them; those of these that a target is
+        to compute, so that an old dump may lack them.
+    """
+    there, must = on_target(table, dialect), carried(table)
+    stored = {c.id for c in table.public_columns if c.generated_stored and of_tidb(table)} - must
+    computed = {c.id for c in there.columns if c.generated} & stored
+    columns = tuple(_plain(c) if c.id in computed else c for c in there.columns)
+    names = {c.id: c.name for c in table.columns}
+    return (
+        replace(there, columns=columns) if computed else there,
+        frozenset(names[each] for each in stored),
+        frozenset(names[each] for each in computed),
+    )
+
+
+def of_tidb(table: TableInfo) -> bool:
+    """Whether a TiDB wrote the table's info, and so the values of all STORED columns; else it was imported."""
+    return "ShardRowIDBits" in table.raw
+
+
+def notes_of(table: TableInfo, dialect: Dialect, *, bare: bool = False) -> list[str]:
+    """What of a table's generated columns is otherwise on a target, in words."""
+    ways = ways_of(table, dialect, bare=bare)
+    why = "the target refuses it" if bare else "its values are not known to be the source's here"
+    said = {
+        Way.PLAIN: f"the generated column {table.name}.{{}} is plain and gets the source's values",
+        Way.ABSENT: f"the generated column {table.name}.{{}} is left out: {why}",
+    }
+    return [
+        said[ways[column.id]].replace("{}", column.name)
+        for column in table.public_columns
+        if ways.get(column.id) in said
     ] + [
         f"the CHECK {cistr(each.get('constraint_name'))} of {table.name} is left out, with a column that it names"
-        for each in _checks_over(table, absent)
+        for each in _checks_over(table, _those(ways, Way.ABSENT))
     ]
 
 
@@ -87,11 +163,36 @@ def _checks_over(table: TableInfo, absent: Container[int]) -> list[dict[str, Any
     ]
 
 
-def _instead(table: TableInfo) -> tuple[frozenset[int], frozenset[int]]:
-    """Ids of the columns that become plain, and of those that are left out."""
+def _those(ways: Ways, way: Way) -> frozenset[int]:
+    return frozenset(id_ for id_, each in ways.items() if each is way)
+
+
+def ways_of(table: TableInfo, dialect: Dialect, decided: Ways | None = None, *, bare: bool = False) -> dict[int, Way]:
+    """How a target gets the generated columns, by id; arguments as in `on_target`."""
+    ways: dict[int, Way] = {}
+    plain, absent = _otherwise(table)
+    tidb, by_name = of_tidb(table), {column.name.lower(): column for column in table.columns}
+    for column in table.columns:  # one may name only generated columns before it
+        if not column.generated:
+            continue
+        if decided and column.id in decided:
+            ways[column.id] = decided[column.id]
+        elif (
+            dialect is Dialect.TIDB
+            or (column.id not in plain | absent and not (tidb and (bare or not alike(column, by_name))))
+        ) and not any(ways.get(each.id) is Way.ABSENT for each in _named(table, column.generated_expr)):
+            ways[column.id] = Way.COMPUTED
+        else:
+            has_values = column.generated_stored and (tidb or column.id in plain)
+            ways[column.id] = Way.PLAIN if has_values else Way.ABSENT
+    return ways
+
+
+def _otherwise(table: TableInfo) -> tuple[frozenset[int], frozenset[int]]:
+    """Ids of the columns that are known to be others on a target: the STORED ones, and the VIRTUAL ones."""
     plain, absent = set(), set()
     primary = {part.name.lower() for part in table.primary_key()}
-    for column in table.columns:  # one may name only generated columns before it
+    for column in table.columns:
         if not column.generated:
             continue
         differs = _differs(table, column) or any(each.id in absent for each in _named(table, column.generated_expr))

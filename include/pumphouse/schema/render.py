@@ -8,7 +8,7 @@ rows. The types that are known here are a closed list; everything else is Unknow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
@@ -110,6 +110,14 @@ class Rendered:
         return len(self.statements)
 
 
+# The columns of a table on the target, in lower case, and which of them it computes; None = that is not known.
+LookThere = Callable[[tuple[str, str]], Mapping[str, bool] | None]
+
+
+def _nobody_looks(_: tuple[str, str]) -> None:
+    return None
+
+
 @dataclass(slots=True)
 class _Rendering:
     """One DDL and what has been rendered of it so far."""
@@ -117,6 +125,8 @@ class _Rendering:
     dialect: Dialect
     keep_schema: str
     event: DdlEvent
+    there: LookThere = _nobody_looks
+    bare: bool = False
     statements: list[Statement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -166,14 +176,28 @@ def _time_zone(event: DdlEvent) -> str:
     return f"{'-' if offset < 0 else '+'}{hours:02}:{minutes:02}" if offset else ""
 
 
-def render(event: DdlEvent, dialect: Dialect, *, keep_schema: str = KEEP_SCHEMA) -> Rendered:
+def render(
+    event: DdlEvent,
+    dialect: Dialect,
+    *,
+    keep_schema: str = KEEP_SCHEMA,
+    there: LookThere = _nobody_looks,
+    bare: bool = False,
+) -> Rendered:
     """Statements of one DDL; none where it changes nothing that the target has.
+
+    Args:
+        event: the DDL.
+        dialect: of the target.
+        keep_schema: where dropped tables wait.
+        there: looks at a table on the target: how it has its generated columns.
+        bare: without the expressions of generated columns that a server may refuse.
 
     Raises:
         UnknownDdl: it cannot be replicated (FLASHBACK CLUSTER), or nothing is known of its type.
         SchemaError: the job does not say enough.
     """
-    out = _Rendering(dialect, keep_schema, event)
+    out = _Rendering(dialect, keep_schema, event, there, bare)
     require_known(event)
     if event.silent or event.action in SILENT or _is_system(event):
         return Rendered()
@@ -257,8 +281,8 @@ def _create(out: _Rendering) -> None:
 
 
 def _create_one(out: _Rendering, version: TableVersion) -> None:
-    sql = create_object(version.db, version.table, out.dialect)
-    out.notes += left_out(version.table, out.dialect)
+    sql = create_object(version.db, version.table, out.dialect, bare=out.bare)
+    out.notes += left_out(version.table, out.dialect, bare=out.bare)
     # CREATE OR REPLACE VIEW may run twice; a table that exists already tells that its CREATE ran.
     out.run(sql, version.name, repeatable=version.table.is_view)
     for key in add_foreign_keys(version.db, version.table, out.dialect):
@@ -368,9 +392,11 @@ def _alter(out: _Rendering) -> None:
         if after.table.is_view:
             _create_one(out, after)
             continue
+        computes = any(column.generated for column in before.table.columns)
         clauses = alter_clauses(
-            out.event.job, after.db, before.table, after.table, out.dialect, strict=_strict(out.event)
-        )
+            out.event.job, after.db, before.table, after.table, out.dialect, strict=_strict(out.event),
+            there=out.there(before.name) if computes else None, bare=out.bare,
+        )  # fmt: skip
         begin = len(out.statements)
         for key in clauses.unbound:
             out.run(f"ALTER TABLE {qualified(*before.name)} {key}", before.name, optional=True)
@@ -384,8 +410,8 @@ def _alter(out: _Rendering) -> None:
             out.statements[begin] = replace(out.statements[begin], doubts=clauses.doubts)
         for key in clauses.bound:
             out.run(f"ALTER TABLE {qualified(*after.name)} {key}", after.name, optional=True)
-        before_out = left_out(before.table, out.dialect)
-        out.notes += [note for note in left_out(after.table, out.dialect) if note not in before_out]
+        before_out = left_out(before.table, out.dialect, bare=out.bare)
+        out.notes += [n for n in left_out(after.table, out.dialect, bare=out.bare) if n not in before_out]
         _rebase(out, before.table, after)
 
 

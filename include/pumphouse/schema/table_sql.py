@@ -32,23 +32,23 @@ def create_database(info: DbInfo, dialect: Dialect) -> str:
     return f"CREATE DATABASE IF NOT EXISTS {quote(info.name)} {charset}".rstrip()
 
 
-def create_object(db: str, info: TableInfo, dialect: Dialect) -> str:
-    """CREATE statement of a table, view or sequence."""
+def create_object(db: str, info: TableInfo, dialect: Dialect, *, bare: bool = False) -> str:
+    """CREATE statement of a table, view or sequence; ``bare``: without what a server may refuse (`on_target`)."""
     if info.is_view:
         return create_view(db, info)
     if info.is_sequence:
         return create_sequence(db, info)
-    return create_table(db, info, dialect)
+    return create_table(db, info, dialect, bare=bare)
 
 
-def create_table(db: str, info: TableInfo, dialect: Dialect) -> str:
+def create_table(db: str, info: TableInfo, dialect: Dialect, *, bare: bool = False) -> str:
     """CREATE TABLE: public columns, keys, checks, options, partitions.
 
     Left out, because the target cannot say it or must not act on it: placement and TiFlash replicas; on others than a
     TiDB expression and multi-valued indexes, TTL and sharding. A TiDB's TTL is off: rows that expire come as deletes.
     Foreign keys are made apart (`add_foreign_keys`).
     """
-    info = on_target(info, dialect)
+    info = on_target(info, dialect, bare=bare)
     automatic = auto_increment_column(info)
     lines = [
         column_sql(column, dialect, auto_increment=automatic is not None and column.id == automatic.id, table=info)
@@ -146,10 +146,10 @@ def _with_expressions(parts: tuple[IndexColumn, ...], hidden: dict[str, str]) ->
     return tuple(replace(part, expression=hidden.get(part.name.lower(), "")) for part in parts)
 
 
-def left_out(info: TableInfo, dialect: Dialect) -> list[str]:
+def left_out(info: TableInfo, dialect: Dialect, *, bare: bool = False) -> list[str]:
     """What the target's table lacks, or has otherwise, in words."""
-    kept = {index.id for index in plain_indexes(on_target(info, dialect), dialect)}
-    notes = notes_of(info, dialect) + [
+    kept = {index.id for index in plain_indexes(on_target(info, dialect, bare=bare), dialect)}
+    notes = notes_of(info, dialect, bare=bare) + [
         f"index {index.name} is over an expression and is left out"
         for index in info.indexes
         if index.public and not index.primary and index.id not in kept

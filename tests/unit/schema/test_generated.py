@@ -1,0 +1,37 @@
+"""Generated columns: which of a TiDB's expressions a target computes, and what is known of new columns."""
+
+import pytest
+
+from pumphouse.model.table import Job, MysqlType, TableInfo
+from pumphouse.schema.alter import alter_clauses
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.expressions import alike
+from tests.support.expressions import NOT_TAKEN, TAKEN, info, infos
+from tests.support.madearchive import column, table_info
+
+
+@pytest.mark.row("S2")
+def test_expressions_that_are_known_to_be_computed_alike_are_taken_and_no_others() -> None:
+    columns = infos()
+    assert [each for each in TAKEN if not alike(info("g", *each), columns)] == []
+    assert [each for each in NOT_TAKEN if alike(info("g", *each), columns)] == []
+
+
+@pytest.mark.row("S2")
+def test_a_new_stored_column_whose_values_no_binlog_has_is_a_doubt() -> None:
+    """A TiDB adds none; MySQL and MariaDB do, and compute it of the rows that are there."""
+    job = Job.from_dict({"id": 1, "type": 5, "state": 6})
+    columns = [column(1, "id", flag=3), column(2, "b", MysqlType.VARCHAR, binary=True)]
+
+    def of(*more: dict[str, object]) -> TableInfo:
+        raw = table_info(7, "t", [*columns, *more])
+        del raw["ShardRowIDBits"]
+        return TableInfo.from_dict(raw)
+
+    def doubts(expression: str) -> list[str]:
+        new = column(3, "s", MysqlType.VARCHAR, generated_expr_string=expression, generated_stored=True)
+        return [what for what, _ in alter_clauses(job, "d", of(), of(new), Dialect.MARIADB).doubts]
+
+    assert doubts("concat(`id`)") == []
+    (doubt,) = doubts("concat(`b`, _utf8mb4'x')")
+    assert "no binlog has its values" in doubt
