@@ -300,6 +300,9 @@ class DumpSettings(Section):
     lock_wait_s: float = Field(
         10.0, gt=0, description="maximum time that writers of a table without a key have to wait"
     )
+    resume_s: float = Field(
+        86_400.0, ge=0, description="an unfinished dump that was begun longer ago is not resumed: a new one begins"
+    )
 
 
 class TargetSettings(ServerSettings):

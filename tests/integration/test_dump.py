@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import BaseBegun
 from pumphouse.archive.init import init_archive
+from pumphouse.archive.layout import base_begun
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verify import verify
 from pumphouse.archive.view import has_rows, read_view
@@ -156,7 +158,9 @@ def test_a_dump_that_is_killed_at_every_chunk_among_ddl_goes_on_and_is_exact(
         except Killed:
             continue
     assert report is not None
-    assert report.resumed
+    assert (report.resumed, report.kept) == (True, 0)
+    assert 0 < report.rows_before <= report.rows
+    assert "by an earlier run" in report.text()
     assert kills > 20
     armed = False
     world.workload.wait_ddl(120)
@@ -223,14 +227,34 @@ def test_some_tables_are_read_anew_over_an_earlier_dump(world: World) -> None:
     with pytest.raises(UsageError, match="no dump to take the other tables from"):
         world.dump(tables=["shop.accounts"])
     first = world.dump()
+    assert (first.kept, first.resumed) == (0, False)
+    with pytest.raises(UsageError, match=r"there is no table shop\.oders"):
+        world.dump(tables=["shop.accounts", "shop.oders"])
+    begun = {each.key for each in world.archive.store.list("base/") if each.key.endswith("/begun.json")}
+    assert begun == {base_begun(first.low)}, "a dump that is refused leaves nothing"
+    # What releases before this one left of such a dump is not gone on with.
+    typo = BaseBegun(
+        cluster_id=world.archive.cluster_id, low=world.archive.end(), tables=("shop.oders",), over=first.low
+    )
+    world.archive.store.put(base_begun(typo.low), typo.to_json())
+    again = world.dump()
+    assert (again.resumed, again.kept, again.tables) == (False, 0, first.tables)
+    first = again
     world.workload.start_ddl(WHILE_RUNNING[:4], 1.0, lambda _: None)
     world.workload.wait_ddl(120)
-    report = world.dump(tables=["shop.accounts"])
-    earlier, later = world.archive.bases(report.ts)
+    old_one = BaseBegun(cluster_id=world.archive.cluster_id, low=world.archive.end(), tables=None, over=None)
+    world.archive.store.put(base_begun(old_one.low), old_one.to_json())
+    with pytest.raises(UsageError, match="has not ended"):
+        world.dump(tables=["shop.accounts"])
+    report = world.dump(tables=["shop.accounts"], resume_s=0)
+    assert not report.resumed
+    _, earlier, later = world.archive.bases(report.ts)
     assert (later.low, later.begun) == (first.low, report.low)
     old = {table.table_id: table.low for table in earlier.tables}
     anew = {table.table for table in later.tables if table.low != old.get(table.table_id)}
     assert "accounts" in anew
+    assert (report.kept, report.kept_from) == (len(later.tables) - len(anew), earlier.ts)
+    assert "shop.accounts alone" in report.text()
     assert len(anew) < len(later.tables)
     mark = world.mark("behind")
     world.extend()

@@ -28,7 +28,7 @@ from pumphouse.archive.manifest import PumpEntry
 from pumphouse.archive.pull_pump import pull_node
 from pumphouse.archive.window import Action, PlannedPump, ProgressSink, PublishedWindow, PullReport, WindowPlan, silent
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BinlogError, UsageError, WindowHeld
+from pumphouse.errors import BinlogError, ManifestConflict, UsageError, WindowHeld
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.probe import KEEP
@@ -103,11 +103,20 @@ def run_snapshot(
     waiting: Callable[[str], None] = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[PublishedWindow]:
-    """Extend the archive to ``until``, window by window, all in this process; what `commit_window` gave for each."""
+    """Extend the archive to ``until``, window by window, all in this process; what `commit_window` gave for each.
+
+    Others may do the same meanwhile, a dump above all: a window that another one published first is left to it, and
+    this one goes on from the new end, so that all of them arrive.
+    """
     done: list[PublishedWindow] = []
     while (plan := plan_window(archive, cluster, until, settings, clock=clock)) is not None:
         reports = _pull_all(archive, cluster, plan, settings, progress, clock)
-        done.append(commit_window(archive, cluster, plan, reports, history, settings, waiting=waiting, clock=clock))
+        try:
+            done.append(commit_window(archive, cluster, plan, reports, history, settings, waiting=waiting, clock=clock))
+        except ManifestConflict:
+            if archive.end() <= plan.start:
+                raise
+            log.info("window_published_by_another", start=int(plan.start), end=int(archive.end()))
     return done
 
 

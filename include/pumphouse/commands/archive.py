@@ -248,10 +248,8 @@ def _dump(settings: Settings, tables: tuple[str, ...] | None = None) -> DumpRepo
 
 
 def _print_dump(report: DumpReport) -> None:
-    again = ", begun by an earlier run" if report.resumed else ""
     click.echo(
-        f"dumped {report.tables} tables, {report.rows:,} rows, {decimal(report.bytes)} in {report.seconds:,.0f} s"
-        f"{again}\nrestorable from {show(report.ts)} on"
+        f"{report.text()} ({decimal(report.bytes)}, {report.seconds:,.0f} s)\nrestorable from {show(report.ts)} on"
     )
 
 

@@ -29,7 +29,7 @@ from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
 from pumphouse.loader.apart import require_no_target
 from pumphouse.model.node import NodeKind
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.registry.base import Cluster, KeepsReadable
 from pumphouse.schema.history import JobSource
 from pumphouse.schema.versions import TableVersion
@@ -39,7 +39,6 @@ log = structlog.get_logger()
 
 # A table that changes again and again, or that the history knows otherwise than the source, is given up then.
 _MOST_ROUNDS = 20
-_TRIES = 20
 _PAUSE_S = 2.0
 
 Progress = Callable[[str, int, int], None]
@@ -51,7 +50,11 @@ def silent(_what: str, _rows: int, _estimate: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpReport:
-    """What was taken: ``base`` is visible at ``key``. ``resumed``: an earlier run had begun it."""
+    """What was taken: ``base`` is visible at ``key``. ``resumed``: an earlier run had begun it, after ``low``.
+
+    ``rows_before``: of ``rows`` those that an earlier run had read. ``kept``: of ``tables`` those that were not read,
+    but taken over from the dump that is exact from ``kept_from`` on; ``only``: the names that were asked for then.
+    """
 
     key: str
     low: Tso
@@ -61,6 +64,22 @@ class DumpReport:
     bytes: int
     seconds: float
     resumed: bool
+    rows_before: int = 0
+    kept: int = 0
+    kept_from: Tso | None = None
+    only: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """What was read now, what by an earlier run, and what is older."""
+        said = f"dumped {self.tables} tables, {self.rows:,} rows"
+        if self.kept and self.kept_from is not None:
+            said += (
+                f"; {self.kept} of the tables were not read: they are those of the dump of {show(self.kept_from)}, "
+                f"because this one is of {', '.join(self.only)} alone"
+            )
+        if self.resumed:
+            said += f"; it was begun at {show(self.low)} by an earlier run, which had read {self.rows_before:,} rows"
+        return said
 
 
 def take_dump(
@@ -81,13 +100,15 @@ def take_dump(
         history: DDL jobs of the source.
         settings: the source, sizes and rates.
         tables: ``database.table`` or ``database.*`` of what is read anew; the rest is taken over from the newest dump,
-            with the log since then. None = everything, or what the dump that was killed was of.
+            with the log since then. None = everything, or what the dump that was killed was of, if it is not older than
+            ``dump.resume_s``.
         progress: called with (what, rows, estimate) for each chunk.
         clock: for tests.
 
     Raises:
         ConfigError: no source is known, or there is no archive.
-        UsageError: a dump of other tables is unfinished, or there is none to take the rest from.
+        UsageError: a dump of other tables is unfinished, there is none to take the rest from, or a name is no table's.
+            Nothing is begun then.
         SourceFailed: the source does not answer, or a table never equals what the history says of it.
         WindowHeld: a Pump holds the window that the dump needs.
     """
@@ -133,6 +154,7 @@ class _Dump:
             )
         begun = found or self._begin(tables)
         low = begun.low
+        before = {chunk.segment.key for chunk in self._chunks(low) if chunk.segment is not None}
         earlier = self._earlier(begun)
         log_from = low if earlier is None else earlier.low
         kept = [] if earlier is None else [t for t in earlier.tables if not _chosen((t.db, t.table), begun.tables)]
@@ -142,8 +164,6 @@ class _Dump:
             # What began before `at` has ended below the next end: DDLs too, whose effect a read may have met.
             self._extend()
             view = read_view(self._archive, since=log_from)
-            if found is None and number == 0:
-                _require_known(view, begun.tables)
             state = survey(view, log_from, self._chunks(low), at, kept, lambda v: _chosen(v.name, begun.tables or ()))
             if not state.missing:
                 base = self._publish(Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256=""))
@@ -157,6 +177,10 @@ class _Dump:
                     bytes=sum(segment.payload_bytes for segment in segments),
                     seconds=round(self._clock.monotonic() - started, 3),
                     resumed=found is not None,
+                    rows_before=sum(segment.rows for segment in segments if segment.key in before),
+                    kept=sum(table.low < low for table in base.tables),
+                    kept_from=None if earlier is None else earlier.ts,
+                    only=begun.tables or (),
                 )
             log.info("dump_round", round=number, low=int(low), tables=len(state.missing), again=dict(why))
             if why:
@@ -174,14 +198,25 @@ class _Dump:
     # -- beginning and end
 
     def _unfinished(self) -> BaseBegun | None:
-        """The newest dump that was begun; None when it is published: an older one is nobody's any more."""
+        """The newest dump that was begun; None when there is nothing to go on with.
+
+        One that is published is done, and an older one nobody's any more. One that is too old would be a dump of rows
+        from then. One of tables that there are not would read nothing.
+        """
         keys = {each.key for each in self._archive.store.list(layout.BASE)}
         begun = [layout.base_low(key) for key in keys if key == layout.base_begun(layout.base_low(key))]
         low = max(begun, default=None)
         if low is None or layout.base_document(low) in keys:
             return None
         key = layout.base_begun(low)
-        return BaseBegun.from_json(key, self._archive.store.get(key))
+        found = BaseBegun.from_json(key, self._archive.store.get(key))
+        age_s = (physical_ms(self._cluster.tso()) - physical_ms(low)) / 1000
+        unknown = _unknown(read_view(self._archive), found.tables) if found.tables is not None else []
+        if age_s > self._settings.dump.resume_s or unknown:
+            log.warning("dump_given_up", begun=show(low), age_s=round(age_s), tables=found.tables, unknown=unknown)
+            return None
+        log.info("dump_resumed", begun=show(low), tables=found.tables or "all")
+        return found
 
     def _begin(self, tables: Sequence[str] | None) -> BaseBegun:
         """Everything up to its low is in the archive and, for whoever reads now, visible at the source."""
@@ -194,6 +229,11 @@ class _Dump:
                     hint="dump everything once: pumphouse archive dump",
                 )
             over = bases[-1].begun
+            if unknown := _unknown(read_view(self._archive), tables):
+                raise UsageError(
+                    f"there is no table {unknown[0]} in the schema history",
+                    hint="name tables as database.table or database.*; `pumphouse schema show` lists them",
+                )
         begun = BaseBegun(
             cluster_id=self._archive.cluster_id, low=low, tables=None if tables is None else tuple(tables), over=over
         )
@@ -233,18 +273,12 @@ class _Dump:
             archive = settings.archive.model_copy(update={"pull_timeout_s": wait_s, "ddl_wait_s": wait_s})
             settings = settings.model_copy(update={"archive": archive})
         ts = self._cluster.tso()
-        for turn in range(_TRIES):
-            if not self._extending.acquire(timeout=-1 if wait_s is None else wait_s):
-                raise WindowHeld("another table took all the time")
-            try:
-                run_snapshot(self._archive, self._cluster, ts, settings, self._history, clock=self._clock)
-                break
-            except ManifestConflict:
-                # The snapshot DAG published the window first; what is left is asked for again.
-                if turn == _TRIES - 1 or (deadline is not None and self._clock.monotonic() > deadline):
-                    raise
-            finally:
-                self._extending.release()
+        if not self._extending.acquire(timeout=-1 if wait_s is None else wait_s):
+            raise WindowHeld("another table took all the time")
+        try:
+            run_snapshot(self._archive, self._cluster, ts, settings, self._history, clock=self._clock)
+        finally:
+            self._extending.release()
         if deadline is not None and self._clock.monotonic() > deadline:
             raise WindowHeld("the archive was extended too late")
         return ts
@@ -310,15 +344,10 @@ def _chosen(table: tuple[str, str], names: Sequence[str] | None) -> bool:
     return names is None or f"{table[0]}.{table[1]}" in names or f"{table[0]}.*" in names
 
 
-def _require_known(view: ArchiveView, names: Sequence[str] | None) -> None:
-    """UsageError for a name that no table has."""
+def _unknown(view: ArchiveView, names: Sequence[str]) -> list[str]:
+    """Names that no table has."""
     tables = [version.name for version in view.timeline.tables_at(view.end)]
-    for name in names or ():
-        if not any(_chosen(table, (name,)) for table in tables):
-            raise UsageError(
-                f"there is no table {name} in the schema history",
-                hint="name tables as database.table or database.*; `pumphouse schema show` lists them",
-            )
+    return [name for name in names if not any(_chosen(table, (name,)) for table in tables)]
 
 
 def _estimated_rows(connection: object) -> int:

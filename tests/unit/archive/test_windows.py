@@ -8,6 +8,7 @@ from hypothesis.strategies import data, from_type, integers, register_type_strat
 
 from binlog_airflow import xcom
 from pumphouse.archive import consumer
+from pumphouse.archive.verify import verify
 from pumphouse.archive.window import PublishedWindow, PullReport, WindowPlan
 from pumphouse.errors import (
     BadManifest,
@@ -252,6 +253,29 @@ def test_of_two_commits_of_one_window_one_wins_and_the_other_leaves_nothing_visi
     assert sorted(isinstance(each, ManifestConflict) for each in results) == [False, True]
     assert [ts for ts, _ in world.commits()] == wanted
     assert len(world.archive.chain()) == 1
+
+
+@pytest.mark.row("A1", "A4")
+def test_snapshots_beside_each_other_all_arrive(world):
+    pump = world.pump()
+    world.init()
+    wanted = [pump.transaction() for _ in range(5)]
+    ends = []
+
+    def another(verb, key):
+        if verb == "put_if_absent" and "/windows/" in key and len(ends) < 3:
+            ends.append(None)
+            world.snapshot()
+            wanted.append(pump.transaction())
+
+    world.store.before = another
+    until = world.cluster.tso()
+    world.snapshot(until)
+    assert len(ends) == 3
+    assert world.archive.end() >= until
+    world.snapshot()
+    assert [ts for ts, _ in world.commits()] == wanted
+    assert verify(world.archive).sound
 
 
 @pytest.mark.row("A1")
