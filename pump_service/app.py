@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import structlog
 
 from pump_service import front, heartbeat, identity, notify
 from pump_service.api.batch_api import PumpBatchApi
+from pump_service.api.browsers import Names
 from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
 from pump_service.api.services import add_services
@@ -32,6 +33,7 @@ from pump_service.horizon import BELIEVED_S
 from pump_service.lifecycle import Action, must_notify
 from pump_service.loop_syncs import loop_syncs
 from pump_service.push import push
+from pump_service.rights import Rights, exposed
 from pump_service.stages import Stages, build_stages
 from pump_service.store.store import Elsewhere, Store
 from pump_service.warm import warm
@@ -50,6 +52,10 @@ _GRACE_S = 5.0
 _THREADS = 16
 _REGISTER_AGAIN_S = 1.0
 _WRITER_LOOK_S = 0.5
+_IN_CLEAR = (
+    "whoever reaches it can read and write every transaction, and a token on the way can be read: tls.ca, tls.cert, "
+    "tls.key and tls.cert_allowed_cn, or a network of its own (docs/security.md)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +78,7 @@ class PumpApp:
         tls: TlsSettings,
         *,
         announce: Callable[[Serving], None],
+        operator_tokens: Sequence[str] = (),
         before_serving: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -79,6 +86,13 @@ class PumpApp:
         self._cluster = cluster
         self._tls = tls
         self._announce = announce
+        self._rights = Rights(
+            tls,
+            tokens=operator_tokens,
+            open_to_all=settings.open_operations,
+            trust_loopback=settings.trust_loopback,
+        )
+        self._has_token = bool(operator_tokens)
         self._before_serving = before_serving
         self._clock = clock
         self._event_loop = asyncio.get_running_loop()
@@ -118,9 +132,12 @@ class PumpApp:
     async def _start(self, undo: contextlib.AsyncExitStack) -> Stages:
         settings = self._settings
         share_heaps()
-        serving = front.bind(settings, self._tls)
+        serving = front.bind(settings, self._tls, self._rights)
         undo.push_async_callback(serving.close)
         addr, http_addr = serving.addr, serving.http_addr
+        in_clear = exposed((addr, http_addr), self._tls)
+        if in_clear:
+            log.warning("listens_in_clear", addr=", ".join(in_clear), operator_token=self._has_token, hint=_IN_CLEAR)
         advertised, had_id = settings.advertise_addr or address.reachable(addr), identity.has_node_id(settings.data_dir)
         node_id = identity.node_id_of(settings.data_dir, settings.node_id, advertised)
 
@@ -141,6 +158,7 @@ class PumpApp:
             store=store,
             registrar=registrar,
             http=address.reachable(http_addr),
+            in_clear=in_clear,
             request=self._request,
         )
         undo.push_async_callback(stages.resolver.close)
@@ -158,7 +176,9 @@ class PumpApp:
         await registrar.register(NodeState.ONLINE, stages.report())
         self._front = serving
         self._before_serving()
-        await serving.serve(HttpApi(stages.operations, stages.metrics, self._tls).application())
+        names = Names((addr, http_addr, advertised, address.reachable(http_addr)), settings.http_hosts)
+        api = HttpApi(stages.operations, stages.metrics, self._tls, self._rights, names)
+        await serving.serve(api.application())
         await self._notify_drainers(unnotified)
         failed.pop_all()
 
@@ -197,9 +217,15 @@ class PumpApp:
         batches = BatchWrites(stages.ingest, stages.submitter)
         add_services(
             serving.server,
-            PumpApi(stages.ingest, stages.pulls, stages.metrics, pull_bytes=pull_bytes),
+            PumpApi(stages.ingest, stages.pulls, stages.metrics, pull_bytes=pull_bytes, rights=self._rights),
             PumpBatchApi(
-                stages.ingest, batches, stages.pulls, stages.operations, stages.metrics, pull_bytes=pull_bytes
+                stages.ingest,
+                batches,
+                stages.pulls,
+                stages.operations,
+                stages.metrics,
+                pull_bytes=pull_bytes,
+                rights=self._rights,
             ),
             max_message_bytes=self._settings.max_message_bytes,
         )

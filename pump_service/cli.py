@@ -48,7 +48,11 @@ def serve(settings: Settings) -> int:
 
 
 async def _run(settings: Settings, cluster: Any) -> int:
-    return await PumpApp(settings.pump, cluster, settings.tls, announce=announce, before_serving=leave_what_stays).run()
+    app = PumpApp(
+        settings.pump, cluster, settings.tls, announce=announce, operator_tokens=settings.cluster.operator_tokens,
+        before_serving=leave_what_stays,
+    )  # fmt: skip
+    return await app.run()
 
 
 @click.command(cls=GoCommand)

@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from pump_service import listen
+from pump_service import descriptors, listen
 from pump_service.door.group import Refusal
 from pump_service.door.limits import Limits
+from pump_service.door.routes import Permit
 from pump_service.door.server import Server
 from pump_service.door.tls import AuthContext
+from pump_service.rights import Caller, Rights
 from pumphouse.errors import ConfigError, PeerRefused
 from pumphouse.model import address
 from pumphouse.rpc.status import abort_details
@@ -46,25 +48,28 @@ class Front(Protocol):
         """End what is left, whether it ever served or not."""
 
 
-def bind(settings: PumpSettings, tls: TlsSettings) -> Front:
+def bind(settings: PumpSettings, tls: TlsSettings, rights: Rights) -> Front:
     """Listen; ConfigError where that cannot be."""
-    return _Door(settings, tls) if settings.transport == "builtin" else _Grpcio(settings, tls)
+    return _Door(settings, tls, rights) if settings.transport == "builtin" else _Grpcio(settings, tls, rights)
 
 
 class _Grpcio:
-    def __init__(self, settings: PumpSettings, tls: TlsSettings) -> None:
+    def __init__(self, settings: PumpSettings, tls: TlsSettings, rights: Rights) -> None:
         self._tls = tls
         self.door: Server | None = None
-        self.server, port = listen.bind_grpc(settings.addr, tls, socket_url=settings.socket)
+        self.server, port = listen.bind_grpc(
+            settings.addr, tls, rights, socket_url=settings.socket, most_calls=settings.max_calls
+        )
         host = listen.split_address(settings.addr)[0]
         self.addr = address.joined(host, port)
         self._listening = listen.bind_http(settings.http_addr or address.joined(host, 0))
         self.http_addr = _address(settings.http_addr or self.addr, self._listening)
-        self._runner: web.AppRunner | None = None
+        self._limits = _limits(settings)
+        self._runner: listen.HttpPort | None = None
 
     async def serve(self, application: web.Application) -> None:
         await self.server.start()
-        self._runner = await listen.serve_http(application, self._listening, self._tls)
+        self._runner = await listen.serve_http(application, self._listening, self._tls, self._limits)
 
     async def stop(self, grace: float) -> None:
         await self.server.stop(grace)
@@ -77,8 +82,9 @@ class _Grpcio:
 
 
 class _Door:
-    def __init__(self, settings: PumpSettings, tls: TlsSettings) -> None:
+    def __init__(self, settings: PumpSettings, tls: TlsSettings, rights: Rights) -> None:
         self._tls = tls
+        self._rights = rights
         with contextlib.ExitStack() as undo:
             listening = undo.enter_context(contextlib.closing(listen.bind_http(settings.addr)))
             self.addr = _address(settings.addr, listening)
@@ -94,16 +100,13 @@ class _Door:
             self.server = Server(
                 *sockets,
                 tls=server_ssl_context(tls),
-                limits=Limits(
-                    message=settings.max_message_bytes,
-                    assembling=settings.incomplete_bytes,
-                    assembling_most=2 * settings.incomplete_bytes,
-                ),
+                limits=_limits(settings),
                 authorize=self._authorize if tls.enabled and tls.cert_allowed_cn else None,
+                permit=self._permit,
             )
             undo.pop_all()
         self.door: Server | None = self.server
-        self._runner: web.AppRunner | None = None
+        self._runner: web.AppRunner | listen.HttpPort | None = None
 
     def _authorize(self, names: AuthContext, peer: str) -> Refusal | None:
         try:
@@ -112,14 +115,20 @@ class _Door:
             return Refusal(*abort_details(error))
         return None
 
+    def _permit(self, peer: str) -> Permit:
+        def refusal(path: str, authorization: bytes) -> Refusal | None:
+            refused = self._rights.refusal(path, Caller(peer, authorization.decode("utf-8", "surrogateescape")))
+            return None if refused is None else Refusal(*abort_details(refused))
+
+        return refusal
+
     async def serve(self, application: web.Application) -> None:
+        limits = self.server.limits
         if self._second is not None:
-            self._runner = await listen.serve_http(application, self._second, self._tls)
+            self._runner = port = await listen.serve_http(application, self._second, self._tls, limits)
+            http1 = port.serve
         else:
-            self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
-            await self._runner.setup()
-        http1 = self._runner.server
-        assert http1 is not None  # noqa: S101 - made by setup()
+            self._runner, http1 = await listen.http_runner(application, limits)
         self.server.serve_http1(http1)
         await self.server.start()
 
@@ -135,6 +144,17 @@ class _Door:
         if self._path:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)  # noqa: PTH108
+
+
+def _limits(settings: PumpSettings) -> Limits:
+    return Limits(
+        connections=descriptors.connections(settings.max_connections),
+        calls=settings.max_calls,
+        message=settings.max_message_bytes,
+        inflated=settings.incomplete_bytes,
+        assembling=settings.incomplete_bytes,
+        assembling_most=2 * settings.incomplete_bytes,
+    )
 
 
 def _address(asked: str, listening: socket.socket) -> str:

@@ -1,16 +1,24 @@
-"""Sockets and servers of the two ports. TLS, mutual TLS and allowed names are the same on both (row W6)."""
+"""Sockets and servers of the two ports. TLS, mutual TLS and allowed names are the same on both (row W6).
+
+Who may do what is the table's (`pump_service.rights`); here it is asked for stock gRPC.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import inspect
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from aiohttp import web
 
+from pump_service.door.http1 import Factory, Http1
+from pump_service.door.limits import Limits
+from pump_service.rights import Rights, caller_of
 from pumphouse.errors import ConfigError, PeerRefused
 from pumphouse.model import address
 from pumphouse.rpc.channel import SERVER_OPTIONS
@@ -42,20 +50,25 @@ def socket_path(url: str) -> str:
     return path
 
 
-def bind_grpc(addr: str, tls: TlsSettings, *, socket_url: str = "") -> tuple[grpc.aio.Server, int]:
+def bind_grpc(
+    addr: str, tls: TlsSettings, rights: Rights, *, socket_url: str = "", most_calls: int | None = None
+) -> tuple[grpc.aio.Server, int]:
     """A server that is bound but does not serve yet, and its port.
 
     Args:
         addr: ``host:port``.
         tls: certificates.
+        rights: who may call what.
         socket_url: a unix socket to listen on too; '' for none.
+        most_calls: of all connections at once; None = any number.
     """
-    interceptors = [_AllowedNames(tls)] if tls.enabled and tls.cert_allowed_cn else []
     options = dict(SERVER_OPTIONS) | {
         "grpc.max_concurrent_streams": _STREAMS,
         "grpc.http.overload_protection": 0,  # it would refuse calls at random near the limit
     }
-    server = grpc.aio.server(options=tuple(options.items()), interceptors=interceptors)
+    server = grpc.aio.server(
+        options=tuple(options.items()), interceptors=[_Asks(tls, rights)], maximum_concurrent_rpcs=most_calls
+    )
     host, port = split_address(addr)
     target = address.joined(host, port)
     credentials = server_credentials(tls)
@@ -90,56 +103,88 @@ def bind_http(addr: str) -> socket.socket:
         ) from error
 
 
-async def serve_http(application: web.Application, listening: socket.socket, tls: TlsSettings) -> web.AppRunner:
-    """Serve; end it with ``cleanup()``."""
-    runner = web.AppRunner(application, access_log=None, handle_signals=False)
+async def http_runner(application: web.Application, limits: Limits) -> tuple[web.AppRunner, Factory]:
+    """What serves HTTP/1, and the protocol of a connection."""
+    # The time begins with the connection and with each answer, and ends with the headers of the next request.
+    runner = web.AppRunner(application, access_log=None, handle_signals=False, keepalive_timeout=limits.http1_request_s)
     await runner.setup()
-    await web.SockSite(runner, listening, ssl_context=server_ssl_context(tls)).start()
-    return runner
+    assert runner.server is not None  # noqa: S101 - made by setup()
+    return runner, runner.server
 
 
-class _AllowedNames(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses calls whose client certificate carries none of the allowed names."""
+@dataclass(frozen=True, slots=True)
+class HttpPort:
+    """HTTP on a port of its own."""
 
-    def __init__(self, tls: TlsSettings) -> None:
+    runner: web.AppRunner
+    serve: Factory
+    server: asyncio.Server
+
+    async def cleanup(self) -> None:
+        """End it."""
+        self.server.close()
+        await self.runner.cleanup()
+
+
+async def serve_http(
+    application: web.Application, listening: socket.socket, tls: TlsSettings, limits: Limits
+) -> HttpPort:
+    """Serve; end it with ``cleanup()``."""
+    runner, serve = await http_runner(application, limits)
+    server = await asyncio.get_running_loop().create_server(
+        Http1(serve, limits), sock=listening, ssl=server_ssl_context(tls)
+    )
+    return HttpPort(runner, serve, server)
+
+
+class _Asks(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses calls whose certificate carries none of the allowed names, and operators' calls without a proof."""
+
+    def __init__(self, tls: TlsSettings, rights: Rights) -> None:
         self._tls = tls
+        self._rights = rights
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Wrap the handler; an interceptor itself does not see the certificate."""
+        """Wrap the handler; an interceptor itself sees neither the certificate nor the peer."""
         handler = await continuation(handler_call_details)
-        if handler is None:
+        method = handler_call_details.method
+        if handler is None or (not self._tls.cert_allowed_cn and self._rights.is_open(method)):
             return handler
         if handler.response_streaming:
             name = "stream_stream" if handler.request_streaming else "unary_stream"
             behavior = getattr(handler, name)
             # One that writes by itself is awaited like a unary one.
             wrap = self._unary if inspect.iscoroutinefunction(behavior) else self._stream
-            return handler._replace(**{name: wrap(behavior)})
+            return handler._replace(**{name: wrap(behavior, method)})
         name = "stream_unary" if handler.request_streaming else "unary_unary"
-        return handler._replace(**{name: self._unary(getattr(handler, name))})
+        return handler._replace(**{name: self._unary(getattr(handler, name), method)})
 
-    async def _check(self, context: Context) -> None:
+    async def _check(self, context: Context, method: str) -> None:
         try:
             check_grpc_peer(context.auth_context(), self._tls, peer=context.peer())
+            if (refused := self._rights.refusal(method, caller_of(context))) is not None:
+                raise refused
         except PeerRefused as error:
             await context.abort(*abort_details(error))
 
-    def _unary(self, behavior: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+    def _unary(
+        self, behavior: Callable[[Any, Context], Awaitable[Any]], method: str
+    ) -> Callable[[Any, Context], Awaitable[Any]]:
         async def checked(request: Any, context: Context) -> Any:
-            await self._check(context)
+            await self._check(context, method)
             return await behavior(request, context)
 
         return checked
 
     def _stream(
-        self, behavior: Callable[[Any, Context], AsyncIterator[Any]]
+        self, behavior: Callable[[Any, Context], AsyncIterator[Any]], method: str
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def checked(request: Any, context: Context) -> AsyncIterator[Any]:
-            await self._check(context)
+            await self._check(context, method)
             async for message in behavior(request, context):
                 yield message
 

@@ -6,7 +6,7 @@ Owned by the event loop; store and cluster calls that may block run on threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -59,6 +59,7 @@ class Operations:
         collector: Collector,
         resolver: Resolver,
         sync_log: bool,
+        in_clear: Sequence[str] = (),
         request: Callable[[Action], None],
     ) -> None:
         self._timestamps = timestamps
@@ -71,6 +72,7 @@ class Operations:
         self._collector = collector
         self._resolver = resolver
         self._sync_log = sync_log
+        self._in_clear = in_clear
         self._request = request
         self._version = _version()
         self._gc: asyncio.Task[None] | None = None
@@ -139,6 +141,7 @@ class Operations:
             slow_mode=status.slow_mode,
             duplicate_commits=status.duplicate_commits,
             version=self._version,
+            in_clear=self._in_clear,
         )
 
     def pull_response(self, batch: PullBatch) -> PullBatchesResponse:

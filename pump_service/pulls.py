@@ -20,13 +20,14 @@ from pump_service.metrics import PumpMetrics
 from pump_service.pullroom import PullRoom
 from pump_service.store.batch import LargeBinlog, PullBatch
 from pump_service.store.store import Store
-from pumphouse.errors import CorruptionError, PullTooSlow
+from pumphouse.errors import CorruptionError, PullTooSlow, PumpUnavailable
 from pumphouse.model.tso import Tso
 
 log = structlog.get_logger()
 
 # On the tail a moment is waited after the watermark moved, so that a busy Pump sends batches and not single binlogs.
 _GATHER_S = 0.01
+_FEW = 4
 # A stream on which nothing moves still says so: the puller sees the watermark and who holds it.
 SILENCE_S = 1.0
 # Each reader keeps a buffer; what it does beside reading from disk holds a processor.
@@ -124,7 +125,9 @@ _releasing: set[asyncio.Task[None]] = set()
 class Pulls:
     """Opens streams and ends them when the Pump stops. Owned by the event loop."""
 
-    def __init__(self, store: Store, metrics: PumpMetrics, *, memory_bytes: int) -> None:
+    def __init__(self, store: Store, metrics: PumpMetrics, *, memory_bytes: int, most_streams: int = 128) -> None:
+        self._most = most_streams
+        self._open = {False: 0, True: 0}  # of strangers, and of those who prove to be none
         self._store = store
         self._metrics = metrics
         self._pool = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="pull")
@@ -146,7 +149,14 @@ class Pulls:
         self._pool.shutdown(wait=True)
 
     async def follow(
-        self, after: Tso, render: Render, *, max_bytes: int, strict: bool, end: Callable[[PullTooSlow], None]
+        self,
+        after: Tso,
+        render: Render,
+        *,
+        max_bytes: int,
+        strict: bool,
+        end: Callable[[PullTooSlow], None],
+        proved: bool = False,
     ) -> AsyncGenerator[Sent]:
         """Batches in order, for ever; an empty one now and then while nothing moves.
 
@@ -156,8 +166,10 @@ class Pulls:
             max_bytes: payload bytes of a batch, less when memory is short; one binlog is never cut.
             strict: refuse orphan and late commits (unary pulls cannot carry the flag).
             end: ends the call at once, wherever it waits: others need the room of what its peer does not take.
+            proved: the caller has shown a certificate or a token; strangers cannot take its place.
 
         Raises:
+            PumpUnavailable: there are too many streams.
             PositionCollected: ``after`` is, or has fallen, below the GC point.
             OrphanCommit, LateCommit: with ``strict``, naming the ts.
             CorruptionError: what comes next is damaged; the log names each place once, however often it is pulled.
@@ -166,6 +178,7 @@ class Pulls:
             after = Tso(0)
         ahead = _Ahead(self, render, max_bytes, strict=strict, end=end)
         silent_since = float("-inf")
+        self._admit(proved=proved)
         self._metrics.pull_streams.inc()
         try:
             while not self._stopping.is_set():
@@ -183,8 +196,20 @@ class Pulls:
             self._name_damage(error)
             raise
         finally:
+            self._open[proved] -= 1
             self._metrics.pull_streams.dec()
             ahead.drop()
+
+    def _admit(self, *, proved: bool) -> None:
+        if self._open[proved] >= self._most:
+            log.warning("pull_refused", streams=self._open[proved], limit=self._most, setting="pump.max_pull_streams")
+            raise PumpUnavailable(
+                f"{self._open[proved]} pull streams are open, pump.max_pull_streams allows no more",
+                hint="end some, or raise pump.max_pull_streams; who shows a certificate or cluster.operator_token has "
+                "as many of their own",
+                limit=self._most,
+            )
+        self._open[proved] += 1
 
     def _name_damage(self, error: CorruptionError) -> None:
         path, offset = os.path.abspath(error.path or ""), int(error.offset or 0)  # noqa: PTH100 - no look at the disk
@@ -217,7 +242,8 @@ class Pulls:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SILENCE_S):
                 await waiter
-        await asyncio.sleep(_GATHER_S)
+        # All streams together look so often, however many they are: writes must not wait for who only waits for them.
+        await asyncio.sleep(_GATHER_S * max(1.0, sum(self._open.values()) / _FEW))
 
     def _moved(self) -> None:
         """The store's thread says that the watermark moved; crosses over once until the loop has seen it."""

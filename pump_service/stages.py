@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pump_service.collector import Collector
@@ -67,6 +67,7 @@ def build_stages(
     store: Store,
     registrar: Registrar,
     http: str,
+    in_clear: Sequence[str] = (),
     request: Callable[[Action], None],
 ) -> Stages:
     """Wire the parts; nothing runs yet. Call it on the event loop."""
@@ -90,11 +91,13 @@ def build_stages(
     )  # fmt: skip
     operations = Operations(
         cluster=cluster, timestamps=timestamps, registrar=registrar, lifecycle=lifecycle, store=store, asker=asker,
-        collector=collector, resolver=resolver, sync_log=settings.sync_log, request=request,
+        collector=collector, resolver=resolver, sync_log=settings.sync_log, in_clear=in_clear, request=request,
     )  # fmt: skip
     return Stages(
         store=store, registrar=registrar, lifecycle=lifecycle, metrics=metrics, submitter=submitter, ingest=ingest,
-        pulls=Pulls(store, metrics, memory_bytes=settings.pull_memory_bytes),
+        pulls=Pulls(
+            store, metrics, memory_bytes=settings.pull_memory_bytes, most_streams=settings.max_pull_streams
+        ),
         fakes=FakeWriter(timestamps, store, submitter, metrics),
         resolver=resolver, gc_hold=hold, asker=asker, collector=collector, operations=operations,
         report=lambda: _report(store, settings, http),

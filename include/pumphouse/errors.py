@@ -154,7 +154,7 @@ class ResolverOverlap(PumpError):
 
 
 class PeerRefused(PumpError):
-    """The caller's certificate carries none of the allowed names. Facts: peer."""
+    """The caller's certificate carries none of the allowed names, or the call is for operators. Facts: peer."""
 
 
 class GapError(BinlogError):

@@ -36,6 +36,7 @@ ENV_PREFIX = "PUMPHOUSE_"
 DOWNSTREAM = "pumphouse_downstream"
 MIB = 1 << 20
 GIB = 1 << 30
+_SHORTEST_TOKEN = 16
 
 
 class Section(BaseModel):
@@ -96,12 +97,30 @@ class ClusterSettings(Section):
     )
     user: str = Field("", description="user of etcd, if etcd asks for one")
     password: SecretStr = Field(SecretStr(""), description="password of that user")
+    operator_token: SecretStr = Field(
+        SecretStr(""),
+        description="what proves an operator to the cluster's Pumps: one token a line; a Pump takes each of them, "
+        "a client sends the first; empty = none",
+    )
     init_tries: int = Field(
         100,
         ge=1,
         description="how many times a starting Pump asks PD or etcd before it gives up, one second apart; each attempt "
         "takes some seconds if nothing answers",
     )
+
+    @field_validator("operator_token")
+    @classmethod
+    def _is_hard_to_guess(cls, value: SecretStr) -> SecretStr:
+        for token in value.get_secret_value().split():
+            if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+                raise ValueError(f"a token has {_SHORTEST_TOKEN} characters of ASCII at least: `openssl rand -hex 24`")
+        return value
+
+    @property
+    def operator_tokens(self) -> tuple[str, ...]:
+        """The tokens, the one that clients send first."""
+        return tuple(self.operator_token.get_secret_value().split())
 
 
 class PumpSettings(Section):
@@ -121,6 +140,21 @@ class PumpSettings(Section):
         "", description="host:port of the HTTP API; empty = addr itself, or a free port on the same host (grpcio)"
     )
     advertise_addr: str = Field("", description="host:port that others connect to; empty = addr")
+    http_hosts: tuple[str, ...] = Field(
+        (),
+        description="further host names that the HTTP API answers to, beside addresses, localhost, this machine's name "
+        "and those of `addr`, `http_addr` and `advertise_addr`; `*` = any (docs/security.md)",
+    )
+    open_operations: tuple[Literal["state", "gc", "rows", "settle", "accept"], ...] = Field(
+        (),
+        description="operators' calls that need no proof: state (pause, close), gc, rows (`/debug/binlog`), settle, "
+        "accept; `state` is for binlogctl without a certificate",
+    )
+    trust_loopback: bool = Field(
+        True,
+        description="who connects over the loopback or the unix socket is an operator; false behind a proxy or a "
+        "sidecar on this machine, whose callers come from elsewhere",
+    )
     heartbeat_interval_s: float = Field(
         2.0, gt=0, description="seconds between heartbeats; a Pump whose last heartbeat is 10 s old counts as silent"
     )
@@ -168,7 +202,27 @@ class PumpSettings(Section):
         256 * MIB,
         ge=16 * MIB,
         description="bytes of incomplete requests over all connections, without the oldest; above it all but the "
-        'oldest wait, and above twice as many they are refused as Unavailable (`transport = "builtin"`)',
+        "oldest wait, and above twice as many they are refused as Unavailable; a compressed request that is larger is "
+        'refused as ResourceExhausted (`transport = "builtin"`)',
+    )
+    max_connections: int = Field(
+        4096,
+        ge=16,
+        description="connections at once, at most half of the process's open files (RLIMIT_NOFILE, which the Pump "
+        "raises to its hard limit); above it one that has been idle for 10 s makes room, else the new one is ended; "
+        'HTTP/1 has 256 of them (`transport = "grpcio"` bounds HTTP alone)',
+    )
+    max_calls: int = Field(
+        8192,
+        ge=64,
+        description="calls at once over all connections, beside writes that come whole; above it a new one is refused, "
+        "and above half of it also one whose request has not moved for 10 s",
+    )
+    max_pull_streams: int = Field(
+        128,
+        ge=1,
+        description="pull streams at once; above it a new one is refused. Who shows a certificate or an operator's "
+        "token has as many of their own",
     )
     socket: str = Field("", description="unix socket that gRPC also listens on, as unix:///path; empty = none")
     labels: dict[str, str] = Field(
@@ -198,6 +252,11 @@ class PumpSettings(Section):
         if value and means_all(value):
             raise ValueError("invalid advertiseAddr host: it must be one that others can connect to")
         return dialable(value)
+
+    @field_validator("http_hosts", "open_operations", mode="before")
+    @classmethod
+    def _read_names(cls, value: Any) -> Any:
+        return _names(value)
 
     @field_validator("labels", mode="before")
     @classmethod

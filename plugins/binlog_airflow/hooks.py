@@ -1,7 +1,8 @@
 """Connections: what Airflow stores of the archive, the cluster and a downstream, turned into our settings.
 
 Secrets stay in the connection's login and password; everything else lies in its extra, named as the
-setting is. Settings that no connection names come from the environment and pumphouse.toml, as for the command line.
+setting is. The operators' token is in the extra too, which Airflow encrypts, and masks by that name. Settings that no
+connection names come from the environment and pumphouse.toml, as for the command line.
 """
 
 from __future__ import annotations
@@ -97,13 +98,22 @@ class ArchiveHook(_SettingsHook):
 
 
 class ClusterHook(_SettingsHook):
-    """Connection type ``pumphouse_cluster``: cluster URL, DDL history and TLS files; password = the history's."""
+    """Connection type ``pumphouse_cluster``: cluster URL, DDL history, TLS files, token; password = the history's."""
 
     conn_name_attr = "cluster_conn_id"
     default_conn_name = CLUSTER
     conn_type = "pumphouse_cluster"
     hook_name = "Pumphouse cluster"
-    fields = ("url", "history", "history_tls_ca", "history_server_public_key", "tls_ca", "tls_cert", "tls_key")
+    fields = (
+        "url",
+        "history",
+        "history_tls_ca",
+        "history_server_public_key",
+        "tls_ca",
+        "tls_cert",
+        "tls_key",
+        "operator_token",
+    )
 
     def __init__(self, cluster_conn_id: str = CLUSTER) -> None:
         super().__init__(cluster_conn_id)
@@ -117,6 +127,7 @@ class ClusterHook(_SettingsHook):
             "tls_ca": "tls.ca",
             "tls_cert": "tls.cert",
             "tls_key": "tls.key",
+            "operator_token": "cluster.operator_token",
         }
         found = {names[name]: value for name, value in extra.items()}
         if connection.password:

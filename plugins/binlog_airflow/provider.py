@@ -40,6 +40,7 @@ def get_provider_info() -> dict[str, Any]:
                 tls_ca="CA file",
                 tls_cert="Certificate file",
                 tls_key="Key file",
+                operator_token="Operators' token (docs/security.md)",  # noqa: S106 - a label
             ),
             _connection(
                 "downstream",

@@ -149,6 +149,7 @@ def collect_pumps() -> dict[str, Any]:
     from pumphouse.archive import consumer
     from pumphouse.client import admin
     from pumphouse.client.go_gc import GoLimits
+    from pumphouse.rpc.operator import proof
 
     settings = settings_from()
     with _parts(settings) as parts:
@@ -163,7 +164,7 @@ def collect_pumps() -> dict[str, Any]:
             retention_s=settings.archive.go_pump_gc_s,
             margin_s=settings.archive.go_pump_margin_s,
         )
-        reports = admin.trigger_gc(cluster, tls=settings.tls, go_limits=limits)
+        reports = admin.trigger_gc(cluster, tls=settings.tls, proof=proof(settings.cluster), go_limits=limits)
     shown = [report.to_dict() for report in reports]
     for each in shown:
         log.info("pump_collected", **each)

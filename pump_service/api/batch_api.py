@@ -21,6 +21,7 @@ from pump_service.ingest import Ingest
 from pump_service.metrics import PumpMetrics
 from pump_service.operations import Operations
 from pump_service.pulls import Pulls
+from pump_service.rights import Rights, caller_of
 from pump_service.store.batch import PullBatch
 from pumphouse.errors import BinlogError
 from pumphouse.model.tso import Tso
@@ -58,6 +59,7 @@ class PumpBatchApi(PumpBatchServicer):
         metrics: PumpMetrics,
         *,
         pull_bytes: int,
+        rights: Rights,
     ) -> None:
         self._ingest = ingest
         self._writes = writes
@@ -65,6 +67,7 @@ class PumpBatchApi(PumpBatchServicer):
         self._operations = operations
         self._metrics = metrics
         self._pull_bytes = pull_bytes
+        self._rights = rights
 
     async def WriteBinlogs(  # noqa: N802
         self, request_iterator: AsyncIterator[bytes], context: Context
@@ -105,8 +108,11 @@ class PumpBatchApi(PumpBatchServicer):
         try:
             self._ingest.check_cluster(request.cluster_id)
             size = max(min(request.max_frame_bytes or self._pull_bytes, self._pull_bytes), _MIN_FRAME_BYTES)
+            proved = self._rights.proves(caller_of(context))
             end = ender(context, abort_details)
-            stream = self._pulls.follow(Tso(request.start_from), render, max_bytes=size, strict=False, end=end)
+            stream = self._pulls.follow(
+                Tso(request.start_from), render, max_bytes=size, strict=False, end=end, proved=proved
+            )
             async with contextlib.aclosing(stream):
                 async for sent in stream:
                     yield sent.messages

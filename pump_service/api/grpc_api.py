@@ -18,6 +18,7 @@ from pump_service.door.group import Messages
 from pump_service.ingest import Ingest
 from pump_service.metrics import PumpMetrics
 from pump_service.pulls import Pulls
+from pump_service.rights import Rights, caller_of
 from pump_service.store.batch import PullBatch
 from pumphouse.errors import BinlogError
 from pumphouse.model.tso import Tso
@@ -32,11 +33,12 @@ _DURABLE = WriteBinlogResp()
 class PumpApi(PumpServicer):
     """The two calls of TiDB Binlog."""
 
-    def __init__(self, ingest: Ingest, pulls: Pulls, metrics: PumpMetrics, *, pull_bytes: int) -> None:
+    def __init__(self, ingest: Ingest, pulls: Pulls, metrics: PumpMetrics, *, pull_bytes: int, rights: Rights) -> None:
         self._ingest = ingest
         self._pulls = pulls
         self._metrics = metrics
         self._pull_bytes = pull_bytes
+        self._rights = rights
         self._written = metrics.rpc_seconds.labels("WriteBinlog", "succ")
         self._failed = metrics.rpc_seconds.labels("WriteBinlog", "fail")
 
@@ -57,8 +59,11 @@ class PumpApi(PumpServicer):
         try:
             self._ingest.check_cluster(request.clusterID)
             after = Tso(request.startFrom.offset)
+            proved = self._rights.proves(caller_of(context))
             end = ender(context, go_abort)
-            stream = self._pulls.follow(after, _messages, max_bytes=self._pull_bytes, strict=True, end=end)
+            stream = self._pulls.follow(
+                after, _messages, max_bytes=self._pull_bytes, strict=True, end=end, proved=proved
+            )
             async with contextlib.aclosing(stream):
                 async for sent in stream:
                     yield sent.messages

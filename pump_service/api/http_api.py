@@ -1,7 +1,8 @@
 """The Pump's HTTP API (row P12): paths, bodies and texts of the Go Pump. Translates only.
 
 Always 200, as there: wrong methods answer 405 and unknown paths 404, everything else is said in the body. With
-``tls.cert_allowed_cn`` set a client certificate is checked exactly as on gRPC (row W6).
+``tls.cert_allowed_cn`` set a client certificate is checked exactly as on gRPC (row W6). Who may do what is the table's
+(`pump_service.rights`), and what a web page has made a browser send is refused (`browsers`): 403, or 421 for the name.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from pump_service.api.browsers import Names
+from pump_service.door.server import peer_of
 from pump_service.metrics import PumpMetrics
 from pump_service.operations import Operations
+from pump_service.rights import Caller, Rights
 from pumphouse.errors import BinlogError, PeerRefused
 from pumphouse.rpc.tls import check_http_peer
 from pumphouse.settings import TlsSettings
@@ -24,10 +28,14 @@ _INDENTED = "application/json; charset=UTF-8"
 class HttpApi:
     """Handlers over Operations."""
 
-    def __init__(self, operations: Operations, metrics: PumpMetrics, tls: TlsSettings) -> None:
+    def __init__(
+        self, operations: Operations, metrics: PumpMetrics, tls: TlsSettings, rights: Rights, names: Names
+    ) -> None:
         self._operations = operations
         self._metrics = metrics
         self._tls = tls
+        self._rights = rights
+        self._names = names
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -56,9 +64,7 @@ class HttpApi:
 
     async def state(self, request: web.Request) -> web.Response:
         """``pause`` or ``close`` this Pump; the answer comes at once, the change takes its time."""
-        code, message = self._operations.change_state(request.match_info["node_id"], request.match_info["action"])
-        body = json.dumps({"message": message, "code": code, "data": None}, indent=2, ensure_ascii=False)
-        return web.Response(body=body.encode(), headers={"Content-Type": _INDENTED})
+        return _said(*self._operations.change_state(request.match_info["node_id"], request.match_info["action"]))
 
     async def binlog(self, request: web.Request) -> web.Response:
         """A dump of the binlog stored under a ts."""
@@ -88,11 +94,28 @@ class HttpApi:
         if request.transport is not None:
             ssl_object = request.transport.get_extra_info("ssl_object")
             certificate = ssl_object.getpeercert() if ssl_object is not None else None
+        method = "GET" if request.method == "HEAD" else request.method
+        resource = request.match_info.route.resource
+        what = f"{method} {resource.canonical}" if resource is not None else ""  # none: 404 or 405 to everybody
+        if (page := self._names.refusal(method, request.headers, acts=not self._rights.is_open(what))) is not None:
+            return web.Response(status=page[0], text=page[1])
         try:
             check_http_peer(certificate, self._tls, peer=str(request.remote))
+            peer = peer_of(request.transport) if request.transport is not None else "gone:"
+            caller = Caller(peer, request.headers.get("Authorization", ""))
+            if what and (refused := self._rights.refusal(what, caller)) is not None:
+                raise refused
         except PeerRefused as error:
-            return web.Response(status=403, text=f"{error}\n")
+            # binlogctl reads the answer to PUT as it reads any other.
+            return (
+                _said(403, str(error), status=403) if method == "PUT" else web.Response(status=403, text=f"{error}\n")
+            )
         return await handler(request)
+
+
+def _said(code: int, message: str, *, status: int = 200) -> web.Response:
+    body = json.dumps({"message": message, "code": code, "data": None}, indent=2, ensure_ascii=False)
+    return web.Response(status=status, body=body.encode(), headers={"Content-Type": _INDENTED})
 
 
 def _compact(data: object) -> web.Response:

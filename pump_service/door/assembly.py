@@ -41,7 +41,8 @@ class Assembly:
     def lets(self, call: OpenCall, size: int) -> bool:
         """Whether a call may take so much more. If not, its `go_on` is called when it may."""
         oldest = self._oldest()
-        if oldest is None or call is oldest or (not self._waiting and self._has_room(size)):
+        first = oldest is None or call is oldest
+        if self._paused_at is None and (first or (not self._waiting and self._has_room(size))):
             return True
         self._calls.setdefault(call, 0)
         self._waiting[call] = size
@@ -114,12 +115,13 @@ class Assembly:
         self._watch()
 
     def pause(self) -> None:
-        """The server reads nothing: nobody is at fault."""
+        """The server reads nothing and inflates nothing, for want of room behind it: nobody is at fault."""
         self._paused_at = self._now()
 
     def resume(self) -> None:
         """It reads again; the next look comes later by the time in between."""
         paused_at, self._paused_at = self._paused_at, None
+        self._go_on()
         if self._due and paused_at is not None:
             self._deadlines.discard(self._bucket, self)
             self._look_at(self._due + self._now() - paused_at)
@@ -141,7 +143,7 @@ class Assembly:
 
     def _go_on(self) -> None:
         """Let the oldest take more, and as many others as there is room for."""
-        while self._waiting:
+        while self._waiting and self._paused_at is None:
             call, size = next(iter(self._waiting.items()))
             oldest = self._oldest()
             if oldest is not None and oldest in self._waiting:

@@ -35,6 +35,7 @@ class Carrier(Protocol):
     http2: Http2
     peer: str
     auth_context: AuthContext
+    heard: float
 
     @property
     def server(self) -> Shared:
@@ -58,7 +59,10 @@ class Call:
         self._stream = stream
         self._head = head
         self.deadline = deadline
-        self._assembler = Assembler(connection.server.limits.message, gzip=head.gzip)
+        self.heard = connection.heard
+        self._assembler = Assembler(
+            connection.server.limits.message, gzip=head.gzip, inflated=connection.server.limits.inflated
+        )
         self._bucket = 0
         self.done = False
         self._messages: list[bytes] = []
@@ -74,6 +78,7 @@ class Call:
 
     def feed(self, data: bytes) -> None:
         """Bytes of the request."""
+        self.heard = self._connection.heard
         if not self.done:
             inflating = self._assembler.inflating
             self._got(self._assembler.feed(data))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -20,7 +21,8 @@ from pump_service.door.http2.events import Cancelled, Ended, Event, Failed, Open
 from pump_service.door.http2.frames import INTERNAL_ERROR, PING, ConnectionFault, frame
 from pump_service.door.http2.protocol import Http2
 from pump_service.door.http2.runs import Runs
-from pump_service.door.routes import Group, Routes
+from pump_service.door.http2.streams import Tally
+from pump_service.door.routes import Group, Permit, Routes
 from pump_service.door.tls import AuthContext
 
 log = structlog.get_logger()
@@ -32,6 +34,7 @@ class Host(Shared, Protocol):
 
     routes: Routes
     runs: Runs
+    tally: Tally
 
     def hand_over(self, connection: Any, batch: Batch) -> None:
         """Calls for a group's handler."""
@@ -47,7 +50,13 @@ class Connection(asyncio.Protocol):
     """Protocol of a connection whose preface has been seen (`sniff` hands it over)."""
 
     def __init__(
-        self, server: Host, transport: asyncio.Transport, peer: str, names: AuthContext, refusal: Refusal | None
+        self,
+        server: Host,
+        transport: asyncio.Transport,
+        peer: str,
+        names: AuthContext,
+        refusal: Refusal | None,
+        permit: Permit,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
@@ -57,8 +66,11 @@ class Connection(asyncio.Protocol):
         self.heard = self._loop.time()  # when the last bytes came
         self._asked: float | None = None  # when it was asked whether it is there
         self.http2 = Http2(
-            server.limits, server.routes.head, server.runs, now=self.heard, refusal=refusal, wanted=self._soon
-        )
+            server.limits, partial(server.routes.head, permit=permit), server.runs, now=self.heard, refusal=refusal,
+            wanted=self._soon, tally=server.tally,
+        )  # fmt: skip
+        self.idle_since = self.heard  # no call has begun or was open since then, as far as `look` has seen
+        self._last_id = 0
         self.feeds = False  # it has brought requests in plenty
         self._in_turn = False  # at its end everything is written
         self._scheduled = False  # an end of a turn is
@@ -259,6 +271,26 @@ class Connection(asyncio.Protocol):
         elif now - self.heard > limits.keepalive_s:
             self._asked = now
             self.http2.output.add(frame(PING, 0, 0, b"keepaliv"))
+
+    def look(self, now: float) -> None:
+        """Called each second: whether a call began or is open. What is no call keeps no connection."""
+        streams = self.http2.streams
+        if streams.last_id != self._last_id or not streams.idle:
+            self._last_id, self.idle_since = streams.last_id, now
+
+    def refuse_stalled(self, before: float, refusal: Refusal) -> None:
+        """End calls whose peers have not gone on with their requests since then."""
+        if self._reasons:
+            return  # it is we who do not read
+        for stream in list(self.http2.streams.open.values()):
+            call = stream.call
+            if call is not None and call.heard <= before and call.awaits_peer():
+                call.refuse(refusal)
+
+    def is_idle(self, before: float) -> bool:
+        """Whether it has had no call since then."""
+        streams = self.http2.streams
+        return self.idle_since <= before and streams.idle and streams.last_id == self._last_id and not self.closed
 
     # ---- ends --------------------------------------------------------------------------------------------------
 

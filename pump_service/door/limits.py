@@ -12,9 +12,15 @@ MIB = 1 << 20
 class Limits:
     """Bytes and seconds; the defaults are the product's."""
 
-    connections: int = 4096
+    connections: int = 4096  # of all kinds; one more takes the place of one that has been idle for `idle_s`
+    idle_s: float = 10.0
+    http1_connections: int = 256
+    http1_request_s: float = 60.0  # from the last answer to the end of the next request's headers
+    http1_unread_s: float = 20.0  # an answer that the peer does not read
     streams: int = 1024  # of one connection at once
+    calls: int = 8192  # of all connections: those that have a stream of their own, and so memory
     message: int = (1 << 31) - 1
+    inflated: int = 256 * MIB  # a message that is compressed: it costs its peer a thousandth
     # Bytes of requests that are not complete yet, over all connections and beside the oldest, before the others wait;
     # and how many there may be (`assembly`).
     assembling: int = 256 * MIB

@@ -23,10 +23,12 @@ class Assembler:
     is fed meanwhile waits.
     """
 
-    __slots__ = ("_chunks", "_gzip", "_inflation", "_most", "held")
+    __slots__ = ("_chunks", "_gzip", "_inflated_most", "_inflation", "_most", "held")
 
-    def __init__(self, most: int, *, gzip: bool) -> None:
+    def __init__(self, most: int, *, gzip: bool, inflated: int | None = None) -> None:
+        """``most``: bytes of a message; ``inflated``: of one that is compressed, which costs its peer a thousandth."""
         self._most = most
+        self._inflated_most = most if inflated is None else min(most, inflated)
         self._gzip = gzip
         self._chunks: list[bytes] = []
         self._inflation: _Inflation | None = None
@@ -104,7 +106,7 @@ class Assembler:
             message = data[at + PREFIX.size : end]
             at = end
             if compressed:
-                inflation = _Inflation(message, self._most)
+                inflation = _Inflation(message, self._inflated_most)
                 done = inflation.step() if inflated < STEP else None
                 if isinstance(done, Refusal):
                     return done

@@ -10,6 +10,8 @@ from pump_service.door.group import Refusal
 class OpenCall(Protocol):
     """A call that has a stream of its own."""
 
+    heard: float  # when bytes of its request came last, of the loop
+
     def open(self) -> None:
         """The headers are here."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,15 @@ _BAD_VALUE = re.compile(rb"[\x00\r\n]|^[ \t]|[ \t]$")
 _OF_A_CONNECTION = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 _GRPC = re.compile(rb"application/grpc(\+proto)?(;.*)?")
+# Asked with a call's path and its ``authorization`` header; a Refusal answers the call.
+Permit = Callable[[str, bytes], Refusal | None]
 _NOT_GRPC = "this port speaks gRPC (POST, content-type: application/grpc) and HTTP/1.1\n"
+
+
+def everything(path: str, authorization: bytes) -> Refusal | None:
+    """The `Permit` of who may call all there is."""
+    del path, authorization
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,8 +77,8 @@ class Routes:
         """A method handled by the group; goes before a servicer's method of the same path."""
         self._groups[path] = Group(path, handler)
 
-    def head(self, fields: Fields) -> Head:
-        """Meaning of a request's fields."""
+    def head(self, fields: Fields, permit: Permit = everything) -> Head:
+        """Meaning of a request's fields, for a peer that may do what ``permit`` says."""
         if sum(len(name) + len(value) + 32 for name, value in fields) > self._max_list:
             # Before anything is read in it: the reader has left out what is above the limit.
             return Head((), http_status=431, text="the request's header list is too large\n")
@@ -83,9 +91,9 @@ class Routes:
         length = int(lengths.pop()) if lengths else None
         if values[b":method"] != b"POST" or not _GRPC.fullmatch(values.get(b"content-type", b"")):
             return Head(fields, content_length=length, http_status=415, text=_NOT_GRPC)
-        return self._grpc_head(fields, values, length)
+        return self._grpc_head(fields, values, length, permit)
 
-    def _grpc_head(self, fields: Fields, values: dict[bytes, bytes], length: int | None) -> Head:
+    def _grpc_head(self, fields: Fields, values: dict[bytes, bytes], length: int | None, permit: Permit) -> Head:
         path = values[b":path"].decode("ascii", "replace")
         encoding = values.get(b"grpc-encoding", b"identity")
         if encoding not in (b"identity", b"gzip"):
@@ -96,6 +104,8 @@ class Routes:
         method = None if group is not None else self._method(path, fields)
         if group is None and method is None:
             return Head(fields, path, refusal=Refusal(grpc.StatusCode.UNIMPLEMENTED, self._unknown(path)))
+        if (refusal := permit(path, values.get(b"authorization", b""))) is not None:
+            return Head(fields, path, refusal=refusal)
         gzip = encoding == b"gzip"
         lean = group is not None and length is None and not gzip
         return Head(fields, path, group, method, gzip=gzip, content_length=length, lean=lean)

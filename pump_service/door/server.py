@@ -18,16 +18,21 @@ from pump_service.door.assembly import Assembly
 from pump_service.door.connection import Connection
 from pump_service.door.deadlines import Deadlines
 from pump_service.door.group import GroupHandler, Refusal
+from pump_service.door.http1 import Http1
 from pump_service.door.http2.batch import Batch
 from pump_service.door.http2.runs import Runs
+from pump_service.door.http2.streams import Tally
 from pump_service.door.limits import DEFAULT_LIMITS, Limits
-from pump_service.door.routes import Routes
+from pump_service.door.routes import Permit, Routes, everything
 from pump_service.door.sniff import Sniffer
 from pump_service.door.tls import AuthContext, auth_context, with_alpn
 from pump_service.door.turn import Turn
 
 log = structlog.get_logger()
 _LOOK_S = 1.0
+_STALLED = Refusal(
+    grpc.StatusCode.UNAVAILABLE, "this request stood still while half of pump.max_calls were open: send it again"
+)
 _ENDED = Refusal(grpc.StatusCode.UNAVAILABLE, "the server has ended")
 
 
@@ -39,6 +44,7 @@ class Server:
         tls: context of the port; None = plain text.
         limits: what peers may do.
         authorize: asked once a connection with the certificate's names and the peer; a Refusal answers all its calls.
+        permit: asked once a connection with the peer; what it returns is asked for calls.
     """
 
     def __init__(
@@ -47,19 +53,23 @@ class Server:
         tls: ssl.SSLContext | None = None,
         limits: Limits = DEFAULT_LIMITS,
         authorize: Callable[[AuthContext, str], Refusal | None] | None = None,
+        permit: Callable[[str], Permit] = lambda _: everything,
     ) -> None:
         self._listening = listening
         self._tls = with_alpn(tls) if tls is not None else None
         self._authorize = authorize
-        self._http1: Callable[[], asyncio.Protocol] | None = None
+        self._permit = permit
+        self._http1: Http1 | None = None
         self.limits = limits
         self.routes = Routes(limits.header_list)
         loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(loop)
         self.assembly = Assembly(limits, self.deadlines, loop.time)
         self._connections: set[Connection] = set()
-        self._sniffers: set[Sniffer] = set()
+        self._sniffers: dict[Sniffer, float] = {}  # since when, oldest first
+        self._full_until = float("-inf")  # nobody is idle before then
         self._servers: list[asyncio.Server] = []
+        self.tally = Tally(limits.calls)
         self.runs = Runs(self.limits.streams)
         self.turn = Turn(loop, self.runs, self.deadlines)
         self.feeders = 0  # connections that bring requests in plenty
@@ -86,7 +96,7 @@ class Server:
 
     def serve_http1(self, factory: Callable[[], asyncio.Protocol]) -> None:
         """Who serves connections that do not speak HTTP/2 (`aiohttp.web.Server` is such a factory)."""
-        self._http1 = factory
+        self._http1 = Http1(factory, self.limits)
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -158,21 +168,42 @@ class Server:
     # ---- connections ---------------------------------------------------------------------------------------------
 
     def admit(self, sniffer: Sniffer) -> bool:
-        """A new connection; False when there are too many."""
-        if self._stopping or len(self._connections) + len(self._sniffers) >= self.limits.connections:
+        """A new connection; False when there are too many, and none of them is idle."""
+        now = asyncio.get_running_loop().time()
+        if self._stopping or (self._is_full() and not self._makes_room(now)):
             return False
-        self._sniffers.add(sniffer)
+        self._sniffers[sniffer] = now
         return True
+
+    def _is_full(self) -> bool:
+        http1 = len(self._http1.open) if self._http1 is not None else 0
+        return len(self._connections) + len(self._sniffers) + http1 >= self.limits.connections
+
+    def _makes_room(self, now: float) -> bool:
+        """End a few of those that have been idle longest: their peers connect again when they have something to say."""
+        if now < self._full_until:
+            return False
+        before, few = now - self.limits.idle_s, max(self.limits.connections // 16, 1)
+        idle = sorted((each for each in self._connections if each.is_idle(before)), key=lambda each: each.idle_since)
+        for connection in idle[:few]:
+            connection.go_away()  # and ends it, with the next turn of the loop
+            self.lost(connection)
+        if idle:
+            log.info("idle_connections_ended", connections=len(idle[:few]), limit=self.limits.connections)
+        else:
+            self._full_until = now + _LOOK_S
+            log.warning("too_many_connections", limit=self.limits.connections, setting="pump.max_connections")
+        return bool(idle)
 
     def sniffed(self, sniffer: Sniffer) -> None:
         """A connection is known, or gone."""
-        self._sniffers.discard(sniffer)
+        self._sniffers.pop(sniffer, None)
 
     def connect(self, transport: asyncio.Transport) -> Connection:
         """A connection that speaks HTTP/2."""
-        peer, names = _peer(transport), auth_context(transport)
+        peer, names = peer_of(transport), auth_context(transport)
         refusal = self._authorize(names, peer) if self._authorize is not None else None
-        connection = Connection(self, transport, peer, names, refusal)
+        connection = Connection(self, transport, peer, names, refusal, self._permit(peer))
         self._connections.add(connection)
         self._empty.clear()
         return connection
@@ -207,12 +238,18 @@ class Server:
         loop = asyncio.get_running_loop()
         for connection in list(self._connections):
             connection.keep_alive(loop.time())
+            connection.look(loop.time())
+        if self.tally.open > self.tally.most // 2 and not self.paused:
+            for connection in list(self._connections):
+                connection.refuse_stalled(loop.time() - self.limits.stalled_s, _STALLED)
         self._keeper = loop.call_later(_LOOK_S, self._keep_alive)
 
 
-def _peer(transport: asyncio.BaseTransport) -> str:
+def peer_of(transport: asyncio.BaseTransport) -> str:
     """As gRPC names it."""
     name = transport.get_extra_info("peername")
     if not isinstance(name, tuple):
-        return f"unix:{name or ''}"
+        # A TCP peer that has gone already has no name either, and is not on this machine for that.
+        sock = transport.get_extra_info("socket")
+        return f"unix:{name or ''}" if sock is not None and sock.family == socket.AF_UNIX else "gone:"
     return f"ipv6:[{name[0]}]:{name[1]}" if ":" in name[0] else f"ipv4:{name[0]}:{name[1]}"

@@ -1,7 +1,7 @@
 """Brings a group into the value log, and decides what a failure means (row P15).
 
-No space is a state that ends by itself; a failed sync, or any other failed write, ends writing in this process for
-good, because what the medium holds is unknown from then on. Whoever has the write lock calls this.
+No space and no descriptor are states that end by themselves; a failed sync, or any other failed write, ends writing in
+this process for good, because what the medium holds is unknown from then on. Whoever has the write lock calls this.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import structlog
 
-from pump_service.store.disk import NO_SPACE, DiskGuard
+from pump_service.store.disk import NO_FILES, NO_SPACE, DiskGuard
 from pump_service.store.groups import Group, Left, refuse, rows_of, written
 from pump_service.store.logfile import SyncFailed
 from pump_service.store.valuelog import Appended, Begun, ValueLog
-from pumphouse.errors import WriterFailed
+from pumphouse.errors import PumpUnavailable, WriterFailed
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +66,10 @@ class Appender:
             stored.add(appended)
             left = written(left, appended.records)
             if appended.error is None:
+                return
+            if appended.error.errno in NO_FILES:
+                # Only opening the next file says that, so nothing is half written. The next group tries again.
+                refuse(left, _no_files(appended.error))
                 return
             if not self._survives(appended.error):
                 if self.failed is not None:
@@ -123,3 +127,12 @@ class Appender:
     def _refuse(self, which: Left) -> None:
         if any(len(rows) for _, rows in which):
             refuse(which, self._guard.refusal())
+
+
+def _no_files(error: OSError) -> PumpUnavailable:
+    log.warning("no_file_for_the_log", error=str(error))
+    return PumpUnavailable(
+        f"the next file of the log cannot be opened: {error.strerror}",
+        hint="raise the limit of open files of the Pump (LimitNOFILE of systemd, ulimit -n); it goes on by itself",
+        path=str(error.filename or ""),
+    )

@@ -25,6 +25,8 @@ RESUME_BYTES = 1 << 20
 RESERVE_NAME = "reserve"
 BOOKKEEPING_NAME = "reserve.own"
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+# The process or the machine has no descriptor left for the next file: it says nothing of the disk, and it passes.
+NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class DiskGuard:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _ROOMS = re.compile(r"^(?:from|import) ((?:pumphouse|pump_service|spark_tasks|binlog_airflow)(?:\.\w+)?)", re.MULTILINE)
 # Every row of the product's requirements (docs/requirements.md).
 ROWS = (
-    [f"W{n}" for n in range(1, 8)]
+    [f"W{n}" for n in range(1, 9)]
     + [f"P{n}" for n in range(1, 18)]
     + [f"C{n}" for n in range(1, 6)]
     + [f"A{n}" for n in range(1, 8)]

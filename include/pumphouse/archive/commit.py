@@ -26,6 +26,7 @@ from pumphouse.errors import BinlogError, ManifestConflict, UsageError, WindowHe
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
+from pumphouse.rpc.operator import proof
 from pumphouse.schema.history import JobSource
 from pumphouse.settings import Settings
 
@@ -194,7 +195,7 @@ def _tell(archive: Archive, cluster: Cluster, settings: Settings, accepted: Sequ
         status = cluster.node(NodeKind.PUMP, each.node_id)
         if status is None:
             continue
-        puller = open_puller(status, archive.cluster_id, settings.tls)
+        puller = open_puller(status, archive.cluster_id, settings.tls, proof(settings.cluster))
         try:
             puller.accept(each.start_ts, each.commit_ts, each.reason)
         except BinlogError as error:

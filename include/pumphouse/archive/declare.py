@@ -18,6 +18,7 @@ from pumphouse.errors import BadManifest, BinlogError, UsageError
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
+from pumphouse.rpc.operator import Proof
 from pumphouse.settings import TlsSettings
 
 
@@ -130,6 +131,7 @@ def accept(
     *,
     who: str = "",
     tls: TlsSettings | None = None,
+    proof: Proof = (),
 ) -> tuple[AcceptedCommit, bool]:
     """Take a late or orphan commit by name, and tell the Pump. Returns the record and whether the Pump was told.
 
@@ -143,7 +145,7 @@ def accept(
     status = cluster.node(NodeKind.PUMP, node_id)
     if status is None:
         raise UsageError(f"no Pump {node_id!r} is registered", hint="pumphouse pumps", node_id=node_id)
-    puller = open_puller(status, archive.cluster_id, tls)
+    puller = open_puller(status, archive.cluster_id, tls, proof)
     try:
         shown = puller.status()
         kind = "late"

@@ -32,6 +32,7 @@ from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso, compose, physical_ms, show
 from pumphouse.objectstore.probe import probe_conditional_puts, refuse_losing
 from pumphouse.registry.base import Cluster
+from pumphouse.rpc.operator import proof
 from pumphouse.schema.history import JobSource, TidbStatusSource
 from pumphouse.settings import Settings
 
@@ -249,7 +250,7 @@ def _recent_ddls(archive: Archive, ts: Tso, pumps: list[NodeStatus], settings: S
     for status in pumps:
         if status.state in (NodeState.OFFLINE, NodeState.PAUSED):
             continue
-        puller = open_puller(status, archive.cluster_id, settings.tls)
+        puller = open_puller(status, archive.cluster_id, settings.tls, proof(settings.cluster))
         try:
             shown = puller.status()
             floor = since if shown is None else Tso(max(since, shown.gc_point))

@@ -40,6 +40,7 @@ from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso, show
 from pumphouse.proto.pumphouse_pb2 import StatusResponse
 from pumphouse.registry.base import Cluster
+from pumphouse.rpc.operator import proof
 from pumphouse.settings import Settings
 
 _FIRST_BINLOG_S = 15.0
@@ -281,7 +282,7 @@ class _PumpPull:
         Read when the last frame is there. Those at or below genesis are no part of the archive.
         """
         while True:
-            puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+            puller = self._open_puller()
             try:
                 status = puller.status()
                 found = [] if status is None else [*self._passed(puller, status)]
@@ -382,7 +383,7 @@ class _PumpPull:
         while self._position <= to:
             puller: Puller | None = None
             try:
-                puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+                puller = self._open_puller()
                 for frame in puller.frames(self._position):
                     self._check_identity(frame)
                     self._waiting_for = _why(frame, to)
@@ -459,7 +460,7 @@ class _PumpPull:
         if last is None:
             return
         while True:
-            puller = open_puller(self._registered(), self._archive.cluster_id, self._settings.tls)
+            puller = self._open_puller()
             why, answers = "it answers and does not bring the last binlog pulled from it again", True
             try:
                 found = puller.first_after(Tso(last.commit_ts - 1), _FIRST_BINLOG_S)
@@ -494,6 +495,10 @@ class _PumpPull:
             holders=[holder(self._pump.node_id, why)],
             node_id=self._pump.node_id,
         )
+
+    def _open_puller(self) -> Puller:
+        settings = self._settings
+        return open_puller(self._registered(), self._archive.cluster_id, settings.tls, proof(settings.cluster))
 
     def _registered(self) -> NodeStatus:
         status = self._cluster.node(NodeKind.PUMP, self._pump.node_id)

@@ -32,6 +32,7 @@ from pumphouse.proto.pumphouse_pb2 import (
 )
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
 from pumphouse.rpc.channel import open_channel
+from pumphouse.rpc.operator import Proof
 from pumphouse.rpc.status import from_rpc_error
 from pumphouse.settings import TlsSettings
 
@@ -96,10 +97,10 @@ class Puller(Protocol):
         ...
 
 
-def open_puller(status: NodeStatus, cluster_id: int, tls: TlsSettings | None = None) -> Puller:
-    """Connect to a registered Pump, the way it speaks."""
+def open_puller(status: NodeStatus, cluster_id: int, tls: TlsSettings | None = None, proof: Proof = ()) -> Puller:
+    """Connect to a registered Pump, the way it speaks. ``proof``: shown to our Pumps alone."""
     if status.extra is not None and status.extra.batch:
-        return BatchPuller(status, cluster_id, tls)
+        return BatchPuller(status, cluster_id, tls, proof)
     return GoPuller(status, cluster_id, tls)
 
 
@@ -125,7 +126,8 @@ def _refusal(error: grpc.RpcError, node_id: str) -> BinlogError:
 class BatchPuller:
     """Our Pump."""
 
-    def __init__(self, status: NodeStatus, cluster_id: int, tls: TlsSettings | None = None) -> None:
+    def __init__(self, status: NodeStatus, cluster_id: int, tls: TlsSettings | None = None, proof: Proof = ()) -> None:
+        self._proof = proof
         self._node_id = status.node_id
         self._cluster_id = cluster_id
         self._channel = open_channel(status.host, tls)
@@ -133,7 +135,9 @@ class BatchPuller:
 
     def frames(self, after: Tso) -> Iterator[Frame]:
         """Frames, for ever."""
-        call = self._stub.PullBatches(PullBatchesRequest(cluster_id=self._cluster_id, start_from=after))
+        call = self._stub.PullBatches(
+            PullBatchesRequest(cluster_id=self._cluster_id, start_from=after), metadata=self._proof
+        )
         try:
             for answer in call:
                 yield self._frame(answer)
@@ -147,7 +151,9 @@ class BatchPuller:
     def first_after(self, after: Tso, timeout_s: float) -> tuple[Tso, bytes] | None:
         """The first binlog above a ts."""
         call = self._stub.PullBatches(
-            PullBatchesRequest(cluster_id=self._cluster_id, start_from=after, max_frame_bytes=4096), timeout=timeout_s
+            PullBatchesRequest(cluster_id=self._cluster_id, start_from=after, max_frame_bytes=4096),
+            timeout=timeout_s,
+            metadata=self._proof,
         )
         try:
             for answer in call:
@@ -175,7 +181,7 @@ class BatchPuller:
         """Tell the Pump."""
         request = AcceptRequest(cluster_id=self._cluster_id, start_ts=start_ts, commit_ts=commit_ts, reason=reason)
         try:
-            self._stub.Accept(request, timeout=CALL_TIMEOUT_S)
+            self._stub.Accept(request, timeout=CALL_TIMEOUT_S, metadata=self._proof)
         except grpc.RpcError as error:
             raise _refusal(error, self._node_id) from error
 

@@ -17,7 +17,15 @@ import grpc
 
 from pumphouse.client.go_gc import GoLimits, distance, told_gc_point
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BinlogError, ClusterUnavailable, GapError, PumpError, PumpUnavailable, UsageError
+from pumphouse.errors import (
+    BinlogError,
+    ClusterUnavailable,
+    GapError,
+    PeerRefused,
+    PumpError,
+    PumpUnavailable,
+    UsageError,
+)
 from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso, physical_ms
@@ -25,6 +33,7 @@ from pumphouse.proto.pumphouse_pb2 import TriggerGcRequest, TriggerGcResponse
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.channel import open_channel
+from pumphouse.rpc.operator import Proof
 from pumphouse.rpc.status import TLS_HINT, from_rpc_error
 from pumphouse.rpc.tls import http_connection
 from pumphouse.settings import TlsSettings
@@ -79,13 +88,15 @@ def ask_state(
     *,
     kind: NodeKind = NodeKind.PUMP,
     tls: TlsSettings | None = None,
+    proof: Proof = (),
 ) -> str:
     """Ask a running Pump or Drainer to pause, or to close (drain and go offline); returns its answer at once.
 
-    One that is on its way there already is not asked again.
+    One that is on its way there already is not asked again. ``proof``: shown to our Pumps alone.
 
     Raises:
         UsageError: no such node, or one that takes no orders.
+        PeerRefused: it takes this from operators, and we have not proved to be one.
         PumpUnavailable: it does not answer.
         PumpError: it refuses, as one that is not online does.
     """
@@ -100,12 +111,13 @@ def ask_state(
             hint="pause the DAG that runs it; `pumphouse consumer unregister` gives up what it has not read",
             node_id=node_id,
         )
-    answer = _put(host, f"/state/{quote(node_id, safe='')}/{action}", tls or TlsSettings(), node_id, NAMES[kind])
+    ours = kind is NodeKind.PUMP and status.extra is not None
+    path = f"/state/{quote(node_id, safe='')}/{action}"
+    answer = _put(host, path, tls or TlsSettings(), node_id, NAMES[kind], proof if ours else ())
     message = str(answer.get("message", ""))
     if answer.get("code") != http.client.OK:
         hint = ""
         # A Go Pump or Drainer that is closing and gets SIGTERM is offline.
-        ours = kind is NodeKind.PUMP and status.extra is not None
         if ours and status.state in (NodeState.PAUSING, NodeState.CLOSING):
             hint = "it is on its way: SIGTERM ends it as paused, and `pumphouse pump run` brings it back online"
         elif status.state != NodeState.ONLINE:
@@ -242,6 +254,7 @@ def trigger_gc(
     cluster: Cluster,
     *,
     tls: TlsSettings | None = None,
+    proof: Proof = (),
     timeout_s: float = GC_TIMEOUT_S,
     go_limits: GoLimits | None = None,
 ) -> list[PumpGc]:
@@ -252,7 +265,7 @@ def trigger_gc(
     return [
         _gc_of_go(cluster, pump, tls or TlsSettings(), go_limits)
         if pump.extra is None
-        else _gc_of(cluster.cluster_id(), pump, tls, timeout_s)
+        else _gc_of(cluster.cluster_id(), pump, tls, proof, timeout_s)
         for pump in cluster.nodes(NodeKind.PUMP)
         if pump.state != NodeState.OFFLINE
     ]
@@ -280,10 +293,11 @@ def _gc_of_go(cluster: Cluster, pump: NodeStatus, tls: TlsSettings, limits: GoLi
     )
 
 
-def _gc_of(cluster_id: int, pump: NodeStatus, tls: TlsSettings | None, timeout_s: float) -> PumpGc:
+def _gc_of(cluster_id: int, pump: NodeStatus, tls: TlsSettings | None, proof: Proof, timeout_s: float) -> PumpGc:
     with open_channel(pump.host, tls) as channel:
         try:
-            answer = PumpBatchStub(channel).TriggerGc(TriggerGcRequest(cluster_id=cluster_id), timeout=timeout_s)
+            request = TriggerGcRequest(cluster_id=cluster_id)
+            answer = PumpBatchStub(channel).TriggerGc(request, timeout=timeout_s, metadata=proof)
         except grpc.RpcError as error:
             return PumpGc(node_id=pump.node_id, asked=True, error=str(from_rpc_error(error, peer=pump.node_id)))
     return PumpGc(
@@ -306,13 +320,13 @@ def _said(answer: TriggerGcResponse, name: str) -> int | None:
     return int(getattr(answer, name)) if answer.HasField(name) else None
 
 
-def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dict[str, Any]:
+def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str, proof: Proof) -> dict[str, Any]:
     asked = False
     try:
         with closing(http_connection(host, tls, HTTP_TIMEOUT_S)) as connection:
             connection.connect()
             asked = True
-            connection.request("PUT", path)
+            connection.request("PUT", path, headers=dict(proof))
             response = connection.getresponse()
             body = response.read()
     except (OSError, http.client.HTTPException) as error:
@@ -329,6 +343,8 @@ def _put(host: str, path: str, tls: TlsSettings, node_id: str, name: str) -> dic
         ) from error
     try:
         answer = strict.loads(body)
+        if isinstance(answer, dict) and response.status == http.client.FORBIDDEN:
+            raise PeerRefused(f"{name} {node_id}: {answer.get('message')}", node_id=node_id)
         if isinstance(answer, dict):
             return answer
     except ValueError:

@@ -37,6 +37,7 @@ from pumphouse.errors import UsageError
 from pumphouse.model.tso import Tso, parse_time, show
 from pumphouse.parts import Parts
 from pumphouse.registry.base import Cluster
+from pumphouse.rpc.operator import proof
 from pumphouse.settings import Settings
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
@@ -439,7 +440,9 @@ def accept_command(context: Context, *, node: str, start_ts: int, commit_ts: int
     """
     settings = context.settings
     opened, cluster = _open(settings)
-    record, told = accept_commit(opened, cluster, node, Tso(start_ts), Tso(commit_ts), reason, tls=settings.tls)
+    record, told = accept_commit(
+        opened, cluster, node, Tso(start_ts), Tso(commit_ts), reason, tls=settings.tls, proof=proof(settings.cluster)
+    )
     if as_json:
         _print_json(record.to_dict() | {"pump_told": told})
     else:

@@ -19,6 +19,7 @@ from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso, logical, parse_time, physical_ms, show, to_datetime
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
+from pumphouse.rpc.operator import proof
 from pumphouse.settings import DOWNSTREAM, Settings
 
 if TYPE_CHECKING:
@@ -263,7 +264,9 @@ def gc(context: Context, *, as_json: bool) -> None:
         retention_s=archive.go_pump_gc_s,
         margin_s=archive.go_pump_margin_s,
     )
-    reports = admin.trigger_gc(cluster, tls=context.settings.tls, go_limits=limits)
+    reports = admin.trigger_gc(
+        cluster, tls=context.settings.tls, proof=proof(context.settings.cluster), go_limits=limits
+    )
     if as_json:
         print_json([report.to_dict() for report in reports])
     else:

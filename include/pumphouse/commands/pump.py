@@ -29,6 +29,7 @@ from pumphouse.registry.open import open_cluster
 from pumphouse.registry.pd import PdCluster
 from pumphouse.registry.resolvers import is_live
 from pumphouse.rpc.channel import open_channel
+from pumphouse.rpc.operator import proof
 from pumphouse.rpc.status import from_rpc_error
 from pumphouse.settings import TlsSettings
 
@@ -105,7 +106,7 @@ def settle(
     for holder in holders:
         with open_channel(holder.host, settings.tls) as channel:
             try:
-                PumpBatchStub(channel).Settle(request, timeout=_TIMEOUT_S)
+                PumpBatchStub(channel).Settle(request, timeout=_TIMEOUT_S, metadata=proof(settings.cluster))
             except grpc.RpcError as error:
                 raise from_rpc_error(error, peer=holder.node_id) from error
     outcome = f"committed at {show(commit_ts)}" if commit_ts else "rolled back"

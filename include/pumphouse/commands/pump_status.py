@@ -74,6 +74,7 @@ def status_dict(status: StatusResponse) -> dict[str, Any]:
         | _times(**{name: getattr(status, name) for name in _TIMES})
         | {
             "gc_held_by": list(status.gc_held_by),
+            "in_clear": list(status.in_clear),
             "oldest_unresolved": [
                 _times(start=each.start_ts) | {"age_s": each.age_ms / 1000, "key": each.prewrite_key.hex()}
                 for each in status.oldest_unresolved
@@ -114,6 +115,7 @@ def _print(status: StatusResponse) -> None:
         ("value log", f"{status.value_log_bytes:,} B in {status.value_log_files:,} files"),
         ("disk", f"{status.available_bytes:,} B free"),
         ("fsync of each write", "yes" if status.sync_log else "no"),
+        ("listens in clear", ", ".join(status.in_clear) or "-"),
     ]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:

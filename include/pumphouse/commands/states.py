@@ -15,6 +15,7 @@ from pumphouse.client.closing import Waiting, waits_for
 from pumphouse.commands.nodes import consumer_dict, json_option, open_registry, print_json, pump_dict, yes_option
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import show
+from pumphouse.rpc.operator import proof
 
 F = TypeVar("F", bound=Callable[..., Any])
 _WAITS = "--wait SECONDS waits for it, "
@@ -49,7 +50,9 @@ def _change(
 ) -> None:
     cluster = open_registry(context.settings)
     wanted = _WANTED[action]
-    message = admin.ask_state(cluster, node_id, action, kind=kind, tls=context.settings.tls)
+    message = admin.ask_state(
+        cluster, node_id, action, kind=kind, tls=context.settings.tls, proof=proof(context.settings.cluster)
+    )
 
     def waiting(status: NodeStatus | None) -> Waiting:
         closes = action == "close" and kind is NodeKind.PUMP

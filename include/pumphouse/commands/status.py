@@ -109,6 +109,11 @@ def _print(found: Status) -> None:
         click.echo(f"{finding.severity}: {finding.who}: {finding.what}\n  next: {finding.next}")
     if not found.findings:
         click.echo("all is well")
+    for pump in found.pumps:
+        if pump.in_clear:
+            click.echo(
+                f"note: Pump {pump.node_id} listens without TLS on {', '.join(pump.in_clear)} (docs/security.md)"
+            )
 
 
 def _mute(pump: PumpState) -> str:

@@ -94,7 +94,7 @@ class PendingCommit(_message.Message):
     def __init__(self, start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ..., accepted: _Optional[bool] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("node_id", "incarnation", "start_count", "state", "watermark", "gc_point", "deletion_limit", "gc_held_by", "unresolved", "oldest_unresolved", "late", "orphans", "value_log_bytes", "value_log_files", "available_bytes", "read_only", "writer_failed", "sync_log", "slow_mode", "duplicate_commits", "version")
+    __slots__ = ("node_id", "incarnation", "start_count", "state", "watermark", "gc_point", "deletion_limit", "gc_held_by", "unresolved", "oldest_unresolved", "late", "orphans", "value_log_bytes", "value_log_files", "available_bytes", "read_only", "writer_failed", "sync_log", "slow_mode", "duplicate_commits", "version", "in_clear")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     START_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class StatusResponse(_message.Message):
     SLOW_MODE_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_COMMITS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    IN_CLEAR_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     incarnation: str
     start_count: int
@@ -137,7 +138,8 @@ class StatusResponse(_message.Message):
     slow_mode: bool
     duplicate_commits: int
     version: str
-    def __init__(self, node_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., start_count: _Optional[int] = ..., state: _Optional[str] = ..., watermark: _Optional[int] = ..., gc_point: _Optional[int] = ..., deletion_limit: _Optional[int] = ..., gc_held_by: _Optional[_Iterable[str]] = ..., unresolved: _Optional[int] = ..., oldest_unresolved: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., late: _Optional[_Iterable[_Union[PendingCommit, _Mapping]]] = ..., orphans: _Optional[_Iterable[_Union[PendingCommit, _Mapping]]] = ..., value_log_bytes: _Optional[int] = ..., value_log_files: _Optional[int] = ..., available_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., writer_failed: _Optional[bool] = ..., sync_log: _Optional[bool] = ..., slow_mode: _Optional[bool] = ..., duplicate_commits: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    in_clear: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., start_count: _Optional[int] = ..., state: _Optional[str] = ..., watermark: _Optional[int] = ..., gc_point: _Optional[int] = ..., deletion_limit: _Optional[int] = ..., gc_held_by: _Optional[_Iterable[str]] = ..., unresolved: _Optional[int] = ..., oldest_unresolved: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., late: _Optional[_Iterable[_Union[PendingCommit, _Mapping]]] = ..., orphans: _Optional[_Iterable[_Union[PendingCommit, _Mapping]]] = ..., value_log_bytes: _Optional[int] = ..., value_log_files: _Optional[int] = ..., available_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., writer_failed: _Optional[bool] = ..., sync_log: _Optional[bool] = ..., slow_mode: _Optional[bool] = ..., duplicate_commits: _Optional[int] = ..., version: _Optional[str] = ..., in_clear: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AcceptRequest(_message.Message):
     __slots__ = ("cluster_id", "start_ts", "commit_ts", "reason")

@@ -33,6 +33,7 @@ def secrets(options: argparse.Namespace) -> int:
     """Make the passwords that there are not; give directories to the users that write in them. As root."""
     made: dict[str, Callable[[], str]] = {name: lambda: randoms.token_urlsafe(18) for name in PASSWORDS}
     made["airflow_fernet"] = lambda: base64.urlsafe_b64encode(randoms.token_bytes(32)).decode()
+    made["pumps"] = lambda: randoms.token_hex(24)
     made["airflow_key"] = lambda: randoms.token_urlsafe(48)
     made["airflow_database"] = lambda: DATABASE_URL.format((options.directory / "postgres").read_text())
     for name, make in made.items():

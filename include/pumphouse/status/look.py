@@ -224,6 +224,7 @@ def _pump(node: NodeStatus, answer: Any, now: Tso, clock: Clock) -> PumpState:
         read_only=answer.read_only,
         writer_failed=answer.writer_failed,
         unresolved=answer.unresolved,
+        in_clear=tuple(answer.in_clear),
     )
 
 

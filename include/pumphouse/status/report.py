@@ -67,6 +67,7 @@ class PumpState:
     """One Pump: its own word where it answers, else the registry's.
 
     ``silent_s``: since its last heartbeat. ``lag_s`` None: it has only just started, and has no watermark.
+    ``in_clear``: where it listens beyond the loopback without TLS.
     """
 
     node_id: str
@@ -82,6 +83,7 @@ class PumpState:
     read_only: bool = False
     writer_failed: bool = False
     unresolved: int | None = None
+    in_clear: tuple[str, ...] = ()
     problem: str = ""
 
 

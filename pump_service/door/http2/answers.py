@@ -84,8 +84,9 @@ class Answers:
             if self._fit(len(answer), 1):
                 self._unary_one(stream_id, answer)
                 return
-            stream = streams.open[stream_id] = Stream(stream_id, 0, output.initial_window + extra, None)
+            stream = Stream(stream_id, 0, output.initial_window + extra, None)
             stream.remote_closed = True
+            streams.begin(stream)
         elif stream_id in streams.open:
             stream = streams.open[stream_id]
         else:

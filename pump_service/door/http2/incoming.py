@@ -86,14 +86,14 @@ class Incoming:
         if streams.going:
             return  # above the last stream of our GOAWAY: the peer tries it elsewhere
         streams.last_id = stream_id
-        if streams.room <= 0:
+        if not streams.takes_more:
             self._bucket.take("streams above the limit")
             raise StreamFault(stream_id, frames.REFUSED_STREAM, "too many streams")
         if head.malformed or (end_stream and head.content_length):
             raise StreamFault(stream_id, frames.PROTOCOL_ERROR, head.malformed or "content-length")
         stream = Stream(stream_id, self._windows.of_new_stream, self._output.initial_window, head.content_length)
         stream.remote_closed = end_stream
-        streams.open[stream_id] = stream
+        streams.begin(stream)
         refusal = self._refusal or head.refusal or (_MALFORMED_TIMEOUT if timeout == MALFORMED else None)
         if refusal is not None and not head.http_status:
             self._answers.refuse(stream, refusal, begun=False)

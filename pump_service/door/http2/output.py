@@ -58,7 +58,7 @@ class Output:
 
     def ended(self, stream: Stream) -> None:
         """The last frame of a response is here."""
-        self._streams.open.pop(stream.stream_id, None)
+        self._streams.end(stream.stream_id)
         if not stream.remote_closed:
             # The whole answer is there, the rest of the request is not wanted (section 8.1).
             self.add(frames.rst_stream(stream.stream_id, frames.NO_ERROR))

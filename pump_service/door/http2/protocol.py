@@ -23,7 +23,7 @@ from pump_service.door.http2.incoming import Incoming
 from pump_service.door.http2.lean import SHORTEST
 from pump_service.door.http2.output import Output
 from pump_service.door.http2.runs import Runs
-from pump_service.door.http2.streams import Stream, Streams
+from pump_service.door.http2.streams import Stream, Streams, Tally
 from pump_service.door.http2.windows import Windows
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Group, Head
@@ -41,6 +41,7 @@ class Http2:
         runs: of the server.
         now: a time, as each `receive` gets it.
         refusal: what all calls of this peer are answered with.
+        tally: of the server's streams.
         wanted: called whenever there is something to write.
     """
 
@@ -53,9 +54,10 @@ class Http2:
         now: float,
         refusal: Refusal | None = None,
         wanted: Callable[[], None] = lambda: None,
+        tally: Tally | None = None,
     ) -> None:
         self._limits = limits
-        self.streams = Streams(limits.streams)
+        self.streams = Streams(limits.streams, tally)
         self.output = Output(limits, self.streams, wanted)
         self.windows = Windows(limits, self.streams, self.output)
         self.answers = Answers(self.streams, self.output)

@@ -56,11 +56,20 @@ class Stream:
         self.ending = None
 
 
+class Tally:
+    """How many streams are open on all connections of a server."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.open = 0
+
+
 class Streams:
     """Of a connection. A call that came whole has no stream but its number here (`lean`)."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, tally: Tally | None = None) -> None:
         self._most = most
+        self._tally = tally or Tally(most)
         self.open: dict[int, Stream] = {}
         self.lean: dict[int, Batch] = {}
         self.early_credit: dict[int, int] = {}  # WINDOW_UPDATEs of lean calls: rare
@@ -78,13 +87,30 @@ class Streams:
         """Whether no call is open."""
         return not self.lean and not self.open
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether one more may have a stream of its own."""
+        return self.room > 0 and self._tally.open < self._tally.most
+
+    def begin(self, stream: Stream) -> None:
+        """One is open."""
+        self.open[stream.stream_id] = stream
+        self._tally.open += 1
+
+    def end(self, stream_id: int) -> Stream | None:
+        """It is no more."""
+        stream = self.open.pop(stream_id, None)
+        if stream is not None:
+            self._tally.open -= 1
+        return stream
+
     def drop(self, stream_id: int) -> Stream | None:
         """Forget one that ends before its answer."""
         batch = self.lean.pop(stream_id, None)
         if batch is not None:
             batch.lost = True
             self.early_credit.pop(stream_id, None)
-        stream = self.open.pop(stream_id, None)
+        stream = self.end(stream_id)
         if stream is not None:
             stream.forget()
         return stream
@@ -114,5 +140,6 @@ class Streams:
         """The connection is gone."""
         for stream in self.open.values():
             stream.forget()
+        self._tally.open -= len(self.open)
         self.open.clear()
         self.lean.clear()

@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from pump_service import listen
+from pump_service.rights import Rights
 from pumphouse.settings import TlsSettings
 
 
@@ -29,7 +30,7 @@ def test_calls_above_the_limit_of_a_connection_wait_with_their_caller_and_are_an
             inside -= 1
             return request
 
-        server, port = listen.bind_grpc("127.0.0.1:0", TlsSettings())
+        server, port = listen.bind_grpc("127.0.0.1:0", TlsSettings(), Rights(TlsSettings()))
         handler = grpc.unary_unary_rpc_method_handler(write)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"Write": handler}),))
         await server.start()

@@ -474,6 +474,99 @@ async def test_too_many_connections_are_not_let_in() -> None:
     assert not Peer(server).wire.closing
 
 
+@run
+async def test_a_new_connection_takes_the_place_of_one_that_has_been_idle() -> None:
+    server = Server(limits=Limits(connections=3, idle_s=0))
+    echo = Echo()
+    echo.answer_groups = False
+    echo.register(server)
+    idle, busy, silent = Peer(server).greet(), Peer(server).greet(), Peer(server)
+    busy.send(busy.call(GROUP, b"x")[1])
+    more = Peer(server)
+    assert not more.wire.closing
+    assert goaways(await idle.settle())
+    assert idle.wire.closing
+    more.greet().send(more.call(GROUP, b"x")[1])
+    # Who has a call open, and who has not said yet what it speaks, keep their places.
+    assert not busy.wire.closing and not silent.wire.closing
+    assert Peer(server).wire.closing
+    for connection in (busy.connection, more.connection):
+        assert not connection.is_idle(float("inf"))
+
+
+@run
+async def test_who_asks_and_answers_pings_and_calls_nothing_is_idle() -> None:
+    server = Server(limits=Limits(connections=1, idle_s=5))
+    connection = Peer(server).greet().connection
+    began = connection.idle_since
+    connection.look(began + 4)
+    connection.data_received(frame(6, 1, 0, b"keepaliv"))
+    assert not connection.is_idle(began - 1)
+    assert connection.is_idle(began)
+    assert Peer(server).wire.closing
+
+
+class _Asked(asyncio.Protocol):
+    """Serves HTTP/1 and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.told.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.told.append("data")
+
+    def pause_writing(self) -> None:
+        self.told.append("pause")
+
+    def resume_writing(self) -> None:
+        self.told.append("resume")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.told.append("lost")
+
+
+@run
+async def test_http1_connections_are_counted_among_all_and_by_themselves() -> None:
+    server = Server(limits=Limits(connections=3, http1_connections=2))
+    server.serve_http1(_Asked)
+    one, two, three = (Peer(server) for _ in range(3))
+    for peer in (one, two, three):
+        peer.send(b"GET / HTTP/1.1\r\n")
+    assert [peer.wire.closing for peer in (one, two, three)] == [False, False, True]
+    three.wire.protocol.connection_lost(None)
+    assert not (four := Peer(server).greet()).wire.closing
+    assert Peer(server).wire.closing  # two of HTTP/1 and one of HTTP/2
+    one.wire.protocol.connection_lost(None)
+    assert not Peer(server).wire.closing
+    assert not four.wire.closing
+
+
+@run
+async def test_an_http1_answer_that_nobody_reads_ends_its_connection() -> None:
+    served: list[_Asked] = []
+
+    def serve() -> _Asked:
+        served.append(_Asked())
+        return served[-1]
+
+    server = Server(limits=Limits(http1_unread_s=0.05))
+    server.serve_http1(serve)
+    reads, rests = Peer(server), Peer(server)
+    for peer in (reads, rests):
+        peer.send(b"GET / HTTP/1.1\r\n")
+        peer.wire.protocol.pause_writing()
+    reads.wire.protocol.resume_writing()
+    while not rests.wire.closing:
+        await asyncio.sleep(0.01)
+    assert not reads.wire.closing
+    rests.wire.protocol.connection_lost(None)
+    assert served[0].told == ["made", "data", "pause", "resume"]
+    assert served[1].told == ["made", "data", "pause", "lost"]
+
+
 @pytest.mark.parametrize("path", [GROUP, UNARY])
 def test_whole_messages_without_the_end_of_their_request_count_as_held(path: str) -> None:
     async def test() -> None:

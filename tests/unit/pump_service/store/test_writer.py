@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import threading
 import weakref
@@ -17,14 +18,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from pump_service.store.disk import DiskGuard
-from pump_service.store.fs import REAL_FS
+from pump_service.store.fs import REAL_FS, LogHandle
 from pump_service.store.index import Index, IndexFailed
 from pump_service.store.parse import parse
 from pump_service.store.records import Records
 from pump_service.store.store import Store
 from pump_service.store.valuelog import ValueLog
 from pumphouse import durable
-from pumphouse.errors import PumpReadOnly, WriterFailed
+from pumphouse.errors import PumpReadOnly, PumpUnavailable, WriterFailed
 from tests.support.crashfs import FaultyFs, failing
 from tests.support.setclock import QuickClock
 from tests.support.storekit import (
@@ -210,6 +211,34 @@ def test_a_disk_that_is_full_when_the_name_of_a_new_file_is_synced_ends_by_itsel
     assert stream(store) == [(10, 20)]
     store.close()
     store = open_store(tmp_path)
+    assert stream(store) == [(10, 20)]
+
+
+@pytest.mark.row("P15")
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_writing_goes_on_when_the_next_file_can_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fs = FaultyFs()
+    store = open_fast(tmp_path, fs, value_log_file_bytes=4096)
+    store_all(store, prewrite(10, b"v" * 5000))  # the next record begins a file
+    real = fs.open_log
+
+    def none_left(path: Path, *, create: bool = False, read_only: bool = False) -> LogHandle:
+        if create:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, create=create, read_only=read_only)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fs, "open_log", none_left)
+        for _ in range(2):
+            (refused,) = write(store, commit(10, 20))
+            assert isinstance(refused, PumpUnavailable)
+            assert "LimitNOFILE" in refused.hint
+        assert not store.read_only  # it is no word of the disk
+    assert not store.writer_error
+    assert write(store, commit(10, 20)) == [None]
+    store_all(store)
     assert stream(store) == [(10, 20)]
 
 
