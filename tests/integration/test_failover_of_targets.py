@@ -6,6 +6,7 @@ other server takes over, with all that the first one had or without its last wri
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import random
@@ -17,18 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 import pumphouse
+from pumphouse.errors import TargetUnavailable
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.target import TargetConnection
-from pumphouse.settings import Settings
+from pumphouse.replay import executor
+from pumphouse.runs import load
+from pumphouse.settings import Settings, TargetSettings
+from tests.integration.test_restore_check import Tunnel
 from tests.support import mariadb
 from tests.support.failover import ReplicatingPair, replicating
 from tests.support.happenings import Happenings
 from tests.support.killedloads import KilledLoad
 from tests.support.loading import drop_all
-from tests.support.madearchive import MadeSource, target_rows
+from tests.support.madearchive import MadeSource, column, target_rows
 
 # One that has failed is repeated by PUMPHOUSE_SEED.
 SEED = int(os.environ.get("PUMPHOUSE_SEED", "5"))
@@ -160,6 +166,46 @@ def test_a_sample_of_failovers_ends_equal(source: MadeSource, settings: Settings
             world.round(kind, place)
     fail_over(world, [(kind, rng.choice(sorted(world.places[kind])), kind == "merge") for kind in KINDS], told, SEED)
     assert len(told.places) > 4
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize("mode", ["merge", "replay"])
+def test_an_address_that_means_another_server_meanwhile_gets_no_row(
+    source: MadeSource, settings: Settings, pair: ReplicatingPair, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner's session is on the old server still, and gets the DDL; rows behind that would be before it there."""
+    monkeypatch.setattr(executor, "_IDLE_S", 0.0)  # a session is left in the pool for no time
+    source.create_table("t", [column(1, "id", flag=3)])
+    source.genesis()
+    with contextlib.closing(pair.primary.connect(autocommit=True)) as session, session.cursor() as cursor:
+        cursor.execute("CREATE USER loader@'127.0.0.1' IDENTIFIED BY 'pw'")
+        cursor.execute("GRANT ALL ON *.* TO loader@'127.0.0.1'")
+    way = Tunnel(pair.primary.port)
+    target = TargetSettings(host="127.0.0.1", port=way.port, user="loader", password=SecretStr("pw"))
+    load_ = settings.load.model_copy(update={"mode": mode})
+    told = settings.model_copy(update={"target": target, "load": load_})
+    load.run(told)
+    for id_ in (1, 2):
+        with source.txn() as t:
+            t.insert("t", id=id_)
+        source.truncate("t")
+        source.cut()
+    with source.txn() as t:
+        t.insert("t", id=3)
+    source.cut()
+
+    def switch(stage: str, done: int, total: int) -> None:
+        if (stage, done) == ("apply", 1) or stage == "replay":
+            way.leads_to(pair.standby.port)
+
+    with pytest.raises(TargetUnavailable, match="another server now"):
+        load.run(told, progress=switch)
+    pair.promote()
+    way.leads_to(pair.primary.port)
+    load.run(told)
+    with TargetConnection.open(pair.settings) as found:
+        assert target_rows(found) == source.snapshot()
+    way.close()
 
 
 @pytest.mark.slow

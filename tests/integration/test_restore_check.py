@@ -74,6 +74,10 @@ class Tunnel:
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
 
+    def leads_to(self, port: int) -> None:
+        """For connections from now on."""
+        self._to = port
+
     def _serve(self) -> None:
         while True:
             try:

@@ -20,6 +20,7 @@ from typing import Any
 
 import structlog
 
+from pumphouse.errors import TargetUnavailable
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
@@ -195,6 +196,20 @@ class Looks:
                 raise
             found += [[str(each), int(id_)] for each, id_ in rows]
         return found
+
+
+def require_server(connection: TargetConnection, server: str) -> None:
+    """TargetUnavailable where a session is on another server than the one that owns the target (`Looks.server`).
+
+    The fence is replicated: alone, it would let rows in there, before a DDL that only the other one gets.
+    """
+    if Looks(connection).server != server:
+        raise TargetUnavailable(
+            f"target {connection.name} is another server now than the one that this load began on",
+            hint="a failover: run this again. Is there a proxy in between, let it send all sessions of a load to one "
+            "server",
+            target=connection.name,
+        )
 
 
 def _file_name(db: str, name: str) -> str | None:

@@ -26,6 +26,7 @@ from pumphouse.loader.engine import Engine
 from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.hints import keys_in_the_way, offering_resync
+from pumphouse.loader.looks import Looks
 from pumphouse.loader.names import require_names
 from pumphouse.loader.plan import Mode, Phase, UnitId
 from pumphouse.loader.report import LoadReport, Progress, silent
@@ -315,7 +316,9 @@ class Loader:
             units = self._prepare(work) if work.pieces else {}
         applied = state.applied_units(self.connection, plan)
         apply = ApplyContext(
-            target=self.connection.settings, claim=Claim(task=plan.task, plan=plan.number, fence=self.owner.number)
+            target=self.connection.settings,
+            claim=Claim(task=plan.task, plan=plan.number, fence=self.owner.number),
+            server=Looks(self.connection).server,
         )
         total, done = len(units) + len(work.events), 0
         with self.rules.advising(self.view.timeline), closing(self._engine):

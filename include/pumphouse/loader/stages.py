@@ -15,6 +15,7 @@ from pumphouse.loader.context import LoadContext
 from pumphouse.loader.decode import Decoder
 from pumphouse.loader.fold import LastOfKeys, check_keys, fold_multiset, net_of_keyed, net_of_multiset
 from pumphouse.loader.keyless import COUNT
+from pumphouse.loader.looks import require_server
 from pumphouse.loader.plan import TIDB_UNIT_BYTES, Mode, Phase, Plan, UnitId
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unit import Claim, UnitHead, apply_units
@@ -37,10 +38,11 @@ class UnitSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyContext:
-    """What applying needs; picklable. Holds the target's secret."""
+    """What applying needs; picklable. Holds the target's secret. ``server``: which one owns the target's lock."""
 
     target: TargetSettings
     claim: Claim
+    server: str
 
 
 def decode(context: LoadContext, pieces: Iterable[SegmentPart]) -> Iterator[Blob]:
@@ -102,6 +104,7 @@ def summarize(groups: Iterable[tuple[int, int, int, int, int, int]]) -> list[Uni
 def apply(context: ApplyContext, blobs: Iterable[Blob]) -> Iterator[tuple[UnitId, int, bool]]:
     """Stage 3: apply units, the blobs of one in a row; yields (unit, rows, whether it was applied now)."""
     with TargetConnection.open(context.target) as connection:
+        require_server(connection, context.server)
         most = TIDB_UNIT_BYTES if connection.dialect is Dialect.TIDB else _SCAN_BYTES
         for some in _in_one_scan(([*group] for _, group in groupby(blobs, key=lambda blob: blob.group)), most):
             units = [(unit[0].head, _batches(unit)) for unit in some]

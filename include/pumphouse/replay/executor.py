@@ -16,6 +16,7 @@ from contextlib import suppress
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import LoadError
 from pumphouse.loader.fence import hold_shared
+from pumphouse.loader.looks import Looks, require_server
 from pumphouse.loader.target import RetryUnit, TargetConnection
 from pumphouse.replay.change import Change, Round
 from pumphouse.replay.statements import run_step
@@ -59,7 +60,7 @@ class Executor:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         require_loadable(owner)
-        self._settings, self._owner, self._fence = settings, owner, fence
+        self._settings, self._owner, self._fence, self._server = settings, owner, fence, Looks(owner).server
         self._job_rows, self._clock = job_rows, clock
         self._safety, self._close_round, self._committed, self._failed = safety, close_round, committed, failed
         self._pool = ThreadPoolExecutor(connections, "replay")
@@ -134,7 +135,13 @@ class Executor:
                 if self._clock.monotonic() - used < _IDLE_S:
                     return session
                 session.close()
-        return TargetConnection.open(self._settings)
+        session = TargetConnection.open(self._settings)
+        try:
+            require_server(session, self._server)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def _transaction(self, session: TargetConnection, job: Sequence[Sequence[Change]], safety: Safety,
                      round_: Round | None = None) -> None:  # fmt: skip
