@@ -102,6 +102,8 @@ class PumpMetrics:
         self.write_bytes = sizes(storage + "write_binlog_size", text, by_type)
         self.deleted_keys = counter(storage + "deleted_kv_total", "Index keys that GC deleted")
         self.done_gc_ts = gauge(storage + "done_gc_ts", "GC point of the last run that ended")
+        text = "Checkpoint of each consumer that holds GC; an archive's checkpoint is its end"
+        self.consumers = gauge(pump + "consumer_checkpoint_ts", text, ("consumer",))
         text = "Pushes of metrics that a Pushgateway did not take"
         self.push_failures = counter(pump + "push_failures_total", text)
         self.queued_bytes = gauge(pump + "queued_bytes", "Bytes of writes that wait for their fsync")

@@ -7,6 +7,7 @@ Always 200, as there: wrong methods answer 405 and unknown paths 404, everything
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 
@@ -18,6 +19,8 @@ from pump_service.metrics import PumpMetrics
 from pump_service.operations import Operations
 from pump_service.rights import Caller, Rights
 from pumphouse.errors import BinlogError, PeerRefused
+from pumphouse.model.node import NodeState
+from pumphouse.model.tso import physical_ms
 from pumphouse.rpc.tls import check_http_peer
 from pumphouse.settings import TlsSettings
 
@@ -82,8 +85,13 @@ class HttpApi:
         return web.Response(text="trigger gc success\n" if self._operations.start_gc() else "gc is working\n")
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Prometheus text."""
+        """Prometheus text; without the consumers where the registry does not answer."""
         del request
+        self._metrics.consumers.clear()
+        with contextlib.suppress(BinlogError, OSError):
+            for node in await self._operations.drainers():
+                if node.state is not NodeState.OFFLINE:
+                    self._metrics.consumers.labels(node.node_id).set(physical_ms(node.max_commit_ts))
         return web.Response(
             body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )

@@ -1,7 +1,8 @@
 """What the stack needs from the machine: ``python -m pumphouse.stack.system [--browser]`` sees to it.
 
-MariaDB, PostgreSQL (Airflow's database) and etcd come from Debian (no wheel ships a server), and so does Chromium, in
-which a test walks through Airflow's pages. As root on a Debian they are installed; else one line says what to type.
+MariaDB, PostgreSQL (Airflow's database) and etcd come from Debian (no wheel ships a server). So does what tests need:
+Chromium, which walks through Airflow's pages, and Prometheus, which evaluates the dashboard. As root on a Debian they
+are installed; else one line says what to type.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from pumphouse.stack.supervisor import StackError
 
 _SERVERS = ("mariadb-server", "etcd-server", "postgresql")
-_BROWSER = ("chromium", "chromium-driver")
+_BROWSER = ("chromium", "chromium-driver", "prometheus")
 TYPE_THIS = f"sudo apt-get install -y {' '.join((*_SERVERS, *_BROWSER))}"
 # Where Debian keeps the programs of PostgreSQL, one directory a version.
 _POSTGRES = Path("/usr/lib/postgresql")
@@ -82,7 +83,9 @@ def missing(*, browser: bool = False) -> tuple[str, ...]:
     has_postgres = any(_POSTGRES.glob("*/bin/initdb")) or find_program("initdb")
     wanted = dict(zip(_SERVERS, (has_mariadb, find_program("etcd"), has_postgres), strict=True))
     if browser:
-        wanted |= zip(_BROWSER, (find_program(*_BROWSERS), find_program("chromedriver")), strict=True)
+        wanted |= zip(
+            _BROWSER, (find_program(*_BROWSERS), find_program("chromedriver"), find_program("prometheus")), strict=True
+        )
     return tuple(package for package, found in wanted.items() if not found)
 
 

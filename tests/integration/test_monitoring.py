@@ -1,0 +1,152 @@
+"""The dashboard and the alert rules, evaluated by a real Prometheus on a running Pump."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pumphouse.registry.file import FileCluster
+from pumphouse.stack.ports import free_port
+from pumphouse.stack.system import find_program
+from tests.support.pumpserver import PumpServer
+from tests.support.waiting import eventually
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+BOARD = json.loads((DEPLOY / "grafana/dashboards/pumps.json").read_text())
+PANELS = {panel["title"]: [each["expr"] for each in panel["targets"]] for panel in BOARD["panels"]}
+RULES = {rule["alert"]: rule for rule in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]}
+
+
+class Prometheus:
+    """One that scrapes a Pump each second; `value` evaluates an expression."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        program = find_program("prometheus")
+        assert program, "apt-get install prometheus"
+        self.port = free_port()
+        settings = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())
+        settings["global"]["scrape_interval"] = "1s"
+        settings["scrape_configs"][0]["static_configs"][0]["targets"] = [target]
+        folder.mkdir()
+        (folder / "prometheus.yaml").write_text(yaml.safe_dump(settings))
+        (folder / "alerts.yaml").write_text((DEPLOY / "alerts.yaml").read_text())
+        self.process = subprocess.Popen(
+            [
+                program, f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=error",
+            ]
+        )  # fmt: skip
+
+    def ask(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}", timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def values(self, expression: str) -> list[float]:
+        found = self.ask("query?" + urllib.parse.urlencode({"query": expression}))
+        return [float(each["value"][1]) for each in found["result"]]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PumpServer, Prometheus]]:
+    """A Pump with a transaction and an archive as its consumer, two seconds old for Prometheus."""
+    folder = tmp_path_factory.mktemp("monitoring")
+    cluster = FileCluster(folder / "cluster")
+    with PumpServer(folder, cluster) as pump:
+        pump.transaction()
+        pump.consumer(cluster.tso())
+        prometheus = Prometheus(folder / "prometheus", pump.http)
+        try:
+            eventually(lambda: _scrapes(prometheus) >= 3, within_s=60)
+            yield pump, prometheus
+        finally:
+            prometheus.close()
+
+
+def _scrapes(prometheus: Prometheus) -> float:
+    try:
+        return sum(prometheus.values("count_over_time(up[5m])"))
+    except OSError:
+        return 0
+
+
+@pytest.mark.row("P14")
+@pytest.mark.parametrize("title", PANELS)
+def test_each_panel_has_values_of_a_running_pump(scraped: tuple[PumpServer, Prometheus], title: str) -> None:
+    for expression in PANELS[title]:
+        # A Pump that has refused nothing has no series of refusals.
+        values = scraped[1].values(expression) or [0.0] * (title == "Refused")
+        assert values, expression
+        if title.endswith("behind the clock") and "GC" not in title:
+            assert 0 <= values[0] < 300, expression  # seconds, on a busy machine too
+
+
+@pytest.mark.row("P14")
+def test_rules_are_read_and_none_fires_on_a_healthy_pump(scraped: tuple[PumpServer, Prometheus]) -> None:
+    eventually(lambda: all(each["health"] == "ok" for each in _rules(scraped[1])), within_s=120)
+    assert {each["name"] for each in _rules(scraped[1])} == set(RULES)
+    for name, rule in RULES.items():
+        assert scraped[1].values(rule["expr"]) == [], name
+
+
+def _rules(prometheus: Prometheus) -> list[dict[str, Any]]:
+    return [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+
+
+# What makes each alert fire: series as promtool takes them, one sample a minute from 1970 on. Timestamps of the Pump are
+# milliseconds: one that stands still at 0 is as old as the test's clock.
+FIRES = {
+    "PumpDown": {'up{job="pumps", instance="p"}': "0x180"},
+    "ArchiveBehind": {'binlog_pump_consumer_checkpoint_ts{consumer="a", instance="p"}': "0x180"},
+    "NoConsumer": {'up{job="pumps", instance="p"}': "1x180"},
+    "WatermarkBehind": {'binlog_pump_storage_max_commit_ts{instance="p"}': "0x180"},
+    "PrewriteUnanswered": {'binlog_pump_unanswered_prewrites{instance="p"}': "1x180"},
+    "LateCommit": {'binlog_pump_late_commits{instance="p"}': "1x180"},
+    "OrphanCommit": {'binlog_pump_orphan_commits{instance="p"}': "1x180"},
+    "PumpReadOnly": {'binlog_pump_read_only{instance="p"}': "1x180"},
+    "PumpWriterFailed": {'binlog_pump_writer_failed{instance="p"}': "1x180"},
+}
+
+
+@pytest.mark.row("P14")
+def test_each_alert_fires_on_its_trouble_and_on_no_health(tmp_path: Path) -> None:
+    healthy = {
+        'up{job="pumps", instance="p"}': "1x180",
+        'binlog_pump_consumer_checkpoint_ts{consumer="a", instance="p"}': "0+60000x180",
+        'binlog_pump_storage_max_commit_ts{instance="p"}': "0+60000x180",
+    }
+    assert set(FIRES) == set(RULES)
+    cases = []
+    for name, trouble in FIRES.items():
+        without = "consumer" if name == "NoConsumer" else "\0"
+        series = {key: value for key, value in healthy.items() if without not in key} | trouble
+        cases.append(_case(series, name, fires=True))
+        cases.append(_case(healthy, name, fires=False))
+    for case in cases:
+        expected = case.pop("fires")
+        (tmp_path / "test.yaml").write_text(
+            yaml.safe_dump({"rule_files": [str(DEPLOY / "alerts.yaml")], "tests": [case]})
+        )
+        done = subprocess.run(["promtool", "test", "rules", tmp_path / "test.yaml"], capture_output=True, text=True)
+        # The case expects no alert: promtool names the one that fires.
+        assert (done.returncode != 0) is expected, (case["alert_rule_test"], done.stdout + done.stderr)
+
+
+def _case(series: dict[str, str], name: str, *, fires: bool) -> dict[str, Any]:
+    return {
+        "interval": "1m",
+        "input_series": [{"series": key, "values": value} for key, value in series.items()],
+        "alert_rule_test": [{"eval_time": "2h", "alertname": name, "exp_alerts": []}],
+        "fires": fires,
+    }
