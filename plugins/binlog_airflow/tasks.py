@@ -50,10 +50,11 @@ def _history(parts: Parts) -> JobSource:
 
 def plan_window(until: datetime | None) -> dict[str, Any] | None:
     """The next window towards the interval's end, None = now; None when the archive is there already."""
+    from pumphouse.archive.failed import noting
     from pumphouse.archive.snapshot import plan_window as plan
 
     settings = settings_from()
-    with _parts(settings) as parts:
+    with _parts(settings) as parts, noting(parts.archive, "snapshot"):
         # Now is the cluster's, as for `pumphouse snapshot`: the clock of this machine may run ahead of it.
         moment = parts.cluster.tso() if until is None else tso.from_datetime(until)
         found = plan(parts.archive, parts.cluster, moment, settings)
@@ -69,24 +70,30 @@ def node_ids(plan: dict[str, Any]) -> list[str]:
 
 def pull_node(plan: dict[str, Any], node_id: str) -> dict[str, Any]:
     """One Pump's part of a window, into segments that no manifest names yet."""
+    from pumphouse.archive.failed import noting
     from pumphouse.archive.snapshot import pull_node as pull
     from pumphouse.archive.window import WindowPlan
 
     planned = xcom.read(WindowPlan, plan)
     settings = settings_from()
-    with naming_silence(lambda: _parts(settings), node_id), _parts(settings) as parts:
+    with (
+        naming_silence(lambda: _parts(settings), node_id),
+        _parts(settings) as parts,
+        noting(parts.archive, "snapshot"),
+    ):
         return xcom.dump(pull(parts.archive, parts.cluster, planned, node_id, settings))
 
 
 def commit_window(plan: dict[str, Any], reports: list[dict[str, Any]]) -> dict[str, Any]:
     """Make the window visible, then go on in this task while the byte budget left something before the plan's end."""
+    from pumphouse.archive.failed import noting
     from pumphouse.archive.snapshot import commit_window as commit
     from pumphouse.archive.snapshot import run_snapshot
     from pumphouse.archive.window import PublishedWindow, PullReport, WindowPlan
 
     planned, pulled = xcom.read(WindowPlan, plan), [xcom.read(PullReport, each) for each in reports]
     settings = settings_from()
-    with _parts(settings) as parts:
+    with _parts(settings) as parts, noting(parts.archive, "snapshot"):
         archive, cluster, history = parts.archive, parts.cluster, _history(parts)
         try:
             done = commit(archive, cluster, planned, pulled, history, settings)

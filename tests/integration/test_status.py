@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,19 +19,23 @@ from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.declare import declare_lost
 from pumphouse.archive.layout import GENESIS, VERIFIED
+from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.verified import write_verified
 from pumphouse.cli import cli
 from pumphouse.client import admin
-from pumphouse.errors import BinlogError
+from pumphouse.dump.run import take_dump
+from pumphouse.errors import BinlogError, ConfigError
 from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
-from pumphouse.settings import Settings, TargetSettings
+from pumphouse.settings import LoadRule, Settings, TargetSettings
+from pumphouse.status.findings import findings
 from pumphouse.status.look import look
 from pumphouse.status.report import Finding, Severity, Status
+from tests.support import formats
 from tests.support.checkpoints import set_checkpoint
 from tests.support.documents import changed
 from tests.support.killed import Killed, calls_until_killed
@@ -150,10 +156,35 @@ def test_a_load_that_has_stopped_is_named_with_the_load_that_goes_on(
     with pytest.raises(BinlogError):
         load.run(mine)
     (stopped,) = found(look(mine), "[target]")
-    assert (stopped.severity, stopped.next) == (Severity.WARNING, "pumphouse load")
+    assert (stopped.severity, stopped.next) == (Severity.ERROR, "pumphouse load")
     assert f"a load to {show(end)} has stopped" in stopped.what
+    assert re.search(r"the last load failed, 20\d\d-.*d\.t", stopped.what)
+    target.execute("DELETE FROM pumphouse.failed")  # as of a run that was killed
+    (stopped,) = found(look(mine), "[target]")
+    assert (stopped.severity, "failed" in stopped.what) == (Severity.WARNING, False)
     fence.acquire(target, run="another")
     assert not found(look(mine), "[target]"), "somebody is at work on it"
+
+
+def test_tables_without_a_checkpoint_and_a_table_that_a_gone_rule_left_out_are_named(
+    mine: Settings, source: MadeSource, target: TargetConnection
+) -> None:
+    for table in ("t", "u"):
+        source.create_table(table, [column(1, "id", flag=3)])
+    source.genesis()
+    target.execute("CREATE DATABASE theirs")
+    target.execute("CREATE TABLE theirs.t (id INT)")
+    (never,) = found(look(mine), "[target]")
+    assert "it was never loaded, and has 1 tables" in never.what
+    rule = LoadRule(do="skip", table="d.u", why="not ours")
+    ruled = mine.model_copy(update={"load": mine.load.model_copy(update={"rules": (rule,)})})
+    load.run(ruled)
+    assert not [each for each in found(look(ruled), "[target]") if "d.u" in each.what]
+    (left,) = [each for each in found(look(mine), "[target]") if "d.u" in each.what]
+    assert "the rule is gone" in left.what
+    assert left.next == "pumphouse load --resync d.u"
+    load.run(mine, resync="d.u")
+    assert not [each for each in found(look(mine), "[target]") if "d.u" in each.what]
 
 
 def test_an_archive_without_a_dump_restores_nothing_and_says_so(mine: Settings, source: MadeSource) -> None:
@@ -225,18 +256,68 @@ def test_who_holds_the_archive_is_named_also_when_nothing_is_silent(
     assert not look(mine).findings
     pump.kill()
     admin.force_state(cluster, pump.node_id, NodeState.OFFLINE)
-    (held,) = look(mine).findings
+    held, gone = sorted(look(mine).findings, key=lambda each: each.who)
+    assert (gone.severity, gone.who, "every writer stands still" in gone.what) == (Severity.ERROR, "Pumps", True)
     assert (held.severity, held.who) == (Severity.ERROR, f"Pump {pump.node_id}")
     assert "it is offline" in held.what
     assert f"pumphouse archive declare-lost {pump.node_id}" in held.next
     declare_lost(Archive.open(mine.archive, cluster.cluster_id()), cluster, pump.node_id, "gone", who="ops")
-    assert not look(mine).findings
+    assert [each.who for each in look(mine).findings] == ["Pumps"]
     assert "1 range of a Pump was declared lost" in command(tmp_path, mine).output
     (record,) = (tmp_path / "cluster").rglob(pump.node_id)
     record.write_bytes(b"{")
-    (held,) = look(mine).findings
-    assert (held.severity, held.who) == (Severity.ERROR, "cluster")
+    (held,) = found(look(mine), "cluster")
+    assert held.severity is Severity.ERROR
     assert record.name in held.what
+
+
+def test_a_prewrite_without_an_outcome_is_named_by_its_age_before_the_watermark_is_old(
+    mine: Settings, source: MadeSource, cluster: FileCluster, pump: PumpServer
+) -> None:
+    source.genesis()
+    eventually(lambda: look(mine).pumps[0].watermark, what="the Pump's first fake binlog")
+    assert not found(look(mine), "Pump ")
+    start_ts = cluster.tso()
+    pump.write(prewrite(start_ts))
+    status = eventually(lambda: (s := look(mine)).pumps[0].open_ts and s, what="the prewrite is known")
+    (one,) = status.pumps
+    assert one.open_ts == start_ts
+    assert not found(status, "Pump "), "a transaction that has just begun"
+    aged = replace(status, pumps=(replace(one, open_s=12.0),))
+    (held,) = [each for each in findings(aged, "", mine) if each.who.startswith("Pump ")]
+    assert f"the prewrite {start_ts} has had no outcome for 12 s" in held.what
+    assert held.next == f"pumphouse pump status {pump.node_id}"
+
+
+def test_an_archive_is_late_by_its_own_interval_and_what_failed_last_is_told(
+    mine: Settings, source: MadeSource, cluster: FileCluster
+) -> None:
+    source.ts = int(cluster.tso()) - (20 * 60_000 << 18)
+    source.genesis()
+    source.tick(60_000)
+    end = source.cut()
+    (late,) = [each for each in found(look(mine), "archive") if "ends" in each.what]
+    assert late.what == f"it ends 19 min ago, at {show(end)}"
+    status = look(mine)
+    assert 59 < (status.archive.interval_s or 0) < 62
+    slow = replace(status, archive=replace(status.archive, interval_s=1800.0))
+    assert not [each for each in findings(slow, "", mine) if "ends" in each.what]
+
+    ahead = cluster.tso()
+    set_checkpoint(cluster, "main", ahead)  # as an archive that lost its newest windows has it
+    with pytest.raises(BinlogError):
+        run_snapshot(source.archive, cluster, cluster.tso(), mine, None)
+    with pytest.raises(ConfigError, match="no source is known"):
+        take_dump(source.archive, cluster, None, mine)
+    for what in ("snapshot", "dump"):
+        formats.check("failed", json.loads(source.archive.store.get(f"failed/{what}.json")))
+    failed = {each.next: each for each in found(look(mine), "archive") if "failed" in each.what}
+    assert set(failed) == {"pumphouse snapshot", "pumphouse archive dump"}
+    assert failed["pumphouse snapshot"].severity is Severity.ERROR
+    assert "no source is known" in failed["pumphouse archive dump"].what
+    source.ts = int(cluster.tso())
+    source.cut()
+    assert [each.next for each in found(look(mine), "archive") if "failed" in each.what] == ["pumphouse archive dump"]
 
 
 def test_a_server_that_accepts_and_says_nothing_is_not_waited_for(mine: Settings, source: MadeSource) -> None:
@@ -251,13 +332,16 @@ def test_a_server_that_accepts_and_says_nothing_is_not_waited_for(mine: Settings
 
 
 def test_nothing_to_do_is_exit_code_0_and_a_password_is_never_shown(
-    mine: Settings, source: MadeSource, server: TargetSettings, target: TargetConnection, cluster: FileCluster, tmp_path: Path
+    mine: Settings, source: MadeSource, server: TargetSettings, target: TargetConnection, cluster: FileCluster, tmp_path: Path,
+    pump: PumpServer,
 ) -> None:  # fmt: skip
     source.ts = int(cluster.tso())
     source.create_table("t", [column(1, "id", flag=3)])
     source.genesis()
     set_checkpoint(cluster, "main", source.cut())
     load.run(mine)
+    eventually(lambda: look(mine).pumps[0].watermark, what="the Pump's first fake binlog")
+    assert pump.node_id in command(tmp_path, mine).output
     done = command(tmp_path, mine)
     assert (done.exit_code, "all is well" in done.output) == (0, True), done.output
     wrong = server.model_copy(update={"password": SecretStr("wr0ng")})
@@ -268,13 +352,29 @@ def test_nothing_to_do_is_exit_code_0_and_a_password_is_never_shown(
     assert target.name in refused.output
 
 
-def test_without_a_cluster_or_an_archive_it_says_what_to_type_and_makes_neither(tmp_path: Path, mine: Settings) -> None:
+def test_without_a_cluster_or_an_archive_it_says_what_to_type_and_makes_neither(
+    tmp_path: Path, mine: Settings, server: TargetSettings, target: TargetConnection
+) -> None:
     nowhere = mine.model_copy(update={"cluster": mine.cluster.model_copy(update={"url": f"file://{tmp_path}/none"})})
     status = look(nowhere)
     assert status.exit_code == 4
     assert "there is no cluster" in found(status, "cluster")[0].what
     assert not (tmp_path / "none").exists()
     empty = mine.model_copy(update={"archive": mine.archive.model_copy(update={"root": f"file://{tmp_path}/empty"})})
-    assert found(look(empty), "archive")[0].next == "pumphouse archive init"
+    assert found(look(empty), "archive")[0].next.startswith("pumphouse pump run --data-dir")
+    (tmp_path / "p").mkdir()
+    with PumpServer(tmp_path / "p", FileCluster(tmp_path / "cluster", create=False)):
+        assert found(look(empty), "archive")[0].next == "pumphouse archive init"
+        url = f"mysql://root@{server.host}:{server.port}/hist.jobs"
+        history = empty.history.model_copy(update={"history": url, "history_password": server.password})
+        without = empty.model_copy(update={"history": history})
+        assert found(look(without), "archive")[0].next == "pumphouse schema import"
+        target.execute("CREATE DATABASE hist")
+        target.execute("CREATE TABLE hist.jobs (job_id BIGINT PRIMARY KEY, job LONGTEXT)")
+        assert found(look(without), "archive")[0].next == "pumphouse schema import"
+        gone = without.model_copy(
+            update={"history": history.model_copy(update={"history": "mysql://root@127.0.0.1:1/h.j"})}
+        )
+        assert found(look(gone), "archive")[0].next == "pumphouse archive init"
     assert isinstance(look(empty).now, int)
     assert Tso(0) < look(empty).now

@@ -5,7 +5,8 @@ Under ``<cluster id>/``: ``genesis.json``; ``windows/<start ts>.json``; ``declar
 ``ddl/<start ts>-<planned end ts>/<attempt>.parquet`` and ``ddl/genesis/<attempt>.parquet``; ``schema/…``;
 ``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet`` (the dump of genesis); ``base/<low>/begun.json``, ``…/base.json``
 and ``…/<schema>.<table>-<id>/<table's low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the
-newest manifest's name and digest; ``verified.json``, how far the archive was last proved.
+newest manifest's name and digest; ``verified.json``, how far the archive was last proved; ``failed/<what>.json``, how a
+snapshot or a dump failed last.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pumphouse.model.tso import Tso, name20
 GENESIS = "genesis.json"
 HEAD = "HEAD"
 VERIFIED = "verified.json"
+FAILED = "failed/"
 WINDOWS = "windows/"
 DECLARED = "declared/"
 SEGMENTS = "segments/"

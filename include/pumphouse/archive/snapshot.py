@@ -23,6 +23,7 @@ from pumphouse.archive.coverage import (
     still_drained,
 )
 from pumphouse.archive.declare import declarations
+from pumphouse.archive.failed import noting
 from pumphouse.archive.holders import holder, named
 from pumphouse.archive.manifest import PumpEntry
 from pumphouse.archive.pull_pump import pull_node
@@ -109,14 +110,17 @@ def run_snapshot(
     this one goes on from the new end, so that all of them arrive.
     """
     done: list[PublishedWindow] = []
-    while (plan := plan_window(archive, cluster, until, settings, clock=clock)) is not None:
-        reports = _pull_all(archive, cluster, plan, settings, progress, clock)
-        try:
-            done.append(commit_window(archive, cluster, plan, reports, history, settings, waiting=waiting, clock=clock))
-        except ManifestConflict:
-            if archive.end() <= plan.start:
-                raise
-            log.info("window_published_by_another", start=int(plan.start), end=int(archive.end()))
+    with noting(archive, "snapshot", clock):
+        while (plan := plan_window(archive, cluster, until, settings, clock=clock)) is not None:
+            reports = _pull_all(archive, cluster, plan, settings, progress, clock)
+            try:
+                done.append(
+                    commit_window(archive, cluster, plan, reports, history, settings, waiting=waiting, clock=clock)
+                )
+            except ManifestConflict:
+                if archive.end() <= plan.start:
+                    raise
+                log.info("window_published_by_another", start=int(plan.start), end=int(archive.end()))
     return done
 
 

@@ -19,6 +19,7 @@ import structlog
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk
+from pumphouse.archive.failed import noting
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.archive.view import ArchiveView, read_view
@@ -112,7 +113,8 @@ def take_dump(
         SourceFailed: the source does not answer, or a table never equals what the history says of it.
         WindowHeld: a Pump holds the window that the dump needs.
     """
-    return _Dump(archive, cluster, history, settings, progress, clock).take(tables)
+    with noting(archive, "dump", clock):
+        return _Dump(archive, cluster, history, settings, progress, clock).take(tables)
 
 
 class _Dump:

@@ -24,6 +24,7 @@ from pumphouse.loader.decode import Decoder
 from pumphouse.loader.dropping import dropping, require_settled
 from pumphouse.loader.engine import Engine
 from pumphouse.loader.epochs import Epochs
+from pumphouse.loader.failed import create_failed_table
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.hints import keys_in_the_way, offering_resync
 from pumphouse.loader.looks import Looks
@@ -65,6 +66,7 @@ def own_target(
     connection.create_tables()
     create_ddl_table(connection)
     create_rule_table(connection)
+    create_failed_table(connection)
     require_state(connection)
     owner = fence.acquire(connection, run=run, take_over=take_over, clock=clock)
     for other in state.read_all(connection):

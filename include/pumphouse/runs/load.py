@@ -12,6 +12,7 @@ from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ConfigError, LoadError, UsageError
 from pumphouse.loader.apart import require_not_source, shared_with
 from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning, require_new
+from pumphouse.loader.failed import noting
 from pumphouse.loader.names import passing_own
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.report import LoadReport, Progress, silent
@@ -92,38 +93,39 @@ def run(
                 give_up(connection, owner, task, abandon)
                 at = Tso(0) if found is None else found.ts
                 return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
-            moved = found is not None and read_routes(connection, task) != routes_of(settings.load.rules)
-            opened = None if found is None else open_plan(connection, task)
-            since = None if resync or moved else _since(found, opened, repeat)
-            # Not the first one where another run has begun meanwhile: it may have seen more.
-            view = first if first is not None and found is None else seen(since)
-            load = ruled(view)
-            rules = load.rules
-            if found is not None and moved:
-                upto = found.ts if opened is None else max(found.ts, opened.to_ts)
-                require_in_place(connection, task, rules, view.timeline, found.ts, upto)
-            if equal_at is not None:
-                found = begin_equal(connection, owner, task, view, equal_at)
-            since = Tso(0) if found is None or is_beginning(found) else found.ts
-            loader = Loader(
-                view=view,
-                archive_settings=settings.archive,
-                connection=connection,
-                owner=owner,
-                settings=load,
-                task=task,
-                engine=parts.engine,
-                progress=progress,
-                rules=take_up(
-                    connection, owner, task, rules, since, view.timeline, None if opened is None else opened.from_ts
-                ),
-                streaming=replay,
-            )
-            if resync and found is not None:
-                return bring_back(loader, found, resync)
-            if found is None or is_beginning(found):
-                found = begin_from_base(loader, found, to)
-            return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)
+            with noting(connection, task):
+                moved = found is not None and read_routes(connection, task) != routes_of(settings.load.rules)
+                opened = None if found is None else open_plan(connection, task)
+                since = None if resync or moved else _since(found, opened, repeat)
+                # Not the first one where another run has begun meanwhile: it may have seen more.
+                view = first if first is not None and found is None else seen(since)
+                load = ruled(view)
+                rules = load.rules
+                if found is not None and moved:
+                    upto = found.ts if opened is None else max(found.ts, opened.to_ts)
+                    require_in_place(connection, task, rules, view.timeline, found.ts, upto)
+                if equal_at is not None:
+                    found = begin_equal(connection, owner, task, view, equal_at)
+                since = Tso(0) if found is None or is_beginning(found) else found.ts
+                loader = Loader(
+                    view=view,
+                    archive_settings=settings.archive,
+                    connection=connection,
+                    owner=owner,
+                    settings=load,
+                    task=task,
+                    engine=parts.engine,
+                    progress=progress,
+                    rules=take_up(
+                        connection, owner, task, rules, since, view.timeline, None if opened is None else opened.from_ts
+                    ),
+                    streaming=replay,
+                )
+                if resync and found is not None:
+                    return bring_back(loader, found, resync)
+                if found is None or is_beginning(found):
+                    found = begin_from_base(loader, found, to)
+                return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)
 
 
 def _require_new(

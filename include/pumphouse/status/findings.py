@@ -12,10 +12,15 @@ from pumphouse.model.tso import show
 from pumphouse.settings import Settings
 from pumphouse.status.report import Finding, PumpState, Severity, Status, TargetStatus
 
-# An hour without a window, or a load: far more than the intervals that anybody runs at.
+# So long behind is late where nothing is known of the interval; and a load, behind the archive.
 LATE_S = 3600.0
+# An archive whose end is older than so many of its windows, and than the shortest time below, is late.
+_INTERVALS = 3
+_SHORTEST_LATE_S = 300.0
 # A watermark that stands still for so long waits for something: a prewrite, a disk.
 HELD_S = 60.0
+# A transaction is not under way for so long: its prewrite has lost its outcome, or somebody holds it.
+OPEN_S = 10.0
 
 
 def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Finding, ...]:
@@ -28,9 +33,10 @@ def findings(status: Status, no_cluster: str, settings: Settings) -> tuple[Findi
     """
     found = [*_cluster(status, no_cluster)]
     if not no_cluster:
-        found += [*_archive(status), *(each for pump in status.pumps for each in _pump(pump))]
+        late = _late(status, settings)
+        found += [*_archive(status, late), *_writers(status), *(each for pump in status.pumps for each in _pump(pump))]
         found += _consumers(status, settings)
-    found += [each for target in status.targets for each in _target(target)]
+    found += [each for target in status.targets for each in _target(target, LATE_S if no_cluster else LATE_S + late)]
     return tuple(sorted(found, key=lambda each: each.severity is not Severity.ERROR))
 
 
@@ -47,12 +53,32 @@ def _cluster(status: Status, why: str) -> Iterator[Finding]:
         yield _error("cluster", f"{status.cluster}: {why}", "pumphouse --config FILE status, with the settings of it")
 
 
-def _archive(status: Status) -> Iterator[Finding]:
+def _late(status: Status, settings: Settings) -> float:
+    """From which age on an archive is late, in seconds."""
+    interval = status.archive.interval_s
+    if interval is None:
+        return LATE_S
+    return max(_SHORTEST_LATE_S, min(_INTERVALS * interval, settings.archive.consumer_stale_s))
+
+
+def _writers(status: Status) -> Iterator[Finding]:
+    """Whether anybody takes prewrites; without an archive, that is what comes first anyway."""
+    takes = [
+        each
+        for each in status.pumps
+        if each.state == NodeState.ONLINE and not (each.silent or each.problem or each.read_only or each.writer_failed)
+    ]
+    if status.archive.begin is not None and not takes:
+        what = "none takes prewrites: every writer stands still"
+        yield _error("Pumps", what, "pumphouse pump run, on the data directory of each; pumphouse pumps")
+
+
+def _archive(status: Status, late_s: float) -> Iterator[Finding]:
     archive = status.archive
     if archive.end is None or archive.begin is None:
         begun = "there is no archive" not in archive.problem
         what = archive.problem or "it does not answer"
-        yield _error("archive", what, "pumphouse archive ls" if begun else "pumphouse archive init")
+        yield _error("archive", what, "pumphouse archive ls" if begun else archive.next or "pumphouse archive init")
         return
     if archive.checkpoint is None:
         yield _error("archive", "the Pumps do not know it: their GC does not wait for it", "pumphouse archive init")
@@ -63,9 +89,12 @@ def _archive(status: Status) -> Iterator[Finding]:
     if archive.restorable_from is None:
         what = "nothing can be restored: there is no dump of the tables that there were when it began"
         yield _warning("archive", what, "pumphouse archive dump")
-    if archive.age_s is not None and archive.age_s > LATE_S:
-        what = f"it ends {archive.age_s / 3600:.1f} h ago, at {show(archive.end)}"
-        yield _warning("archive", what, "pumphouse snapshot")
+    for name, how in archive.failed.items():
+        again = "pumphouse snapshot" if name == "snapshot" else "pumphouse archive dump"
+        yield _error("archive", f"the last {name} failed, {how}", again)
+    if archive.age_s is not None and archive.age_s > late_s:
+        age = f"{archive.age_s / 3600:.1f} h" if archive.age_s >= 3600 else f"{archive.age_s / 60:.0f} min"
+        yield _warning("archive", f"it ends {age} ago, at {show(archive.end)}", "pumphouse snapshot")
 
 
 def _pump(pump: PumpState) -> Iterator[Finding]:
@@ -86,9 +115,12 @@ def _pump(pump: PumpState) -> Iterator[Finding]:
     elif pump.answers and pump.unresolved and (pump.lag_s is None or pump.lag_s > HELD_S):
         stands = "has no watermark yet" if pump.lag_s is None else f"has a watermark that is {pump.lag_s:.0f} s old"
         yield _warning(who, f"it {stands}: {pump.unresolved} prewrites have no outcome", look)
+    elif pump.open_s is not None and pump.open_s > OPEN_S and pump.open_ts is not None:
+        what = f"the prewrite {pump.open_ts} has had no outcome for {pump.open_s:.0f} s: it holds the archive there"
+        yield _warning(who, what, look)
 
 
-def _target(target: TargetStatus) -> Iterator[Finding]:
+def _target(target: TargetStatus, late_s: float) -> Iterator[Finding]:
     loads, name = target.section != "restore_target", target.section.removeprefix("targets.")
     load = f"pumphouse load --target {name}" if loads and name != "target" else "pumphouse load"
     who = f"[{target.section}] {target.address}"
@@ -96,6 +128,9 @@ def _target(target: TargetStatus) -> Iterator[Finding]:
     for table, why in target.parked.items():
         without = "" if why.endswith(RESYNC) else f", without its rule in {rules}"
         yield _warning(who, f"{table} is {why}", f"{load} --resync {table}{without}")
+    for table, why in target.left_out.items():
+        what = f"{table} is {why}; the rule is gone, and the table still stands as it was then"
+        yield _warning(who, what, f"{load} --resync {'each of its tables' if '*' in table else table}")
     if target.problem:
         then = f"pumphouse status, when it is back, or address, user and password of [{target.section}] are right"
         yield (_error if loads else _warning)(who, target.problem, then)
@@ -111,11 +146,18 @@ def _target(target: TargetStatus) -> Iterator[Finding]:
             f"pumphouse restore {into}--to TIME, the same as before",
         )
     elif loads and target.at is None:
-        yield _warning(who, "it was never loaded", load)
-    elif loads and target.stopped_before is not None:
-        what = f"a load to {show(target.stopped_before)} has stopped: {target.task} is at {show(target.at or 0)}"
-        yield _warning(who, what, load)
-    elif loads and target.lag_s is not None and target.lag_s > LATE_S and target.at is not None:
+        there = (
+            f", and has {target.tables} tables: a first load takes no database that has some" if target.tables else ""
+        )
+        yield _warning(who, f"it was never loaded{there}", load)
+    elif loads and (target.failed or target.stopped_before is not None):
+        what = f"the last load failed, {target.failed}"
+        if target.stopped_before is not None:
+            failed = f"; {what}" if target.failed else ""
+            at = show(target.at or 0)
+            what = f"a load to {show(target.stopped_before)} has stopped: {target.task} is at {at}{failed}"
+        yield (_error if target.failed else _warning)(who, what, load)
+    elif loads and target.lag_s is not None and target.lag_s > late_s and target.at is not None:
         yield _warning(who, f"{target.task} is {target.lag_s / 3600:.1f} h behind, at {show(target.at)}", load)
 
 

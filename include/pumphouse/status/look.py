@@ -14,26 +14,30 @@ from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.coverage import judge_all
 from pumphouse.archive.declare import declarations
-from pumphouse.archive.manifest import Declaration, PumpEntry
+from pumphouse.archive.failed import read_failed
+from pumphouse.archive.manifest import Declaration, Manifest, PumpEntry
 from pumphouse.archive.verified import read_verified
 from pumphouse.archive.window import Action
 from pumphouse.client import admin
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BadManifest, BinlogError, ConfigError, TargetUnavailable
+from pumphouse.errors import BadManifest, BinlogError, ConfigError, HistoryUnavailable, SchemaError, TargetUnavailable
 from pumphouse.loader import fence, state
+from pumphouse.loader.failed import read_failed as read_failed_load
 from pumphouse.loader.plan import Mode
-from pumphouse.loader.rules import read_left_out
+from pumphouse.loader.rules import Rules, read_left_out
 from pumphouse.loader.target import TargetConnection, address, has_checkpoints
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
-from pumphouse.model.tso import Tso, compose, physical_ms
+from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 from pumphouse.parts import Parts
 from pumphouse.proto.pumphouse_pb2 import StatusRequest, StatusResponse
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.channel import open_channel
 from pumphouse.rpc.shown import without_secrets
+from pumphouse.schema.actions import SYSTEM_SCHEMAS
 from pumphouse.schema.dialect import Dialect
-from pumphouse.settings import Settings, TargetSettings, TlsSettings
+from pumphouse.schema.history import MysqlTableSource
+from pumphouse.settings import LoadRule, Settings, TargetSettings, TlsSettings
 from pumphouse.status.findings import findings
 from pumphouse.status.range import restorable_from
 from pumphouse.status.report import ArchiveStatus, ConsumerStatus, HeldBy, PumpState, Status, TargetStatus
@@ -69,7 +73,8 @@ def look(
     def left() -> float:
         return max(0.0, limit - clock.monotonic())
 
-    asked = {name: _Asked(partial(_target, name, each, now)) for name, each in targets.items()}
+    rules = {name: getattr(each, "rules", settings.load.rules) for name, each in targets.items()}
+    asked = {name: _Asked(partial(_target, name, each, rules[name], now)) for name, each in targets.items()}
     registry = _Asked(partial(_registry, parts)).answer(left())
     archive = _Asked(partial(_archive, parts, now))
     known = registry if isinstance(registry, tuple) else None
@@ -82,6 +87,8 @@ def look(
     found = archive.answer(left()) if known else registry
     if not isinstance(found, ArchiveStatus):
         found = ArchiveStatus(url=without_secrets(settings.archive.root), problem=_why(found))
+    if found.begin is None and known:
+        found = replace(found, next=_Asked(partial(_before_init, parts, nodes)).answer(left()) or "")
     stale_s = settings.archive.consumer_stale_s
     status = Status(
         cluster=without_secrets(settings.cluster.url),
@@ -152,7 +159,36 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
         checkpoint=consumer.checkpoint(parts.cluster, archive.archive_id),
         held_by=_held_by(parts.cluster, known, declared, end),
         declared_lost=len(declared),
+        interval_s=None if last is None else (physical_ms(last.end) - physical_ms(last.start)) / 1000,
+        failed=_failed(archive, last),
     )
+
+
+def _before_init(parts: Parts, pumps: Sequence[NodeStatus]) -> str:
+    """What has to be typed before `archive init` ('' = nothing): a Pump first, then the schema where nobody logs it."""
+    if all(node.state is NodeState.OFFLINE for node in pumps):
+        return "pumphouse pump run --data-dir DIR --addr HOST:PORT"
+    history = parts.history
+    if isinstance(history, MysqlTableSource):
+        try:
+            return "" if next(history.jobs(), None) is not None else "pumphouse schema import"
+        except HistoryUnavailable:
+            return ""
+        except SchemaError:  # there is no such table
+            return "pumphouse schema import"
+    return ""
+
+
+def _failed(archive: Archive, last: Manifest | None) -> dict[str, str]:
+    """Failures that are younger than what ended well: a window's fence is taken before it is read, a dump ends last."""
+    found = {}
+    for each in read_failed(archive):
+        since = Tso(0) if last is None else last.fence
+        if each.what == "dump":
+            since = max((base.ts for base in archive.bases(MAX_TSO)), default=Tso(0))
+        if each.at_ms > physical_ms(since):
+            found[each.what] = f"{show(compose(each.at_ms))}: {each.message}"
+    return found
 
 
 def _doubts(archive: Archive, cluster: Cluster) -> tuple[Tso | None, tuple[str, ...]]:
@@ -225,15 +261,18 @@ def _pump(node: NodeStatus, answer: Any, now: Tso, clock: Clock) -> PumpState:
         writer_failed=answer.writer_failed,
         unresolved=answer.unresolved,
         in_clear=tuple(answer.in_clear),
+        open_s=answer.oldest_unresolved[0].age_ms / 1000 if answer.oldest_unresolved else None,
+        open_ts=Tso(answer.oldest_unresolved[0].start_ts) if answer.oldest_unresolved else None,
     )
 
 
-def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStatus]:
+def _target(section: str, settings: TargetSettings, rules: Sequence[LoadRule], now: Tso) -> list[TargetStatus]:
     where = address(settings)
     with TargetConnection.open(settings, timeout_s=_ONE_S) as connection:
         if not has_checkpoints(connection):
-            return [TargetStatus(section=section, address=where)]
-        held_by = fence.owned_by(connection)
+            return [TargetStatus(section=section, address=where, tables=_tables(connection))]
+        held_by, known, said = fence.owned_by(connection), state.read_all(connection), Rules.of(rules, Tso(0)).tables
+        out_of = {each.task: read_left_out(connection, each.task) for each in known}
         found = [
             TargetStatus(
                 section=section,
@@ -244,12 +283,23 @@ def _target(section: str, settings: TargetSettings, now: Tso) -> list[TargetStat
                 state=str(each.state),
                 reason=each.reason,
                 held_by=held_by,
-                parked={n: str(out) for n, out in read_left_out(connection, each.task).items() if out.parked},
+                parked={n: str(out) for n, out in out_of[each.task].items() if out.parked},
+                left_out={n: str(out) for n, out in out_of[each.task].items() if not out.parked and n not in said},
+                failed="" if held_by else read_failed_load(connection, each.task),
                 stopped_before=None if held_by else _stopped_before(connection, each.task),
             )
-            for each in state.read_all(connection)
+            for each in known
         ]
-        return found or [TargetStatus(section=section, address=where, held_by=held_by)]
+        if found:
+            return found
+        return [TargetStatus(section=section, address=where, held_by=held_by, tables=_tables(connection))]
+
+
+def _tables(connection: TargetConnection) -> int:
+    """How many tables there are beside the server's own and ours."""
+    own = (*SYSTEM_SCHEMAS, connection.settings.schema_name.lower())
+    sql = "SELECT COUNT(*) FROM information_schema.tables WHERE LOWER(table_schema) NOT IN %s"
+    return int(connection.value(sql, (own,)) or 0)
 
 
 def _stopped_before(connection: TargetConnection, task: str) -> Tso | None:

@@ -45,6 +45,8 @@ class ArchiveStatus:
 
     ``verified_to`` None: nobody wrote down that it was verified. ``problem``: why nothing more is known ('' = all is).
     ``held_by``: what holds its next window, whether Pumps answer or not. ``declared_lost``: ranges of Pumps.
+    ``interval_s``: length of its newest window. ``failed``: snapshot or dump -> how it failed, and has not ended well
+    since. ``next``: what has to be typed before `archive init` where there is no archive ('' = nothing).
     ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
     """
 
@@ -58,6 +60,9 @@ class ArchiveStatus:
     checkpoint: Tso | None = None
     held_by: tuple[HeldBy, ...] = ()
     declared_lost: int = 0
+    interval_s: float | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    next: str = ""
     doubts: tuple[str, ...] = ()
     problem: str = ""
 
@@ -68,6 +73,7 @@ class PumpState:
 
     ``silent_s``: since its last heartbeat. ``lag_s`` None: it has only just started, and has no watermark.
     ``in_clear``: where it listens beyond the loopback without TLS.
+    ``open_s`` and ``open_ts``: age and start ts of its oldest prewrite without an outcome.
     """
 
     node_id: str
@@ -84,6 +90,8 @@ class PumpState:
     writer_failed: bool = False
     unresolved: int | None = None
     in_clear: tuple[str, ...] = ()
+    open_s: float | None = None
+    open_ts: Tso | None = None
     problem: str = ""
 
 
@@ -92,7 +100,9 @@ class TargetStatus:
     """One load of one target, or a target that has none yet (``task`` '').
 
     ``held_by``: the run that owns the target now. ``lag_s``: how far it is behind now. ``parked``: tables that a rule
-    has put in quarantine, and since when and why. ``stopped_before``: end of a plan that nobody goes on with.
+    has put in quarantine, and since when and why. ``left_out``: tables that a rule left out which is gone from the
+    settings. ``stopped_before``: end of a plan that nobody goes on with. ``failed``: when and how the last load failed.
+    ``tables``: how many tables lie there without a checkpoint.
     """
 
     section: str
@@ -105,7 +115,10 @@ class TargetStatus:
     held_by: str = ""
     problem: str = ""
     parked: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     stopped_before: Tso | None = None
+    failed: str = ""
+    tables: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +177,7 @@ _TSOS = frozenset(
         "watermark",
         "at",
         "stopped_before",
+        "open_ts",
     }
 )
 

@@ -1,0 +1,71 @@
+"""What failed last on the archive, a snapshot or a dump, so that whoever looks later knows.
+
+One object for each, replaced by the next failure, and never taken away: a success is newer, and says so itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from pumphouse.archive.archive import Archive
+from pumphouse.archive.document import dump, parse
+from pumphouse.archive.layout import FAILED
+from pumphouse.clock import SYSTEM_CLOCK, Clock
+from pumphouse.errors import BinlogError, UsageError
+
+log = structlog.get_logger()
+KIND = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """``what``: snapshot or dump; ``at_ms``: Unix time; ``message`` and ``hint`` as the error had them."""
+
+    what: str
+    at_ms: int
+    error: str
+    message: str
+    hint: str
+
+
+@contextmanager
+def noting(archive: Archive, what: str, clock: Clock = SYSTEM_CLOCK) -> Iterator[None]:
+    """An error of the block is written down, where the store takes it; what was typed wrongly is nobody's failure."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except BinlogError as error:
+        value = {
+            "what": what,
+            "at_ms": int(clock.now() * 1000),
+            "error": type(error).__name__,
+            "message": error.message,
+            "hint": error.hint,
+        }
+        try:
+            archive.store.put(f"{FAILED}{what}.json", dump(KIND, value))
+        except BinlogError as refused:
+            log.warning("failure_not_noted", what=what, why=refused.message)
+        raise
+
+
+def read_failed(archive: Archive) -> tuple[Failed, ...]:
+    """The last failure of each; one that cannot be read is none."""
+
+    def read(value: dict[str, Any]) -> Failed:
+        texts = {name: str(value[name]) for name in ("what", "error", "message", "hint")}
+        return Failed(at_ms=int(value["at_ms"]), **texts)
+
+    found = []
+    for each in archive.store.list(FAILED):
+        try:
+            found.append(parse(each.key, archive.store.get(each.key), KIND, read))
+        except BinlogError as error:
+            log.warning("failure_not_read", key=each.key, why=error.message)
+    return tuple(found)

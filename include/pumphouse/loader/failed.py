@@ -1,0 +1,69 @@
+"""How the last load of a target failed, in a table of ours there: a run that ends well takes its row away."""
+
+# Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from pumphouse.errors import BinlogError, UsageError
+from pumphouse.loader.target import TargetConnection
+
+TABLE = """CREATE TABLE IF NOT EXISTS {s}.`failed` (
+  task VARCHAR(64) NOT NULL PRIMARY KEY,
+  failed_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  error VARCHAR(64) NOT NULL COMMENT 'class of the error',
+  message TEXT NOT NULL,
+  hint TEXT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
+
+_TIMEOUT_S = 5.0
+
+
+def create_failed_table(connection: TargetConnection) -> None:
+    """Make the table where it is missing; the schema must be there."""
+    if not _there(connection):
+        connection.execute(TABLE.format(s=connection.schema))
+
+
+@contextmanager
+def noting(connection: TargetConnection, task: str) -> Iterator[None]:
+    """An error of the block is written down, where the target takes it, over a connection of its own.
+
+    It needs no fence: whoever comes later replaces it, and nothing depends on it.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except BinlogError as error:
+        with suppress(BinlogError), TargetConnection.open(connection.settings, timeout_s=_TIMEOUT_S) as other:
+            other.execute(
+                f"REPLACE INTO {other.table('failed')} (task, error, message, hint) VALUES (%s, %s, %s, %s)",
+                (task, type(error).__name__, error.message[:8000], error.hint[:8000]),
+            )
+        raise
+    with suppress(BinlogError):
+        connection.execute(f"DELETE FROM {connection.table('failed')} WHERE task = %s", (task,))
+
+
+def read_failed(connection: TargetConnection, task: str) -> str:
+    """``2026-11-21 03:00:00Z: message`` of a load that failed, where none has ended well since; '' = there is none."""
+    if not _there(connection):
+        return ""
+    rows = connection.query(
+        f"SELECT DATE_FORMAT(failed_at, '%%Y-%%m-%%d %%H:%%i:%%sZ'), message FROM {connection.table('failed')}"
+        " WHERE task = %s",
+        (task,),
+    )
+    return "".join(f"{at}: {message}" for at, message in rows)
+
+
+def _there(connection: TargetConnection) -> bool:
+    found = connection.value(
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'failed'",
+        (connection.settings.schema_name,),
+    )
+    return found is not None
