@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -120,3 +122,37 @@ def test_pumps_of_one_host_take_writes_side_by_side_and_the_end_of_one_is_not_th
     assert everything.keys() - application.committed.keys() <= {
         Binlog.FromString(payload).start_ts for writer in writers.values() for payload in writer.sent
     }
+
+
+@pytest.mark.row("C4", "C5", "P3")
+def test_a_frozen_pump_is_left_and_what_it_has_of_a_prewrite_is_the_same_as_the_other(tmp_path: Path) -> None:
+    cluster = FileCluster(tmp_path / "cluster")
+    a, b = (PumpServer(tmp_path, cluster, node_id=name, max_txn_timeout_s=3.0) for name in "ab")
+    with ThreadPoolExecutor(2) as starting:
+        list(starting.map(PumpServer.start, (a, b)))
+    # With ten minutes for a call nobody would get anywhere who waited for them.
+    with a, b, PumpClient(cluster, write_timeout_s=600.0, leave_min_s=0.5, watch_interval_s=0.1) as client:
+        application = Application(client)
+        with ResolverServer(cluster, "application", [b"client/"], application.outcome):
+            eventually(
+                lambda: application.at("a") > 3 and application.at("b") > 3, within_s=60, what="both take writes"
+            )
+            os.kill(a.pid, signal.SIGSTOP)
+            try:
+                at_b = application.at("b")
+                eventually(lambda: application.at("b") > at_b + _ENOUGH, within_s=60, what="writers leave it")
+                assert [pump.node_id for pump in client.available()] == ["b"]
+            finally:
+                os.kill(a.pid, signal.SIGCONT)
+            at_a = application.at("a")
+            eventually(lambda: application.at("a") > at_a + 3, within_s=60, what="it takes prewrites again")
+            application.stop()
+            assert application.errors == []
+            assert client.flush(60)
+            application.over.set()
+            end = cluster.tso()
+            found = [each for pump in (a, b) for each in pump.pull_until(end) if each.commit_ts <= end]
+    outcomes: dict[int, set[tuple[int, bytes]]] = {}
+    for each in found:
+        outcomes.setdefault(each.start_ts, set()).add((each.commit_ts, each.prewrite_value))
+    assert outcomes == {ts: {(commit_ts, b"%d" % ts)} for ts, commit_ts in application.committed.items()}

@@ -1,6 +1,7 @@
 """The Pumps that a client knows, and which of them are available (rows C1, C4). No network here.
 
-A Pump is available when its registered state is online and it has not failed more than ``MAX_ERRORS`` times in a row.
+A Pump is available when its registered state is online and it has not failed more than ``MAX_ERRORS`` times in a row,
+nor been left for another one because it was silent.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class _Member:
     available: bool
     errors: int = 0
     complained: bool = False  # that it is unavailable stands in the log, and not yet that it is back
+    left: int = 0  # prewrites that did not wait for its answer, since the last one that it answered
 
 
 class Members:
@@ -76,6 +78,11 @@ class Members:
         with self._lock:
             return [member.status for member in self._members.values() if member.available]
 
+    def choices(self) -> int:
+        """How many Pumps the strategy may choose from now."""
+        with self._lock:
+            return sum(m.available and self._selector.may_take(m.status) for m in self._members.values())
+
     def online(self) -> list[NodeStatus]:
         """Pumps that are registered online, available or not."""
         with self._lock:
@@ -90,18 +97,34 @@ class Members:
         with self._lock:
             return [m.status for m in self._members.values() if m.status.state == NodeState.ONLINE and not m.available]
 
-    def succeeded(self, pump: NodeStatus) -> None:
+    def succeeded(self, pump: NodeStatus, *, probed: bool = False) -> None:
         """A write or a probe was answered; ``pump`` as with `failed`."""
         with self._lock:
             member = self._members.get(pump.node_id)
             if member is None or not same_process(pump, member.status):
                 return
             member.errors = 0
+            if not probed:
+                member.left = 0
             if member.available or member.status.state != NodeState.ONLINE:
                 return
             member.available = True
             self._tell_selector()
         self._say_who_is_back()
+
+    def silent(self, pump: NodeStatus, why: object = "") -> bool:
+        """A write did not wait for its answer any longer, and goes to another Pump: one such failure is enough.
+
+        Returns whether it should be probed at once. A Pump that answers probes and no writes is left again and again:
+        from the second time on its probe waits for its turn.
+        """
+        self.failed(pump, why, refused=True)
+        with self._lock:
+            member = self._members.get(pump.node_id)
+            if member is None or not same_process(pump, member.status):
+                return False
+            member.left += 1
+            return member.left == 1
 
     def failed(self, pump: NodeStatus, why: object = "", *, refused: bool = False) -> None:
         """A write failed; ``refused``: the Pump itself says that it takes no prewrites, so one failure is enough.

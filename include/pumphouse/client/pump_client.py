@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import grpc
+
 from pumphouse.client.commits import PERMANENT, CommitSender, Send
 from pumphouse.client.members import Members, same_process
 from pumphouse.client.probes import Probes
@@ -43,6 +45,8 @@ PROBE_INTERVAL_S = 30.0
 _PROBES_END_S = 1.0
 # Open transactions that are remembered; one that was never ended is forgotten after so many newer ones.
 _MOST_OPEN = 1_000_000
+# What a prewrite is taken to need before any was answered, and the weight of each answer from then on.
+_USUAL_S, _USUAL_WEIGHT = 0.2, 1 / 16
 # Refusals that a Pump gives in its own words: it will say the same to the next prewrite.
 _REFUSALS = (PumpDraining, PumpReadOnly, WriterFailed)
 
@@ -78,6 +82,8 @@ class PumpClient:
         label_fallback: bool = False,
         write_timeout_s: float = 15.0,
         write_bytes_per_s: float = WRITE_BYTES_PER_S,
+        leave_after: float = 10.0,
+        leave_min_s: float = 1.0,
         tls: TlsSettings | None = None,
         watch_interval_s: float = WATCH_INTERVAL_S,
         probe_interval_s: float = PROBE_INTERVAL_S,
@@ -94,6 +100,9 @@ class PumpClient:
             write_timeout_s: time-out of one call, and age at which a prewrite stops going round.
             write_bytes_per_s: a second is added to both for so many bytes of payloads: what the slowest Pump, with
                 the way to it, manages.
+            leave_after: a prewrite leaves a Pump that is silent for so many times what an answer usually takes, while
+                another one may take it; the silent one is not chosen again before it answers a probe. 0 = never.
+            leave_min_s: seconds that it waits at the least before it leaves.
             tls: certificates.
             watch_interval_s: seconds between looks at a registry that tells of no changes by itself.
             probe_interval_s: seconds between probes of Pumps that are online but not available.
@@ -113,6 +122,8 @@ class PumpClient:
             )
         self._timeout_s = write_timeout_s
         self._bytes_per_s = write_bytes_per_s
+        self._leave_after, self._leave_min_s = leave_after, leave_min_s
+        self._usual_s = _USUAL_S
         self._clock = clock
         self._members = Members(make_selector(strategy, labels, label_fallback=label_fallback))
         self._lock = threading.Lock()
@@ -284,7 +295,7 @@ class PumpClient:
             if pump is not None:
                 connected = self._connected(pump)
                 tried.add(connected.by)
-                left = self._try(connected, prewrites, left, outcomes)
+                left = self._try(connected, prewrites, left, outcomes, self._patience())
             else:
                 self.refresh()
             if left:
@@ -317,7 +328,7 @@ class PumpClient:
             self._last_tries.add(connected.by)
         useless: PumpConnection | None = connected.by
         try:
-            left = self._try(connected, prewrites, places, outcomes)
+            left = self._try(connected, prewrites, places, outcomes, self._timeout_s)
             with self._lock:
                 shared = self._connections.get(pump.node_id)
                 if not left and not self._closed and (shared is None or shared.by in tried):
@@ -336,10 +347,12 @@ class PumpClient:
         prewrites: Sequence[tuple[int, bytes]],
         places: Sequence[int],
         outcomes: list[str | BinlogError],
+        patience_s: float,
     ) -> list[int]:
         """One try at one Pump; the places that another one may still take. What no other would answer is raised."""
-        node_id = connected.to.node_id
-        answers = connected.by.write_many([prewrites[place][1] for place in places], self._timeout_s)
+        node_id, payloads = connected.to.node_id, [prewrites[place][1] for place in places]
+        began = self._clock.monotonic()
+        answers = connected.by.write_many(payloads, patience_s)
         left = []
         for place, error in zip(places, answers, strict=True):
             outcomes[place] = node_id if error is None else error
@@ -351,10 +364,27 @@ class PumpClient:
                 raise error
         if not left:
             self._members.succeeded(connected.to)
+            self._took(self._clock.monotonic() - began - time_for(payloads, 0.0, self._bytes_per_s))
+        elif patience_s < self._timeout_s and _is_silence(outcomes[left[-1]]):
+            if self._members.silent(connected.to, outcomes[left[-1]]):
+                self._probes.start([connected.to])
         elif not connected.by.ended:
             refusal = next((error for error in answers if isinstance(error, _REFUSALS)), None)
             self._members.failed(connected.to, refusal or outcomes[left[-1]], refused=refusal is not None)
         return left
+
+    def _patience(self) -> float:
+        """Seconds to wait for an answer: fewer while there is another Pump to go to.
+
+        What was left may be stored all the same, as after any time-out.
+        """
+        if not self._leave_after or self._members.choices() < 2:
+            return self._timeout_s
+        return min(max(self._leave_min_s, self._leave_after * self._usual_s), self._timeout_s)
+
+    def _took(self, seconds: float) -> None:
+        with self._lock:
+            self._usual_s += (max(seconds, 0.0) - self._usual_s) * _USUAL_WEIGHT
 
     def _probe(self, pump: NodeStatus) -> None:
         try:
@@ -363,7 +393,7 @@ class PumpClient:
         except (BinlogError, OSError) as error:  # an OSError: a certificate that cannot be read now
             log.debug("probe_failed", node_id=pump.node_id, error=str(error))
         else:
-            self._members.succeeded(connected.to)
+            self._members.succeeded(connected.to, probed=True)
 
     def _remember(self, start_ts: int, node_id: str) -> None:
         with self._lock:
@@ -448,6 +478,11 @@ def _nobody_took(start_ts: int, last: str | BinlogError) -> PumpUnavailable:
     )
     error.__cause__ = last if isinstance(last, BinlogError) else None
     return error
+
+
+def _is_silence(outcome: str | BinlogError) -> bool:
+    """Whether the time was up before an answer came."""
+    return isinstance(outcome, PumpUnavailable) and outcome.code == grpc.StatusCode.DEADLINE_EXCEEDED.name
 
 
 def _takes_batches(pump: NodeStatus) -> bool:

@@ -222,6 +222,69 @@ def test_a_prewrite_that_timed_out_is_sent_to_another_pump_and_its_commit_follow
     assert slow.of_type("Commit") == []
 
 
+@pytest.fixture
+def hold():
+    """What hangs until it is set."""
+    held = threading.Event()
+    yield held
+    held.set()
+
+
+@pytest.mark.row("C4", "C5")
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("strategy", ["range", "hash", "score"])
+def test_a_silent_pump_is_left_for_another_and_comes_back_when_it_answers(start, connect, hold, many, strategy):
+    silent, good = start("a"), start("b")
+    silent.behave = lambda _: PumpUnavailable("it hung") if not hold.wait(60) else None
+    client = connect(write_timeout_s=60.0, leave_min_s=0.2, leave_after=0.01, strategy=strategy, probe_interval_s=100.0)
+    wanted = list(range(1, 13))
+    for at in range(0, len(wanted), many):
+        payloads = [(ts, make_prewrite(ts, b"key", b"value")) for ts in wanted[at : at + many]]
+        assert client.write_prewrites(payloads) == [None] * many
+    assert good.of_type("Prewrite") == wanted
+    assert names(client.available()) == ["b"]
+    assert client.stats.prewrite_retries == many, "it is left once"
+    hold.set()
+    eventually(lambda: names(client.available()) == ["a", "b"])
+
+
+@pytest.mark.row("C4", "C5")
+def test_a_pump_that_answers_probes_and_no_prewrites_is_probed_in_its_turn(start, connect, hold):
+    silent, _ = start("a"), start("b")
+    silent.behave = lambda binlog: PumpUnavailable("it hung") if binlog.start_ts and not hold.wait(60) else None
+    client = connect(write_timeout_s=60.0, leave_min_s=0.2, probe_interval_s=100.0)
+    start_ts = 0
+    while client.stats.prewrite_retries < 2:
+        start_ts += 1
+        assert prewrite(client, start_ts) == "b"
+    for _ in range(5):
+        start_ts += 1
+        assert prewrite(client, start_ts) == "b"
+    assert (silent.probes, client.stats.prewrite_retries) == (1, 2)
+    hold.set()
+    client.probe()
+    assert names(client.available()) == ["a", "b"]
+
+
+@pytest.mark.row("C4")
+def test_the_only_pump_that_may_take_a_prewrite_is_not_left(start, connect):
+    slow, other = start("a", label={"zone": "a"}), start("b")
+    slow.behave = lambda _: 0.5
+    client = connect(write_timeout_s=60.0, leave_min_s=0.05, leave_after=0.01, strategy="label", labels={"zone": "a"})
+    assert prewrite(client, 1) == "a"
+    assert (client.stats.prewrite_retries, other.asked) == (0, 0)
+
+
+@pytest.mark.row("C4")
+def test_a_cluster_that_is_slow_as_a_whole_is_waited_for(start, connect):
+    pumps = [start("a"), start("b")]
+    for pump in pumps:
+        pump.behave = lambda _: 0.3
+    client = connect(write_timeout_s=60.0, leave_min_s=0.05, leave_after=10.0)
+    assert {prewrite(client, start_ts) for start_ts in range(1, 5)} == {"a", "b"}
+    assert client.stats.prewrite_retries == 0
+
+
 @pytest.mark.row("C4")
 def test_errors_in_a_row_make_a_pump_unavailable(start, connect):
     bad, good = start("a"), start("b")
