@@ -28,6 +28,7 @@ log = structlog.get_logger()
 # On the tail a moment is waited after the watermark moved, so that a busy Pump sends batches and not single binlogs.
 _GATHER_S = 0.01
 _FEW = 4
+_SAY_AGAIN_S = 10.0
 # A stream on which nothing moves still says so: the puller sees the watermark and who holds it.
 SILENCE_S = 1.0
 # Each reader keeps a buffer; what it does beside reading from disk holds a processor.
@@ -127,6 +128,7 @@ class Pulls:
 
     def __init__(self, store: Store, metrics: PumpMetrics, *, memory_bytes: int, most_streams: int = 128) -> None:
         self._most = most_streams
+        self._said_full = float("-inf")
         self._open = {False: 0, True: 0}  # of strangers, and of those who prove to be none
         self._store = store
         self._metrics = metrics
@@ -202,7 +204,9 @@ class Pulls:
 
     def _admit(self, *, proved: bool) -> None:
         if self._open[proved] >= self._most:
-            log.warning("pull_refused", streams=self._open[proved], limit=self._most, setting="pump.max_pull_streams")
+            if self._loop.time() >= self._said_full + _SAY_AGAIN_S:
+                self._said_full = self._loop.time()
+                log.warning("pulls_refused", limit=self._most, setting="pump.max_pull_streams")
             raise PumpUnavailable(
                 f"{self._open[proved]} pull streams are open, pump.max_pull_streams allows no more",
                 hint="end some, or raise pump.max_pull_streams; who shows a certificate or cluster.operator_token has "

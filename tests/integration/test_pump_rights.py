@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -18,6 +20,8 @@ from pumphouse.errors import PeerRefused, UsageError
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import Tso
 from pumphouse.proto import pumphouse_pb2 as v1
+from pumphouse.proto.pump_pb2 import PullBinlogReq
+from pumphouse.proto.pump_pb2_grpc import PumpStub
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.operator import Proof, proof
@@ -28,6 +32,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("W8")
 TOKEN = "0123456789abcdef-operator"
+MOST_PULLS = 3
 OURS = proof(ClusterSettings(operator_token=f"{TOKEN}\nthe-token-before-that"))  # type: ignore[arg-type]
 WRONG: Proof = (("authorization", "Bearer 0123456789abcdef-another"),)
 
@@ -39,7 +44,11 @@ def pump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PUMPHOUSE_CLUSTER__OPERATOR_TOKEN", TOKEN)
         with PumpServer(
-            directory, FileCluster(directory / "cluster"), transport=request.param, trust_loopback=False
+            directory,
+            FileCluster(directory / "cluster"),
+            transport=request.param,
+            trust_loopback=False,
+            max_pull_streams=MOST_PULLS,
         ) as server:
             yield server
 
@@ -130,6 +139,38 @@ def test_a_web_page_can_do_nothing_at_all(pump: PumpServer) -> None:
     assert ask(pump, "PUT", "/state/pump-1/close", Sec_Fetch_Site="cross-site", Authorization=bearer)[0] == 403
     assert ask(pump, "GET", "/status", Host=socket.gethostname())[0] == 200
     assert pump.registered().state is NodeState.ONLINE
+
+
+def test_pull_streams_of_strangers_are_bounded_and_take_no_operators_place(pump: PumpServer) -> None:
+    with contextlib.ExitStack() as stack:
+        channel = stack.enter_context(grpc.insecure_channel(pump.addr))
+
+        def pull(shown: Proof = ()) -> Any:
+            request = v1.PullBatchesRequest(cluster_id=pump.cluster_id, start_from=0)
+            call = PumpBatchStub(channel).PullBatches(request, timeout=60, metadata=shown)
+            stack.callback(call.cancel)
+            return call
+
+        open_ones = [pull() for _ in range(MOST_PULLS)]
+        for each in open_ones:
+            next(each)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(pull())
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "pump.max_pull_streams" in refused.value.details()
+        with pytest.raises(grpc.RpcError, match="max_pull_streams"):
+            next(PumpStub(channel).PullBinlogs(PullBinlogReq(clusterID=pump.cluster_id), timeout=60))
+        own = [pull(OURS) for _ in range(MOST_PULLS)]
+        for each in own:
+            next(each)
+        open_ones[0].cancel()
+
+        def comes_in() -> bool:
+            with contextlib.suppress(grpc.RpcError):
+                return next(pull()) is not None
+            return False
+
+        eventually(comes_in)
 
 
 def test_every_call_that_there_is_has_its_right(pump: PumpServer) -> None:

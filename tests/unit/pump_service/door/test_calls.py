@@ -506,6 +506,84 @@ async def test_who_asks_and_answers_pings_and_calls_nothing_is_idle() -> None:
     assert Peer(server).wire.closing
 
 
+@run
+async def test_open_calls_are_counted_over_all_connections() -> None:
+    server = Server(limits=Limits(calls=3, stalled_s=0))
+    echo = Echo()
+    echo.register(server)
+    peers = [Peer(server).greet() for _ in range(2)]
+    opened = []
+    for number in range(4):
+        n, data = peers[number % 2].call(UNARY, None)
+        peers[number % 2].send(data)
+        opened.append(n)
+    assert resets(peers[1].frames()) == {opened[3]: f.REFUSED_STREAM}
+    # A write that comes whole needs no stream.
+    n, data = peers[1].call(GROUP, b"whole")
+    peers[1].send(data)
+    assert answers(await peers[1].settle())[n][0] == prefixed(b"whole")
+    # One that ends makes room; the others have not moved for long enough.
+    peers[0].send(frame(0, 1, opened[0], prefixed(b"x")))
+    assert answers(await peers[0].settle())[opened[0]][0] == prefixed(b"x")
+    n, data = peers[1].call(UNARY, None)
+    peers[1].send(data)
+    assert not resets(peers[1].frames())
+    server._keep_alive()
+    refused = [each for peer in peers for each in statuses(await peer.settle()).values()]
+    assert len(refused) == 3
+    assert {status for status, _ in refused} == {code(Code.UNAVAILABLE)}
+    assert "pump.max_calls" in refused[0][1]
+    assert server.tally.open == 0
+    for peer in peers:
+        peer.connection.connection_lost(None)
+    assert server.tally.open == 0
+
+
+@run
+async def test_below_half_of_the_calls_nobody_is_hurried() -> None:
+    server = Server(limits=Limits(calls=4, stalled_s=0))
+    Echo().register(server)
+    peer = Peer(server).greet()
+    for _ in range(2):
+        peer.send(peer.call(UNARY, None)[1])
+    server._keep_alive()
+    assert not statuses(await peer.settle())
+    peer.connection.connection_lost(None)
+    assert server.tally.open == 0
+
+
+@pytest.mark.parametrize("path", [GROUP, UNARY])
+def test_a_compressed_message_has_a_limit_of_its_own(path: str) -> None:
+    async def test() -> None:
+        peer = Peer(limits=Limits(inflated=100_000)).greet()
+        for size, want in ((100_000, 0), (100_001, code(Code.RESOURCE_EXHAUSTED))):
+            n, data = peer.call(path, None, ("grpc-encoding", "gzip"))
+            packed = gzip.compress(bytes(size))
+            peer.send(data + frame(0, 1, n, struct.pack(">BI", 1, len(packed)) + packed))
+            peer.send(frame(8, 0, 0, struct.pack(">I", 1 << 20)) + frame(8, 0, n, struct.pack(">I", 1 << 20)))
+            found = statuses(await peer.settle())[n]
+            assert found[0] == want
+        assert found[1] == "grpc: received message larger than max (100001 vs. 100000)"
+
+    asyncio.run(test())
+
+
+@run
+async def test_nothing_is_inflated_while_there_is_no_room_behind_the_door() -> None:
+    peer = Peer().greet()
+    n, data = peer.call(GROUP, None, ("grpc-encoding", "gzip"))
+    packed = gzip.compress(bytes(5 << 20))
+    peer.send(data + frame(0, 0, n, struct.pack(">BI", 1, len(packed)) + packed[:-1]))
+    peer.server.pause_reading()
+    peer.send(frame(0, 1, n, packed[-1:]))  # it was under way
+    await peer.settle()
+    assert peer.server.assembly.held < 2 << 20  # a step at the most
+    assert not peer.echo.groups
+    peer.server.resume_reading()
+    await peer.settle()
+    assert [len(requests[0]) for requests, _ in peer.echo.groups] == [5 << 20]
+
+
 class _Asked(asyncio.Protocol):
     """Serves HTTP/1 and remembers what it was told."""
 
