@@ -243,7 +243,9 @@ def tso(context: Context, time: str, *, as_json: bool) -> None:
 def _held_by(report: admin.PumpGc) -> str:
     if not report.asked:
         return "its age (see below)"
-    return report.error or report.note or ", ".join(report.held_by) or "-"
+    # The Pump's own word, with the setting that it stands for.
+    words = {"retention": "retention (its setting pump.retention_s)"}
+    return report.error or report.note or ", ".join(words.get(each, each) for each in report.held_by) or "-"
 
 
 @click.command()

@@ -576,6 +576,8 @@ def test_gc_reports_what_each_pump_freed_and_who_holds_the_rest(cluster, run, pu
     assert ours == ["p:8250", "2 (1,000 B)", "3", *shown, "pumphouse-main"]
     assert (of_go[:4], of_go[-1]) == (["go", "-", "-", "-"], "its age (see below)")
     assert below.startswith("go: a Go Pump: its GC goes by age alone")
+    pump.gc_answer = TriggerGcResponse(started=True, held_by=["pumphouse-main", "retention"])
+    assert "pumphouse-main, retention (its setting pump.retention_s)" in run("gc").stdout
 
 
 @pytest.mark.row("P11")
