@@ -66,6 +66,11 @@ class SparkEngine:
         self._small: dict[UnitId, list[Blob]] = {}
 
     @property
+    def where(self) -> str:
+        """The master that its plans run on."""
+        return f"on Spark at {self._settings.master}"
+
+    @property
     def session(self) -> SparkSession:
         """The session, made now if there is none."""
         if self._session is None:

@@ -53,7 +53,7 @@ class Parts:
             return LocalEngine(load.connections)
         if load.engine == "spark":
             return self._spark()
-        return AutoEngine(LocalEngine(load.connections), self._spark, load.local_bytes)
+        return AutoEngine(LocalEngine(load.connections), self._spark, load.local_bytes, self.settings.spark.master)
 
     def _spark(self) -> Engine:
         from spark_tasks.engine import SparkEngine

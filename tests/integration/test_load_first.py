@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from pumphouse.errors import LoadError, RestoreError
 from pumphouse.loader.target import TargetConnection
@@ -59,6 +60,19 @@ def test_a_target_that_is_the_source_is_refused(
     with pytest.raises(LoadError, match=r"is the source, \[source\].*Nothing was changed"):
         load.run(mine, equal_at=begun if how == "equal" else None)
     assert (everything(target), target_rows(target)) == ([("d", "t")], {"t": {(1, 99): 1}})
+
+
+def test_where_a_plan_runs_is_said_with_the_master_that_was_not_used(
+    source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso
+) -> None:
+    spark = settings.spark.model_copy(update={"master": "spark://nowhere:7077"})
+    with capture_logs() as logs:
+        report = load.run(settings.model_copy(update={"spark": spark, "load": LoadSettings(engine="auto")}))
+    assert "in this process (" in report.engine
+    assert "load.local_bytes = 2,147,483,648; Spark at spark://nowhere:7077 not used" in report.engine
+    assert [each["where"] for each in logs if each["event"] == "engine_chosen"][-1] == report.engine
+    assert report.to_dict()["engine"] == report.engine
+    assert target_rows(target) == source.snapshot()
 
 
 def test_the_source_is_no_target_by_other_names_either(

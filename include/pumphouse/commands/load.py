@@ -136,6 +136,8 @@ def _print(report: LoadReport, aim: str) -> None:
     click.echo(f"{report.target} is at {show(report.to_ts)}: {'nothing to do' if idle else done}")
     for name, reason in () if idle else sorted(report.skipped.items()):
         click.echo(f"  left out: {name} ({reason})")
+    if report.engine:
+        click.echo(f"  loaded {report.engine}")
     for note in report.notes:
         click.echo(f"  note: {note}")
     print_losses(report.losses)

@@ -99,6 +99,8 @@ def restore(
     elif done.load is not None:
         load = done.load
         click.echo(f"restored to {show(at)}: {load.inserted} rows put, {load.ddls} DDLs, {load.seconds} s")
+        if load.engine:
+            click.echo(f"  loaded {load.engine}")
         for note in load.notes:
             click.echo(f"  note: {note}")
         print_losses(load.losses)

@@ -18,6 +18,11 @@ from pumphouse.loader.work import SegmentPart
 class Engine(Protocol):
     """Prepares the units of a plan once, then applies them phase by phase."""
 
+    @property
+    def where(self) -> str:
+        """Where the plan that was prepared last runs, and why there."""
+        ...
+
     def prepare(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         """Decode and fold; what there is to apply."""
         ...
@@ -41,6 +46,11 @@ class LocalEngine:
     def __init__(self, connections: int = 2) -> None:
         self._connections = connections
         self._units: dict[UnitId, list[Blob]] = {}
+
+    @property
+    def where(self) -> str:
+        """Where its plans run."""
+        return "in this process"
 
     def prepare(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         """Decode and fold; what there is to apply."""
@@ -75,10 +85,15 @@ class LocalEngine:
 
 
 class AutoEngine:
-    """The local engine for a plan of few bytes, Spark for any other: a session costs more than a small plan does."""
+    """The local engine for a plan of few bytes, Spark for any other: a session costs more than a small plan does.
 
-    def __init__(self, local: Engine, spark: Callable[[], Engine], local_bytes: int) -> None:
+    ``master``: of Spark; it is not asked, nor even looked for, while plans are small.
+    """
+
+    def __init__(self, local: Engine, spark: Callable[[], Engine], local_bytes: int, master: str) -> None:
         self._local = local
+        self._master = master
+        self._why = ""
         self._make_spark = spark
         self._spark: Engine | None = None
         self._local_bytes = local_bytes
@@ -86,11 +101,21 @@ class AutoEngine:
 
     def prepare(self, context: LoadContext, pieces: Sequence[SegmentPart]) -> list[UnitSummary]:
         """Choose, decode and fold; what there is to apply."""
-        if sum(piece.bytes for piece in pieces) <= self._local_bytes:
+        size = sum(piece.bytes for piece in pieces)
+        if size <= self._local_bytes:
             self._now = self._local
+            self._why = (
+                f"{size:,} bytes, up to load.local_bytes = {self._local_bytes:,}; Spark at {self._master} not used"
+            )
         else:
             self._now = self._spark = self._spark or self._make_spark()
+            self._why = f"{size:,} bytes, above load.local_bytes = {self._local_bytes:,}"
         return self._now.prepare(context, pieces)
+
+    @property
+    def where(self) -> str:
+        """Where the last plan ran, and its size."""
+        return f"{self._now.where} ({self._why})" if self._why else self._now.where
 
     def apply(self, context: ApplyContext, units: Sequence[UnitId]) -> int:
         """Apply these units; returns the rows applied now."""

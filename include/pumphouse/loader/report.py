@@ -45,6 +45,7 @@ class LoadReport:
         declared: what was given up in the ranges that were loaded; see `Losses` for this and the next two.
         unsynced: Pumps that ran without fsync then.
         binlog_skipped: ranges in which TiDB skipped binlogs.
+        engine: where the last plan was decoded and applied, and why there; '' where nothing was.
         seconds: duration.
     """
 
@@ -65,6 +66,7 @@ class LoadReport:
     declared: list[Declaration] = field(default_factory=list)
     unsynced: list[str] = field(default_factory=list)
     binlog_skipped: list[Range] = field(default_factory=list)
+    engine: str = ""
     seconds: float = 0.0
 
     @property

@@ -395,6 +395,8 @@ class Loader:
     def _prepare(self, work: Work) -> dict[UnitId, UnitSummary]:
         self.progress("decode", 0, len(work.pieces))
         found = {summary.unit: summary for summary in self._engine.prepare(self.context(work), work.pieces)}
+        self.report.engine = self._engine.where
+        log.info("engine_chosen", task=work.plan.task, number=work.plan.number, where=self.report.engine)
         self.progress("decode", len(work.pieces), len(work.pieces))
         self.report.epochs += len({(unit.table_id, unit.epoch) for unit in found})
         return found
