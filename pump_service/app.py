@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
 from pump_service.api.services import add_services
 from pump_service.api.writes import BatchWrites, GroupWrites
-from pump_service.compiler import compile_apart
+from pump_service.compiler import Leash, compile_apart
 from pump_service.drain import drained
 from pump_service.footprint import share_heaps
 from pump_service.horizon import BELIEVED_S
@@ -68,6 +69,10 @@ class Serving:
     pid: int
 
 
+class _Stopped(Exception):
+    """It was told to stop before it served."""
+
+
 class PumpApp:
     """One Pump in this process. `run` returns the exit code."""
 
@@ -97,6 +102,7 @@ class PumpApp:
         self._clock = clock
         self._event_loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
+        self._compiler = Leash()
         self._in_turn = asyncio.Lock()
         # What heartbeats repeat: the state that was registered last. The gate moves before it.
         self._shown = NodeState.ONLINE
@@ -111,10 +117,14 @@ class PumpApp:
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="pump"))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        async with contextlib.AsyncExitStack() as undo:
-            stages = await self._start(undo)
-            await self._stopped.wait()
-            await self._finish(stages)
+        try:
+            async with contextlib.AsyncExitStack() as undo:
+                stages = await self._start(undo)
+                await self._stopped.wait()
+                await self._finish(stages)
+        except _Stopped:
+            log.info("pump_stopped", state="it has not served")
+            return 0
         if isinstance(self._failure, heartbeat.Superseded):
             log.error("pump_superseded", error=self._failure.message, hint=self._failure.hint)
             return 1
@@ -124,14 +134,20 @@ class PumpApp:
         return 0
 
     def stop(self) -> None:
-        """End in order, as on SIGTERM."""
+        """End in order, as on SIGTERM; a start ends before its next step."""
         self._stopped.set()
+        self._compiler.let_go()
+
+    def _go_on(self) -> None:
+        if self._stopped.is_set():
+            raise _Stopped
 
     # ---- start -------------------------------------------------------------------------------------------------
 
     async def _start(self, undo: contextlib.AsyncExitStack) -> Stages:
         settings = self._settings
         share_heaps()
+        undo.callback(self._compiler.close)
         serving = front.bind(settings, self._tls, self._rights)
         undo.push_async_callback(serving.close)
         addr, http_addr = serving.addr, serving.http_addr
@@ -145,9 +161,9 @@ class PumpApp:
         undo.push_async_callback(registrar.close)
         cluster_id = await asyncio.to_thread(self._cluster.cluster_id)
         identity.check_cluster(settings.data_dir, cluster_id)
-        await asyncio.to_thread(compile_apart)
-        await asyncio.to_thread(warm)
-        await asyncio.to_thread(warm_reads)
+        for step in (partial(compile_apart, self._compiler), warm, warm_reads):
+            await asyncio.to_thread(step)
+            self._go_on()
         store = await self._open_store(undo, registrar, addr, cluster_id, stored_id=not had_id)
         store.on_fault(self._store_died)
         stages = build_stages(
@@ -170,6 +186,7 @@ class PumpApp:
         was = registrar.found.state if registrar.found is not None else None
         if must_notify(was):
             await asyncio.to_thread(unnotified.set)
+        self._go_on()
         # From here to the last line a failure puts back what the registry held.
         failed = await undo.enter_async_context(contextlib.AsyncExitStack())
         failed.push_async_callback(registrar.try_to_put_back)
@@ -180,6 +197,7 @@ class PumpApp:
         api = HttpApi(stages.operations, stages.metrics, self._tls, self._rights, names)
         await serving.serve(api.application())
         await self._notify_drainers(unnotified)
+        self._go_on()
         failed.pop_all()
 
         stages.lifecycle.apply(Action.START)

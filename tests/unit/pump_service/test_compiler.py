@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,9 @@ from structlog.testing import capture_logs
 
 from pump_service import compiler
 from pump_service.compiler import compile_apart
+from pumphouse.model.node import NodeKind
+from pumphouse.registry.file import FileCluster
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.row("P3")
 
@@ -73,3 +79,48 @@ def test_where_that_fails_the_pump_starts_all_the_same_and_says_why(
         "leaves nothing": "nothing came into the cache",
     }
     assert expected[outcome] in said["reason"]
+
+
+def test_a_pump_that_is_told_to_stop_while_kernels_compile_ends_then_and_never_serves(tmp_path: Path) -> None:
+    code, log, compilers = _ended_while_compiling(tmp_path, signal.SIGTERM)
+    assert code == 0
+    assert "it has not served" in log
+    assert "pump_serving" not in log
+    assert not compilers()
+    assert FileCluster(tmp_path / "cluster").node(NodeKind.PUMP, "pump-1") is None
+
+
+def test_a_killed_pump_leaves_no_compiler_behind(tmp_path: Path) -> None:
+    code, _, compilers = _ended_while_compiling(tmp_path, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    eventually(lambda: not compilers())
+
+
+def _ended_while_compiling(directory: Path, number: signal.Signals) -> tuple[int, str, Callable[[], list[int]]]:
+    """A Pump with an empty cache gets a signal as soon as its compiler runs: exit code, log, compilers of its own."""
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(directory / "cache")}
+    command = ["--cluster", f"file://{directory}/cluster", "--node-id", "pump-1"]
+    command += ["--data-dir", str(directory / "data"), "--addr", "127.0.0.1:0"]
+    log = directory / "log"
+    with log.open("wb") as out:
+        pump = subprocess.Popen(
+            [sys.executable, "-c", "from pumphouse.cli import main; main()", "pump", "run", *command],
+            env=env, stdout=out, stderr=out,
+        )  # fmt: skip
+    try:
+
+        def compilers() -> list[int]:
+            found = []
+            for each in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError):
+                    mine = str(directory).encode() in (each / "environ").read_bytes()
+                    if mine and b"pump_service.compiler" in (each / "cmdline").read_bytes():
+                        found.append(int(each.name))
+            return found
+
+        eventually(lambda: bool(compilers()), within_s=120)
+        pump.send_signal(number)
+        code = pump.wait(60)
+    finally:
+        pump.kill()
+    return code, log.read_text(), compilers
