@@ -14,7 +14,7 @@ import pytest
 
 import pumphouse
 
-_PACKAGES = ("client", "loader", "replay")
+_PACKAGES = ("client", "replay")
 
 
 def _type_checked(package: str) -> set[str]:
@@ -40,4 +40,4 @@ def test_a_package_imports_none_of_its_modules_before_a_name_is_asked_for(packag
     script = f"import sys, json, pumphouse.{package}; print(json.dumps([n for n in sys.modules if 'pumphouse' in n]))"
     env = {**os.environ, "PYTHONPATH": str(Path(pumphouse.__path__[0]).parent)}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
-    assert set(json.loads(done.stdout)) == {"pumphouse", f"pumphouse.{package}", "pumphouse.lazy"}
+    assert set(json.loads(done.stdout)) == {"pumphouse", f"pumphouse.{package}", "pumphouse.lazy", "pumphouse.extras"}

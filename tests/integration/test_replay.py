@@ -79,7 +79,10 @@ class Source:
         if what < 0.65 and (other := self.accounts[pick.choice(list(self.accounts))]) is not old:
             return self._swap(old, other)
         new = self._row(old["id"])
-        self.accounts[old["id"]] = new
+        if pick.random() < 0.2:  # its key moves too
+            new["id"] = self.next = self.next + 1
+        del self.accounts[old["id"]]
+        self.accounts[new["id"]] = new
         return [Dml(kind="update", db="d", table="accounts", values=new, old=old)]
 
     def _swap(self, one: dict[str, Any], other: dict[str, Any]) -> list[Dml]:

@@ -10,10 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from pumphouse.errors import LoadError, UsageError
 from pumphouse.loader.columns import Column
-from pumphouse.loader.sql import Dml
 from pumphouse.replay.batches import Batches
 from pumphouse.replay.causality import Causality
-from pumphouse.replay.change import Change, Shape, Txn
+from pumphouse.replay.change import Change, Dml, Shape, Txn
 from pumphouse.replay.intake import Closed, Intake
 from pumphouse.replay.keys import ANY, Equality, comparable, equality_of
 from pumphouse.replay.metrics import InputMetrics

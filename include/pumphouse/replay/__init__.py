@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 from pumphouse.lazy import offering
 
 if TYPE_CHECKING:
-    from pumphouse.loader.sql import Dml
-    from pumphouse.replay.change import Ddl, Txn
+    from pumphouse.replay.change import Ddl, Dml, Txn
     from pumphouse.replay.replay import Replay
     from pumphouse.settings import TargetSettings
 else:
     __getattr__ = offering(
         __name__,
         {
-            "pumphouse.loader.sql": ("Dml",),
-            "pumphouse.replay.change": ("Ddl", "Txn"),
+            "pumphouse.replay.change": ("Ddl", "Dml", "Txn"),
             "pumphouse.replay.replay": ("Replay",),
             "pumphouse.settings": ("TargetSettings",),
         },

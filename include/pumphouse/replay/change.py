@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pumphouse.loader.columns import Column
-from pumphouse.loader.sql import Dml
 from pumphouse.schema.ident import qualified
 
 # What Python's objects around a value take, more or less.
 _VALUE_BYTES, _TXN_BYTES = 60, 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dml:
+    """One row change.
+
+    Args:
+        kind: insert, update or delete.
+        db: database.
+        table: table.
+        values: image after the change, loader values (`pumphouse.codec.datum`); of a delete the one before it.
+        old: of an update, the image before it.
+    """
+
+    kind: Literal["insert", "update", "delete"]
+    db: str
+    table: str
+    values: Mapping[str, Any]
+    old: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from typing import Any
 
 from pumphouse.errors import UsageError
 from pumphouse.loader.columns import Column
-from pumphouse.loader.sql import Dml
 from pumphouse.replay.catalog import Catalog, Table, UniqueKey
-from pumphouse.replay.change import Change, Txn
+from pumphouse.replay.change import Change, Dml, Txn
 from pumphouse.replay.keys import ANY, comparable
 
 Image = Mapping[str, Any]

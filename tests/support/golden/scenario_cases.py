@@ -96,10 +96,6 @@ def _job(step: Json, timelines: _Timelines, index: int, _: Path) -> None:
     job = Job.from_json(step["job_json"])
     assert job.id == step["ddl_job_id"]
     timeline = timelines.upto(step["commit_ts"])
-    if "ddl_sql" in step["expect"]:
-        from pumphouse.schema.text import executed_text
-
-        assert executed_text(step["ddl_query"]) == step["expect"]["ddl_sql"]
     if _said(step, "skip") is not None:
         assert all(event.job.id != job.id for event in timeline.events)
     elif job.done:

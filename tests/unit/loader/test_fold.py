@@ -11,14 +11,13 @@ from pumphouse.errors import DuplicateKey
 from pumphouse.loader.fold import (
     COUNT_FIELD,
     ORDER_FIELDS,
-    Change,
     LastOfKeys,
     check_keys,
     fold_multiset,
-    fold_reference,
     net_of_keyed,
     net_of_multiset,
 )
+from tests.support.plainfold import Change, fold_reference
 
 KEYS = st.sampled_from([b"", b"a", b"A", b"a ", b"b"])
 SCHEMA = pa.schema([pa.field("k", pa.large_binary()), pa.field("v", pa.int64()), *ORDER_FIELDS])

@@ -11,7 +11,6 @@ from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import columns, hex_literal, literal, qualified, quote
 from pumphouse.schema.rename import Renamed, parse_rename
 from pumphouse.schema.render import render
-from pumphouse.schema.text import executed_text, is_tiflash
 from tests.support.schemajobs import Source, int_col, key
 
 
@@ -54,22 +53,6 @@ def test_what_is_no_rename_is_refused(query: str) -> None:
         parse_rename(query)
 
 
-@pytest.mark.row("L6")
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("ALTER TABLE `t` /*T![placement] PLACEMENT POLICY = `p` */, ADD COLUMN `a` INT;", "ALTER TABLE `t` ADD COLUMN `a` INT"),
-        ("ALTER TABLE `t` ADD COLUMN `a` INT, /*T![placement] PLACEMENT POLICY = `p` */;", "ALTER TABLE `t` ADD COLUMN `a` INT"),
-        ("CREATE TABLE `t` (`a` INT COMMENT '/*T![placement] x */');", "CREATE TABLE `t` (`a` INT COMMENT '/*T![placement] x */');"),
-        ("CREATE TABLE `t` (`a` DATE) /*T![ttl] TTL = `a` + INTERVAL 1 DAY */;",
-         "CREATE TABLE `t` (`a` DATE) /*T![ttl] TTL = `a` + INTERVAL 1 DAY */ /*T![ttl] TTL_ENABLE = 'OFF' */"),
-        ("CREATE TABLE `*/` (`a` INT) /*T![placement] PLACEMENT POLICY=`*/` */", "CREATE TABLE `*/` (`a` INT) "),
-    ],
-)  # fmt: skip
-def test_placement_goes_and_ttl_is_off(text: str, wanted: str) -> None:
-    assert executed_text(text) == wanted
-
-
 @pytest.mark.row("S2")
 @pytest.mark.parametrize(
     ("flag", "spread", "most"), [(4099, 0, 2**60 - 1), (4099 | 32, 64, 2**61 - 1), (4099, 54, 2**50 - 1)]
@@ -95,11 +78,6 @@ def test_only_the_first_column_of_a_key_is_random() -> None:
     source.create("d.t", both, [primary], is_common_handle=True, auto_random_bits=4)
     (create,) = render(source.timeline().events[-1], Dialect.TIDB).statements
     assert re.findall(r"`(\w+)` int\b[^,]* AUTO_RANDOM\(4\)", create.sql) == ["id"], create.sql
-
-
-def test_tiflash_statements_are_known() -> None:
-    assert is_tiflash("ALTER TABLE `t` SET TIFLASH REPLICA 1;")
-    assert not is_tiflash("ALTER TABLE `t` COMMENT = 'SET TIFLASH REPLICA'")
 
 
 @pytest.mark.row("S2")
