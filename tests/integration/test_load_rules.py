@@ -448,6 +448,37 @@ def test_a_rule_for_a_table_that_nobody_has_is_said_and_waits_for_it(
 
 
 @pytest.mark.row("L7")
+def test_routes_and_rules_of_ddls_that_fit_nothing_are_said(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    source.genesis()
+    put(source, "t", 1)
+    end = source.cut()
+    routes = [
+        {"do": "route", "database": "dd", "to": "x"},
+        {"do": "route", "table": "d.tt", "to": "d.other"},
+        {"do": "route", "table": "d.T*", "to": "d.new_*"},
+    ]
+    told = ruled(settings, *routes, {"do": "skip", "ddl": 4711})
+    wanted = [
+        "load.rules routes dd: the source has no such database; is it misspelt?",
+        (
+            "load.rules routes d.tt: the target has no table d.other, and none of that name changes in this load; "
+            "is it misspelt?"
+        ),
+        "load.rules names the DDL 4711: this load has none of that job id or commit ts; is it misspelt?",
+    ]
+    assert [each for each in load.run(told).notes if "misspelt" in each] == wanted
+    assert [each for each in load.run(told).notes if "misspelt" in each] == wanted, (
+        "where t is, it is known by its place"
+    )
+    done = restored(told, to=end, dry_run=False).load
+    assert done is not None
+    assert [each for each in done.notes if "misspelt" in each] == wanted
+
+
+@pytest.mark.row("L7")
 def test_a_pattern_leaves_tables_out_but_for_some_and_a_resync_takes_one_out_of_it(
     source: MadeSource, settings: Settings, target: TargetConnection
 ) -> None:

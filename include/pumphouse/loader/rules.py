@@ -78,7 +78,7 @@ class Rules:
 
     ``ddls``: by job id and by commit ts. ``tables``: by name or pattern in lower case, or by id. ``txns``: by commit
     ts. ``routes``: other names on the target. ``only``: a resync: every table but this one is left out, and no
-    database is touched. ``unheard_of``: tables that rules name and nobody knows; they wait for one of that name.
+    database is touched. ``unheard_of``: what rules name and nobody knows, as sentences; the rule waits for it.
     """
 
     ddls: Mapping[int, LoadRule] = field(default_factory=dict)
@@ -397,7 +397,7 @@ def take_up(
             continue
         wanted, have = asked.tables[name], known.get(name)
         if have is None and not _is_heard_of(connection, name, asked.routes, timeline):
-            unheard_of.append(name)
+            unheard_of.append(f"load.rules names {name}: the target has no such table, and none changes in this load")
             continue
         # What was left out for a while cannot just go on: only a resync takes a table out of a pattern.
         but = wanted.but if have is None else tuple(each for each in wanted.but if each in have.but)
@@ -409,6 +409,10 @@ def take_up(
     # be inside that plan.
     after = since if begun is None else min(since, begun)
     ddls = {**_passed(connection, task, after), **asked.ddls}
+    unheard_of += [
+        *_unheard_routes(connection, asked.routes, timeline),
+        *_unheard_ddls(connection, asked.ddls, timeline),
+    ]
     return replace(asked, ddls=ddls, tables=known, unheard_of=tuple(unheard_of))
 
 
@@ -425,6 +429,38 @@ def _is_heard_of(connection: TargetConnection, name: str, routes: Routes, timeli
         (sorted(places),),
     )
     return bool(found)
+
+
+def _unheard_routes(connection: TargetConnection, routes: Routes, timeline: Timeline) -> Iterator[str]:
+    """Routes that fit nothing: what is meant comes to the target under its own name."""
+    databases = {
+        v.info.name.lower() for versions in timeline.databases.values() for v in versions if v.info is not None
+    }
+    tables = {version.name for versions in timeline.versions.values() for version in versions}
+    for name, _ in routes.databases:
+        if name not in databases:
+            yield f"load.rules routes {name}: the source has no such database"
+    for name, to in routes.tables:
+        one = Routes(tables=((name, to),))
+        if any(one.table(*each) != each for each in tables):
+            continue
+        place = to.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%").replace("*", "%")
+        if not connection.query(
+            "SELECT 1 FROM information_schema.tables WHERE CONCAT(table_schema, '.', table_name) LIKE %s LIMIT 1",
+            (place,),
+        ):
+            yield f"load.rules routes {name}: the target has no table {to}, and none of that name changes in this load"
+
+
+def _unheard_ddls(connection: TargetConnection, ddls: Mapping[int, LoadRule], timeline: Timeline) -> Iterator[str]:
+    """Rules for DDLs that do not come now, and never came by that rule."""
+    known = {int(each) for event in timeline.events for each in (event.job.id, event.commit_ts)}
+    if not ddls.keys() - known:
+        return
+    used = connection.query(f"SELECT rule FROM {connection.table('rule')} WHERE subject LIKE 'ddl %%'")
+    known |= {LoadRule.model_validate_json(text).ddl for (text,) in used}
+    for ddl in sorted(ddls.keys() - known):
+        yield f"load.rules names the DDL {ddl}: this load has none of that job id or commit ts"
 
 
 def _passed(connection: TargetConnection, task: str, since: Tso) -> dict[int, LoadRule]:

@@ -144,11 +144,7 @@ class Loader:
             target=connection.name, task=task, from_ts=Tso(0), to_ts=Tso(0), parked=rules.parked,
             skipped={name: str(each) for name, each in rules.tables.items() if not each.parked},
         )  # fmt: skip
-        for name in rules.unheard_of:
-            self.report.notes.append(
-                f"load.rules names {name}: the target has no such table, and none changes in this load; is it misspelt?"
-            )
-            log.warning("rule_of_no_table", target=connection.name, task=task, table=name)
+        self.tell_unheard(rules)
         said = Rules.of(settings.rules, Tso(0))
         self.report.notes += [
             f"{name} is still left out, though no rule says so any more: `pumphouse load --resync` brings a table back"
@@ -203,6 +199,12 @@ class Loader:
         self.report.skipped = {k: v for k, v in opened.plan.skipped.items() if k not in self.report.parked}
         self.run(opened)
         return self.finish(checkpoint.ts)
+
+    def tell_unheard(self, rules: Rules) -> None:
+        """Rules that fit nothing are said: a name that is misspelt would do nothing, without a word."""
+        for what in rules.unheard_of:
+            self.report.notes.append(f"{what}; is it misspelt?")
+            log.warning("rule_of_nothing", target=self.connection.name, task=self.task, what=what)
 
     def park(self, table: str, since: Tso, why: str) -> None:
         """Leave a table, ``database.table`` in lower case, out from now on."""

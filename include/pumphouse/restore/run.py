@@ -65,7 +65,9 @@ def restore(loader: Loader, plan: RestorePlan) -> LoadReport:
     _drop_what_other_rules_made(loader, plan, why)
     # What was left out until now comes back; the settings' rules are written down anew.
     end_rules(loader.connection, loader.owner, None)
-    take_up(loader.connection, loader.owner, loader.task, loader.settings.rules, Tso(0), loader.view.timeline)
+    loader.tell_unheard(
+        take_up(loader.connection, loader.owner, loader.task, loader.settings.rules, Tso(0), loader.view.timeline)
+    )
     at = build(loader, base, plan.dropped(loader.connection.settings.schema_name), why).ts
     for work in works:
         at = loader.run(loader.begin(work))
