@@ -1,7 +1,7 @@
 """Every error that Pumphouse raises on purpose. Catch at the level that you need.
 
 BinlogError
-├─ ConfigError · UsageError · ClusterUnavailable* (PD, etcd or TiKV does not answer)
+├─ ConfigError (└─ AccessDenied) · UsageError · ClusterUnavailable* (PD, etcd or TiKV does not answer)
 ├─ CorruptionError(path, offset, reason)
 │  ├─ TornTail (only the last file of a log; recoverable) ├─ BadRecord ├─ BadSegment └─ BadManifest
 ├─ PumpError
@@ -65,6 +65,10 @@ def _rebuild(cls: type[BinlogError], message: str, hint: str, facts: dict[str, A
 
 class ConfigError(BinlogError):
     """A setting is missing, misspelled or impossible."""
+
+
+class AccessDenied(ConfigError):
+    """A server answers, and does not let the user in, or does not let it do something. Facts: server."""
 
 
 class UsageError(BinlogError):

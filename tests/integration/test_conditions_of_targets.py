@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from pumphouse.errors import DdlRefused, LoadError, RowRejected
+from pumphouse.diff.compare import compare
+from pumphouse.dump.source import execute, session
+from pumphouse.errors import AccessDenied, DdlRefused, LoadError, RowRejected
 from pumphouse.loader import fence
 from pumphouse.loader.plan import Phase, UnitId
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import Claim, UnitHead, apply_unit
 from pumphouse.replay import Dml, Replay, Txn
 from pumphouse.runs import load
-from pumphouse.settings import Settings, TargetSettings
+from pumphouse.schema.history import open_history
+from pumphouse.settings import SchemaSettings, Settings, SourceSettings, TargetSettings
+from pumphouse.stack.dsn import Dsn
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.integration.test_load_units import ids
 from tests.support import mariadb
@@ -189,6 +193,68 @@ def test_a_stream_says_the_same(target: TargetConnection, as_user: Callable[...,
         replay.close()
         replay.run()
     assert "GRANT" in caught.value.hint
+
+
+def _dump(settings: Settings) -> None:
+    with session(settings.source):
+        pass
+
+
+def _history(settings: Settings) -> None:
+    source = open_history(settings.history)
+    assert source is not None
+    source.job(1)
+
+
+def _diff(settings: Settings) -> None:
+    server, password = settings.source, settings.source.password.get_secret_value()
+    side = Dsn(host=server.host, port=server.port, user=server.user, password=password)
+    compare(side, side)
+
+
+DOORS: dict[str, Callable[[Settings], Any]] = {
+    "load": load.run,
+    "restore": lambda settings: restored(settings, dry_run=True),
+    "dump": _dump,
+    "history": _history,
+    "diff": _diff,
+}
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("why", ["password", "locked"])
+@pytest.mark.usefixtures("loaded")
+def test_a_user_that_is_not_let_in_is_not_tried_again(
+    as_user: Callable[..., Settings], target: TargetConnection, door: str, why: str
+) -> None:
+    """And not called a server that does not answer."""
+    told = as_user("ALL ON *.*")
+    if why == "password":
+        wrong = told.target.model_copy(update={"password": SecretStr("wr0ng")})
+        told = told.model_copy(update={"target": wrong})
+    else:
+        target.execute(f"ALTER USER {WHO} ACCOUNT LOCK")
+    of_source = {name: getattr(told.target, name) for name in ("host", "port", "user", "password")}
+    url, password = f"mysql://loader@127.0.0.1:{told.target.port}/d.jobs", of_source["password"]
+    history = SchemaSettings.model_validate({"history": url, "history_password": password})
+    with pytest.raises(AccessDenied, match="does not let us in") as caught:
+        DOORS[door](told.model_copy(update={"source": SourceSettings(**of_source), "history": history}))
+    assert not caught.value.retryable
+    assert "check " in caught.value.hint
+    assert "wr0ng" not in str(caught.value)
+    assert "does not answer" not in str(caught.value)
+
+
+@pytest.mark.row("A3")
+@pytest.mark.usefixtures("loaded")
+def test_a_dump_without_the_right_to_read_is_not_tried_again(as_user: Callable[..., Settings]) -> None:
+    told = as_user("USAGE ON *.*").target
+    source = SourceSettings(host=told.host, port=told.port, user=told.user, password=told.password)
+    with pytest.raises(AccessDenied, match="SELECT command denied") as caught, session(source) as connection:
+        execute(connection, "SELECT * FROM d.t")
+    assert not caught.value.retryable
+    assert "SELECT" in caught.value.hint
 
 
 @pytest.mark.row("L5")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from pumphouse.cli import cli
 from pumphouse.diff.compare import DiffReport, compare
-from pumphouse.errors import TargetUnavailable, UsageError
+from pumphouse.errors import AccessDenied, UsageError
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.support.mariadb import directory_in_memory
 
@@ -160,7 +160,8 @@ def test_no_password_is_taken_from_the_command_line(
     there = ("--target", f"mysql://root@127.0.0.1:{server.port}")
     monkeypatch.setenv("PUMPHOUSE_DIFF_TARGET_PASSWORD", "wr0ng")
     refused = _diff(monkeypatch, tmp_path, server, *there)
-    assert isinstance(refused.exception, TargetUnavailable)
+    assert isinstance(refused.exception, AccessDenied)
+    assert "--target" in refused.exception.hint
     assert "wr0ng" not in str(refused.exception)
     monkeypatch.setenv("PUMPHOUSE_DIFF_TARGET_PASSWORD", server.password)
     assert _diff(monkeypatch, tmp_path, server, *there).exit_code == 0

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from pydantic import SecretStr
 
 from pumphouse.cli import cli
-from pumphouse.errors import BinlogError, ConfigError, RestoreError, TargetUnavailable
+from pumphouse.errors import AccessDenied, BinlogError, ConfigError, RestoreError, TargetUnavailable
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.grants import in_columns_alone, missing_privileges
 from pumphouse.loader.target import TargetConnection, read_checkpoint
@@ -217,7 +217,7 @@ def test_a_dry_run_looks_at_the_target_unless_it_is_told_to_plan_only(
     del on_spare
     wrong = section(spare.model_copy(update={"password": SecretStr("wr0ng")}))
     refused = command(tmp_path, settings, wrong, "--to", str(end), "--dry-run")
-    assert isinstance(refused.exception, TargetUnavailable)
+    assert isinstance(refused.exception, AccessDenied)
     assert "check user and password" in str(refused.exception)
     assert "wr0ng" not in refused.output + str(refused.exception)
     away = section(spare.model_copy(update={"port": 1}))

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from pumphouse.cli import Context, pass_context
-from pumphouse.errors import ConfigError, TargetUnavailable, UsageError
+from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable, UsageError
 from pumphouse.settings import ServerSettings, Settings
 
 if TYPE_CHECKING:
     from pumphouse.stack.dsn import Dsn
 
+# Too many sessions, or the server ends: of no statement's making.
+_LOST = (1040, 1053, 1203, 1317, 1927)
 SECTIONS = ("source", "target", "restore_target")
 _SIDE = (
     "A section of the settings (source, target, restore_target, NAME of [targets.NAME]), or mysql://user@host:port "
@@ -59,8 +63,6 @@ def diff(
     the source's collation and its column has the one that a load gives it. A table that load.rules routes is compared
     under its name on the target. Exit code 1 if anything differs. Let both servers stand still.
     """
-    from pymysql.err import MySQLError
-
     from pumphouse.diff.compare import compare
     from pumphouse.loader.rules import routes_of
 
@@ -78,7 +80,7 @@ def diff(
     quiet = as_json or not sys.stderr.isatty()
     beside = _history_beside(context.settings) if "source" in (source, target) else ()
     sides = [_side(context, "source", source), _side(context, "target", target)]
-    try:
+    with _answers(" or ".join(each.shown for each in sides)):
         report = compare(
             *sides,
             schemas=mapped or None,
@@ -88,11 +90,6 @@ def diff(
             routed=routed,
             progress=(lambda _: None) if quiet else lambda name: click.echo(f"comparing {name}", err=True),
         )
-    except MySQLError as error:
-        shown = " or ".join(each.shown for each in sides)
-        raise TargetUnavailable(
-            f"{shown} does not answer: {error}", hint="check --source and --target, and their passwords"
-        ) from error
     if as_json:
         found = [asdict(difference) for difference in report.differences]
         body = {"equal": report.equal, "tables": report.tables, "rows": report.rows, "differences": found}
@@ -109,6 +106,29 @@ def diff(
         click.echo(f"{verdict}; compared {report.tables} tables, {report.rows} rows")
     if not report.equal:
         sys.exit(1)
+
+
+@contextmanager
+def _answers(shown: str) -> Iterator[None]:
+    """What the servers say in the block, in our words; ``shown``: both of them."""
+    from pymysql.err import MySQLError
+
+    from pumphouse.mysql import NO_RIGHT
+
+    try:
+        yield
+    except AccessDenied as error:
+        error.hint = "check the users and passwords of --source and --target"
+        raise
+    except MySQLError as error:
+        code = error.args[0] if error.args else 0
+        if code in NO_RIGHT:
+            raise AccessDenied(
+                f"{shown} does not let us do this: {error}", hint="the user needs SELECT on what is compared"
+            ) from error
+        if 1000 <= code < 2000 and code not in _LOST:
+            raise LoadError(f"{shown} refused what was asked: {error}") from error
+        raise TargetUnavailable(f"{shown} does not answer: {error}", hint="check --source and --target") from error
 
 
 def _history_beside(settings: Settings) -> tuple[str, ...]:

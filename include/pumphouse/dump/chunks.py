@@ -25,7 +25,7 @@ from pumphouse.dump.source import TableChanged, execute, is_tidb, session
 from pumphouse.dump.table import TableReader
 from pumphouse.errors import ManifestConflict, SourceFailed, WindowHeld
 from pumphouse.model.tso import Tso
-from pumphouse.mysql import ServerConnection
+from pumphouse.mysql import ServerConnection, denied
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import DumpSettings, SourceSettings
@@ -157,10 +157,14 @@ class ChunkWriter:
                         f"it has no key, and its writers left no moment to lock it within dump.lock_wait_s"
                         f" ({self.settings.lock_wait_s:g} s)"
                     ) from error
+                refused = denied(error, self.source, "source")
+                if refused is not None:
+                    refused.message = f"{reader.name} has no key, and cannot be locked for a moment: {refused.message}"
+                    refused.hint = "grant LOCK TABLES, or give it a primary key"
+                    raise refused from error
                 raise SourceFailed(
                     f"{reader.name} has no key, and cannot be locked for a moment: {error}",
-                    hint="grant LOCK TABLES, dump while no long transaction writes to it (dump.lock_wait_s), or give it"
-                    " a primary key",
+                    hint="dump while no long transaction writes to it (dump.lock_wait_s), or give it a primary key",
                     source=reader.name,
                 ) from error
             try:

@@ -12,7 +12,7 @@ from pymysql.constants import ER
 from pymysql.err import MySQLError
 
 from pumphouse.errors import ConfigError, SourceFailed
-from pumphouse.mysql import DUMP, ServerConnection, connect, place
+from pumphouse.mysql import DUMP, ServerConnection, connect, denied, place
 from pumphouse.settings import ServerSettings
 
 # What a DDL that is under way, or not in the history yet, makes of a query.
@@ -45,7 +45,7 @@ def session(settings: ServerSettings) -> Iterator[ServerConnection]:
     except (MySQLError, OSError) as error:
         raise SourceFailed(
             f"the source {where(settings)} does not answer: {error}",
-            hint="check [source] in pumphouse.toml; the user needs SELECT, and LOCK TABLES for tables without a key",
+            hint="is it running? check host, port or unix_socket in [source]",
             source=where(settings),
         ) from error
     try:
@@ -56,6 +56,10 @@ def session(settings: ServerSettings) -> Iterator[ServerConnection]:
         code = error.args[0] if error.args else 0
         if code in _CHANGED:
             raise TableChanged(str(error.args[1])) from error
+        refused = denied(error, settings, "source")
+        if refused is not None:
+            refused.hint = "the user needs SELECT on every table, and LOCK TABLES for tables without a key"
+            raise refused from error
         raise SourceFailed(f"the source {where(settings)}: {error}", source=where(settings)) from error
     finally:
         connection.close()

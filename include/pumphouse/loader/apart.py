@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import structlog
 from pymysql.constants import ER
 
-from pumphouse.errors import ConfigError, LoadError, TargetUnavailable
+from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable
 from pumphouse.loader.rules import places_of_loads, routes_of
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.schema.dialect import Dialect
@@ -118,12 +118,12 @@ def same_server(mine: TargetConnection, other: ServerSettings) -> tuple[str, str
     try:
         plain = {name: value for name, value in dict(other).items() if name in TargetSettings.model_fields}
         theirs = TargetConnection.open(TargetSettings.model_validate(plain), timeout_s=_COMPARE_S)
-    except TargetUnavailable as error:
-        if error.refused:
-            raise ConfigError(
-                f"{server_name(other)} does not let us in, so nobody knows whether {mine.name} is the same server",
-                hint=f"correct its user and password in the settings: {error.__cause__}",
-            ) from error
+    except AccessDenied as error:
+        raise ConfigError(
+            f"{server_name(other)} does not let us in, so nobody knows whether {mine.name} is the same server",
+            hint=f"correct its user and password in the settings: {error.__cause__}",
+        ) from error
+    except TargetUnavailable:
         return "", "it does not answer; only the addresses were compared"
     try:
         with theirs:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pumphouse.mysql import NO_RIGHT
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -28,9 +30,9 @@ _BROKEN = Condition("look into the server's error log", passes=False)
 _CONDITIONS = {
     **dict.fromkeys((3, 20, 1021, 1026, 1114), _SPACE),
     **dict.fromkeys((1036, 1290, 1792, 1836), _READ_ONLY),
-    **dict.fromkeys((1047, 1203, 1226), _LIMIT),
+    **dict.fromkeys((1040, 1047, 1203, 1226), _LIMIT),
     **dict.fromkeys((1037, 1038, 1041, 1206), _MEMORY),
-    **dict.fromkeys((1044, 1045, 1142, 1143, 1227, 1370, 1410, 1820, 1862), _RIGHT),
+    **dict.fromkeys(NO_RIGHT, _RIGHT),
     **dict.fromkeys((1969, 3024), _TIME),
     **dict.fromkeys((1153, 1197), _SIZE),
     **dict.fromkeys((1016, 1030, 1033, 1034, 1035, 1180, 1194, 1195, 1712, 1815), _BROKEN),

@@ -142,7 +142,7 @@ class TargetConnection:
 
     @classmethod
     def open(cls, settings: TargetSettings, *, owner: bool = False, timeout_s: float | None = None) -> Self:
-        """Connect and fix the session; TargetUnavailable names the address.
+        """Connect and fix the session; TargetUnavailable names the address, AccessDenied what it says of the user.
 
         Args:
             settings: the server.
@@ -161,11 +161,12 @@ class TargetConnection:
                 answer_s=timeout_s,
             )
         except (MySQLError, OSError) as error:
+            code = error.args[0] if isinstance(error, MySQLError) and error.args else 0
+            found = condition_of(code, str(error))
             raise TargetUnavailable(
-                f"target {where} does not answer: {error}",
-                hint=_what_to_check(error),
+                f"target {where} {'takes no session now' if found else 'does not answer'}: {error}",
+                hint=found.remedy if found else _CHECK,
                 target=where,
-                refused=_lets_nobody_in(error),
             ) from error
         target = cls(settings, connection)
         target._owner = owner
@@ -360,19 +361,8 @@ class TargetConnection:
             ) from error
 
 
+_CHECK = "is it running? check host, port or unix_socket in [target] (for `pumphouse restore`: [restore_target])"
 _AGAIN = "run the same again: it goes on where it was"
-
-
-def _what_to_check(error: BaseException) -> str:
-    section = "in [target] (for `pumphouse restore`: [restore_target])"
-    if _lets_nobody_in(error):
-        return f"check user and password {section}"
-    return f"is it running? check host, port or unix_socket {section}"
-
-
-def _lets_nobody_in(error: BaseException) -> bool:
-    """Whether the server answers and refuses this user."""
-    return bool(error.args) and error.args[0] in (1044, 1045, 1698)
 
 
 def address(settings: TargetSettings) -> str:

@@ -3,7 +3,19 @@
 Every connection of ours to a source, to the history's server or to a target is made here.
 """
 
-from pumphouse.mysql.connection import ServerConnection, connect, place
+from pumphouse.mysql.connection import NO_RIGHT, ServerConnection, connect, denied, place
 from pumphouse.mysql.session import DUMP, HISTORY, LOAD, LOOSE_MODE, SQL_MODE, Session
 
-__all__ = ["DUMP", "HISTORY", "LOAD", "LOOSE_MODE", "SQL_MODE", "ServerConnection", "Session", "connect", "place"]
+__all__ = [
+    "DUMP",
+    "HISTORY",
+    "LOAD",
+    "LOOSE_MODE",
+    "NO_RIGHT",
+    "SQL_MODE",
+    "ServerConnection",
+    "Session",
+    "connect",
+    "denied",
+    "place",
+]

@@ -18,7 +18,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT, CR
 from pymysql.err import MySQLError, OperationalError
 
-from pumphouse.errors import BinlogError, ConfigError
+from pumphouse.errors import AccessDenied, BinlogError, ConfigError
 from pumphouse.mysql.session import Session, begin
 from pumphouse.settings import ServerSettings
 
@@ -38,6 +38,16 @@ _KEY_REQUESTS = {b"\x01", b"\x02"}
 # A question: it is answered with rows, and with one at least where no table is asked.
 _ASKS = re.compile(rb"\s*(?:SHOW|SELECT)\b(?!.*\bINTO\b)", re.IGNORECASE | re.DOTALL)
 _ASKS_ONE = re.compile(rb"\s*SELECT\b(?!.*\b(?:FROM|INTO)\b)", re.IGNORECASE | re.DOTALL)
+
+# User, password, host or account: another try finds the same.
+_NOT_LET_IN = {1045, 1129, 1130, 1251, 1698, 1820, 1862, 2059, 3118, 4151}
+# On a database, a table, a column, a routine, or of the server as a whole.
+NO_RIGHT = frozenset({1044, 1142, 1143, 1227, 1370, 1410})
+# What names user and password of a section in the settings.
+_NAMED = {
+    "schema": "schema.history, and schema.history_password",
+    "target": "user and password in [target] (for `pumphouse restore`: [restore_target])",
+}
 
 
 class NoSense(OperationalError):
@@ -75,28 +85,32 @@ def connect(
         options: more for PyMySQL.
 
     Raises:
+        AccessDenied: the server does not let this user in.
         ConfigError: a file of TLS is missing or is none; or the server wants the password itself, and nothing proves
             that it is the right server; or a variable is not as we need it, and cannot be set.
         MySQLError, OSError: as PyMySQL says it.
     """
-    connection = ServerConnection(
-        section,
-        host=server.host or None,
-        port=server.port,
-        user=server.user,
-        password=server.password.get_secret_value().encode(),
-        unix_socket=server.unix_socket or None,
-        ssl=_context(server, section),
-        server_public_key=_read(server.server_public_key, section, "server_public_key"),
-        charset="utf8mb4",
-        autocommit=True,
-        connect_timeout=connect_s,
-        read_timeout=answer_s or _LOGIN_S,
-        write_timeout=answer_s or _LOGIN_S,
-        client_flag=CLIENT.LOCAL_FILES if sends_rows else 0,
-        program_name=program,
-        **options,
-    )
+    try:
+        connection = ServerConnection(
+            section,
+            host=server.host or None,
+            port=server.port,
+            user=server.user,
+            password=server.password.get_secret_value().encode(),
+            unix_socket=server.unix_socket or None,
+            ssl=_context(server, section),
+            server_public_key=_read(server.server_public_key, section, "server_public_key"),
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=connect_s,
+            read_timeout=answer_s or _LOGIN_S,
+            write_timeout=answer_s or _LOGIN_S,
+            client_flag=CLIENT.LOCAL_FILES if sends_rows else 0,
+            program_name=program,
+            **options,
+        )
+    except MySQLError as error:
+        raise denied(error, server, section) or error from error
     try:
         with connection.making_sense():
             begin(connection, session, f"{section} {place(server)}", more)
@@ -106,6 +120,19 @@ def connect(
         connection.close()
         raise
     return connection
+
+
+def denied(error: MySQLError, server: ServerSettings, section: str) -> AccessDenied | None:
+    """The error that says so where a server does not let the user in or lacks a right for it; None of other ones."""
+    code = error.args[0] if error.args else 0
+    if code not in _NOT_LET_IN | NO_RIGHT:
+        return None
+    named, right = _NAMED.get(section, f"user and password in [{section}]"), code in NO_RIGHT
+    return AccessDenied(
+        f"{place(server)} of [{section}] does not let us {'do this' if right else 'in'}: {error.args[-1]}",
+        hint="grant that to the user" if right else f"check {named}",
+        server=place(server),
+    )
 
 
 class ServerConnection(_Connection):

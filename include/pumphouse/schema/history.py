@@ -22,7 +22,7 @@ from pymysql.err import MySQLError
 
 from pumphouse.errors import ConfigError, HistoryUnavailable, SchemaError
 from pumphouse.model.table import Job
-from pumphouse.mysql import HISTORY, connect
+from pumphouse.mysql import HISTORY, connect, denied
 from pumphouse.rpc.shown import without_secrets
 from pumphouse.schema.ident import quote
 from pumphouse.settings import SchemaSettings, ServerSettings, TlsSettings
@@ -130,12 +130,9 @@ class MysqlTableSource:
                     hint="`pumphouse schema import` creates it (docs/client.md); or correct schema.history",
                     url=self.url,
                 ) from error
-            if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, 1698):
-                raise ConfigError(
-                    f"the server of the DDL job history {self.url} does not let us in: {error.args[-1]}",
-                    hint="correct the user in schema.history, and schema.history_password",
-                    url=self.url,
-                ) from error
+            refused = denied(error, self._server, "schema")
+            if refused is not None:
+                raise refused from error
             raise HistoryUnavailable(
                 f"the DDL job history at {self.url} does not answer: {error}", hint=_CHECK, url=self.url
             ) from error
