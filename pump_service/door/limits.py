@@ -14,6 +14,7 @@ class Limits:
 
     connections: int = 4096  # of all kinds; one more takes the place of one that has been idle for `idle_s`
     idle_s: float = 10.0
+    silent_s: float = 1.0  # the same of one that has said nothing yet
     http1_connections: int = 256
     http1_request_s: float = 60.0  # from the last answer to the end of the next request's headers
     http1_unread_s: float = 20.0  # an answer that the peer does not read

@@ -180,7 +180,15 @@ class Server:
         return len(self._connections) + len(self._sniffers) + http1 >= self.limits.connections
 
     def _makes_room(self, now: float) -> bool:
-        """End a few of those that have been idle longest: their peers connect again when they have something to say."""
+        """End a few of those that have been idle longest: their peers connect again when they have something to say.
+
+        Who has not said what it speaks a second after it connected goes first.
+        """
+        silent, since = next(iter(self._sniffers.items()), (None, now))
+        if silent is not None and since <= now - self.limits.silent_s:
+            silent.abort()
+            self.sniffed(silent)
+            return True
         if now < self._full_until:
             return False
         before, few = now - self.limits.idle_s, max(self.limits.connections // 16, 1)

@@ -466,7 +466,7 @@ async def test_who_may_not_call_is_told_so_on_every_call() -> None:
 
 @run
 async def test_too_many_connections_are_not_let_in() -> None:
-    server = Server(limits=Limits(connections=2))
+    server = Server(limits=Limits(connections=2, silent_s=60))
     peers = [Peer(server) for _ in range(3)]
     assert [peer.wire.closing for peer in peers] == [False, False, True]
     peers[0].send(PREFACE + frame(4, 0, 0))
@@ -476,7 +476,7 @@ async def test_too_many_connections_are_not_let_in() -> None:
 
 @run
 async def test_a_new_connection_takes_the_place_of_one_that_has_been_idle() -> None:
-    server = Server(limits=Limits(connections=3, idle_s=0))
+    server = Server(limits=Limits(connections=3, idle_s=0, silent_s=60))
     echo = Echo()
     echo.answer_groups = False
     echo.register(server)
@@ -584,6 +584,19 @@ async def test_nothing_is_inflated_while_there_is_no_room_behind_the_door() -> N
     assert [len(requests[0]) for requests, _ in peer.echo.groups] == [5 << 20]
 
 
+@run
+async def test_a_new_connection_takes_the_place_of_one_that_says_nothing() -> None:
+    server = Server(limits=Limits(connections=2, silent_s=0.05))
+    silent, speaks = Peer(server), Peer(server).greet()
+    await asyncio.sleep(0.1)
+    new = Peer(server)
+    assert silent.wire.closing
+    assert not new.wire.closing
+    assert not speaks.wire.closing
+    silent.wire.protocol.connection_lost(None)
+    assert Peer(server).wire.closing
+
+
 class _Asked(asyncio.Protocol):
     """Serves HTTP/1 and remembers what it was told."""
 
@@ -608,7 +621,7 @@ class _Asked(asyncio.Protocol):
 
 @run
 async def test_http1_connections_are_counted_among_all_and_by_themselves() -> None:
-    server = Server(limits=Limits(connections=3, http1_connections=2))
+    server = Server(limits=Limits(connections=3, http1_connections=2, silent_s=60))
     server.serve_http1(_Asked)
     one, two, three = (Peer(server) for _ in range(3))
     for peer in (one, two, three):
