@@ -11,7 +11,7 @@ from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.coverage import drained_or_lost
 from pumphouse.archive.ddl import write_jobs
-from pumphouse.archive.declare import record_accepted
+from pumphouse.archive.declare import accepted_commits, record_accepted
 from pumphouse.archive.duplicates import find_duplicates
 from pumphouse.archive.history import ddl_binlogs, with_jobs
 from pumphouse.archive.holders import holder, named
@@ -49,9 +49,9 @@ def commit_window(
     """Make the window visible.
 
     Raises:
-        WindowHeld: names every holder with the start ts that blocks it, or the DDL job that is not in the history.
+        WindowHeld: names every holder with the start ts that blocks it, or the DDL job that is not in the history, or
+            the transaction of which Pumps have different contents.
         ManifestConflict: another run published this window first.
-        CorruptionError: two Pumps have different contents for one transaction.
         UnsafeStore: the store takes a conditional put of an object that exists.
     """
     found = _complete(plan, reports)
@@ -75,18 +75,21 @@ def commit_window(
     before = {each.node_id: each for each in (archive.genesis() if last is None else last).pumps}
     attempt = layout.attempt_id()
     segments = _trimmed(archive, plan, found, end, attempt, settings)
-    accepted, holders = settle_pending(archive, found, segments, plan.start, end)
+    records = accepted_commits(archive)
+    accepted, holders = settle_pending(archive, found, segments, records, plan.start, end)
+    duplicates, settled, differing = find_duplicates(archive.store, segments, records)
+    holders += differing
     if holders:
         raise WindowHeld(
             f"the window after {show(plan.start)} is held: {named(holders)}",
             holders=holders,
         )
-    duplicates = find_duplicates(archive.store, segments)
-    jobs = with_jobs(
+    jobs, without = with_jobs(
         ddl_binlogs(archive.store, segments, duplicates, end),
         history,
         wait_s=settings.archive.ddl_wait_s,
         poll_s=settings.archive.poll_interval_s,
+        accepted=records,
         waiting=waiting,
         clock=clock,
     )
@@ -107,7 +110,7 @@ def commit_window(
             duplicates=duplicates,
             ddl=ddl,
             declared=tuple(each.declared for each in found if each.declared is not None),
-            accepted=accepted,
+            accepted=(*accepted, *settled, *without),
             binlog_skipped=binlog_skipped(settings),
         )
     )
@@ -150,6 +153,7 @@ def _trimmed(
             lambda number, node=node_id: layout.segment_key(plan.start, plan.end, node, attempt, number),  # type: ignore[misc]
             node_id,
             part_bytes=settings.archive.part_bytes,
+            raw=True,
         ) as writer:
             for entry in above:
                 for batch in read_segment(archive.store, entry, after=plan.start, upto=end):
@@ -193,7 +197,7 @@ def _tell(archive: Archive, cluster: Cluster, settings: Settings, accepted: Sequ
             record_accepted(archive, each)
     for each in accepted:
         status = cluster.node(NodeKind.PUMP, each.node_id)
-        if status is None:
+        if status is None or each.kind not in ("late", "orphan"):
             continue
         puller = open_puller(status, archive.cluster_id, settings.tls, proof(settings.cluster))
         try:

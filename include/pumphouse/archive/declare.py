@@ -5,21 +5,28 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.content import parse_binlog
 from pumphouse.archive.coverage import replaced_by, start_of
 from pumphouse.archive.document import LISTS_ALL, dump, parse
 from pumphouse.archive.manifest import AcceptedCommit, Declaration, PumpEntry
 from pumphouse.archive.publish import put_once
-from pumphouse.archive.puller import open_puller
-from pumphouse.errors import BadManifest, BinlogError, UsageError
+from pumphouse.archive.puller import Puller, open_puller
+from pumphouse.archive.stats import table_stats
+from pumphouse.errors import BadManifest, BinlogError, PositionCollected, UsageError
 from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import Tso, show
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.operator import Proof
 from pumphouse.settings import TlsSettings
+
+_FIRST_BINLOG_S = 15.0
 
 
 def declarations(archive: Archive) -> list[Declaration]:
@@ -133,10 +140,14 @@ def accept(
     tls: TlsSettings | None = None,
     proof: Proof = (),
 ) -> tuple[AcceptedCommit, bool]:
-    """Take a late or orphan commit by name, and tell the Pump. Returns the record and whether the Pump was told.
+    """Settle by name what holds a window, and tell the Pump. Returns the record and whether the Pump was told.
+
+    A late commit is taken. An orphan, and a transaction whose payload cannot be read, are left out. A DDL binlog goes
+    without its job where the history has none. Any other transaction is the one to be read where another Pump has
+    another content of it.
 
     Raises:
-        UsageError: no reason, no such Pump, or the Pump shows no such commit.
+        UsageError: no reason, no such Pump, or the Pump has no such transaction.
     """
     if not reason.strip():
         raise UsageError(
@@ -148,18 +159,19 @@ def accept(
     puller = open_puller(status, archive.cluster_id, tls, proof)
     try:
         shown = puller.status()
-        kind = "late"
-        if shown is not None:
-            commits = [("late", each) for each in shown.late] + [("orphan", each) for each in shown.orphans]
-            match = next(
-                (kind for kind, each in commits if (each.start_ts, each.commit_ts) == (start_ts, commit_ts)), None
+        commits = [] if shown is None else [*(("late", e) for e in shown.late), *(("orphan", e) for e in shown.orphans)]
+        kind = next((kind for kind, each in commits if (each.start_ts, each.commit_ts) == (start_ts, commit_ts)), None)
+        told_of = kind is not None
+        if kind != "orphan":
+            # A late one that cannot be read is left out, like any other.
+            found = _kind_of(puller, start_ts, commit_ts)
+            kind = found if kind is None or found == AcceptedCommit.UNREADABLE else kind
+        if kind is None:
+            raise UsageError(
+                f"Pump {node_id} shows no late or orphan commit of {show(start_ts)} at {show(commit_ts)}, and has no "
+                "such transaction",
+                hint=f"it shows: {', '.join(f'{e.start_ts} {e.commit_ts}' for _, e in commits) or 'none'}",
             )
-            if match is None:
-                raise UsageError(
-                    f"Pump {node_id} shows no late or orphan commit of {show(start_ts)} at {show(commit_ts)}",
-                    hint=f"it shows: {', '.join(f'{e.start_ts} {e.commit_ts}' for _, e in commits) or 'none'}",
-                )
-            kind = match
         record = AcceptedCommit(
             node_id=node_id,
             start_ts=start_ts,
@@ -169,13 +181,29 @@ def accept(
             who=who or default_who(),
         )
         record_accepted(archive, record)
-        try:
-            puller.accept(start_ts, commit_ts, record.reason)
-        except BinlogError:
-            return record, False
+        if told_of:
+            try:
+                puller.accept(start_ts, commit_ts, record.reason)
+            except BinlogError:
+                return record, False
         return record, True
     finally:
         puller.close()
+
+
+def _kind_of(puller: Puller, start_ts: Tso, commit_ts: Tso) -> str | None:
+    """What a transaction in the Pump's stream is accepted as; None where the Pump has none with these times."""
+    found = None
+    with suppress(PositionCollected):  # below the Pump's GC point nothing can be looked at
+        found = puller.first_after(Tso(commit_ts - 1), _FIRST_BINLOG_S)
+    if found is None or found[0] != commit_ts:
+        return None
+    binlog = parse_binlog(found[1])
+    if binlog.start_ts != start_ts or start_ts == commit_ts:
+        return None
+    if table_stats(pa.array([found[1]], pa.large_binary())).unreadable:
+        return AcceptedCommit.UNREADABLE
+    return AcceptedCommit.DDL if binlog.ddl_job_id > 0 else AcceptedCommit.DIFFERS
 
 
 def default_who() -> str:

@@ -1,59 +1,85 @@
 """Transactions that several Pumps have (row A7): found at the commit of a window, read once ever after.
 
 A prewrite that timed out is written again to another Pump, and both complete it. The two are one transaction when
-their content is equal (`pumphouse.archive.content`); the same (start, commit) with another content fails the window.
+their content is equal (`pumphouse.archive.content`); the same (start, commit) with another content holds the window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from pumphouse.archive.content import content_digest
-from pumphouse.archive.manifest import Duplicate, SegmentEntry
+from pumphouse.archive.holders import holder
+from pumphouse.archive.manifest import AcceptedCommit, Duplicate, SegmentEntry
 from pumphouse.archive.segment import read_columns, read_segment
-from pumphouse.errors import CorruptionError
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 
 _Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def find_duplicates(store: ObjectStore, segments: Sequence[SegmentEntry]) -> tuple[Duplicate, ...]:
-    """Transactions that lie in segments of more than one Pump; CorruptionError when their contents differ."""
+class Duplicates(NamedTuple):
+    """Transactions of several Pumps: how each is read, those whose contents differ and were settled, and who holds."""
+
+    found: tuple[Duplicate, ...] = ()
+    settled: tuple[AcceptedCommit, ...] = ()
+    holders: tuple[dict[str, Any], ...] = ()
+
+
+def find_duplicates(
+    store: ObjectStore, segments: Sequence[SegmentEntry], accepted: Sequence[AcceptedCommit] = ()
+) -> Duplicates:
+    """Transactions that lie in segments of more than one Pump.
+
+    Where their contents differ, the one that was accepted by name is read; without such a name they hold the window.
+    What is left out as unreadable is no content.
+    """
     nodes = sorted({each.node_id for each in segments})
     if len(nodes) < 2:
-        return ()
+        return Duplicates()
     commit_ts, start_ts, owner = _keys(store, segments, nodes)
     order = np.lexsort((owner, start_ts, commit_ts))
     commit_ts, start_ts, owner = commit_ts[order], start_ts[order], owner[order]
     same = (commit_ts[1:] == commit_ts[:-1]) & (start_ts[1:] == start_ts[:-1])
     if not same.any():
-        return ()
+        return Duplicates()
     pairs: dict[tuple[int, int], list[str]] = {}
     for at in np.flatnonzero(same):
         key = (int(start_ts[at]), int(commit_ts[at]))
         pairs.setdefault(key, [nodes[owner[at]]]).append(nodes[owner[at + 1]])
     contents = _contents(store, segments, set(pairs))
-    found = []
-    for (start, commit), owners in sorted(pairs.items(), key=lambda each: (each[0][1], each[0][0])):
-        digests = {node: tuple(contents[node, start, commit]) for node in owners}
-        if len(set(digests.values())) != 1:
-            raise CorruptionError(
-                f"the transaction that began at {show(start)} and was committed at {show(commit)} has different "
-                f"contents on {' and '.join(owners)}",
-                hint="one of these Pumps holds what is not the cluster's data; find out which before anything else",
-                path="/".join(owners),
-                offset=0,
-                reason="duplicate",
-                start_ts=start,
-                commit_ts=commit,
-            )
-        found.append(Duplicate(start_ts=Tso(start), commit_ts=Tso(commit), keep=owners[0], drop=tuple(owners[1:])))
-    return tuple(found)
+    by_name = {(each.node_id, int(each.start_ts), int(each.commit_ts)): each for each in accepted}
+    found, settled, holders = list[Duplicate](), list[AcceptedCommit](), list[dict[str, Any]]()
+    for (start, commit), everyone in sorted(pairs.items(), key=lambda each: (each[0][1], each[0][0])):
+        names = {node: by_name.get((node, start, commit)) for node in everyone}
+        owners = [node for node in everyone if (name := names[node]) is None or name.kind != AcceptedCommit.UNREADABLE]
+        keep = owners[0] if owners else ""
+        if len({tuple(contents[node, start, commit]) for node in owners}) > 1:
+            named = [each for each in names.values() if each is not None and each.kind == AcceptedCommit.DIFFERS]
+            if len(named) != 1:
+                holders.append(_differs(owners, start, commit))
+                continue
+            settled.append(named[0])
+            keep = named[0].node_id
+        if len(owners) > 1:
+            drop = tuple(node for node in owners if node != keep)
+            found.append(Duplicate(start_ts=Tso(start), commit_ts=Tso(commit), keep=keep, drop=drop))
+    return Duplicates(tuple(found), tuple(settled), tuple(holders))
+
+
+def _differs(owners: Sequence[str], start: int, commit: int) -> dict[str, Any]:
+    return holder(
+        owners[0],
+        f"the transaction that began at {show(start)} and was committed at {show(commit)} has different contents on "
+        f"{' and '.join(owners)}: find out which of these Pumps holds what is not the cluster's data; the one that is "
+        f"right is taken with pumphouse archive accept NODE {start} {commit} --reason …",
+        Tso(start),
+        commit_ts=commit,
+    )
 
 
 def digest_of(

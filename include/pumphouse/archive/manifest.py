@@ -238,16 +238,24 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedCommit:
-    """A late or orphan commit that the archive took: by itself (``reason`` says where it has it from) or by name."""
+    """What would hold the window and was settled: by the archive itself (``reason`` says where it has it), or by name.
+
+    ``kind``: ``late`` (taken), ``orphan`` (not to be had), ``unreadable`` (archived raw, and left out of what is read),
+    ``ddl`` (goes without its job), ``differs`` (of a transaction that Pumps have with different contents, this one's).
+    """
 
     node_id: str
     start_ts: Tso
     commit_ts: Tso
-    kind: str  # late | orphan
+    kind: str  # late | orphan | unreadable | ddl | differs
     reason: str
     who: str
 
     KIND = "accepted-commit"
+    UNREADABLE = "unreadable"
+    DDL = "ddl"
+    DIFFERS = "differs"
+    GIVES_UP = frozenset({"orphan", UNREADABLE, DDL, DIFFERS})  # by name: something is in no target for it
     ARCHIVE = "archive"  # ``who`` of one that was taken by itself; its object under declared/ follows the manifest
 
     def to_dict(self) -> dict[str, Any]:
@@ -311,7 +319,12 @@ class Manifest:
 
     def dropped(self, node_id: str) -> tuple[Duplicate, ...]:
         """Transactions that are not to be read from this Pump's segments."""
-        return tuple(each for each in self.duplicates if node_id in each.drop)
+        left_out = tuple(
+            Duplicate(start_ts=each.start_ts, commit_ts=each.commit_ts, keep="", drop=(node_id,))
+            for each in self.accepted
+            if each.kind == AcceptedCommit.UNREADABLE and each.node_id == node_id
+        )
+        return tuple(each for each in self.duplicates if node_id in each.drop) + left_out
 
     def to_json(self) -> bytes:
         """Bytes as stored."""

@@ -21,7 +21,7 @@ from pumphouse.archive.coverage import GONE, judge, registry_digest, same_incarn
 from pumphouse.archive.declare import accepted_of
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.holders import holder
-from pumphouse.archive.manifest import Declaration, LastBinlog, SegmentEntry
+from pumphouse.archive.manifest import AcceptedCommit, Declaration, LastBinlog, SegmentEntry
 from pumphouse.archive.puller import LATE, ORPHAN, Frame, Puller, open_puller
 from pumphouse.archive.segment import SegmentWriter
 from pumphouse.archive.window import (
@@ -173,9 +173,14 @@ class _PumpPull:
             lambda number: layout.segment_key(plan.start, plan.end, pump.node_id, attempt, number),
             pump.node_id,
             part_bytes=self._settings.archive.part_bytes,
+            raw=True,
         ) as writer:
             lost = not self._fetch(writer)
             segments = () if lost else tuple(writer.finish())
+        for (start_ts, commit_ts), why in writer.unreadable.items():
+            self._pending[start_ts, commit_ts] = PendingCommit(
+                kind=AcceptedCommit.UNREADABLE, start_ts=Tso(start_ts), commit_ts=Tso(commit_ts), digest="", why=why
+            )
         if lost:
             return _unpulled(self._cluster, plan, replace(pump, action=Action.LOST))
         reached = Tso(min(self._position, plan.end))

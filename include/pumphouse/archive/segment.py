@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pumphouse.archive.manifest import DdlEntry, Duplicate, SegmentEntry, TableStat
 from pumphouse.archive.parts import split_payload
 from pumphouse.archive.stats import table_stats
-from pumphouse.errors import BadSegment, ObjectNotFound
+from pumphouse.errors import BadBinlog, BadSegment, ObjectNotFound
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.probe import KEEP
@@ -54,21 +54,31 @@ class SegmentWriter:
 
     ``with SegmentWriter(…) as writer: writer.add(batch) …; entries = writer.finish()``. A batch has the columns
     commit_ts, start_ts, ddl_job_id, payload and, where it has DDLs, ddl_query.
+
+    A payload whose rows cannot be read is a BadBinlog; with ``raw`` it is written as it is and named in ``unreadable``.
     """
 
     def __init__(
-        self, store: ObjectStore, key_of: Callable[[int], str], node_id: str, *, part_bytes: int = 64 * MIB
+        self,
+        store: ObjectStore,
+        key_of: Callable[[int], str],
+        node_id: str,
+        *,
+        part_bytes: int = 64 * MIB,
+        raw: bool = False,
     ) -> None:
         self._store = store
         self._key_of = key_of
         self._node_id = node_id
         self._part_bytes = part_bytes
+        self._raw = raw
         self._folder = tempfile.TemporaryDirectory(prefix="pumphouse-segment-")
         self._entries: list[SegmentEntry] = []
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._file: _OpenSegment | None = None
         self._last = 0
+        self.unreadable: dict[tuple[int, int], str] = {}  # (start ts, commit ts) -> why, of what was written raw
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +154,10 @@ class SegmentWriter:
         if self._file is None:
             path = Path(self._folder.name, f"{len(self._entries)}.parquet")
             self._file = _OpenSegment(path, self._node_id)
-        self._file.write(group)
+        for row, why in self._file.write(group).items():
+            if not self._raw:
+                raise BadBinlog(f"a payload of {self._node_id} cannot be read: {why}")
+            self.unreadable[group.column("start_ts")[row].as_py(), group.column("commit_ts")[row].as_py()] = why
         if self._file.payload_bytes >= SEGMENT_BYTES:
             self._close()
 
@@ -180,12 +193,12 @@ class _OpenSegment:
             column_encoding={"commit_ts": "DELTA_BINARY_PACKED", "start_ts": "DELTA_BINARY_PACKED"},
         )
 
-    def write(self, group: pa.Table) -> None:
-        """One row group."""
+    def write(self, group: pa.Table) -> dict[int, str]:
+        """One row group; why a payload in it cannot be read, by its row."""
         commit_ts = group.column("commit_ts").to_numpy()
         payload = group.column("payload").combine_chunks()
         payload = payload.chunk(0) if isinstance(payload, pa.ChunkedArray) else payload
-        changes, tables = table_stats(payload)
+        changes, tables, unreadable = table_stats(payload)
         for table_id, stat in tables.items():
             have = self._tables.get(table_id, TableStat(rows=0, bytes=0))
             self._tables[table_id] = TableStat(rows=have.rows + stat.rows, bytes=have.bytes + stat.bytes)
@@ -196,6 +209,7 @@ class _OpenSegment:
         self._min = int(commit_ts[0]) if self._min is None else self._min
         self._max = int(commit_ts[-1])
         self._writer.write_table(group, row_group_size=max(group.num_rows, 1))
+        return unreadable
 
     def close(self, key: str) -> SegmentEntry:
         """Finish the file."""
@@ -402,6 +416,9 @@ def _conform(batch: pa.RecordBatch, payload: pa.LargeBinaryArray) -> pa.RecordBa
 
 
 def _parts_of(row: pa.RecordBatch, part_bytes: int) -> Iterator[pa.RecordBatch]:
+    if table_stats(row.column("payload")).unreadable:
+        yield row  # as it is: what cannot be read cannot be cut
+        return
     parts = split_payload(row.column("payload")[0].as_buffer(), part_bytes)
     for number, part in enumerate(parts):
         columns = [row.column(i) for i in range(row.num_columns)]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.declare import accepted_commits
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.holders import holder
 from pumphouse.archive.manifest import AcceptedCommit, SegmentEntry
@@ -15,7 +14,12 @@ from pumphouse.model.tso import Tso, show
 
 
 def settle_pending(
-    archive: Archive, reports: Sequence[PullReport], segments: Sequence[SegmentEntry], start: Tso, end: Tso
+    archive: Archive,
+    reports: Sequence[PullReport],
+    segments: Sequence[SegmentEntry],
+    records: Sequence[AcceptedCommit],
+    start: Tso,
+    end: Tso,
 ) -> tuple[tuple[AcceptedCommit, ...], list[dict[str, Any]]]:
     """What is taken, and who holds the window.
 
@@ -28,13 +32,13 @@ def settle_pending(
     pending = [(report.node_id, each) for report in reports for each in report.pending if each.commit_ts <= end]
     if not pending:
         return (), []
-    by_name = {(each.node_id, each.start_ts, each.commit_ts): each for each in accepted_commits(archive)}
+    by_name = {(each.node_id, each.start_ts, each.commit_ts): each for each in records}
     for node_id, each in pending:
         named = by_name.get((node_id, each.start_ts, each.commit_ts))
         if named is not None:
             taken.append(named)
             continue
-        other = _elsewhere(archive, node_id, each, segments if each.commit_ts > start else None)
+        other = None if each.why else _elsewhere(archive, node_id, each, segments if each.commit_ts > start else None)
         if other is not None:
             taken.append(
                 AcceptedCommit(
@@ -59,6 +63,11 @@ def settle_pending(
 
 
 def _what(pending: PendingCommit) -> str:
+    if pending.why:
+        return (
+            f"transaction {show(pending.commit_ts)}, which began at {show(pending.start_ts)}, cannot be read "
+            f"({pending.why}); it is left out with"
+        )
     if pending.start_ts == pending.commit_ts:
         return f"a second prewrite of start ts {show(pending.start_ts)}, whose content is not that of the first"
     return f"{pending.kind} commit {show(pending.commit_ts)} of the transaction that began at {show(pending.start_ts)}"

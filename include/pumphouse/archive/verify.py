@@ -21,7 +21,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk, read_columns_of
 from pumphouse.archive.coverage import GONE, accounted_for, is_done, replaced_since, same_incarnation
 from pumphouse.archive.ddl import read_groups, read_jobs
-from pumphouse.archive.declare import read_declared
+from pumphouse.archive.declare import accepted_commits, read_declared
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head, missing_head
@@ -394,6 +394,14 @@ def _check_segment(
     problems = list(seen.problems)
     if not start < segment.min_commit_ts <= segment.max_commit_ts <= end:
         problems.append("reaches outside of its window")
+    if seen.unreadable:
+        records = accepted_commits(archive)
+        left_out = {(each.start_ts, each.commit_ts) for each in records if each.kind == AcceptedCommit.UNREADABLE}
+        problems += [
+            f"transaction {commit_ts} that began at {start_ts} cannot be read, and nobody has accepted that"
+            for start_ts, commit_ts in dict.fromkeys(seen.unreadable)
+            if (start_ts, commit_ts) not in left_out
+        ]
     wanted = (
         segment.rows, segment.changes, segment.ddls, segment.payload_bytes,
         int(segment.min_commit_ts), int(segment.max_commit_ts), segment.tables,
@@ -414,6 +422,7 @@ class _Figures:
         self.first: int | None = None
         self.tables: dict[int, TableStat] = {}
         self.problems: list[str] = []
+        self.unreadable: list[tuple[int, ...]] = []  # (start ts, commit ts)
         self._last = (-1, -1, 0, 1)
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -438,7 +447,9 @@ class _Figures:
         self.ddls += int(np.count_nonzero(batch.column("ddl_job_id").to_numpy() > 0))
         payload = batch.column("payload")
         self.payload_bytes += int(lengths(payload).sum())
-        changes, tables = table_stats(payload)
+        changes, tables, unreadable = table_stats(payload)
+        for row in unreadable:
+            self.unreadable.append(tuple(keys[row + 1, 1::-1].tolist()))
         self.changes += changes
         for table_id, stat in tables.items():
             have = self.tables.get(table_id, TableStat(rows=0, bytes=0))
@@ -463,7 +474,12 @@ def _check_window(archive: Archive, manifest: Manifest) -> list[Problem]:
 def _duplicates_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
     for each in manifest.duplicates:
         found = digest_of(archive.store, manifest.segments, each.start_ts, each.commit_ts)
-        if set(found) != {each.keep, *each.drop} or len(set(found.values())) != 1:
+        settled = any(
+            record.kind == AcceptedCommit.DIFFERS
+            and (record.node_id, record.start_ts, record.commit_ts) == (each.keep, each.start_ts, each.commit_ts)
+            for record in manifest.accepted
+        )
+        if set(found) != {each.keep, *each.drop} or (len(set(found.values())) != 1 and not settled):
             yield (
                 f"duplicate {each.start_ts} {each.commit_ts} lies on {sorted(found)}, "
                 f"the manifest says {each.keep} and {list(each.drop)}, with equal contents"
@@ -474,11 +490,14 @@ def _jobs_of(archive: Archive, manifest: Manifest) -> Iterator[str]:
     jobs = [] if manifest.ddl is None else read_jobs(archive.store, manifest.ddl)
     if manifest.ddl is not None and manifest.ddl.jobs != len(jobs):
         yield f"its DDL jobs are {len(jobs)}, the manifest says {manifest.ddl.jobs}"
+    without = {(each.start_ts, each.commit_ts) for each in manifest.accepted if each.kind == AcceptedCommit.DDL}
     for each in jobs:
         parsed = each.parsed()
-        if (needs_job(each) and parsed is None) or (parsed is not None and parsed.id != each.job_id):
+        lacks = parsed is None and needs_job(each) and (each.start_ts, each.commit_ts) not in without
+        if lacks or (parsed is not None and parsed.id != each.job_id):
             yield f"DDL job {each.job_id} is missing"
-    binlogs = ddl_binlogs(archive.store, manifest.segments, manifest.duplicates, manifest.end)
+    found = ddl_binlogs(archive.store, manifest.segments, manifest.duplicates, manifest.end)
+    binlogs = [each.binlog for each in found]
     if [(each.commit_ts, each.job_id) for each in binlogs] != [(each.commit_ts, each.job_id) for each in jobs]:
         yield "its DDL jobs are not those of its DDL binlogs"
 

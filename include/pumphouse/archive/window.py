@@ -100,12 +100,16 @@ class WindowPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCommit:
-    """A late or orphan commit that a Pump shows; ``digest`` of its content, '' where the Pump has none (orphan)."""
+    """What holds a window by its name: a late or orphan commit that a Pump shows, or a payload that cannot be read.
 
-    kind: str  # late | orphan
+    ``digest`` of its content, '' where the Pump has none (orphan); ``why`` it cannot be read.
+    """
+
+    kind: str  # late | orphan | unreadable
     start_ts: Tso
     commit_ts: Tso
     digest: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,7 +139,7 @@ def walk(payloads: pa.Array | pa.ChunkedArray) -> Mutations:
         )
         if failed[0]:
             reason = walk_kernels.REASONS[int(failed[0])]
-            raise CodecError(f"payload {failed[1]} cannot be read: {reason}", txn=int(failed[1]))
+            raise CodecError(f"payload {failed[1]} cannot be read: {reason}", txn=int(failed[1]), reason=reason)
         used = int(state[1])
         if not state[2]:
             return found.take(slice(used))

@@ -433,10 +433,12 @@ def declare_lost_command(context: Context, *, node: str, reason: str, yes: bool,
 @json_option
 @pass_context
 def accept_command(context: Context, *, node: str, start_ts: int, commit_ts: int, reason: str, as_json: bool) -> None:
-    """Accept a late or orphan commit of a Pump by name; it then holds neither the window nor the Pump's GC.
+    """Settle by name one transaction that holds the archive's window; it then holds no window and no GC.
 
-    An orphan's content is in no file: accepting it says that it may be missing. A late one below the archive's end
-    stays out of the archive.
+    A late commit is taken; one below the archive's end stays out of the archive. An orphan's content is in no file:
+    accepting it says that it may be missing. A transaction that cannot be read stays in the archive, and is left out of
+    loads and restores. A DDL binlog goes without a job that the history does not have. Where Pumps have different
+    contents of one transaction, that of NODE is read.
     """
     settings = context.settings
     opened, cluster = _open(settings)

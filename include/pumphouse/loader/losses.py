@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pumphouse.archive.manifest import Declaration, Manifest
+from pumphouse.archive.manifest import AcceptedCommit, Declaration, Manifest
 from pumphouse.model.tso import Tso, show
 
 
@@ -22,7 +22,8 @@ class Losses:
     """What is missing, or may be, in what a load or a restore reads.
 
     Args:
-        declared: ranges of Pumps that were given up (`archive declare-lost`): what only they held is in no target.
+        declared: ranges of Pumps that were given up (`archive declare-lost`), and single transactions (`archive
+            accept`): what only they held is in no target.
         unsynced: Pumps that ran without fsync: what they answered may have been lost with the power.
         binlog_skipped: ranges in which TiDB said that it skips binlogs; windows side by side are one range.
     """
@@ -50,6 +51,22 @@ class Losses:
         ]
 
 
+def _gives_up(accepted: AcceptedCommit) -> bool:
+    return accepted.kind in AcceptedCommit.GIVES_UP and accepted.who != AcceptedCommit.ARCHIVE
+
+
+def _of_one(accepted: AcceptedCommit) -> Declaration:
+    """A transaction that was given up by name is a loss like any other: of its commit ts alone."""
+    return Declaration(
+        node_id=accepted.node_id,
+        incarnation="",
+        from_ts=Tso(accepted.commit_ts - 1),
+        to_ts=accepted.commit_ts,
+        reason=f"{accepted.kind} transaction {accepted.start_ts}: {accepted.reason}",
+        who=accepted.who,
+    )
+
+
 def losses_of(manifests: Iterable[Manifest], *, after: Tso, upto: Tso) -> Losses:
     """What the windows that hold (after, upto] say, in order; a declaration counts where it touches that range."""
     declared: dict[Declaration, None] = {}
@@ -58,7 +75,8 @@ def losses_of(manifests: Iterable[Manifest], *, after: Tso, upto: Tso) -> Losses
     for manifest in manifests:
         if manifest.end <= after or manifest.start >= upto:
             continue
-        declared |= {each: None for each in manifest.declared if each.from_ts < upto and each.to_ts > after}
+        given_up = (*manifest.declared, *map(_of_one, filter(_gives_up, manifest.accepted)))
+        declared |= {each: None for each in given_up if each.from_ts < upto and each.to_ts > after}
         unsynced.update(manifest.unsynced)
         if manifest.binlog_skipped:
             joins = bool(skipped) and skipped[-1].end == manifest.start

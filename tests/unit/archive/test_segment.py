@@ -10,7 +10,7 @@ from pumphouse.archive.manifest import Duplicate
 from pumphouse.archive.parts import split_payload
 from pumphouse.archive.segment import SegmentWriter, peek_segment, read_columns, read_segment
 from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge, row_changes
-from pumphouse.errors import BadBinlog, BadSegment, CodecError
+from pumphouse.errors import BadBinlog, BadSegment
 from pumphouse.model.tso import Tso
 from pumphouse.proto import binlog_pb2
 from tests.support.memorystore import MemoryStore
@@ -178,10 +178,22 @@ def test_rows_out_of_order_are_never_written(store):
         write(store, [batch([payload(200)], first=200), batch([payload(100)])])
 
 
-def test_an_unparsable_payload_is_an_error_and_not_a_row(store):
-    with pytest.raises(CodecError):
+def test_an_unparsable_payload_of_our_own_is_an_error_and_not_a_row(store):
+    with pytest.raises(BadBinlog, match="do not parse"):
         write(store, [batch([b"\xff\xff\xff"])])
     assert not store.objects
+
+
+@pytest.mark.row("A1")
+@pytest.mark.parametrize("bad", [{0}, {2}, {4}, {1, 2}, {0, 1, 2, 3, 4}], ids=str)
+def test_an_unparsable_payload_is_written_raw_named_and_not_in_the_figures(store, bad):
+    payloads = [b"\xff" * (n + 1) if n in bad else payload(100 + 10 * n) for n in range(5)]
+    with SegmentWriter(store, lambda n: f"s/{n}.parquet", "pump-1", raw=True) as writer:
+        writer.add(batch(payloads))
+        (entry,) = writer.finish()
+    assert rows_of(store, entry).column("payload").to_pylist() == payloads
+    assert entry.changes == 3 * (5 - len(bad))
+    assert writer.unreadable == {(100 + 10 * n, 105 + 10 * n): "the bytes do not parse" for n in bad}
 
 
 def test_ddl_rows_keep_their_query_and_columns_can_be_read_alone(store):

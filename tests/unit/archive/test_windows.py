@@ -8,8 +8,11 @@ from hypothesis.strategies import data, from_type, integers, register_type_strat
 
 from binlog_airflow import xcom
 from pumphouse.archive import consumer
+from pumphouse.archive.declare import accept
+from pumphouse.archive.segment import read_segment
 from pumphouse.archive.verify import verify
 from pumphouse.archive.window import PublishedWindow, PullReport, WindowPlan
+from pumphouse.codec.payload import make_commit, make_prewrite, merge
 from pumphouse.errors import (
     BadManifest,
     BadRecord,
@@ -21,8 +24,10 @@ from pumphouse.errors import (
     UsageError,
     WindowHeld,
 )
+from pumphouse.loader.losses import losses_of
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms
+from pumphouse.proto.binlog_pb2 import PrewriteValue, TableMutation
 from tests.support.documents import changed
 from tests.support.memorystore import CarelessStore
 
@@ -384,14 +389,125 @@ def test_a_transaction_on_two_pumps_is_read_once(world):
 
 
 @pytest.mark.row("A7")
-def test_different_contents_under_one_start_and_commit_fail_the_window(world):
+def test_different_contents_under_one_start_and_commit_hold_the_window_until_one_is_named(world):
     one, two = world.pump("pump-1"), world.pump("pump-2")
     world.init()
     commit_ts = one.transaction(fill=1)
-    two.transaction(start=one.binlogs[-1][1], commit=commit_ts, fill=2)
-    with pytest.raises(CorruptionError, match="different contents on pump-1 and pump-2"):
+    start_ts = one.binlogs[-1][1]
+    two.transaction(start=start_ts, commit=commit_ts, fill=2)
+    with pytest.raises(WindowHeld, match=f"pump-1 and pump-2.*archive accept NODE {start_ts} {commit_ts}"):
         world.snapshot()
     assert world.archive.chain() == []
+    record, _ = accept(world.archive, world.cluster, "pump-2", Tso(start_ts), commit_ts, "pump-1 was a test", who="ops")
+    assert record.kind == "differs"
+    (done,) = world.snapshot()
+    assert done.duplicates == 1
+    assert world.commits() == [(commit_ts, "pump-2")]
+    assert world.archive.last().accepted == (record,)
+    assert verify(world.archive, deep=True).problems == []
+    assert_given_up(world, commit_ts)
+
+
+def assert_given_up(world, commit_ts):
+    """A load says so, a restore over it must be told to go on without it; one to the moment before need not."""
+    windows = world.archive.chain()
+    (lost,) = losses_of(windows, after=Tso(commit_ts - 1), upto=world.archive.end()).declared
+    assert (lost.from_ts, lost.to_ts) == (commit_ts - 1, commit_ts)
+    assert not losses_of(windows, after=Tso(0), upto=Tso(commit_ts - 1))
+    assert not losses_of(windows, after=commit_ts, upto=world.archive.end())
+
+
+def garbled(start_ts, commit_ts, value):
+    return merge(make_prewrite(start_ts, b"k", value), make_commit(start_ts, commit_ts, b"k"))
+
+
+OBSOLETE = PrewriteValue(schema_version=1, mutations=[TableMutation(table_id=5, deleted_ids=[7])]).SerializeToString()
+NO_ROW = PrewriteValue(schema_version=1, mutations=[TableMutation(table_id=5, sequence=[0])]).SerializeToString()
+
+
+@pytest.mark.row("A1", "A2")
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"\xff\xff\xff", "do not parse"),
+        (NO_ROW, "has no row"),
+        (OBSOLETE, "obsolete"),
+        (b"\xff" * 3000, "do not parse"),
+        (OBSOLETE + b"\x7a\xa0\x1f" + bytes(4000), "obsolete"),
+    ],
+    ids=["garbage", "no row", "obsolete", "large garbage", "large obsolete"],
+)
+def test_a_payload_that_does_not_parse_is_archived_raw_and_left_out_by_name(world, value, why):
+    pump = world.pump()
+    world.init()
+    before = pump.transaction(rows=3)
+    start_ts, commit_ts = world.cluster.tso(), world.cluster.tso()
+    pump.put(commit_ts, start_ts, garbled(start_ts, commit_ts, value), 0, 0)
+    after = pump.transaction(rows=2)
+    with pytest.raises(WindowHeld, match=f"{why}.*archive accept pump-1 {start_ts} {commit_ts} --reason"):
+        world.snapshot(part_bytes=1024)
+    record, told = accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "a stranger's", who="ops")
+    assert (record.kind, told, pump.accepted) == ("unreadable", True, [])
+    (done,) = world.snapshot(part_bytes=1024)
+    assert done.changes == 5
+    assert world.commits() == [(before, "pump-1"), (after, "pump-1")]
+    (segment,) = world.archive.last().segments
+    (raw,) = read_segment(world.archive.store, segment, after=Tso(commit_ts - 1), upto=commit_ts)
+    assert raw.column("payload").to_pylist() == [garbled(start_ts, commit_ts, value)]
+    assert verify(world.archive, deep=True).problems == []
+    assert_given_up(world, commit_ts)
+
+
+@pytest.mark.row("A7")
+def test_what_cannot_be_read_on_one_pump_is_read_from_the_other(world):
+    one, two = world.pump("pump-1"), world.pump("pump-2")
+    world.init()
+    commit_ts = two.transaction()
+    start_ts = Tso(two.binlogs[-1][1])
+    one.put(commit_ts, start_ts, garbled(start_ts, commit_ts, b"\xff"), 0, 0)
+    with pytest.raises(WindowHeld, match="do not parse"):
+        world.snapshot()
+    accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "rot", who="ops")
+    world.snapshot()
+    assert world.commits() == [(commit_ts, "pump-2")]
+    assert verify(world.archive, deep=True).problems == []
+
+
+@pytest.mark.row("A3", "A2")
+def test_a_ddl_binlog_whose_job_never_comes_goes_without_it_by_name(world):
+    pump = world.pump()
+    world.init()
+    commit_ts = pump.ddl(424242)
+    start_ts = Tso(pump.binlogs[-1][1])
+    way = f"archive accept pump-1 {start_ts} {commit_ts} --reason"
+    with pytest.raises(WindowHeld, match="424242") as held:
+        world.snapshot()
+    assert way in held.value.hint
+    assert way in held.value.facts["holders"][0]["why"]
+    record, _ = accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "no TiDB wrote it", who="ops")
+    assert record.kind == "ddl"
+    known = pump.ddl(7)
+    world.history.add(7, version=7)
+    (done,) = world.snapshot()
+    assert done.ddls == 2
+    assert [
+        (each.job_id, each.job is not None) for each in world.archive.jobs(world.archive.chain(), Tso(0), known)
+    ] == [(424242, False), (7, True)]
+    assert world.archive.last().accepted == (record,)
+    assert verify(world.archive, deep=True).problems == []
+    assert_given_up(world, commit_ts)
+
+
+@pytest.mark.row("A3", "A2")
+def test_a_ddl_binlog_that_was_accepted_takes_its_job_where_it_came_after_all(world):
+    pump = world.pump()
+    world.init()
+    commit_ts = pump.ddl(9)
+    accept(world.archive, world.cluster, "pump-1", Tso(pump.binlogs[-1][1]), commit_ts, "never came", who="ops")
+    world.history.add(9, version=9)
+    world.snapshot()
+    assert world.archive.last().accepted == ()
+    assert [each.job is not None for each in world.archive.jobs(world.archive.chain(), Tso(0), commit_ts)] == [True]
 
 
 @pytest.mark.row("A7", "P17")
