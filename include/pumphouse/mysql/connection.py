@@ -190,14 +190,17 @@ class ServerConnection(_Connection):
     def _get_server_information(self) -> None:
         super()._get_server_information()  # type: ignore[misc]
         me: Any = self
+        if self._proves() and not me.unix_socket and not me.server_capabilities & CLIENT.SSL:
+            # Not every PyMySQL says so.
+            raise OperationalError(CR.CR_SSL_CONNECTION_ERROR, "the server offers no TLS, which tls_ca asks for")
         if me._auth_plugin_name not in _CHALLENGES and not self._proves():  # noqa: SLF001
             # It may ask again for what it really wants, and is refused then.
             me._auth_plugin_name = "mysql_native_password"  # noqa: SLF001
 
-    def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
+    def _process_auth(self, plugin_name: bytes, *answer: Any) -> Any:
         if plugin_name == _BROKEN and not self._private():
             self._refuse()
-        return super()._process_auth(plugin_name, auth_packet, handler)  # type: ignore[misc]
+        return super()._process_auth(plugin_name, *answer)  # type: ignore[misc]
 
     def _proves(self) -> bool:
         """Whether whoever answers has to prove that it is the server: by a certificate, or a socket of this machine."""

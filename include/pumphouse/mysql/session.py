@@ -22,15 +22,12 @@ _MOST = str((1 << 64) - 1)
 # By name, with the value as SHOW VARIABLES spells it. Of a MariaDB, a MySQL or a TiDB, as it comes.
 _EVERYWHERE = {
     # Limits that end a statement or a session, or cut off rows.
-    "max_statement_time": "0",
     "max_execution_time": "0",
     "idle_transaction_timeout": "0",
     "idle_readonly_transaction_timeout": "0",
     "idle_write_transaction_timeout": "0",
     "max_session_mem_used": str((1 << 63) - 1),
     "max_tmp_session_space_usage": "0",
-    "max_join_size": _MOST,
-    "sql_big_selects": "ON",
     "sql_safe_updates": "OFF",
     "lock_wait_timeout": "86400",
     # Long keys would be sorted by their beginnings alone.
@@ -139,10 +136,11 @@ def begin(connection: Connection[Any], session: Session, where: str, more: Mappi
         ConfigError: a variable has a value that we cannot work with, and the user may not set it.
         MySQLError: what the server says.
     """
-    # Without these nothing that follows can be trusted, the list of variables least of all.
+    # Without these the list of variables itself could be cut short, or refused. The comment is a MariaDB's alone.
     _run(
         connection,
-        f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{session.sql_mode}', sql_select_limit = {_MOST}",
+        f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{session.sql_mode}', sql_select_limit = {_MOST},"
+        f" max_join_size = {_MOST}, sql_big_selects = 1 /*M!100101 , max_statement_time = 0 */",
     )
     _run(connection, f"SET SESSION TRANSACTION ISOLATION LEVEL {session.isolation}")
     wanted = {**_EVERYWHERE, **session.more, **(more or {})}
