@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from pump_service.store.store import Elsewhere
-from pumphouse.durable import make_dirs, write_atomic
+from pumphouse.durable import PRIVATE_DIR, make_dirs, write_atomic
 from pumphouse.errors import ClusterMismatch, ConfigError, CorruptionError
 from pumphouse.model import strict
 
@@ -40,7 +40,7 @@ def node_id_of(data_dir: Path, wanted: str, advertised: str) -> str:
             )
         return check_node_id(stored)
     node_id = check_node_id(wanted or f"{socket.gethostname()}:{advertised.rpartition(':')[2]}")
-    make_dirs(data_dir)
+    make_dirs(data_dir, PRIVATE_DIR)
     # Stored even when it was a setting: a data directory is one node for ever, whatever the next start is told.
     write_atomic(path, node_id.encode(), mode=0o600)
     return node_id

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -58,8 +59,11 @@ def _wrapped() -> Path:
         Path(tempfile.gettempdir())
         / f"pumphouse-java-{os.getuid()}-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]}"
     )
-    (home / "bin").mkdir(parents=True, exist_ok=True, mode=0o700)
-    if home.stat().st_uid != os.getuid():
-        raise ConfigError(f"{home} belongs to another user", hint="remove it")
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Everybody may make names there: a link would have us write a program where somebody else wants one.
+    found = home.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigError(f"{home} is not a directory of this user alone", hint=f"rm -r {home}")
+    (home / "bin").mkdir(exist_ok=True, mode=0o700)
     write_atomic(home / "bin" / "java", _WRAPPER.format(java=JAVA).encode(), mode=0o700)
     return home

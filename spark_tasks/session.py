@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _ANY = "0.0.0.0"  # noqa: S104 - refused as an address that others can call
 _PYTHON = "spark.pyspark.python"
+# As Spark itself tells which settings it may not show.
+_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 # A row on its way through our jobs is a blob of up to 16 MiB: Spark's batch sizes count rows, so they are small here.
 _OF_OUR_JOBS = {
@@ -44,14 +48,27 @@ def build_session(app: str, settings: SparkSettings) -> SparkSession:
     if settings.master.startswith("sc://") and not _submitted():
         return _connect(app, settings)
     builder = SparkSession.builder.appName(app)
+    options = options_of(settings, _told_by_submit())
     if SparkSession.getActiveSession() is None:
         os.environ.setdefault("PYSPARK_PYTHON", settings.conf.get(_PYTHON, sys.executable))
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ["JAVA_HOME"] = str(java_home())
-    for name, value in options_of(settings, _told_by_submit()).items():
+        _begin_jvm(options)
+    for name, value in options.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def _begin_jvm(options: Mapping[str, str]) -> None:
+    """Start the driver's JVM, if there is none, without secrets: everybody on the machine may read its command line."""
+    from pyspark import SparkConf, SparkContext
+
+    conf = SparkConf()
+    for name, value in options.items():
+        if not _SECRET.search(name):
+            conf.set(name, value)
+    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - PySpark has no other way to give it less than all
 
 
 def _connect(app: str, settings: SparkSettings) -> SparkSession:
@@ -152,7 +169,8 @@ def options_of(settings: SparkSettings, told: Mapping[str, str] | None = None) -
             "spark.shuffle.spill.compress": "false",
         }
     else:
-        options |= _driver_address(master, given) | _code(settings.package, given)
+        options |= _driver_address(master, given) | _authentication(master, settings, given)
+        options |= _code(settings.package, given)
     return given | options | {name: value for name, value in given.items() if name != "spark.archives"}
 
 
@@ -169,14 +187,33 @@ def _code(package: Path | None, given: dict[str, str]) -> dict[str, str]:
     return code | {"spark.archives": ",".join([*archives, code["spark.archives"]])}
 
 
+def _authentication(master: str, settings: SparkSettings, given: Mapping[str, str]) -> dict[str, str]:
+    """Whoever calls the driver or an executor proves a secret; else anybody on that network could run code in them.
+
+    YARN and Kubernetes make a secret for each application; of a standalone cluster, master and workers have one.
+    """
+    if "spark.authenticate" in given:
+        return {}
+    if not master.startswith("spark://"):
+        return {"spark.authenticate": "true"}
+    secret = settings.secret.get_secret_value()
+    if not secret:
+        raise ConfigError(
+            f"spark.secret is not set: whoever reaches the driver of {master} by the network could run code in it",
+            hint="give the master and the workers spark.authenticate = true and a spark.authenticate.secret, and set "
+            'spark.secret to it; or, on a network of your own, set "spark.authenticate" = "false" in [spark.conf]',
+        )
+    return {"spark.authenticate": "true", "spark.authenticate.secret": secret}
+
+
 def _driver_address(master: str, given: dict[str, str]) -> dict[str, str]:
     """Where the executors call the driver: this host's address on the way to the master.
 
-    Spark would take what the host's name means, which is the loopback on many. Who names an address, as behind a NAT or
-    in a container with published ports, has Spark listen on every one.
+    Spark would take what the host's name means, which is the loopback on many. Who names an address that this host has
+    not, as behind a NAT or in a container with published ports, has Spark listen on every one.
     """
     if "spark.driver.host" in given:
-        return {"spark.driver.bindAddress": _ANY}
+        return {"spark.driver.bindAddress": _own_address(given["spark.driver.host"]) or _ANY}
     named = os.environ.get("SPARK_LOCAL_IP", "")
     if named not in ("", _ANY):
         return {"spark.driver.host": named, "spark.driver.bindAddress": named}
@@ -193,6 +230,18 @@ def _driver_address(master: str, given: dict[str, str]) -> dict[str, str]:
             f"the Spark master {master} cannot be found: {error}", hint="spark.master = spark://host:port"
         ) from error
     return {"spark.driver.host": address, "spark.driver.bindAddress": address}
+
+
+def _own_address(host: str) -> str:
+    """The address that a name means, if it is one of this host; else '', also where others know the name as another."""
+    try:
+        family, kind, _, _, to = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(to)
+    except OSError:
+        return ""
+    address = str(to[0])
+    return "" if ipaddress.ip_address(address.partition("%")[0]).is_loopback and address != host else address
 
 
 @contextlib.contextmanager

@@ -16,6 +16,10 @@ def fsync_dir(path: Path) -> None:
         os.close(fd)
 
 
+# Of directories and files that hold rows, or what gives access to them: nobody but the user that wrote them reads them.
+PRIVATE_DIR, PRIVATE_FILE = 0o700, 0o600
+
+
 def make_dirs(path: Path, mode: int = 0o755) -> None:
     """Create a directory and its parents; each new name is durable on return."""
     missing = []

@@ -277,7 +277,7 @@ class ArchiveSettings(Section):
     archive_id: str = Field(
         "main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="name of this archive; it registers as pumphouse-<id>"
     )
-    s3_endpoint: str = Field("", description="endpoint of an S3 server; empty = AWS")
+    s3_endpoint: str = Field("", description="endpoint of an S3 server, without keys; empty = AWS")
     s3_region: str = Field("us-east-1", description="region")
     s3_access_key: str = Field("", description="access key; empty = the SDK's default chain")
     s3_secret_key: SecretStr = Field(SecretStr(""), description="secret key")
@@ -299,6 +299,17 @@ class ArchiveSettings(Section):
     go_pump_margin_s: float = Field(
         20 * 3600.0, ge=0, description="GC reports a Go Pump as an error if the archive is less than this ahead of it"
     )
+
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _endpoint_carries_no_secret(cls, value: str) -> str:
+        """No part of S3 reads one there, and every message about the server would show it."""
+        if "@" in value:
+            raise ValueError(
+                "carries a user or a password, which S3 does not read there: write scheme://host:port, and the keys as "
+                "s3_access_key and s3_secret_key"
+            )
+        return value
 
     @model_validator(mode="after")
     def _margin_is_possible(self) -> Self:
@@ -507,6 +518,10 @@ class SparkSettings(Section):
     """The Spark session. Options given to spark-submit override this section."""
 
     master: str = Field("local[2]", description="local[N], spark://host:port, or sc://host:port")
+    secret: SecretStr = Field(
+        SecretStr(""),
+        description="for spark://: what the master and the workers have as `spark.authenticate.secret`",
+    )
     driver_memory: str = Field("2g", description="heap of the driver")
     shuffle_partitions: int = Field(4, ge=1, description="partitions after a shuffle")
     package: Path | None = Field(

@@ -142,7 +142,7 @@ def test_every_variable_is_read_by_somebody(name: str, tmp_path: Path, monkeypat
     if "PUMPHOUSE_TARGET__HOST" in found:
         for server in (settings.target, settings.restore_target, settings.source):
             assert server.host in SERVICES
-            assert server.password.get_secret_value() == (tmp_path / server.host).read_text()
+            assert server.password.get_secret_value() == (tmp_path / server.host / "password").read_text()
         made = connections(settings)
         assert made["pumphouse_restore"]["password"] != made["pumphouse_downstream"]["password"]
     code = "".join(path.read_text() for path in (ROOT / "include" / "pumphouse").rglob("*.py"))
@@ -177,10 +177,26 @@ def test_no_password_is_in_the_file() -> None:
         for variable, value in environment(service).items():
             if re.search("PASSWORD|SECRET|_KEY", variable) and not re.search("ACCESS_KEY|PASSWORDS_FILE", variable):
                 assert value.startswith(("/run/pumphouse/", "cat /run/pumphouse/")), f"{name}: {variable}"
-                made = {*PASSWORDS, "airflow_fernet", "airflow_key", "airflow_database"}
-                assert value.rpartition("/")[2] in made, f"{name}: {variable}: nobody makes {value}"
+                made = {f"{each}/password" for each in PASSWORDS} | {
+                    f"airflow/{n}" for n in ("fernet", "key", "database")
+                }
+                made |= {"spark/secret"}
+                assert value.rpartition("/run/pumphouse/")[2] in made, f"{name}: {variable}: nobody makes {value}"
         for port in service.get("ports", ()):
             assert port.startswith("127.0.0.1:"), f"{name} is published on every address"
+
+
+@pytest.mark.row("W6", "O5")
+@pytest.mark.parametrize("name", [name for name in SERVICES if name != "secrets"])
+def test_a_service_gets_the_secrets_that_it_names_and_no_other(name: str) -> None:
+    service = SERVICES[name]
+    mounts = [mount.split(":") for mount in service.get("volumes", ()) if "/run/pumphouse" in mount]
+    assert all(volume == f"secret-{Path(target).name}" and mode == "ro" for volume, target, mode in mounts)
+    words = " ".join([*environment(service).values(), *service.get("command", ())])
+    named = set(re.findall(r"/run/pumphouse/(\w+)/", words))
+    # The login of the UI is a file that `airflow-begin` makes of it, and that an operator reads in `airflow-api`.
+    beyond = {"admin"} if name.startswith("airflow-") else {"spark"} if name == "spark-connect" else set()
+    assert {Path(target).name for _, target, _ in mounts} - beyond == named - beyond
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -104,7 +104,10 @@ class Stack:
         return int(self.inspect()[service]["RestartCount"])
 
     def dsn(self, name: str) -> Dsn:
-        return Dsn(port=self.ports[name.upper()], password=self.execute("airflow-api", "cat", f"/run/pumphouse/{name}"))
+        return Dsn(
+            port=self.ports[name.upper()],
+            password=self.execute("airflow-api", "cat", f"/run/pumphouse/{name}/password"),
+        )
 
 
 class Run:
@@ -152,7 +155,7 @@ class Run:
         api = AirflowApi(
             f"http://127.0.0.1:{stack.ports['AIRFLOW']}",
             "admin",
-            stack.execute("airflow-api", "cat", "/run/pumphouse/airflow_admin"),
+            stack.execute("airflow-api", "cat", "/run/pumphouse/admin/password"),
         )
         api.wait_for_dags({*watch.SCHEDULED, watch.RESTORE, watch.APPLY})
         source, target, restore = (stack.dsn(name) for name in ("source", "target", "restore"))

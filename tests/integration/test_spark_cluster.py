@@ -106,7 +106,7 @@ def fill(source: MadeSource, rows: int = 0) -> None:
 def written(settings: Settings, cluster: SparkCluster, path: Path, master: str = "", **spark: Any) -> Path:
     raw = settings.model_dump(mode="json", by_alias=True)
     raw["target"]["password"] = settings.target.password.get_secret_value()
-    raw["spark"] |= {"master": master or cluster.master, "shuffle_partitions": 4, **spark}
+    raw["spark"] |= {"master": master or cluster.master, "shuffle_partitions": 4, "secret": cluster.secret, **spark}
     raw.pop("restore_target")
     path.write_text(json.dumps(raw))
     return path
@@ -212,6 +212,7 @@ def test_the_master_that_spark_submit_names_is_kept_and_a_run_id_takes_over(
         "PYTHONPATH": f"{ROOT}:{ROOT}/include",
         "PUMPHOUSE_CONFIG": str(config),
         "PUMPHOUSE_TARGET__PASSWORD": settings.target.password.get_secret_value(),
+        "PUMPHOUSE_SPARK__SECRET": cluster.secret,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(SPARK_HOME),
     }

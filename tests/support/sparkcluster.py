@@ -98,6 +98,10 @@ class SparkCluster:
         self.names = list(hosts.addresses)
         self.master = f"spark://{hosts.addresses[self.names[0]]}:{MASTER_PORT}"
         self._started: list[psutil.Popen] = []
+        self.secret = secrets.token_hex(16)
+        self.properties = directory / "spark.conf"
+        self.properties.touch(mode=0o600)
+        self.properties.write_text(f"spark.authenticate true\nspark.authenticate.secret {self.secret}\n")
 
     def __enter__(self) -> Self:
         try:
@@ -106,7 +110,11 @@ class SparkCluster:
             self.spark_class(
                 self.names[0],
                 "master",
-                [f"{deploy}.master.Master", "--host", first, "--port", str(MASTER_PORT), "--webui-port", "8080"],
+                [
+                    f"{deploy}.master.Master",
+                    *("--host", first, "--port", str(MASTER_PORT), "--webui-port", "8080"),
+                    *("--properties-file", str(self.properties)),
+                ],
             )
             _until(lambda: _listens(first, MASTER_PORT), "the master listens", self.directory)
             for name in self.names:
@@ -128,6 +136,8 @@ class SparkCluster:
                         "1g",
                         "--work-dir",
                         str(work),
+                        "--properties-file",
+                        str(self.properties),
                         self.master,
                     ],
                 )
@@ -177,6 +187,7 @@ class SparkCluster:
         """A Spark Connect server on the first host, which has all cores of this cluster until it ends; its sc:// address."""
         address, port = self.hosts.addresses[self.names[0]], 15002
         arguments = ["org.apache.spark.deploy.SparkSubmit", "--master", self.master]
+        arguments += ["--properties-file", str(self.properties)]
         own = {"spark.driver.host": address, "spark.connect.grpc.binding.address": address, "spark.ui.enabled": "false"}
         for key, value in (own | conf).items():
             arguments += ["--conf", f"{key}={value}"]

@@ -28,7 +28,7 @@ else:
     _Connection = Connection  # generic in its stubs alone
 
 # For each answer until the session is set; whoever answers a greeting by nothing holds nobody.
-_LOGIN_S = 30.0
+_LOGIN_S = 60.0
 # What the first answer of a server may name and gets no more than a digest for.
 _CHALLENGES = {"", "mysql_native_password", "caching_sha2_password", "client_ed25519"}
 # A digest of a few bits: as good as the password.

@@ -26,10 +26,11 @@ _EVERYWHERE = {
     "idle_transaction_timeout": "0",
     "idle_readonly_transaction_timeout": "0",
     "idle_write_transaction_timeout": "0",
-    "max_session_mem_used": str((1 << 63) - 1),
     "max_tmp_session_space_usage": "0",
     "sql_safe_updates": "OFF",
     "lock_wait_timeout": "86400",
+    "sort_buffer_size": "2097152",
+    "tmp_disk_table_size": _MOST,
     # Long keys would be sorted by their beginnings alone.
     "max_sort_length": "16384",
     # As many as a server keeps: what it says of each row of a batch is read.
@@ -140,7 +141,8 @@ def begin(connection: Connection[Any], session: Session, where: str, more: Mappi
     _run(
         connection,
         f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{session.sql_mode}', sql_select_limit = {_MOST},"
-        f" max_join_size = {_MOST}, sql_big_selects = 1 /*M!100101 , max_statement_time = 0 */",
+        f" max_join_size = {_MOST}, sql_big_selects = 1"
+        f" /*M!100101 , max_statement_time = 0, max_session_mem_used = {(1 << 63) - 1} */",
     )
     _run(connection, f"SET SESSION TRANSACTION ISOLATION LEVEL {session.isolation}")
     wanted = {**_EVERYWHERE, **session.more, **(more or {})}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pumphouse.durable import create_exclusive, fsync_dir, make_dirs, write_atomic
+from pumphouse.durable import PRIVATE_DIR, PRIVATE_FILE, create_exclusive, fsync_dir, make_dirs, write_atomic
 from pumphouse.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
 from pumphouse.objectstore.base import ObjectInfo, check_key
 
@@ -17,7 +17,7 @@ _COPY_BYTES = 1 << 20
 
 
 class FileStore:
-    """Objects as files under a directory. Names appear atomically and survive power loss."""
+    """Objects as files under a directory, for their user alone. Names appear atomically and survive power loss."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -47,17 +47,17 @@ class FileStore:
         """Create or replace."""
         path = self._path(key)
         with self._errors(key):
-            make_dirs(path.parent)
-            write_atomic(path, data)
+            make_dirs(path.parent, PRIVATE_DIR)
+            write_atomic(path, data, PRIVATE_FILE)
 
     def put_file(self, key: str, path: Path) -> None:
         """Copy a local file in; the object appears whole."""
         target = self._path(key)
         with self._errors(key):
-            make_dirs(target.parent)
+            make_dirs(target.parent, PRIVATE_DIR)
             temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
             try:
-                with path.open("rb") as source, temporary.open("xb") as sink:
+                with path.open("rb") as source, open(temporary, "xb", opener=_private) as sink:
                     shutil.copyfileobj(source, sink, _COPY_BYTES)
                     sink.flush()
                     os.fsync(sink.fileno())
@@ -77,8 +77,8 @@ class FileStore:
         path = self._path(key)
         try:
             with self._errors(key):
-                make_dirs(path.parent)
-                create_exclusive(path, data)
+                make_dirs(path.parent, PRIVATE_DIR)
+                create_exclusive(path, data, PRIVATE_FILE)
         except FileExistsError:
             # The winner may not have come to its fsync of the directory yet: nobody may build on a name that power
             # loss could take away again.
@@ -125,3 +125,7 @@ class FileStore:
         except OSError as error:
             kind = StoreUnavailable if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT) else StoreError
             raise kind(f"{self.url}/{key}: {error.strerror}", key=key) from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, PRIVATE_FILE)

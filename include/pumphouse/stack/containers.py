@@ -21,26 +21,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Volumes of the compose file.
+# Volumes of the compose file; below the first there is one for each group of readers.
 SECRETS, APPLICATION, BUCKET = Path("/run/pumphouse"), Path("/application"), "pumphouse"
-PASSWORDS = ("s3", "source", "target", "restore", "postgres", "airflow_admin")
+PASSWORDS = ("s3", "source", "target", "restore", "postgres", "admin")
 DATABASE_URL = "postgresql+psycopg://airflow:{}@postgres:5432/airflow"
+# What master and workers read; drivers have the secret as spark.secret.
+SPARK_CONF = "spark.authenticate true\nspark.authenticate.secret {}\n"
 _FRESH_S = 60.0
 _WAIT_S = 600.0
 
 
 def secrets(options: argparse.Namespace) -> int:
     """Make the passwords that there are not; give directories to the users that write in them. As root."""
-    made: dict[str, Callable[[], str]] = {name: lambda: randoms.token_urlsafe(18) for name in PASSWORDS}
-    made["airflow_fernet"] = lambda: base64.urlsafe_b64encode(randoms.token_bytes(32)).decode()
-    made["pumps"] = lambda: randoms.token_hex(24)
-    made["airflow_key"] = lambda: randoms.token_urlsafe(48)
-    made["airflow_database"] = lambda: DATABASE_URL.format((options.directory / "postgres").read_text())
+    made: dict[str, Callable[[], str]] = {f"{name}/password": lambda: randoms.token_urlsafe(18) for name in PASSWORDS}
+    made["airflow/fernet"] = lambda: base64.urlsafe_b64encode(randoms.token_bytes(32)).decode()
+    made["airflow/key"] = lambda: randoms.token_urlsafe(48)
+    made["airflow/database"] = lambda: DATABASE_URL.format((options.directory / "postgres" / "password").read_text())
+    made["spark/secret"] = lambda: randoms.token_urlsafe(32)
+    made["spark/spark.conf"] = lambda: SPARK_CONF.format((options.directory / "spark" / "secret").read_text())
+    made["pumps/token"] = lambda: randoms.token_hex(24)
     for name, make in made.items():
         path = options.directory / name
+        path.parent.mkdir(exist_ok=True)
         if not path.exists():
-            # Several users of several images read it; nobody outside of the containers reaches the volume.
-            new = path.with_name(f".{name}")
+            # Users of several images read it; nobody outside of the containers that have the volume reaches it.
+            new = path.with_name(f".{path.name}")
             new.write_text(make())
             new.chmod(0o444)
             new.rename(path)
@@ -129,7 +134,7 @@ def airflow(options: argparse.Namespace) -> int:
 
     home = Path(os.environ["AIRFLOW_HOME"])
     login = home / "passwords.json"
-    login.write_text(json.dumps({"admin": (SECRETS / "airflow_admin").read_text()}))
+    login.write_text(json.dumps({"admin": (SECRETS / "admin" / "password").read_text()}))
     login.chmod(0o600)
     subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True)
     with tempfile.TemporaryDirectory() as made:

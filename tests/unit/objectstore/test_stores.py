@@ -1,5 +1,6 @@
 """What every object store does; `make test-s3 S3_ENDPOINT=…` asks a server of yours."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,6 +31,25 @@ def store(request, tmp_path):
     if request.param == "memory":
         return MemoryStore()
     return open_store(request.getfixturevalue("s3").archive_settings())
+
+
+@pytest.mark.row("A1")
+def test_what_a_directory_holds_is_for_its_user_alone(tmp_path):
+    """Whatever the umask: nothing else keeps rows of a database from other users of the machine."""
+    before = os.umask(0)
+    try:
+        store = FileStore(tmp_path / "deep" / "archive")
+        (tmp_path / "out").write_bytes(b"rows")
+        store.put("a/put", b"rows")
+        store.put_if_absent("a/b/first", b"rows")
+        store.put_file("c/file", tmp_path / "out")
+    finally:
+        os.umask(before)
+    found = {path.stat().st_mode & 0o777 for path in (tmp_path / "deep").rglob("*") if path.is_file()}
+    folders = {
+        path.stat().st_mode & 0o777 for path in (tmp_path / "deep", *(tmp_path / "deep").rglob("*")) if path.is_dir()
+    }
+    assert (found, folders) == ({0o600}, {0o700})
 
 
 @pytest.mark.row("A1", "O5")

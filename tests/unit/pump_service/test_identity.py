@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def test_an_id_that_cannot_be_a_key_is_refused_before_anything_is_written(tmp_pa
     with pytest.raises(ConfigError, match="is no node id"):
         node_id_of(tmp_path / "data", bad, "127.0.0.1:1")
     assert not (tmp_path / "data").exists()
+
+
+def test_a_data_directory_is_for_its_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        node_id_of(tmp_path / "data", "", "127.0.0.1:1")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.row("W5")

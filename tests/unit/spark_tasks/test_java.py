@@ -1,10 +1,12 @@
 """The Java that Spark gets."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from pumphouse.errors import ConfigError
 from spark_tasks import java
 
 
@@ -30,3 +32,24 @@ def test_an_older_java_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setattr(java.shutil, "which", lambda _: None)
     assert java.java_home() != tmp_path / "old"
+
+
+@pytest.mark.parametrize("how", ["a link", "open to all"])
+def test_nobody_else_says_where_the_wrapper_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java.shutil, "which", lambda _: None)
+    monkeypatch.setattr(java.tempfile, "gettempdir", lambda: str(tmp_path))
+    home = java.java_home()
+    shutil.rmtree(home)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    if how == "a link":
+        home.symlink_to(mine)
+    else:
+        home.mkdir()
+        home.chmod(0o777)
+    with pytest.raises(ConfigError, match="not a directory of this user alone"):
+        java.java_home()
+    assert not list(mine.iterdir())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from pumphouse.errors import ConfigError
 from pumphouse.settings import Settings, SparkSettings
@@ -12,6 +13,7 @@ from spark_tasks.jobs import load, restore
 from spark_tasks.session import options_of
 
 LOOPBACK_MASTER = "spark://127.0.0.1:7077"
+SECRET = SecretStr("s")
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +24,7 @@ def no_address(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_submit_was_told_beats_the_settings_and_those_beat_ours() -> None:
     settings = SparkSettings(
         master="local[2]",
+        secret=SECRET,
         conf={"spark.task.maxFailures": "7", "spark.executor.memory": "3g", "spark.ui.enabled": "true"},
     )
     found = options_of(settings, {"spark.master": LOOPBACK_MASTER, "spark.executor.memory": "5g"})
@@ -35,6 +38,8 @@ def test_what_submit_was_told_beats_the_settings_and_those_beat_ours() -> None:
 @pytest.mark.parametrize(
     ("given", "variable", "host", "bind"),
     [
+        ({"spark.driver.host": "127.0.0.1"}, "", "127.0.0.1", "127.0.0.1"),
+        ({"spark.driver.host": "localhost"}, "", "localhost", "0.0.0.0"),
         ({}, "", "127.0.0.1", "127.0.0.1"),
         ({}, "0.0.0.0", "127.0.0.1", "127.0.0.1"),
         ({}, "127.0.0.5", "127.0.0.5", "127.0.0.5"),
@@ -47,8 +52,30 @@ def test_the_drivers_address_is_one_that_executors_can_call(
 ) -> None:
     if variable:
         monkeypatch.setenv("SPARK_LOCAL_IP", variable)
-    found = options_of(SparkSettings(master=LOOPBACK_MASTER, conf=given), {})
+    found = options_of(SparkSettings(master=LOOPBACK_MASTER, secret=SECRET, conf=given), {})
     assert (found["spark.driver.host"], found["spark.driver.bindAddress"]) == (host, bind)
+
+
+@pytest.mark.parametrize(
+    ("conf", "secret", "found"),
+    [
+        ({}, "s3cret", ("true", "s3cret")),
+        ({"spark.authenticate": "false"}, "", ("false", None)),
+        ({"spark.authenticate": "true", "spark.authenticate.secret": "own"}, "", ("true", "own")),
+    ],
+)
+def test_whoever_calls_a_driver_on_a_network_proves_a_secret(
+    conf: dict[str, str], secret: str, found: tuple[str, str | None]
+) -> None:
+    options = options_of(SparkSettings(master=LOOPBACK_MASTER, secret=SecretStr(secret), conf=conf), {})
+    assert (options["spark.authenticate"], options.get("spark.authenticate.secret")) == found
+
+
+def test_a_standalone_master_without_a_secret_is_refused_by_name_and_others_have_their_own() -> None:
+    with pytest.raises(ConfigError, match=r"spark\.secret is not set.*spark\.authenticate\.secret"):
+        options_of(SparkSettings(master=LOOPBACK_MASTER), {})
+    assert options_of(SparkSettings(master="yarn"), {})["spark.authenticate"] == "true"
+    assert "spark.authenticate" not in options_of(SparkSettings(master="local[2]"), {})
 
 
 @pytest.mark.parametrize("master", ["spark://no.such.host.invalid:7077", "spark://host", "spark://host:port"])
@@ -59,7 +86,9 @@ def test_a_master_that_cannot_be_found_is_named(master: str) -> None:
 
 def test_the_package_comes_beside_the_users_archives(tmp_path: Path) -> None:
     package = tmp_path / "p.zip"
-    settings = SparkSettings(master=LOOPBACK_MASTER, package=package, conf={"spark.archives": "env.tar.gz#env"})
+    settings = SparkSettings(
+        master=LOOPBACK_MASTER, secret=SECRET, package=package, conf={"spark.archives": "env.tar.gz#env"}
+    )
     with pytest.raises(ConfigError, match=r"p\.zip.*spark package --output"):
         options_of(settings, {})
     package.write_bytes(b"")
