@@ -331,7 +331,7 @@ class SchemaSettings(Section):
     )
     history_password: SecretStr = Field(SecretStr(""), description="password of a mysql:// history")
     history_tls_ca: Path | None = Field(None, description="PEM file of the CA of a mysql:// history; set = TLS")
-    history_server_public_key: Path | None = Field(None, description="the same as `source.server_public_key`")
+    history_tls_check_name: bool = Field(True, description="the same as `source.tls_check_name`")
 
 
 class ServerSettings(Section):
@@ -343,10 +343,10 @@ class ServerSettings(Section):
     password: SecretStr = Field(SecretStr(""), description="password")
     unix_socket: str = Field("", description="socket path instead of host and port")
     tls_ca: Path | None = Field(None, description="PEM file of the server's CA; set = TLS")
-    server_public_key: Path | None = Field(
-        None,
-        description="PEM file with the server's RSA key (MySQL: `public_key.pem` in its data directory): without TLS, "
-        "`caching_sha2_password` gets the password encrypted with it and in no other way",
+    tls_check_name: bool = Field(
+        True,
+        description="whether the certificate must name the host; false for the one that a MySQL makes for itself, with "
+        "the `ca.pem` of its data directory as `tls_ca`",
     )
 
 

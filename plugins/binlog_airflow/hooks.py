@@ -108,7 +108,7 @@ class ClusterHook(_SettingsHook):
         "url",
         "history",
         "history_tls_ca",
-        "history_server_public_key",
+        "history_tls_check_name",
         "tls_ca",
         "tls_cert",
         "tls_key",
@@ -123,7 +123,7 @@ class ClusterHook(_SettingsHook):
             "url": "cluster.url",
             "history": "schema.history",
             "history_tls_ca": "schema.history_tls_ca",
-            "history_server_public_key": "schema.history_server_public_key",
+            "history_tls_check_name": "schema.history_tls_check_name",
             "tls_ca": "tls.ca",
             "tls_cert": "tls.cert",
             "tls_key": "tls.key",
@@ -152,7 +152,7 @@ class DownstreamHook(_SettingsHook):
     default_conn_name = DOWNSTREAM
     conn_type = "pumphouse_downstream"
     hook_name = "Pumphouse downstream"
-    fields = ("task", "schema_name", "tls_ca", "server_public_key")
+    fields = ("task", "schema_name", "tls_ca", "tls_check_name")
 
     def __init__(self, downstream_conn_id: str = DOWNSTREAM, section: str = "target") -> None:
         super().__init__(downstream_conn_id)
@@ -184,7 +184,7 @@ class SourceHook(_SettingsHook):
     default_conn_name = SOURCE
     conn_type = "pumphouse_source"
     hook_name = "Pumphouse source"
-    fields = ("tls_ca", "server_public_key")
+    fields = ("tls_ca", "tls_check_name")
 
     def __init__(self, source_conn_id: str = SOURCE) -> None:
         super().__init__(source_conn_id)

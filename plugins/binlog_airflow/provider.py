@@ -36,7 +36,7 @@ def get_provider_info() -> dict[str, Any]:
                 url="Cluster (pd://…, etcd://… or file:///dir)",
                 history="DDL history (http://tidb:10080 or mysql://…)",
                 history_tls_ca="CA file of a mysql:// history",
-                history_server_public_key="RSA key file of a mysql:// history",
+                history_tls_check_name="false = its certificate need not name the host",
                 tls_ca="CA file",
                 tls_cert="Certificate file",
                 tls_key="Key file",
@@ -47,8 +47,12 @@ def get_provider_info() -> dict[str, Any]:
                 task="Task (key of the checkpoint)",
                 schema_name="Schema of our tables on the target",
                 tls_ca="CA file of the server",
-                server_public_key="RSA key file of the server",
+                tls_check_name="false = its certificate need not name the host",
             ),
-            _connection("source", tls_ca="CA file of the server", server_public_key="RSA key file of the server"),
+            _connection(
+                "source",
+                tls_ca="CA file of the server",
+                tls_check_name="false = its certificate need not name the host",
+            ),
         ],
     }

@@ -174,5 +174,5 @@ def _of_section(settings: Settings, section: str) -> Dsn:
         password=server.password.get_secret_value(),
         unix_socket=server.unix_socket,
         tls_ca=str(server.tls_ca or ""),
-        server_public_key=str(server.server_public_key or ""),
+        tls_check_name=server.tls_check_name,
     )

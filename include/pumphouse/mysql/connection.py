@@ -11,7 +11,6 @@ import contextlib
 import re
 import ssl
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pymysql.connections import Connection
@@ -99,7 +98,6 @@ def connect(
             password=server.password.get_secret_value().encode(),
             unix_socket=server.unix_socket or None,
             ssl=_context(server, section),
-            server_public_key=_read(server.server_public_key, section, "server_public_key"),
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=connect_s,
@@ -202,6 +200,15 @@ class ServerConnection(_Connection):
             self._refuse()
         return super()._process_auth(plugin_name, *answer)  # type: ignore[misc]
 
+    @property
+    def _secure(self) -> bool:
+        """Whether PyMySQL may send the password as it is. It asks this, and believes any TLS."""
+        return self._private()
+
+    @_secure.setter
+    def _secure(self, _: bool) -> None:
+        pass
+
     def _proves(self) -> bool:
         """Whether whoever answers has to prove that it is the server: by a certificate, or a socket of this machine."""
         me: Any = self
@@ -218,8 +225,8 @@ class ServerConnection(_Connection):
         raise ConfigError(
             f"{where} asks for the password itself, and nothing proves that it is the server of [{self._section}]: it "
             "did not get it",
-            hint=f"set {prefix}tls_ca in [{self._section}]; or, for caching_sha2_password, {prefix}server_public_key: "
-            "a copy of public_key.pem in that MySQL's data directory",
+            hint=f"set {prefix}tls_ca in [{self._section}]; for a MySQL that made its certificate itself, to its "
+            f"data directory's ca.pem, with {prefix}tls_check_name = false",
             server=where,
         )
 
@@ -233,27 +240,22 @@ def _context(server: ServerSettings, section: str) -> ssl.SSLContext | None:
     """TLS that checks the server's certificate and name; None where no CA is set."""
     if server.tls_ca is None:
         return None
-    _read(server.tls_ca, section, "tls_ca")
+    name = f"{_prefix(section)}tls_ca of [{section}]"
+    if not server.tls_ca.is_file():
+        raise ConfigError(
+            f"{name}: there is no file {server.tls_ca}",
+            hint="correct the path in the settings",
+            path=str(server.tls_ca),
+        )
     try:
         context = ssl.create_default_context(cafile=str(server.tls_ca))
     except OSError as error:
         raise ConfigError(
-            f"{_prefix(section)}tls_ca of [{section}] cannot be used: {server.tls_ca}: {error}",
+            f"{name} cannot be used: {server.tls_ca}: {error}",
             hint="name the PEM file with the certificate of the server's CA",
             path=str(server.tls_ca),
         ) from error
+    context.check_hostname = server.tls_check_name
     # MySQL's own certificates leave out what this asks for.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
-
-
-def _read(path: Path | None, section: str, name: str) -> bytes | None:
-    if path is None:
-        return None
-    if not path.is_file():
-        raise ConfigError(
-            f"{_prefix(section)}{name} of [{section}]: there is no file {path}",
-            hint="correct the path in the settings",
-            path=str(path),
-        )
-    return path.read_bytes()

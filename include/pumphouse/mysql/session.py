@@ -33,8 +33,6 @@ _EVERYWHERE = {
     "tmp_disk_table_size": _MOST,
     # Long keys would be sorted by their beginnings alone.
     "max_sort_length": "16384",
-    # As many as a server keeps: what it says of each row of a batch is read.
-    "max_error_count": "65535",
     "sql_notes": "ON",
     # What a transaction is, and what ends one.
     "autocommit": "ON",
@@ -77,6 +75,8 @@ _LOADING = {
 }
 # What a server may keep: nothing is wrong then, or it says itself what is.
 _WISHES = {
+    # As many as a server keeps: what it says of each row of a batch is read. MySQL lets not everybody set it.
+    "max_error_count": "65535",
     # A row that may become larger than a page of InnoDB: the source has it, and one that does is refused by itself.
     "innodb_strict_mode": "OFF",
     "sql_require_primary_key": "OFF",

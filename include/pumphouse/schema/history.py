@@ -179,7 +179,7 @@ def history_server(settings: SchemaSettings) -> ServerSettings | None:
         password=SecretStr(settings.history_password.get_secret_value() or urllib.parse.unquote(parts.password or "")),
         unix_socket=(options.get("unix_socket") or [""])[0],
         tls_ca=settings.history_tls_ca,
-        server_public_key=settings.history_server_public_key,
+        tls_check_name=settings.history_tls_check_name,
     )
 
 

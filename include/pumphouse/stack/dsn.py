@@ -27,7 +27,7 @@ class Dsn:
     schema: str = ""
     unix_socket: str = ""
     tls_ca: str = ""
-    server_public_key: str = ""
+    tls_check_name: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -74,7 +74,7 @@ class Dsn:
             password=SecretStr(self.password),
             unix_socket=self.unix_socket,
             tls_ca=Path(self.tls_ca) if self.tls_ca else None,
-            server_public_key=Path(self.server_public_key) if self.server_public_key else None,
+            tls_check_name=self.tls_check_name,
         )
 
     def connect(self, **options: Any) -> Connection[Any]:
