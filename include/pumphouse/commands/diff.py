@@ -134,9 +134,10 @@ def _answers(shown: str) -> Iterator[None]:
 def _history_beside(settings: Settings) -> tuple[str, ...]:
     """The database of the history table, where that lies on the source: no load copies it."""
     from pumphouse.loader.apart import places
-    from pumphouse.schema.history import MysqlTableSource, history_server, open_history
+    from pumphouse.parts import Parts
+    from pumphouse.schema.history import MysqlTableSource, history_server
 
-    server, history = history_server(settings.history), open_history(settings.history)
+    server, history = history_server(settings.history), Parts(settings).history
     beside = server is not None and bool(places(server) & places(settings.source))
     return (history.schema,) if beside and isinstance(history, MysqlTableSource) else ()
 
