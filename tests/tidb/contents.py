@@ -80,10 +80,19 @@ def from_json(raw: dict[str, Any]) -> Contents:
     return {
         name: Table(
             [(column, kind) for column, kind in table["columns"]],
-            Counter({tuple(map(_bytes, row)): count for count, *row in table["rows"]}),
+            Counter({_row(row, table["columns"]): count for count, *row in table["rows"]}),
         )
         for name, table in raw.items()
     }
+
+
+def _row(row: list[str | None], columns: list[list[str]]) -> Row:
+    """JSON is in the form of now, whichever release recorded it."""
+    values = [_bytes(value) for value in row]
+    return tuple(
+        canonical_json(value) if kind == "json" and value is not None else value
+        for value, (_, kind) in zip(values, columns, strict=True)
+    )
 
 
 def _text(value: bytes | None) -> str | None:

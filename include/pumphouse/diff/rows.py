@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from hashlib import blake2b
@@ -17,6 +17,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("<q")
 _DIGITS = 17  # tell all doubles apart
+_DIGITS_64 = 20
 Encode = Callable[[bytes], bytes]
 
 
@@ -63,14 +64,14 @@ def float_bytes(text: bytes) -> bytes:
 
 
 def canonical_json(text: bytes) -> bytes:
-    """One text for all JSON texts of equal value; a text that is none stands for itself.
+    """One text, JSON again, for all JSON texts of equal value; a text that is none stands for itself.
 
     A MariaDB keeps every digit and every name that an object has twice, where a TiDB and a MySQL have doubles and names
     once: those texts are other values.
     """
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, object_pairs_hook=_Object)
-        return "".join(_parts(value)).encode("utf-8", "surrogatepass")
+        return _text(value).encode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):
         return b"no JSON: " + text
 
@@ -97,7 +98,11 @@ def _number(text: str) -> _Number:
         if Decimal(f"{double:.{len(digits) - 1}e}") == value:
             value = Decimal(repr(double))  # the text was rounded from this double
     sign, digits, exponent = _digits(value)
-    return _Number(f"{sign}{digits}e{exponent}" if digits != "0" else "0")
+    if digits == "0":
+        return _Number("0")
+    if 0 <= exponent < _DIGITS_64 and -(1 << 63) <= value < 1 << 64:
+        return _Number(f"{sign}{digits}{'0' * exponent}")
+    return _Number(f"{sign}{digits}e{exponent}")
 
 
 def _digits(value: Decimal) -> tuple[str, str, int]:
@@ -108,21 +113,15 @@ def _digits(value: Decimal) -> tuple[str, str, int]:
     return "-" * sign, short or "0", int(exponent) + len(text) - len(short)
 
 
-def _parts(value: Any) -> Iterator[str]:
+def _text(value: Any) -> str:
     if isinstance(value, _Number):
-        yield value
-    elif isinstance(value, _Object):
-        yield "{"
-        for name, item in sorted(value, key=lambda pair: pair[0]):  # of equal names each keeps its place
-            yield from (json.dumps(name), ":", *_parts(item), ",")
-        yield "}"
-    elif isinstance(value, list):
-        yield "["
-        for item in value:
-            yield from (*_parts(item), ",")
-        yield "]"
-    else:
-        yield json.dumps(value)
+        return value
+    if isinstance(value, _Object):
+        pairs = sorted(value, key=lambda pair: pair[0])  # of equal names each keeps its place
+        return "{" + ",".join(f"{json.dumps(name)}:{_text(item)}" for name, item in pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return json.dumps(value)
 
 
 def row_digest(row: tuple[bytes | None, ...], encoders: list[Encode | None]) -> bytes:

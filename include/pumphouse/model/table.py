@@ -88,11 +88,43 @@ class JobState(IntEnum):
     QUEUEING = 8
 
 
+# What reading a job may raise where a field has another JSON type than TiDB gives it.
+MISREAD = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError)
+
+
 def cistr(value: Any) -> str:
-    """Original spelling of a name; TiDB writes ``{"O":…,"L":…}`` or a bare string."""
-    if isinstance(value, dict):
-        return str(value.get("O", ""))
-    return "" if value is None else str(value)
+    """Original spelling of a name; TiDB writes ``{"O":…,"L":…}`` or a bare string. TypeError for anything else."""
+    return text_of(value.get("O") if isinstance(value, dict) else value)
+
+
+def text_of(value: Any) -> str:
+    """A text of a job, '' where it is absent; TypeError for anything else."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} is no text")
+    return value
+
+
+def number_of(value: Any) -> int:
+    """A number of a job; TypeError or ValueError for anything that is no integer of 64 bits."""
+    if not isinstance(value, (int, str)):
+        raise TypeError(f"{value!r:.60} is no number")
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"{number} has more than 64 bits")
+    return number
+
+
+def _bits(value: Any) -> str | None:
+    return None if value is None else text_of(value)
+
+
+def _literal(value: Any) -> Any:
+    """A default: text or a number."""
+    if value is not None and not isinstance(value, (str, int, float)):
+        raise TypeError(f"{value!r:.60} is no default")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +153,13 @@ class FieldType:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         return cls(
-            tp=int(data["Tp"]),
-            flag=int(data["Flag"]),
-            flen=int(data.get("Flen", -1)),
-            decimal=int(data.get("Decimal", -1)),
-            charset=data.get("Charset") or "",
-            collate=data.get("Collate") or "",
-            elems=tuple(data.get("Elems") or ()),
+            tp=number_of(data["Tp"]),
+            flag=number_of(data["Flag"]),
+            flen=number_of(data.get("Flen", -1)),
+            decimal=number_of(data.get("Decimal", -1)),
+            charset=text_of(data.get("Charset")),
+            collate=text_of(data.get("Collate")),
+            elems=tuple(map(text_of, data.get("Elems") or ())),
         )
 
 
@@ -165,19 +197,19 @@ class ColumnInfo:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         return cls(
-            id=int(data["id"]),
+            id=number_of(data["id"]),
             name=cistr(data["name"]),
-            offset=int(data.get("offset", 0)),
+            offset=number_of(data.get("offset", 0)),
             type=FieldType.from_dict(data["type"]),
-            state=int(data.get("state", SchemaState.PUBLIC)),
-            origin_default=data.get("origin_default"),
-            origin_default_bit=data.get("origin_default_bit"),
-            default=data.get("default"),
-            default_bit=data.get("default_bit"),
+            state=number_of(data.get("state", SchemaState.PUBLIC)),
+            origin_default=_literal(data.get("origin_default")),
+            origin_default_bit=_bits(data.get("origin_default_bit")),
+            default=_literal(data.get("default")),
+            default_bit=_bits(data.get("default_bit")),
             default_is_expr=bool(data.get("default_is_expr", False)),
-            generated_expr=data.get("generated_expr_string") or "",
+            generated_expr=text_of(data.get("generated_expr_string")),
             generated_stored=bool(data.get("generated_stored", False)),
-            comment=data.get("comment") or "",
+            comment=text_of(data.get("comment")),
             hidden=bool(data.get("hidden", False)),
             raw=data,
         )
@@ -219,18 +251,18 @@ class IndexInfo:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         columns = tuple(
-            IndexColumn(name=cistr(c["name"]), offset=int(c["offset"]), length=int(c.get("length", -1)))
+            IndexColumn(name=cistr(c["name"]), offset=number_of(c["offset"]), length=number_of(c.get("length", -1)))
             for c in data.get("idx_cols") or ()
         )
         return cls(
-            id=int(data["id"]),
+            id=number_of(data["id"]),
             name=cistr(data["idx_name"]),
             columns=columns,
             unique=bool(data.get("is_unique", False)),
             primary=bool(data.get("is_primary", False)),
             invisible=bool(data.get("is_invisible", False)),
-            state=int(data.get("state", SchemaState.PUBLIC)),
-            comment=data.get("comment") or "",
+            state=number_of(data.get("state", SchemaState.PUBLIC)),
+            comment=text_of(data.get("comment")),
             raw=data,
         )
 
@@ -287,26 +319,27 @@ class TableInfo:
         try:
             return cls(
                 **_seen_of(data),
-                charset=data.get("charset") or "",
-                collate=data.get("collate") or "",
+                charset=text_of(data.get("charset")),
+                collate=text_of(data.get("collate")),
                 columns=tuple(ColumnInfo.from_dict(c) for c in data.get("cols") or ()),
                 indexes=tuple(IndexInfo.from_dict(i) for i in data.get("index_info") or ()),
                 pk_is_handle=bool(data.get("pk_is_handle", False)),
                 is_common_handle=bool(data.get("is_common_handle", False)),
-                comment=data.get("comment") or "",
-                state=int(data.get("state", SchemaState.PUBLIC)),
+                comment=text_of(data.get("comment")),
+                state=number_of(data.get("state", SchemaState.PUBLIC)),
                 raw=data,
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SchemaError(f"a table info cannot be read: {error!r}", table=cistr(data.get("name"))) from error
+        except MISREAD as error:
+            name = data.get("name") if isinstance(data, dict) else None
+            raise SchemaError(f"a table info cannot be read: {error!r}", table=str(name)) from error
 
     @classmethod
     def of_job(cls, data: dict[str, Any], packed: bytes, place: int) -> Self:
         """The table at a place of a job's packed text (`_tables_of`), whose JSON object this is."""
         try:
             return cls._unread(_seen_of(data), (packed, place))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SchemaError(f"a table info cannot be read: {error!r}", table=cistr(data.get("name"))) from error
+        except MISREAD as error:
+            raise SchemaError(f"a table info cannot be read: {error!r}") from error
 
     def called(self, name: str, table_id: int | None = None) -> TableInfo:
         """The same under another name, or another id."""
@@ -330,7 +363,11 @@ class TableInfo:
             raise AttributeError(name)
         packed, place = self.source
         data = _tables_of(unpacked(packed))[place]
-        whole = TableInfo.from_dict(data if int(data["id"]) == self.id else data | {"id": self.id})
+        try:
+            whole = TableInfo.from_dict(data if number_of(data["id"]) == self.id else data | {"id": self.id})
+        except SchemaError as error:
+            number = unpacked(packed).get("id")
+            raise SchemaError(f"DDL job {number}: {error.message}", **{**error.facts, "job_id": number}) from error
         for each in _UNREAD:
             object.__setattr__(self, each, getattr(whole, each))
         return getattr(self, name)
@@ -339,9 +376,9 @@ class TableInfo:
 def _seen_of(data: dict[str, Any]) -> dict[str, Any]:
     partition = data.get("partition") or {}
     return {
-        "id": int(data["id"]),
+        "id": number_of(data["id"]),
         "name": sys.intern(cistr(data["name"])),
-        "partition_ids": tuple(int(each["id"]) for each in partition.get("definitions") or ()),
+        "partition_ids": tuple(number_of(each["id"]) for each in partition.get("definitions") or ()),
         "is_view": data.get("view") is not None,
         "is_sequence": data.get("sequence") is not None,
     }
@@ -366,10 +403,10 @@ class DbInfo:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         return cls(
-            id=int(data["id"]),
+            id=number_of(data["id"]),
             name=cistr(data["db_name"]),
-            charset=data.get("charset") or "",
-            collate=data.get("collate") or "",
+            charset=text_of(data.get("charset")),
+            collate=text_of(data.get("collate")),
             raw=data,
         )
 
@@ -440,30 +477,42 @@ class Job:
     def _of(cls, data: dict[str, Any], text: str | bytes) -> Self:
         try:
             packed = zlib.compress(text if isinstance(text, bytes) else text.encode(), 1)
+            _check_raw(data)
             info = data.get("binlog") or {}
             db, *tables = info.get("DBInfo"), *_tables_of(data)
             one, *many = (
                 None if table is None else TableInfo.of_job(table, packed, place) for place, table in enumerate(tables)
             )
             return cls(
-                id=int(data["id"]),
-                type=int(data["type"]),
-                schema_id=int(data.get("schema_id", 0)),
-                table_id=int(data.get("table_id", 0)),
-                schema_name=sys.intern(data.get("schema_name") or ""),
-                table_name=sys.intern(data.get("table_name") or ""),
-                state=int(data["state"]),
-                schema_state=int(data.get("schema_state", 0)),
-                schema_version=int(info.get("SchemaVersion") or 0),
-                finished_ts=int(info.get("FinishedTS") or 0),
+                id=number_of(data["id"]),
+                type=number_of(data["type"]),
+                schema_id=number_of(data.get("schema_id", 0)),
+                table_id=number_of(data.get("table_id", 0)),
+                schema_name=sys.intern(text_of(data.get("schema_name"))),
+                table_name=sys.intern(text_of(data.get("table_name"))),
+                state=number_of(data["state"]),
+                schema_state=number_of(data.get("schema_state", 0)),
+                schema_version=number_of(info.get("SchemaVersion") or 0),
+                finished_ts=number_of(info.get("FinishedTS") or 0),
                 db_info=None if db is None else DbInfo.from_dict(db),
                 table_info=one,
                 table_infos=tuple(each for each in many if each is not None),
                 packed=packed,
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except SchemaError as error:
+            raise SchemaError(f"DDL job {data.get('id')}: {error.message}", job_id=data.get("id")) from error
+        except MISREAD as error:
             found = data.get("id") if isinstance(data, dict) else None
             raise SchemaError(f"DDL job {found} cannot be read: {error!r}", job_id=found) from error
+
+
+def misread(job: Job, error: Exception) -> SchemaError:
+    """The error where a field of a job is not what TiDB writes there."""
+    return SchemaError(
+        f"DDL job {job.id} cannot be read: {error!r}",
+        hint="a later release may read it; else make a new archive: `pumphouse archive init` under another archive id",
+        job_id=job.id,
+    )
 
 
 @lru_cache(maxsize=64)
@@ -471,6 +520,16 @@ def unpacked(packed: bytes) -> dict[str, Any]:
     """The JSON object of a job's packed text."""
     found: dict[str, Any] = json.loads(zlib.decompress(packed))
     return found
+
+
+def _check_raw(data: dict[str, Any]) -> None:
+    """Fields that are read from the whole job later on."""
+    text_of(data.get("query"))
+    for name in ("start_ts", "real_start_ts"):
+        number_of(data.get(name) or 0)
+    for parts in ((data.get("multi_schema_info") or {}).get("sub_jobs") or (), [data.get("reorg_meta") or {}]):
+        for each in parts:
+            each.get("type")
 
 
 def _tables_of(data: dict[str, Any]) -> list[Any]:

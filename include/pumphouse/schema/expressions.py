@@ -73,7 +73,8 @@ def alike(column: ColumnInfo, columns: Mapping[str, ColumnInfo]) -> bool:
     if tp == MysqlType.NEWDECIMAL:
         return found in "in0"
     if tp in _TEXTS:
-        return found in "tai0" and column.type.charset in ("utf8mb4", "utf8")
+        kinds = {"utf8mb4": "tai0", "utf8": "tai0", "latin1": "ai0", "ascii": "ai0"}
+        return found in kinds.get(column.type.charset, "-")
     return found == {int(MysqlType.DATE): "d", int(MysqlType.JSON): "j"}.get(tp)
 
 
@@ -204,7 +205,7 @@ class _Typer:
 
     def _simple(self, kind: str, word: str) -> str:
         if kind == "text":
-            return "t"
+            return "a" if word.isascii() else "t"
         if kind == "number":
             whole, _, part = word.partition(".")
             return self._counted("n" if part else "i", len(whole) + len(part), len(part))
@@ -240,6 +241,8 @@ class _Typer:
                 wanted = wanted.ljust(len(given), wanted[-1])
             taken = [each in _TAKEN.get(want, want) for want, each in zip(wanted, given, strict=False)]
             if len(wanted) == len(given) and all(taken):
+                if result == "t" and all(each in "ain0dm" for each in given):
+                    return "a"
                 if result != "*":
                     return result
                 return _one([e for w, e in zip(wanted, given, strict=True) if w == "*"] or given)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pumphouse.errors import SchemaError
-from pumphouse.model.table import DbInfo, Job, TableInfo
+from pumphouse.model.table import MISREAD, DbInfo, Job, TableInfo, misread
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import MAX_USER_TABLE_ID, SILENT, Action, action_of, is_system
 from pumphouse.schema.rename import parse_rename
@@ -120,7 +120,7 @@ class _Folder:
         action = action_of(job.type)
         if action not in SILENT and job.table_id <= MAX_USER_TABLE_ID:
             try:
-                _EFFECTS.get(action, _Folder._replace)(self, job)
+                self._take_effect(action, job)
             except SchemaError as error:
                 if not self._blind:
                     raise
@@ -139,6 +139,16 @@ class _Folder:
                 problem=self._problem,
             )
         )
+
+    def _take_effect(self, action: Action, job: Job) -> None:
+        try:
+            _EFFECTS.get(action, _Folder._replace)(self, job)
+        except SchemaError as error:
+            if "job_id" in error.facts:
+                raise
+            raise SchemaError(f"DDL job {job.id}: {error.message}", hint=error.hint, job_id=job.id) from error
+        except MISREAD as error:
+            raise misread(job, error) from error
 
     def _lost(self) -> frozenset[int]:
         """Tables that the job brings back without rows that an archive could have."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from pumphouse.errors import SchemaError, UnknownDdl
-from pumphouse.model.table import TableInfo
+from pumphouse.model.table import MISREAD, TableInfo, misread
 from pumphouse.model.tso import show
 from pumphouse.schema.actions import SILENT, Action, is_system
 from pumphouse.schema.alter import AlterClauses, alter_clauses, partition_names
@@ -208,7 +208,13 @@ def render(
             job_id=event.job.id,
             type=int(event.action),
         )
-    rule(out)
+    try:
+        rule(out)
+    except SchemaError as error:
+        error.facts.setdefault("job_id", event.job.id)
+        raise
+    except MISREAD as error:
+        raise misread(event.job, error) from error
     return Rendered(tuple(out.statements), tuple(out.notes))
 
 

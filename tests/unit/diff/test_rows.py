@@ -21,6 +21,7 @@ from pumphouse.diff.rows import Column, canonical_json, encoder, float_bytes, ro
 )
 def test_json_of_equal_value_is_equal(one: bytes, other: bytes) -> None:
     assert canonical_json(one) == canonical_json(other)
+    assert canonical_json(canonical_json(one)) in (canonical_json(one), b"no JSON: " + canonical_json(one))
 
 
 @pytest.mark.parametrize(
