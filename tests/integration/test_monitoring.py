@@ -116,6 +116,11 @@ FIRES = {
     "OrphanCommit": {'binlog_pump_orphan_commits{instance="p"}': "1x180"},
     "PumpReadOnly": {'binlog_pump_read_only{instance="p"}': "1x180"},
     "PumpWriterFailed": {'binlog_pump_writer_failed{instance="p"}': "1x180"},
+    "WindowHeld": {'pumphouse_archive_held{who="pump-1"}': "1x180"},
+    "TargetBehind": {'pumphouse_target_at_seconds{target="target", task="a"}': "-7200x180"},
+    "LoadFailed": {'pumphouse_target_trouble{target="target", task="a"}': "1x180"},
+    "NothingRestorable": {'pumphouse_archive_seconds{what="end", instance="n"}': "1x3000"},
+    "StatusStale": {"pumphouse_looked_seconds": "0x180"},
 }
 
 
@@ -125,11 +130,16 @@ def test_each_alert_fires_on_its_trouble_and_on_no_health(tmp_path: Path) -> Non
         'up{job="pumps", instance="p"}': "1x180",
         'binlog_pump_consumer_checkpoint_ts{consumer="a", instance="p"}': "0+60000x180",
         'binlog_pump_storage_max_commit_ts{instance="p"}': "0+60000x180",
+        'pumphouse_target_at_seconds{target="target", task="a"}': "0+60x180",
+        'pumphouse_target_trouble{target="target", task="a"}': "0x180",
+        'pumphouse_archive_seconds{what="end", instance="n"}': "0+60x3000",
+        'pumphouse_archive_seconds{what="restorable_from", instance="n"}': "0x3000",
+        "pumphouse_looked_seconds": "0+60x180",
     }
     assert set(FIRES) == set(RULES)
     cases = []
     for name, trouble in FIRES.items():
-        without = "consumer" if name == "NoConsumer" else "\0"
+        without = {"NoConsumer": "consumer", "NothingRestorable": "restorable_from"}.get(name, "\0")
         series = {key: value for key, value in healthy.items() if without not in key} | trouble
         cases.append(_case(series, name, fires=True))
         cases.append(_case(healthy, name, fires=False))
@@ -147,6 +157,8 @@ def _case(series: dict[str, str], name: str, *, fires: bool) -> dict[str, Any]:
     return {
         "interval": "1m",
         "input_series": [{"series": key, "values": value} for key, value in series.items()],
-        "alert_rule_test": [{"eval_time": "2h", "alertname": name, "exp_alerts": []}],
+        "alert_rule_test": [
+            {"eval_time": "40h" if name == "NothingRestorable" else "2h", "alertname": name, "exp_alerts": []}
+        ],
         "fires": fires,
     }

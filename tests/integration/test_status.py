@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from pumphouse.archive import consumer
@@ -28,10 +29,11 @@ from pumphouse.errors import BinlogError, ConfigError
 from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.node import NodeState
-from pumphouse.model.tso import Tso, show
+from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
 from pumphouse.settings import LoadRule, Settings, TargetSettings
+from pumphouse.status.exposition import exposition
 from pumphouse.status.findings import findings
 from pumphouse.status.look import look
 from pumphouse.status.report import Finding, Severity, Status
@@ -96,6 +98,10 @@ def test_what_is_restorable_where_each_target_stands_and_who_holds_it(
     assert one.available_bytes
     assert one.lag_s < 10
     assert [each.node_id for each in status.consumers if each.holds_gc] == ["pumphouse-main"]
+    families = text_string_to_metric_families(exposition(status).decode())
+    shown = {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+    assert shown["pumphouse_target_at_seconds", "target", "main"] == physical_ms(end) / 1000
+    assert shown["pumphouse_archive_seconds", "restorable_from"] == physical_ms(genesis) / 1000
     fence.acquire(target, run="the-nightly-load", take_over=True)
     assert "the-nightly-load" in look(mine).targets[0].held_by
     fence.release(target)

@@ -15,8 +15,9 @@ from pumphouse.status.report import PumpState, Status
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout; TSOs are text in it.")
+@click.option("--metrics", is_flag=True, help="Prometheus text on stdout, for node_exporter's textfile collector.")
 @pass_context
-def status(context: Context, *, as_json: bool) -> None:
+def status(context: Context, *, as_json: bool, metrics: bool) -> None:
     """Show how everything stands: what can be restored, Pumps, targets, who holds what, and the next command.
 
     Exit code 0: all is well. 3: something needs attention. 4: something stands still. It takes less than two seconds,
@@ -25,7 +26,11 @@ def status(context: Context, *, as_json: bool) -> None:
     from pumphouse.status.look import look
 
     found = look(context.settings)
-    if as_json:
+    if metrics:
+        from pumphouse.status.exposition import exposition
+
+        click.echo(exposition(found), nl=False)
+    elif as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         _print(found)
