@@ -8,7 +8,7 @@ PROTOC := build/protoc/bin/python
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose test-s3 tidb test-tidb rows mutants bench campaign demo up down docs proto lock clean
+.PHONY: help install system servers test check unit golden crash integration airflow chain test-compose test-s3 tidb test-tidb mysql test-mysql rows mutants bench campaign demo up down docs proto lock clean
 
 help:            ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14
@@ -73,9 +73,17 @@ tidb:            ## A real TiDB for tests into build/tidb (needs Go; nothing els
 test-tidb: $(STAMP) system tidb ## From a real TiDB to the target (HISTORIES=N generated ones, SEED=N the first)
 	$(if $(HISTORIES),PUMPHOUSE_HISTORIES=$(HISTORIES)) $(if $(SEED),PUMPHOUSE_SEED=$(SEED)) $(BIN)/pytest tests/tidb -q -m "not slow"
 
+mysql: $(STAMP)  ## A real MySQL for tests into build/mysql (root on a Debian, debootstrap; nothing else does)
+	@$(BIN)/python -m tests.support.mysql
+
+test-mysql: $(STAMP) system mysql ## What tests do with a MariaDB, with a MySQL
+	$(BIN)/pytest --server mysql tests/integration -q -m "not slow" -n 2 --dist loadfile -rs
+
 test: $(STAMP) system ## All tiers
 	$(MAKE) check
+	@$(BIN)/python -m tests.support.mysql --optional
 	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --server mysql tests/integration -q -m "mysql and not slow" -rs
 
 rows: $(STAMP)   ## Requirement row -> tests
 	@$(BIN)/python -m tests.support.rows
@@ -87,7 +95,9 @@ bench: $(STAMP) system ## Benchmarks (ONLY=<name prefix> for a part)
 	$(BIN)/python -m tests.bench $(if $(ONLY),--only $(ONLY))
 
 campaign: $(STAMP) system ## What takes long; adds to docs/reliability.json
+	@$(BIN)/python -m tests.support.mysql --optional
 	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest tests -q -m slow --ignore tests/bench
+	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest --server mysql tests/integration tests/tidb -q -rs
 
 demo: $(STAMP) servers ## The whole product on this machine, checked from end to end (KEEP=1 leaves it running, SEED=N repeats a kill)
 	$(BIN)/pumphouse demo run $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))

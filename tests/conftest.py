@@ -17,6 +17,8 @@ import hypothesis
 import pytest
 import structlog
 
+from tests.support import kind
+
 # A machine that stands still for a moment says nothing about the code.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
@@ -29,6 +31,14 @@ _seconds: Counter[str] = Counter()
 _tests: Counter[str] = Counter()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--server", choices=kind.KINDS, default=kind.KINDS[0], help="kind of server that tests load into")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    kind.choose(config.getoption("--server"))
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """An entry point that a test called in this process sets a level and a stream; the next test has neither."""
@@ -37,9 +47,27 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files of slow tiers come first: workers that are dealt out files in this order end together."""
     items.sort(key=lambda item: _ORDER.index(tier) if (tier := _tier(item.nodeid)) in _ORDER else len(_ORDER))
+    if kind.is_mysql():
+        _only_on_mysql(config, items)
+
+
+def _only_on_mysql(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that start no server say nothing new; those of what MariaDB alone can do are skipped with their reason."""
+    kept = [item for item in items if _has_server(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _has_server(item)])
+    items[:] = kept
+    for item in items:
+        of_mariadb = item.get_closest_marker("mariadb")
+        reason = kind.MISSING_MYSQL or (of_mariadb.args[0] if of_mariadb else "")
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _has_server(item: pytest.Item) -> bool:
+    return "server" in getattr(item, "fixturenames", ()) or hasattr(getattr(item, "module", None), "mariadb")
 
 
 def _tier(nodeid: str) -> str:

@@ -20,7 +20,6 @@ from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import genesis_jobs
 from pumphouse.settings import ServerSettings, TargetSettings
-from pumphouse.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 
 
@@ -29,8 +28,8 @@ def test_every_kind_of_ddl_of_the_demo_makes_the_same_schema_on_the_target(tmp_p
     cluster = open_cluster(f"file://{tmp_path}/cluster")
     with (
         mariadb.directory_in_memory() as directory,
-        MariaDbServer(directory / "source") as source,
-        MariaDbServer(directory / "target") as server,
+        mariadb.server_in(directory / "source") as source,
+        mariadb.server_in(directory / "target") as server,
     ):
         connection = source.connect(autocommit=True)
         create_bookkeeping(connection)

@@ -12,7 +12,7 @@ from pumphouse.cli import cli
 from pumphouse.diff.compare import DiffReport, compare
 from pumphouse.errors import AccessDenied, UsageError
 from pumphouse.stack.mariadb import MariaDbServer
-from tests.support.mariadb import directory_in_memory
+from tests.support import mariadb
 
 pytestmark = pytest.mark.row("R6")
 
@@ -43,7 +43,7 @@ def _run(server: MariaDbServer, sql: str) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MariaDbServer]:
-    with directory_in_memory() as directory, MariaDbServer(directory) as running:
+    with mariadb.directory_in_memory() as directory, mariadb.server_in(directory) as running:
         yield running
 
 
@@ -60,6 +60,7 @@ def _compare(server: MariaDbServer, **options: Any) -> DiffReport:
     return compare(server.dsn, server.dsn, schemas={"one": "two"}, **options)
 
 
+@pytest.mark.mysql
 def test_equal_tables_are_equal(server: MariaDbServer) -> None:
     report = _compare(server)
     assert report.differences == []
@@ -180,7 +181,7 @@ def test_a_schema_that_nobody_has_is_no_equal_one(
     one_side = compare(server.dsn, server.dsn, schemas={"one": "two2"})
     assert [(d.kind, d.table, d.detail) for d in one_side.differences] == [("schema", "one", "only in the source")]
     assert compare(server.dsn, server.dsn, ignore=["tow"]).notes == ["--ignore tow: neither server has it"]
-    with directory_in_memory() as directory, MariaDbServer(directory) as other, pytest.raises(UsageError):
+    with mariadb.directory_in_memory() as directory, mariadb.server_in(directory) as other, pytest.raises(UsageError):
         compare(other.dsn, other.dsn)
 
 
@@ -188,7 +189,7 @@ def test_the_historys_database_beside_the_source_is_no_difference(
     server: MariaDbServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _run(server, "CREATE DATABASE hist; CREATE TABLE hist.jobs (job_id BIGINT PRIMARY KEY)")
-    with directory_in_memory() as directory, MariaDbServer(directory) as other:
+    with mariadb.directory_in_memory() as directory, mariadb.server_in(directory) as other:
         for schema in ("one", "two"):
             _run(other, f"CREATE DATABASE {schema};" + TABLES.format(s=schema))
         (tmp_path / "p.toml").write_text(
@@ -214,8 +215,8 @@ def test_a_target_that_folds_names_is_compared_without_regard_to_case(server: Ma
         "CREATE DATABASE Upper; CREATE TABLE Upper.Orders (id INT PRIMARY KEY); INSERT INTO Upper.Orders VALUES (1)",
     )
     with (
-        directory_in_memory() as directory,
-        MariaDbServer(directory, arguments=("--lower-case-table-names=1",)) as other,
+        mariadb.directory_in_memory() as directory,
+        mariadb.server_in(directory, arguments=("--lower-case-table-names=1",)) as other,
     ):
         for schema in ("one", "two", "Upper"):
             _run(other, f"CREATE DATABASE {schema}" + (";" + TABLES.format(s=schema) if schema != "Upper" else ""))
@@ -230,7 +231,7 @@ def test_a_target_that_folds_names_is_compared_without_regard_to_case(server: Ma
 
 
 def test_a_schema_on_one_side_only_is_found(server: MariaDbServer) -> None:
-    with directory_in_memory() as directory, MariaDbServer(directory) as other:
+    with mariadb.directory_in_memory() as directory, mariadb.server_in(directory) as other:
         report = compare(server.dsn, other.dsn)
         assert {(d.kind, d.table, d.detail) for d in report.differences} == {
             ("schema", "one", "only in the source"),

@@ -101,7 +101,7 @@ def test_a_composite_key_of_many_types_is_read_once_each(source: SourceSettings,
 
 def test_a_limit_of_the_server_cuts_nothing(source: SourceSettings, app: Connection[Any]) -> None:
     execute(app, "CREATE TABLE t (n INT)")
-    execute(app, "INSERT INTO t SELECT seq FROM seq_1_to_300")
+    execute(app, f"INSERT INTO t VALUES {','.join(f'({n})' for n in range(300))}")
     execute(app, "SET GLOBAL sql_select_limit = 100")
     try:
         with session(source) as connection:
@@ -122,6 +122,7 @@ def test_values_are_spelled_as_binlogs_spell_them(source: SourceSettings, app: C
         assert reader.convert(batch).to_pylist() == [{"d": "1.50", "j": '{"aa": [1, 2], "b": 1}'}]
 
 
+@pytest.mark.mariadb("a MySQL has none of these numbers and names")
 @pytest.mark.row("A3")
 def test_json_that_no_binlog_can_say_goes_through_as_it_is(source: SourceSettings, app: Connection[Any]) -> None:
     texts = ['{"n": 123456789012345678901234567890}', '{"a": 1, "a": 2}', "1E400", "[1.]"]

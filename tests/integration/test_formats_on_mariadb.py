@@ -72,7 +72,8 @@ def test_tables_of_ours_are_those_of_the_page_and_no_others(target: TargetConnec
     wanted = set(formats.blocks("table")) - {"ddl_history"}
     found = target.query("SELECT table_name FROM information_schema.tables WHERE table_schema = 'pumphouse'")
     assert {name for (name,) in found} == wanted
-    target.execute("CREATE OR REPLACE DATABASE documented DEFAULT CHARACTER SET utf8mb4")
+    target.execute("DROP DATABASE IF EXISTS documented")
+    target.execute("CREATE DATABASE documented DEFAULT CHARACTER SET utf8mb4")
     for name in sorted(wanted):
         target.execute(formats.blocks("table")[name].replace("`pumphouse`.", "`documented`.").rstrip().rstrip(";"))
         assert _definition(target, "pumphouse", name) == _definition(target, "documented", name)
@@ -81,7 +82,8 @@ def test_tables_of_ours_are_those_of_the_page_and_no_others(target: TargetConnec
 
 def test_the_history_table_of_a_mysql_source_is_that_of_the_page(target: TargetConnection) -> None:
     create_bookkeeping(target._connection)
-    target.execute("CREATE OR REPLACE DATABASE documented")
+    target.execute("DROP DATABASE IF EXISTS documented")
+    target.execute("CREATE DATABASE documented")
     text = formats.blocks("table")["ddl_history"].replace("`pumphouse_source`.", "`documented`.")
     target.execute(text.rstrip().rstrip(";"))
     assert _definition(target, "pumphouse_source", "ddl_history") == _definition(target, "documented", "ddl_history")

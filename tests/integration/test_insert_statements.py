@@ -15,7 +15,7 @@ from pumphouse.schema.dialect import Dialect
 from pumphouse.settings import TargetSettings
 from tests.support.loading import drop_all
 
-pytestmark = pytest.mark.row("L1", "L4")
+pytestmark = [pytest.mark.row("L1", "L4", "O9"), pytest.mark.mysql]
 
 TABLE = """CREATE TABLE {name} (id BIGINT UNSIGNED PRIMARY KEY, ti TINYINT, c VARCHAR(200) COLLATE utf8mb4_general_ci,
  g VARCHAR(50) CHARACTER SET gbk, a CHAR(9) CHARACTER SET ascii, tx LONGTEXT, bl LONGBLOB, bn BINARY(4), f FLOAT, db DOUBLE,

@@ -179,14 +179,16 @@ class KillWorld:
 def watch_units(target: TargetConnection) -> None:
     """Write down each unit that is applied, beside the loader; a first load that begins anew begins this anew."""
     target.create_tables()
-    target.execute("CREATE OR REPLACE TABLE pumphouse.unit_seen (unit VARCHAR(255), KEY (unit))")
+    for what in ("TABLE pumphouse.unit_seen", "TRIGGER pumphouse.unit_is_seen", "TRIGGER pumphouse.load_begins"):
+        target.execute(f"DROP {what.replace(' ', ' IF EXISTS ', 1)}")
+    target.execute("CREATE TABLE pumphouse.unit_seen (unit VARCHAR(255), KEY (unit))")
     target.execute(
-        "CREATE OR REPLACE TRIGGER pumphouse.unit_is_seen AFTER INSERT ON pumphouse.applied FOR EACH ROW"
+        "CREATE TRIGGER pumphouse.unit_is_seen AFTER INSERT ON pumphouse.applied FOR EACH ROW"
         " INSERT INTO pumphouse.unit_seen VALUES (CONCAT_WS(' ', NEW.task, NEW.plan, NEW.epoch, NEW.phase,"
         " NEW.table_id, NEW.bucket))"
     )
     target.execute(
-        "CREATE OR REPLACE TRIGGER pumphouse.load_begins AFTER DELETE ON pumphouse.checkpoint FOR EACH ROW"
+        "CREATE TRIGGER pumphouse.load_begins AFTER DELETE ON pumphouse.checkpoint FOR EACH ROW"
         " DELETE FROM pumphouse.unit_seen"
     )
 

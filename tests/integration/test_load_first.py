@@ -182,7 +182,8 @@ def test_a_user_who_may_not_read_our_state_is_told_so(
     source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso
 ) -> None:
     load.run(settings)
-    target.execute("CREATE OR REPLACE USER less@'%' IDENTIFIED BY 'pw'")
+    target.execute("DROP USER IF EXISTS less@'%'")
+    target.execute("CREATE USER less@'%' IDENTIFIED BY 'pw'")
     target.execute("GRANT ALL ON d.* TO less@'%'")
     less = settings.target.model_copy(update={"user": "less", "password": SecretStr("pw")})
     with pytest.raises(LoadError, match="denied"):

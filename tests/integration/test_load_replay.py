@@ -51,6 +51,7 @@ def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_load, "_ROUND_ROWS", 60)
 
 
+@pytest.mark.mysql
 @pytest.mark.row("L3", "L5", "L6", "S3")
 def test_a_target_follows_change_by_change_through_windows_and_ddl(
     source: MadeSource, settings: Settings, target: TargetConnection

@@ -29,6 +29,7 @@ from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 
 
+@pytest.mark.mysql
 @pytest.mark.row("R1")
 def test_a_restore_brings_back_every_marked_moment_also_in_the_middle_of_a_window(
     source: MadeSource, settings: Settings, target: TargetConnection

@@ -32,6 +32,7 @@ from pumphouse.runs import load
 from pumphouse.schema.render import Statement
 from pumphouse.settings import LoadSettings, Settings
 from tests.support.killed import Killed, calls_until_killed
+from tests.support.kind import is_mysql
 from tests.support.loading import restored
 from tests.support.madearchive import Churn, MadeSource, column, index, target_rows
 
@@ -42,6 +43,7 @@ def equal(source: MadeSource, target: TargetConnection) -> bool:
     return target_rows(target) == source.snapshot()
 
 
+@pytest.mark.mysql
 @pytest.mark.row("L2", "L4", "L6", "S3")
 def test_a_target_begins_from_the_dump_and_follows_through_windows_and_ddl(
     source: MadeSource, settings: Settings, target: TargetConnection
@@ -516,6 +518,7 @@ def test_a_missing_archive_is_a_clear_error(settings: Settings) -> None:
         load.run(settings)
 
 
+@pytest.mark.mariadb("a MySQL does not tell which rows of a table were read or changed")
 @pytest.mark.row("L2")
 def test_a_window_that_is_loaded_again_touches_no_row(
     source: MadeSource, settings: Settings, target: TargetConnection
@@ -601,5 +604,6 @@ def test_a_window_reads_a_table_without_a_key_once_whatever_its_buckets(
     before = rows_read()
     report = load.run(settings)
     assert report.units == 6
-    assert rows_read() - before < 1.5 * 5000
+    # A MySQL counts the rows before it deletes them.
+    assert rows_read() - before < (2.5 if is_mysql() else 1.5) * 5000
     assert target_rows(target) == source.snapshot()

@@ -170,7 +170,11 @@ def test_generated_columns_have_the_sources_values_where_the_target_would_comput
 
     check(load.run(settings).notes)
     check(restored(settings, to=end, dry_run=False).load.notes)
-    extra = dict(target.query("SELECT column_name, extra FROM information_schema.columns WHERE table_name = 'new'"))
+    extra = dict(
+        target.query(
+            "SELECT column_name, extra FROM information_schema.columns WHERE table_name = 'new' ORDER BY ordinal_position"
+        )
+    )
     assert [name for name, words in extra.items() if "GENERATED" in words] == ["vc", "hb", "sum"]
     made = {row[2] for row in target.query("SHOW INDEX FROM d.new")}
     assert made == ({"PRIMARY"} if keyed else set()) | {"on_gc"}

@@ -31,7 +31,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.schema_import.write import RESOLVER_ID
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.integration.test_schema_import import Hand, shown
-from tests.support.mariadb import directory_in_memory
+from tests.support import mariadb
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
 
@@ -75,9 +75,9 @@ def test_rows_of_every_type_and_ddl_of_killed_imports_reach_the_target(
 ) -> None:
     cluster = FileCluster(tmp_path / "cluster")
     with (
-        directory_in_memory() as directory,
-        MariaDbServer(directory / "source") as source,
-        MariaDbServer(directory / "target") as target,
+        mariadb.directory_in_memory() as directory,
+        mariadb.server_in(directory / "source") as source,
+        mariadb.server_in(directory / "target") as target,
     ):
         (tmp_path / "pumphouse.toml").write_text(
             f'[cluster]\nurl = "file://{tmp_path}/cluster"\n[archive]\nroot = "file://{tmp_path}/archive"\n'

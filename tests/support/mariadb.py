@@ -1,10 +1,11 @@
-"""A MariaDB server for a test module, and a TargetConnection that owns it."""
+"""A MariaDB server for a test module, and a TargetConnection that owns it; with ``--server mysql`` it is a MySQL."""
 
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -12,12 +13,20 @@ from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
 from pumphouse.settings import TargetSettings
 from pumphouse.stack.mariadb import MariaDbServer
+from tests.support.kind import chosen, is_mysql
+from tests.support.mysql import MySqlServer
+
+
+def server_in(directory: Path, **options: Any) -> MariaDbServer:
+    """A server of the kind that was chosen; as a context manager it starts and stops."""
+    made = MySqlServer if is_mysql() else MariaDbServer
+    return made(directory, name=chosen(), **options)
 
 
 @contextmanager
 def running(directory: Path) -> Iterator[TargetSettings]:
     """A server as long as the block lasts."""
-    with MariaDbServer(directory) as server:
+    with server_in(directory) as server:
         yield TargetSettings(host="127.0.0.1", port=server.port, user="root", password=SecretStr(server.password))
 
 

@@ -20,8 +20,7 @@ ROWS = (
     + [f"S{n}" for n in range(1, 4)]
     + [f"L{n}" for n in range(1, 9)]
     + [f"R{n}" for n in range(1, 7)]
-    + [f"O{n}" for n in range(1, 9)]
-    + ["O10"]
+    + [f"O{n}" for n in range(1, 11)]
 )
 
 

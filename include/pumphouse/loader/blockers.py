@@ -116,7 +116,8 @@ class _Watch:
         self._thread.join()
 
     def shown(self) -> str:
-        return _shown(self._seen) or "a session that the server does not show to us (privilege PROCESS)"
+        hidden = "a session that the server does not show to us (privilege PROCESS; a MySQL's performance_schema)"
+        return _shown(self._seen) or hidden
 
     def _run(self) -> None:
         if self._done.wait(_GRACE_S):

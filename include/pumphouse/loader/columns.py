@@ -29,7 +29,7 @@ BINARY = b"binary"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One target column."""
+    """One target column; ``binary``: its values are bytes, not text."""
 
     name: str
     tp: int
@@ -40,6 +40,10 @@ class Column:
         """Read a field of a unit's batch."""
         return cls(field.name, int(field.metadata[TP]), binary=BINARY in field.metadata)
 
+    def field(self, kind: pa.DataType) -> pa.Field:
+        """As a field of a unit's batch, with values of this Arrow type."""
+        return pa.field(self.name, kind, metadata={TP: str(self.tp).encode()} | ({BINARY: b"1"} if self.binary else {}))
+
     @property
     def through_variable(self) -> bool:
         """Whether LOAD DATA must read it into a variable and cast."""
@@ -49,6 +53,11 @@ class Column:
     def is_enum(self) -> bool:
         """Whether it is an ENUM, whose value 0 a strict session refuses."""
         return self.tp == MysqlType.ENUM
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are text, JSON's too, and not bytes."""
+        return self.tp in _BYTES and not self.binary
 
     @property
     def is_integer(self) -> bool:

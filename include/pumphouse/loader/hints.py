@@ -28,7 +28,9 @@ _PAST_A_DROP = (
     "and load; then take the rule away, and `pumphouse load --resync {table}` makes it anew, as it is behind that DDL"
 )
 # A column is used in a foreign key: of its own table, of another one; what else cannot be done under one.
-_UNDER_A_KEY = frozenset({1832, 1833, 1846})
+# MySQL: the columns would be of two types, and it has no key between such.
+_TWO_TYPES = 3780
+_UNDER_A_KEY = frozenset({1832, 1833, 1846, _TWO_TYPES})
 _KEY = re.compile(r"^ *(CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY .*?),?$", re.MULTILINE)
 # What a server, or what counts its rows, says where two rows have one key.
 _COLLISION = re.compile(r"Duplicate entry|collide|share a unique key")
@@ -110,5 +112,6 @@ def keys_in_the_way(connection: TargetConnection, routes: Routes, event: DdlEven
     rendered = render(routes.event(event), connection.dialect, keep_schema=connection.settings.schema_name)
     said = [each.sql for each in rendered]
     rest = said[said.index(statement) :] if statement in said else [str(statement)]
-    sql = json.dumps([*drop, *rest, *add], ensure_ascii=False)
+    again = [] if error.facts["code"] == _TWO_TYPES else add
+    sql = json.dumps([*drop, *rest, *again], ensure_ascii=False)
     return f"; the target does not do that under a foreign key ({', '.join(names)}): sql = {sql} goes around it"

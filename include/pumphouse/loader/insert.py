@@ -102,7 +102,7 @@ def _load(connection: TargetConnection, table: str, batch: pa.RecordBatch, colum
         return
     connection.execute("SAVEPOINT part")
     try:
-        done = connection.load_local(textrows.statement(table, columns), [textrows.render(batch)])
+        done = connection.load_local(textrows.statement(table, columns, connection.dialect), [textrows.render(batch)])
     except StatementFailed as error:
         if not error.of_a_row:
             raise
@@ -199,7 +199,7 @@ def _put_loosely(
     connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]
 ) -> tuple[Loaded, Warnings]:
     if not _by_statements(connection):
-        done = connection.load_local(textrows.statement(table, columns), [textrows.render(batch)])
+        done = connection.load_local(textrows.statement(table, columns, connection.dialect), [textrows.render(batch)])
         return done, connection.warnings() if done.warnings else []
     affected, warnings, shown, at = 0, 0, [], 0
     for statement, rows in _statements(connection, table, batch):

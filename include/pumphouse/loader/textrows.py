@@ -1,6 +1,7 @@
 r"""Arrow batches as the text that LOAD DATA reads: tab between fields, newline after rows, backslash escapes, \N.
 
-The text is utf8mb4, so the server converts character columns to their own charset and takes binary ones as they are.
+The text is utf8mb4: the server converts character columns to their own charset, and a MariaDB takes binary ones as they
+are. A MySQL checks every field against the charset of the whole, so there rows with bytes are read as bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pumphouse.codec.columnar import binary_buffers
 from pumphouse.codec.jit import frozen
 from pumphouse.codec.texts import has_any
 from pumphouse.loader.columns import Column, columns_of
+from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import columns as column_list
 from pumphouse.schema.ident import quote
 
@@ -22,13 +24,18 @@ Escapes = tuple[tuple[bytes, bytes], ...]
 _ESCAPES: Escapes = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"))
 
 
-def statement(table: str, columns: list[Column], unsent: Container[str] = ()) -> str:
+def statement(table: str, columns: list[Column], dialect: Dialect, unsent: Container[str] = ()) -> str:
     """``LOAD DATA LOCAL … REPLACE``: always REPLACE, because without it bad values are bent and reported as success.
 
     ``unsent``: columns that lines have and the table does not get.
     """
     sent = [(at, c) for at, c in enumerate(columns) if c.name not in unsent]
     values = {at: f"CAST(@v{at} AS UNSIGNED)" for at, c in sent if c.through_variable}
+    charset = "utf8mb4"
+    if dialect is Dialect.MYSQL and any(c.binary for c in columns):
+        # Bytes that are no UTF-8 are refused there (1300), whatever column they are for; text says what it is.
+        charset = "binary"
+        values |= {at: f"CONVERT(@v{at} USING utf8mb4)" for at, c in sent if c.is_text}
     if values:
         # With a SET the server forgets what the row itself gave: 0 in an AUTO_INCREMENT column becomes a new number.
         values |= {at: f"@v{at}" for at, c in sent if c.is_number}
@@ -36,7 +43,7 @@ def statement(table: str, columns: list[Column], unsent: Container[str] = ()) ->
     targets = ",".join(named.get(at, f"@v{at}") for at in range(len(columns)))
     casts = ",".join(f"{quote(columns[at].name)} = {values[at]}" for at in sorted(values))
     return (
-        f"LOAD DATA LOCAL INFILE 'pumphouse' REPLACE INTO TABLE {table} CHARACTER SET utf8mb4 "
+        f"LOAD DATA LOCAL INFILE 'pumphouse' REPLACE INTO TABLE {table} CHARACTER SET {charset} "
         r"FIELDS TERMINATED BY '\t' ESCAPED BY '\\' LINES TERMINATED BY '\n' "
         f"({targets})" + (f" SET {casts}" if casts else "")
     )

@@ -26,6 +26,10 @@ _TYPES = {
     "longtext": MysqlType.LONG_BLOB, "tinyblob": MysqlType.TINY_BLOB, "blob": MysqlType.BLOB,
     "mediumblob": MysqlType.MEDIUM_BLOB, "longblob": MysqlType.LONG_BLOB,
 }  # fmt: skip
+_STRINGS = frozenset({
+    MysqlType.STRING, MysqlType.VARCHAR, MysqlType.TINY_BLOB, MysqlType.BLOB, MysqlType.MEDIUM_BLOB,
+    MysqlType.LONG_BLOB,
+})  # fmt: skip
 _NUMBERS = frozenset({
     MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG, MysqlType.FLOAT,
     MysqlType.DOUBLE, MysqlType.NEWDECIMAL, MysqlType.YEAR, MysqlType.BIT, MysqlType.ENUM, MysqlType.SET,
@@ -103,7 +107,7 @@ def _read(connection: TargetConnection, db: str, name: str) -> Table:
         if null == "YES":
             nullable.add(str(column))
         if not generated:
-            columns.append(Column(str(column), int(tp)))
+            columns.append(Column(str(column), int(tp), binary=tp in _STRINGS and not collation))
     unique = _unique(connection, db, name, equality)
     return Table(_shape(db, name, columns, unique, nullable), unique, equality)
 

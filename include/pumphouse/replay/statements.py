@@ -98,7 +98,8 @@ def _load(
     unsent = computed_there(connection, shape.db, shape.table, shape.stored)
     connection.execute("SAVEPOINT part")
     try:
-        done = connection.load_local(textrows.statement(shape.target, columns, unsent), [b"".join(lines)])
+        statement = textrows.statement(shape.target, columns, connection.dialect, unsent)
+        done = connection.load_local(statement, [b"".join(lines)])
     except StatementFailed as error:
         if not error.of_a_row:
             raise
@@ -175,7 +176,7 @@ def _counted(shape: Shape, lines: Sequence[bytes]) -> pa.RecordBatch:
     """Rows without a key, each once, and how many of it go."""
     copies = Counter(lines)
     rows = [_values(line) for line in copies]
-    fields = [pa.field(c.name, pa.large_binary(), metadata={b"tp": str(c.tp).encode()}) for c in shape.columns]
+    fields = [c.field(pa.large_binary()) for c in shape.columns]
     arrays = [pa.array([row[at] for row in rows], pa.large_binary()) for at in range(len(fields))]
     for at, column in enumerate(shape.columns):
         if column.is_enum:

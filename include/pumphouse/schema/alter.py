@@ -96,24 +96,21 @@ def alter_clauses(
     old_keys, new_keys = foreign_keys(db, before, dialect), foreign_keys(db, after, dialect)
     # A TiDB converts as the source did.
     rewritten = [] if dialect is Dialect.TIDB else _retyped(pairs)
-    cast = [(old, new, conversion(old.type, new.type, strict=strict)) for old, new in rewritten]
+    cast = [(old, new, conversion(old.type, new.type, strict=strict, dialect=dialect)) for old, new in rewritten]
     filled = {old.id: new for old, new, how in cast if how is not None and how.steps}
     keyed = _without_keys_over(before, {old.name.lower() for old, _, _ in cast if old.id in filled})
     first: list[str] = []
     first += _dropped_keys(keyed, after, renamed, dialect)
-    old_checks = {} if filled else checks(before)
-    first += [
-        f"DROP CONSTRAINT {quote(name)}" for name in checks(before) if checks(after).get(name) != old_checks.get(name)
-    ]
+    old_checks, new_checks = checks(before, dialect), checks(after, dialect)
+    same_checks = {} if filled else {name: text for name, text in old_checks.items() if new_checks.get(name) == text}
+    first += [f"DROP CONSTRAINT {quote(name)}" for name in old_checks if name not in same_checks]
     kept = {old.id for old, _ in pairs if old is not None} - filled.keys()
     first += [f"DROP COLUMN {quote(c.name)}" for c in before.public_columns if c.id not in kept]
     columns, then = _columns(before, after, pairs, dialect, filled)
     first += columns
     first += _added_keys(keyed, after, renamed, dialect)
     first += [
-        f"ADD CONSTRAINT {quote(name)} CHECK ({text})"
-        for name, text in checks(after).items()
-        if old_checks.get(name) != text
+        f"ADD CONSTRAINT {quote(name)} CHECK ({text})" for name, text in new_checks.items() if name not in same_checks
     ]
     first += _options(before, after, dialect)
     shown, shown_then = _visibility(keyed, after, renamed, dialect)

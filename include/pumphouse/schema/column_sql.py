@@ -101,7 +101,9 @@ def definition(column: ColumnInfo, dialect: Dialect, default: str, *, auto_incre
             words.append("NOT NULL")
     else:
         words.append("NOT NULL" if not_null else "NULL")
-        if auto_increment and column.type.flag & ColumnFlag.AUTO_INCREMENT:
+        # MySQL has none of floats any more.
+        numbered = dialect is not Dialect.MYSQL or column.type.tp not in (MysqlType.FLOAT, MysqlType.DOUBLE)
+        if auto_increment and numbered and column.type.flag & ColumnFlag.AUTO_INCREMENT:
             words.append("AUTO_INCREMENT")
         elif default:
             words.append(default)

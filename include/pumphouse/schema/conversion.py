@@ -2,7 +2,7 @@
 
 The one place of TiDB's casts on a target. A pair of types is alike (an ALTER is enough), has expressions that give
 TiDB's value, or is not known: then a table with rows is not changed. What is said here is held against what a TiDB made
-of edge values (tests/recorded/conversions.json), each pair on a real MariaDB.
+of edge values (tests/recorded/conversions.json), each pair on a real MariaDB and on a real MySQL.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pumphouse.model.table import ColumnFlag, FieldType, MysqlType
+from pumphouse.schema.dialect import Dialect
 
 
 class Family(StrEnum):
@@ -131,9 +132,26 @@ _LOOSE: dict[Family, frozenset[Family]] = {
 }
 
 
-def conversion(old: FieldType, new: FieldType, *, strict: bool) -> Conversion | None:
+# Where a MySQL gives other values than TiDB and MariaDB, or refuses some: in strict mode, and without it.
+_OTHERWISE_ON_MYSQL: dict[bool, frozenset[tuple[Family, Family]]] = {
+    True: frozenset((before, after) for before in (Family.JSON, Family.FLOAT) for after in _STRINGS)
+    | {(before, Family.TIME) for before in _TEXTS}
+    | {(Family.INTEGER, after) for after in _MOMENTS | {Family.DATE}}
+    | {(Family.BYTES, Family.INTEGER)},
+    False: frozenset((Family.JSON, after) for after in _STRINGS)
+    | {(before, after) for before in _TEXTS for after in _MOMENTS}
+    | {(before, Family.DATE) for before in _MOMENTS}
+    | {(Family.DECIMAL, Family.BIT), (Family.INTEGER, Family.DATE), (Family.INTEGER, Family.DATETIME)},
+}
+
+
+def conversion(
+    old: FieldType, new: FieldType, *, strict: bool, dialect: Dialect = Dialect.MARIADB
+) -> Conversion | None:
     """How TiDB's cast is had on a target; None where it is not known. ``strict``: the sql_mode of the change."""
     before, after = family(old), family(new)
+    if dialect is Dialect.MYSQL and (before, after) in _OTHERWISE_ON_MYSQL[strict]:
+        return None
     if after in _REALS and new.decimal >= 0:
         return None  # DOUBLE(10,2): each rounds in its own way
     if not strict:
@@ -141,9 +159,16 @@ def conversion(old: FieldType, new: FieldType, *, strict: bool) -> Conversion | 
         return ALIKE if after in _LOOSE[before] and not _padded(old, after) else None
     printed = after in _STRINGS or _padded(old, after)
     steps = _into_text(old, before, after) if printed else _into_numbers(old, new, before, after)
+    if dialect is Dialect.MYSQL and before in _MOMENTS and after is Family.DATE:
+        steps = ("DATE({old})",)  # it rounds into the next day
     if not steps and after not in _ALIKE[before]:
         return None
-    return Conversion(steps, _unless(old, new, before, after))
+    unless = _unless(old, new, before, after)
+    if dialect is Dialect.MYSQL and before is Family.DOUBLE and after in _STRINGS:
+        unless = "CAST({old} + 0e0 AS CHAR) + 0e0 <> {old}"  # it prints 22 characters at most
+    if dialect is Dialect.MYSQL and before in {Family.DOUBLE, Family.DECIMAL} and after in {Family.INTEGER, Family.BIT}:
+        unless = f"{unless or 'FALSE'} OR ABS({{old}}) >= {2**63 - 1}"  # not even as the largest one
+    return Conversion(steps, unless)
 
 
 def _padded(old: FieldType, after: Family) -> bool:

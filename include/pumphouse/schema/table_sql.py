@@ -60,7 +60,7 @@ def create_table(db: str, info: TableInfo, dialect: Dialect, *, bare: bool = Fal
     if primary:
         lines.append(primary)
     lines += [index_sql(index, dialect) for index in plain_indexes(info, dialect)]
-    lines += [f"CONSTRAINT {quote(name)} CHECK ({text})" for name, text in checks(info).items()]
+    lines += [f"CONSTRAINT {quote(name)} CHECK ({text})" for name, text in checks(info, dialect).items()]
     words = [f"CREATE TABLE {qualified(db, info.name)} (\n  " + ",\n  ".join(lines) + "\n)", "ENGINE=InnoDB"]
     start = int(info.raw.get("auto_inc_id") or 0)
     if start > 1 and automatic is not None:
@@ -239,13 +239,19 @@ def _part(part: IndexColumn) -> str:
     return quote(part.name) + (f"({part.length})" if part.length > 0 else "")
 
 
-def checks(info: TableInfo) -> dict[str, str]:
-    """Enforced CHECK constraints, name -> expression."""
-    return {
-        cistr(each.get("constraint_name")): str(each.get("expr_string"))
-        for each in info.raw.get("constraint_info") or ()
-        if each.get("enforced") and each.get("state", 5) == 5
-    }
+def checks(info: TableInfo, dialect: Dialect | None = None) -> dict[str, str]:
+    """Enforced CHECK constraints, name -> expression.
+
+    A MySQL wants one name in a database, where others want it in a table: they get those that it gives, which it
+    renames with the table.
+    """
+    found = {}
+    for each in info.raw.get("constraint_info") or ():
+        if each.get("enforced") and each.get("state", 5) == 5:
+            number = int(each.get("id") or 0) if dialect is Dialect.MYSQL else 0
+            name = _fitting(info.name, f"_chk_{number}") if number else cistr(each.get("constraint_name"))
+            found[name] = str(each.get("expr_string"))
+    return found
 
 
 def partition_sql(info: TableInfo) -> str:

@@ -8,7 +8,7 @@ foreign keys, triggers, FULLTEXT indexes, storage options.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,9 @@ Name = tuple[str, str]
 
 _PUBLIC = SchemaState.PUBLIC.value
 _PARTITION_KINDS = {"RANGE": 1, "HASH": 2, "LIST": 3, "KEY": 4}
+_BYTES_DEFAULT = re.compile(
+    rb"^  `((?:[^`]|``)+)` (?:var)?binary\(\d+\)(?: NOT NULL)? DEFAULT (?:(0x)|'((?:[^'\\]|''|\\.)*)')", re.MULTILINE
+)
 _PERIOD = re.compile(rb"^\s+PERIOD FOR ", re.MULTILINE)
 _READS = 10
 
@@ -200,8 +203,11 @@ class _Reader:
     def _table(
         self, name: Name, row: Row, columns: Sequence[Row], checks: Sequence[Row], partitions: Sequence[Row]
     ) -> Raw:
-        if _PERIOD.search(self._shown(name)):
+        shown = self._shown(name)
+        if _PERIOD.search(shown):
             self._refuse(name, "it has a PERIOD")
+        for column in _cut_defaults(shown) if self._dialect is Dialect.MYSQL else ():
+            self._found.refused.append(f"{'.'.join(name)}.{column}: the default has bytes that are no text")
         if str(row["engine"]) != "InnoDB":
             self._note(name, f"its engine is {row['engine']}: on a target it is InnoDB")
         raw = blank(name[1])
@@ -497,6 +503,14 @@ class _Reader:
 
     def _refuse(self, name: Name, text: str) -> None:
         self._found.refused.append(f"{'.'.join(name)}: {text}")
+
+
+def _cut_defaults(shown: bytes) -> Iterator[str]:
+    """Columns of bytes whose default a MySQL's information_schema does not give whole: there it ends at a NUL."""
+    for column, no_text, text in _BYTES_DEFAULT.findall(shown):
+        # Zeros at the end fill a BINARY(n) up.
+        if no_text or b"\\0" in re.sub(rb"(?:\\0)+$", b"", text.replace(b"\\\\", b"")):
+            yield column.decode().replace("``", "`")
 
 
 def _json_column(row: Row, checked: set[str]) -> bool:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pumphouse.loader.columns import Column
 from pumphouse.loader.textrows import render, statement
 from pumphouse.model.table import MysqlType
+from pumphouse.schema.dialect import Dialect
 
 _UNESCAPE = {b"\\\\": b"\\", b"\\t": b"\t", b"\\n": b"\n"}
 
@@ -55,6 +56,16 @@ def test_a_float_comes_back_to_its_four_bytes(values: list[float]) -> None:
 
 def test_values_that_text_would_change_go_through_a_variable() -> None:
     columns = [Column("a`b", MysqlType.LONG), Column("e", MysqlType.ENUM), Column("y", MysqlType.YEAR)]
-    text = statement("`d`.`t`", columns)
+    text = statement("`d`.`t`", columns, Dialect.MARIADB)
     assert "REPLACE INTO TABLE `d`.`t` CHARACTER SET utf8mb4" in text
     assert text.endswith("(@v0,@v1,@v2) SET `a``b` = @v0,`e` = CAST(@v1 AS UNSIGNED),`y` = CAST(@v2 AS UNSIGNED)")
+
+
+@pytest.mark.row("L1", "O9")
+def test_rows_with_bytes_are_read_as_bytes_where_the_server_checks_every_field() -> None:
+    text, data = Column("t", MysqlType.BLOB), Column("b", MysqlType.BLOB, binary=True)
+    for dialect, columns in ((Dialect.MYSQL, [text]), (Dialect.MARIADB, [text, data])):
+        assert statement("`d`.`t`", columns, dialect) == statement("`d`.`t`", columns, Dialect.TIDB)
+    of_bytes = statement("`d`.`t`", [text, data, Column("j", MysqlType.JSON)], Dialect.MYSQL)
+    assert "CHARACTER SET binary" in of_bytes
+    assert of_bytes.endswith("(@v0,`b`,@v2) SET `t` = CONVERT(@v0 USING utf8mb4),`j` = CONVERT(@v2 USING utf8mb4)")
