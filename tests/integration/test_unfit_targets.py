@@ -13,6 +13,7 @@ from pumphouse.loader.target import TargetConnection
 from pumphouse.replay import Dml, Replay, Txn
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
+from tests.integration.test_load_rules import ruled
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, target_rows
 
@@ -119,6 +120,26 @@ def test_a_table_without_transactions_stops_the_plan_by_name_before_the_first_ro
     assert target_rows(target) == before
     target.execute("ALTER TABLE d.t ENGINE=InnoDB")
     load.run(in_mode(settings, mode=mode))
+    assert target_rows(target) == loaded.snapshot()
+
+
+@pytest.mark.row("L6")
+@pytest.mark.parametrize("mode", ["merge", "replay"])
+def test_a_table_that_a_rule_makes_without_transactions_gets_no_row(
+    loaded: MadeSource, settings: Settings, target: TargetConnection, mode: str
+) -> None:
+    loaded.create_table("new", [ID, TEXT])
+    made = "CREATE TABLE d.new (id INT PRIMARY KEY, v VARCHAR(64)) ENGINE=Aria"
+    rule = {"do": "replace", "ddl": loaded.jobs[-1].job.id, "sql": [made], "why": "smaller"}
+    with loaded.txn() as t:
+        t.insert("new", id=1, v=b"a")
+    loaded.cut()
+    told = ruled(in_mode(settings, mode=mode), rule)
+    with pytest.raises(LoadError, match=r"d\.new of target .* is of the engine Aria"):
+        load.run(told)
+    assert target.query("SELECT * FROM d.new") == []
+    target.execute("ALTER TABLE d.new ENGINE=InnoDB")
+    load.run(told)
     assert target_rows(target) == loaded.snapshot()
 
 

@@ -135,6 +135,8 @@ class TargetConnection:
         self._connection = connection
         self._closed = False
         self._owner = False
+        # Tables, (database, name), whose engine was looked at in this session (`pumphouse.loader.unfit`).
+        self.transactional: set[tuple[str, str]] = set()
         # Asked for: the greeting has no room for the 64 bits of a TiDB's.
         with self._translate("SELECT CONNECTION_ID()"), connection.making_sense():
             ((self.connection_id, version),) = self.query("SELECT CONNECTION_ID(), VERSION()")

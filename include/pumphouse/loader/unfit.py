@@ -1,6 +1,7 @@
 """Targets and tables into which no unit can be put exactly: not transactional, or with triggers that rows would fire.
 
-Looked at when a plan begins, and when it goes on, before the first row. On a table without transactions, the rows of a
+Looked at when a plan begins, and when it goes on, before the first row; the engine of a table also before the first
+unit of each session, because a statement of a rule may have made it. On a table without transactions, the rows of a
 unit that was killed stay, and come again. The source has fired its triggers: what they wrote is in the binlogs.
 """
 
@@ -76,21 +77,30 @@ def require_state(connection: TargetConnection) -> None:
         )
 
 
+def require_transactional(connection: TargetConnection, db: str, name: str) -> None:
+    """LoadError where a table has no transactions; asked once in a session."""
+    if (db, name) in connection.transactional:
+        return
+    for _, _, engine in connection.query(f"{_NOT_TRANSACTIONAL} AND t.table_name = %s", (db, name)):
+        raise LoadError(
+            f"the table {db}.{name} of target {connection.name} is of the engine {engine}, which has no "
+            "transactions: the rows of a load that is killed would come twice",
+            hint=f"ALTER TABLE {qualified(db, name)} ENGINE={_ENGINE} there, and run this again. Was it so while "
+            f"loads ran, `pumphouse load --resync {db}.{name}` makes it anew",
+            target=connection.name,
+            table=f"{db}.{name}",
+        )
+    connection.transactional.add((db, name))
+
+
 def require_fit(connection: TargetConnection, tables: Iterable[tuple[str, str]], firing: Collection[str] = ()) -> None:
     """LoadError names the first table, (database, name) there, that rows cannot be put into exactly.
 
     ``firing``: triggers that may fire, as ``database.trigger`` in lower case.
     """
     for db, name in tables:
-        for _, _, engine in connection.query(f"{_NOT_TRANSACTIONAL} AND t.table_name = %s", (db, name)):
-            raise LoadError(
-                f"the table {db}.{name} of target {connection.name} is of the engine {engine}, which has no "
-                "transactions: the rows of a load that is killed would come twice",
-                hint=f"ALTER TABLE {qualified(db, name)} ENGINE={_ENGINE} there, and run this again. Was it so while "
-                f"loads ran, `pumphouse load --resync {db}.{name}` makes it anew",
-                target=connection.name,
-                table=f"{db}.{name}",
-            )
+        connection.transactional.discard((db, name))
+        require_transactional(connection, db, name)
         found = [each for each in triggers_of(connection, db, name) if f"{db}.{each}".lower() not in firing]
         if found:
             names = [f"{db}.{each}" for each in found]

@@ -29,6 +29,7 @@ from pumphouse.loader.keyless import delete_rows
 from pumphouse.loader.plan import Phase, UnitId
 from pumphouse.loader.scratch import scratch
 from pumphouse.loader.target import NO_SUCH, RetryUnit, StatementFailed, TargetConnection
+from pumphouse.loader.unfit import require_transactional
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 
@@ -148,6 +149,7 @@ def _once(connection: TargetConnection, claim: Claim, units: Sequence[Unit]) -> 
     """One unit, or several of which each reads the whole table; False = one of them was applied."""
     head = units[0][0]
     batches = [batch for _, some in units for batch in some]
+    require_transactional(connection, head.db, head.table)
     try:
         batches = _as_there(connection, head, batches)
         with connection.transaction():

@@ -21,6 +21,7 @@ from pumphouse.loader import textrows
 from pumphouse.loader.insert import loosely, of_generated
 from pumphouse.loader.keyless import COUNT, delete_rows
 from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.loader.unfit import require_transactional
 from pumphouse.loader.unit import computed_there, other_shape
 from pumphouse.replay.change import Change, Shape
 from pumphouse.replay.steps import Safety, Step
@@ -34,6 +35,7 @@ _PLAIN = {b"t": b"\t", b"n": b"\n"}
 
 def run_step(connection: TargetConnection, step: Step, safety: Safety) -> None:
     """Run one step inside a transaction. Rows without a key come once (`pumphouse.replay.executor`): never safe."""
+    require_transactional(connection, step.shape.db, step.shape.table)
     try:
         _run(connection, step, safety if step.shape.key else Safety.STRICT)
     except StatementFailed as error:
