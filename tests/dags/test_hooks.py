@@ -18,7 +18,11 @@ _ARCHIVE = {
 _CLUSTER = {
     "conn_type": "pumphouse_cluster",
     "password": "s3cr3t-h",
-    "extra": {"url": "file:///somewhere", "history": "mysql://root@127.0.0.1:1/a.b"},
+    "extra": {
+        "url": "file:///somewhere",
+        "history": "mysql://root@127.0.0.1:1/a.b",
+        "operator_token": "s3cr3t-of-operators",
+    },
 }
 _TARGET = {
     "conn_type": "pumphouse_downstream",
@@ -43,7 +47,7 @@ try:
     print(json.dumps({"root": s.archive.root, "id": s.archive.archive_id, "key": s.archive.s3_access_key,
         "secret": s.archive.s3_secret_key.get_secret_value(), "url": s.cluster.url, "history": s.history.history,
         "hp": s.history.history_password.get_secret_value(), "host": s.target.host, "port": s.target.port,
-        "user": s.target.user, "task": s.load.task, "shown": repr(s)}))
+        "user": s.target.user, "task": s.load.task, "token": s.cluster.operator_tokens, "shown": repr(s)}))
 except ConfigError as error:
     print(json.dumps({"error": str(error)}))
 """
@@ -58,7 +62,7 @@ def test_three_connections_become_one_set_of_settings(in_airflow: Callable[..., 
     assert found == {
         "root": "s3://bucket/prefix", "id": "demo", "key": "key", "secret": "s3cr3t-a", "url": "file:///somewhere",
         "history": "mysql://root@127.0.0.1:1/a.b", "hp": "s3cr3t-h", "host": "db.example", "port": 4000, "user": "loader",
-        "task": "dr",
+        "task": "dr", "token": ["s3cr3t-of-operators"],
     }  # fmt: skip
     assert "s3cr3t" not in shown
 

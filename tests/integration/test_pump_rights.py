@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.operator import Proof, proof
 from pumphouse.rpc.status import from_rpc_error
 from pumphouse.settings import ClusterSettings
+from pumphouse.stack.pumps import CLI
 from tests.support.pumpserver import PumpServer, commit, prewrite
 from tests.support.waiting import eventually
 
@@ -120,6 +123,46 @@ def test_the_token_opens_every_operation(pump: PumpServer) -> None:
     with pytest.raises(UsageError):  # it was let in, and there is no such commit
         puller.accept(Tso(1), Tso(2), "because")
     puller.close()
+
+
+def test_commands_show_the_token_of_the_settings_and_say_what_is_missing_without_one(pump: PumpServer) -> None:
+    for given, code in (({}, 1), ({"cluster.operator_token": TOKEN}, 0)):
+        start_ts = pump.cluster.tso()
+        pump.write(prewrite(start_ts))
+        eventually(lambda ts=start_ts: any(each.start_ts == ts for each in pump.status().oldest_unresolved))
+        settled = command(
+            pump,
+            given,
+            "pump",
+            "settle",
+            str(start_ts),
+            "--rolled-back",
+            "--reason",
+            "test",
+            "--node",
+            "pump-1",
+            "--yes",
+        )
+        assert settled[0] == code, settled[1]
+        gc = command(pump, given, "gc")
+        assert gc[0] == code, gc[1]
+        if code:
+            assert "cluster.operator_token" in settled[1]
+            settle(pump, start_ts, OURS)
+    refused = command(pump, {}, "pause-pump", "pump-1")
+    assert refused[0] == 1
+    assert "PUT /state" in refused[1]
+    assert pump.registered().state is NodeState.ONLINE
+
+
+def command(pump: PumpServer, given: dict[str, str], *words: str) -> tuple[int, str]:
+    sets = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+    done = subprocess.run(
+        [*CLI, "--set", f"cluster.url={pump.cluster.url}", *sets, *words],
+        env={name: value for name, value in os.environ.items() if not name.startswith("PUMPHOUSE_")},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_a_refused_change_of_state_reads_like_any_other_answer(pump: PumpServer) -> None:
