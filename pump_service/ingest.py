@@ -1,7 +1,7 @@
 """What a write must pass before the store sees it, in the order of the Go Pump (docs/formats.md, "WriteBinlog").
 
-1 cluster id, 2 parses, and its times are none of the future, 3 state (a P only when online), 4 disk space (for a P),
-5 probe, 6 store.
+1 cluster id, 2 parses, its rows too, and its times are none of the future, 3 state (a P only when online), 4 disk space
+(for a P), 5 probe, 6 store.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from pump_service.api.convert import item_of
+from pump_service.api.convert import item_of, refuse_unreadable
 from pump_service.horizon import Horizon
 from pump_service.intake import Intake
 from pump_service.lifecycle import Lifecycle
@@ -26,13 +26,21 @@ class Ingest:
     """Checks and submits. Owned by the event loop."""
 
     def __init__(
-        self, *, cluster_id: int, horizon: Horizon, lifecycle: Lifecycle, store: Store, submitter: Submitter
+        self,
+        *,
+        cluster_id: int,
+        horizon: Horizon,
+        lifecycle: Lifecycle,
+        store: Store,
+        submitter: Submitter,
+        check_rows: bool,
     ) -> None:
         self.cluster_id = cluster_id
         self._horizon = horizon
         self._lifecycle = lifecycle
         self._store = store
         self._submitter = submitter
+        self._check_rows = check_rows
 
     def check_cluster(self, cluster_id: int) -> None:
         """ClusterMismatch unless the caller's cluster is ours (row W5)."""
@@ -47,6 +55,8 @@ class Ingest:
         ``done`` is called on the event loop when they are durable, or with a status for each.
         """
         if intake.others or intake.probes or not self._horizon.covers(intake.latest):
+            return False
+        if self._check_rows and intake.unreadable:
             return False
         if intake.prewrites and (not self._lifecycle.takes_prewrites or self._store.read_only):
             return False
@@ -78,7 +88,10 @@ class Ingest:
         parsed: list[tuple[int, Item]] = []
         for place, payload in enumerate(payloads):
             try:
-                parsed.append((place, item_of(payload)))
+                item = item_of(payload)
+                if self._check_rows:
+                    refuse_unreadable(item)
+                parsed.append((place, item))
             except BinlogError as error:
                 statuses[place] = error
         if not self._horizon.covers(max((_latest(item) for _, item in parsed), default=0)):

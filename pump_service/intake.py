@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from pump_service.store.parse import OTHER, Columns, minimal_uvarint, parse_one
 from pump_service.store.records import Records
 from pumphouse.codec.jit import Bytes, Ints, UInts, frozen, kernel, primitive
+from pumphouse.codec.walk import payload_problem
 
 # What a kernel says of all payloads together: the fields of `Intake`, and the bytes of all.
-OTHERS, LATEST, PREWRITES, PROBES, BYTES, _FACTS = range(6)
+OTHERS, LATEST, PREWRITES, PROBES, UNREADABLE, BYTES, _FACTS = range(7)
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that sets each field by a call, and there is one of these a group
@@ -30,6 +31,7 @@ class Intake:
     latest: int  # largest timestamp
     prewrites: int
     probes: int  # both times 0: nothing is to be stored
+    unreadable: int  # prewrites whose rows nobody could read
 
 
 @primitive
@@ -46,6 +48,7 @@ def _one(
     facts[LATEST] = max(facts[LATEST], wide[0, row], wide[1, row])
     if narrow[1, row] == 0:
         facts[PREWRITES] += 1
+        facts[UNREADABLE] += payload_problem(data, begin, end) != 0
     if wide[0, row] == 0 and wide[1, row] == 0:
         facts[PROBES] += 1
 

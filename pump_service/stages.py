@@ -78,7 +78,10 @@ def build_stages(
     cluster_id = cluster.cluster_id()
     timestamps = Timestamps(cluster, clock)
     horizon = _horizon(cluster, timestamps, clock)
-    ingest = Ingest(cluster_id=cluster_id, horizon=horizon, lifecycle=lifecycle, store=store, submitter=submitter)
+    ingest = Ingest(
+        cluster_id=cluster_id, horizon=horizon, lifecycle=lifecycle, store=store, submitter=submitter,
+        check_rows=settings.check_rows,
+    )  # fmt: skip
     application = ApplicationResolver(cluster, cluster_id, tls, clock)
     hold, resolver = _resolver(settings, cluster, application, clock, store, registrar.node_id)
     collector = Collector(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pump_service.api.convert import item_of, refuse_unreadable
 from pump_service.door.group import Requests
 from pump_service.door.http2 import lean
 from pump_service.intake import read_batch, read_group
@@ -25,8 +26,9 @@ from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest
 
 def warm() -> None:
     """Run each of them once."""
-    payload = Binlog(tp=BinlogType.Prewrite, start_ts=1, prewrite_value=b"v").SerializeToString()
+    payload = Binlog(tp=BinlogType.Prewrite, start_ts=1, prewrite_value=b"\x08\x01").SerializeToString()
     requests = Requests.of([WriteBinlogReq(clusterID=1, payload=payload).SerializeToString()])
+    refuse_unreadable(item_of(payload))
     lean.warm()
     intake = read_group(requests.data, requests.starts, requests.sizes, 1)
     read_batch(WriteBinlogsRequest(cluster_id=1, batch_id=1, payloads=[payload]).SerializeToString())

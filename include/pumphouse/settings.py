@@ -198,6 +198,11 @@ class PumpSettings(Section):
     max_message_bytes: int = Field(
         (1 << 31) - 1, ge=4096, le=(1 << 31) - 1, description="a larger request is refused as ResourceExhausted"
     )
+    check_rows: bool = Field(
+        True,
+        description="refuse a prewrite whose rows nobody could read, as no archive and no Drainer gets past it; "
+        "false = take it, as a Go Pump does",
+    )
     incomplete_bytes: int = Field(
         256 * MIB,
         ge=16 * MIB,

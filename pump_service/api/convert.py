@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pump_service.store.store import Item
+from pumphouse.codec.jit import frozen
+from pumphouse.codec.walk import REASONS, payload_problem
 from pumphouse.errors import BadBinlog
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES, BinlogType
 from pumphouse.proto.binlog_pb2 import Binlog
@@ -47,6 +50,19 @@ def item_of(payload: bytes) -> Item:
         commit_ts=commit_ts,
         prewrite_key=message.prewrite_key,
     )
+
+
+def refuse_unreadable(item: Item) -> None:
+    """BadBinlog where the rows of a prewrite cannot be read: no archive and no Drainer would get past it."""
+    if item.tp != BinlogType.PREWRITE:
+        return
+    data = frozen(np.frombuffer(item.payload, np.uint8))
+    if problem := int(payload_problem(data, 0, len(data))):
+        raise BadBinlog(
+            f"the rows of the Prewrite of start ts {item.start_ts} cannot be read: {REASONS[problem]}",
+            hint="write a PrewriteValue as TiDB does, or set pump.check_rows = false",
+            start_ts=item.start_ts,
+        )
 
 
 def _check(message: Binlog, tp: int, start_ts: int, commit_ts: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Iterator
 
@@ -12,14 +11,14 @@ import grpc
 
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsResponse
 from pumphouse.rpc.channel import SERVER_OPTIONS
-from tests.bench.h2_load import varint
+from tests.bench.h2_load import one_row, varint
 
 _METHOD = "/pumphouse.v1.PumpBatch/WriteBinlogs"
 
 
 def batches(cluster: int, size: int, pairs: int, count: int) -> list[bytes]:
     """Serialized WriteBinlogsRequest messages: ``pairs`` prewrites, each with its commit behind it."""
-    value = b"\x2a" + varint(size) + os.urandom(size)
+    value = b"\x2a" + varint(len(rows := one_row(size))) + rows
     tail = b"\x38\x00\x40\x00"
     ts = int(time.time() * 1000) << 18
     made = []

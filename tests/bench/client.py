@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,12 +13,13 @@ from pumphouse.codec.payload import make_commit, make_prewrite
 from pumphouse.model.tso import Tso
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
+from tests.bench.h2_load import one_row
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.pumps import RunningPump, disk_floor, pump
 
 _BATCH = 2000
 _SECONDS = 4.0
-_VALUE = os.urandom(200)
+_VALUE = one_row(200)
 _STORE_PREWRITE_S = 0.002  # what a store's own prewrite takes at least: a round trip and an fsync
 
 

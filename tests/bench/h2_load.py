@@ -29,6 +29,13 @@ def varint(n: int) -> bytes:
     return bytes(out)
 
 
+def one_row(size: int) -> bytes:
+    """A PrewriteValue of about so many bytes: one inserted row of random ones."""
+    image = os.urandom(size)
+    mutation = b"\x08\x05\x12" + varint(len(image)) + image + b"\x38\x00"
+    return b"\x08\x01\x12" + varint(len(mutation)) + mutation
+
+
 def literal(first: int, name: bytes, value: bytes) -> bytes:
     return bytes([first]) + (varint(len(name)) + name if name else b"") + varint(len(value)) + value
 
@@ -47,7 +54,7 @@ class Run:
             + literal(0x7A, b"", b"pump-load")
         )
         self.next = b"\x83\x86\xc2\xc1\xc0\xbf\xbe"
-        self.value = b"\x2a" + varint(args.size) + os.urandom(args.size)  # prewrite_value, field 5
+        self.value = b"\x2a" + varint(len(value := one_row(args.size))) + value  # prewrite_value, field 5
         self.cluster = b"\x08" + varint(args.cluster)
         self.newest = 0
         self.latencies: list[float] = []

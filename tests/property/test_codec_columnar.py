@@ -25,6 +25,7 @@ from pumphouse.codec.payload import (
     parse_prewrite_value,
     row_changes,
 )
+from pumphouse.codec.walk import payload_problem
 from pumphouse.errors import BadBinlog, CodecError
 from pumphouse.model.binlog import MutationType
 from pumphouse.model.table import TableInfo
@@ -182,6 +183,10 @@ def prewrite_values(draw: st.DrawFn) -> tuple[bytes, int]:
     return data, value.schema_version
 
 
+def problem(payload: bytes) -> int:
+    return int(payload_problem(np.frombuffer(payload, np.uint8), 0, len(payload)))
+
+
 @PROFILE
 @given(st.lists(st.none() | prewrite_values(), max_size=4))
 @example([(pb.PrewriteValue(schema_version=-1).SerializeToString(), -1)])
@@ -189,6 +194,7 @@ def test_walk_finds_what_the_reference_finds(values: list[tuple[bytes, int] | No
     payloads, wanted = [], []
     for txn, value in enumerate(values):
         prewrite = make_prewrite(5, b"k", None if value is None else value[0])
+        assert problem(prewrite) == 0
         payloads.append(merge(prewrite, make_commit(5, 6, b"k")))
         ops = {MutationType.INSERT: INSERT, MutationType.UPDATE: UPDATE, MutationType.DELETE_ROW: DELETE}
         for seq, (table_id, kind, image) in enumerate(row_changes(value[0]) if value else ()):
@@ -218,6 +224,7 @@ def test_walk_over_damage_raises_or_agrees_with_the_reference(value: tuple[bytes
         return [image for _, _, image in row_changes(prewrite)]
 
     found = attempt(lambda: walk(pa.array([bytes(payload)], pa.large_binary())))
+    assert (problem(bytes(payload)) == 0) == (found is not None), "a Pump takes what the archive can read"
     try:
         wanted = reference()
     except (BadBinlog, ValueError):

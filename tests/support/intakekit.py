@@ -23,7 +23,7 @@ CLUSTER = 77
 class Intake:
     """Of a Pump that is online."""
 
-    def __init__(self, store: Store, cluster: FileCluster, queue_bytes: int) -> None:
+    def __init__(self, store: Store, cluster: FileCluster, queue_bytes: int, *, check_rows: bool = False) -> None:
         self.store = store
         self.cluster = cluster
         self.life = Lifecycle(None)
@@ -32,7 +32,7 @@ class Intake:
         self.submitter = Submitter(store, queue_bytes, self.metrics)
         self.ingest = Ingest(
             cluster_id=CLUSTER, horizon=Horizon(Timestamps(cluster, SYSTEM_CLOCK), SYSTEM_CLOCK), lifecycle=self.life,
-            store=store, submitter=self.submitter,
+            store=store, submitter=self.submitter, check_rows=check_rows,
         )  # fmt: skip
 
 

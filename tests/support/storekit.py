@@ -95,7 +95,9 @@ def puts(timestamps: Iterable[int]) -> Puts:
 
 def settings(data_dir: Path, **values: Any) -> PumpSettings:
     """Settings that do not look at the machine's free space."""
-    defaults: dict[str, Any] = {"stop_write_at_available_bytes": 0, "reserve_bytes": 0, "value_log_file_bytes": 1 << 20}
+    defaults: dict[str, Any] = {
+        "stop_write_at_available_bytes": 0, "reserve_bytes": 0, "value_log_file_bytes": 1 << 20, "check_rows": False,
+    }  # fmt: skip
     return PumpSettings(data_dir=data_dir, **(defaults | values))
 
 

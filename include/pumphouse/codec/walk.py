@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pumphouse.codec.jit import Bytes, Ints, kernel
+from pumphouse.codec.jit import Bytes, Ints, kernel, primitive
 from pumphouse.codec.raw import prefetch
 from pumphouse.codec.wire import read_field, read_uvarint
 
@@ -34,6 +34,53 @@ def prewrite_value(data: Bytes, pos: int, end: int) -> tuple[int, int]:
         if number == 5:
             start, stop = at, at + length
     return start, stop
+
+
+@primitive
+def _mutation_problem(data: Bytes, pos: int, end: int) -> int:
+    """Reason why the rows of one TableMutation cannot be read, 0 = they can."""
+    inserted, updated, deleted = 0, 0, 0  # rows that no entry of the sequence has used
+    while pos < end:
+        number, wire, at, length, pos = read_field(data, pos, end)
+        if pos < 0:
+            return BAD_BYTES
+        if number in (4, 5):
+            return OBSOLETE
+        if number == 7 and (wire in (0, 2)):
+            stop = at + length
+            while at < stop:
+                raw, at = read_uvarint(data, at, stop)
+                if at < 0 or (raw > 1 and raw != 4):
+                    return BAD_TYPE
+                inserted -= raw == 0
+                updated -= raw == 1
+                deleted -= raw == 4
+        elif wire == 2:
+            inserted += number == 2
+            updated += number == 3
+            deleted += number == 6
+    return NO_ROW if min(inserted, updated, deleted) < 0 else 0
+
+
+@primitive
+def value_problem(data: Bytes, pos: int, end: int) -> int:
+    """Reason why `fill_rows` would not read a prewrite value, 0 = it would; one pass that looks at no image."""
+    while pos < end:
+        number, wire, at, length, pos = read_field(data, pos, end)
+        if pos < 0:
+            return BAD_BYTES
+        if number == 2 and wire == 2:
+            found = _mutation_problem(data, at, at + length)
+            if found:
+                return found
+    return 0
+
+
+@kernel
+def payload_problem(data: Bytes, pos: int, end: int) -> int:
+    """As `value_problem`, of the prewrite value in a Binlog."""
+    start, stop = prewrite_value(data, pos, end)
+    return BAD_BYTES if start < 0 else value_problem(data, start, stop)
 
 
 @kernel

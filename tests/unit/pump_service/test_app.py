@@ -64,7 +64,7 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
         serving: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
         settings = PumpSettings(
             node_id="p1", data_dir=tmp_path / "data", addr="127.0.0.1:0", stop_write_at_available_bytes=0,
-            reserve_bytes=0, heartbeat_interval_s=0.05, gen_binlog_interval_s=0.1,
+            reserve_bytes=0, heartbeat_interval_s=0.05, gen_binlog_interval_s=0.1, check_rows=False,
         )  # fmt: skip
         app = PumpApp(settings, cluster, TlsSettings(), announce=serving.set_result)
         running = asyncio.create_task(app.run())

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pump_service.intake import read_batch, read_group
 from pump_service.lifecycle import Action
 from pump_service.store.groups import Done
 from pump_service.store.records import Records
@@ -16,6 +18,9 @@ from pump_service.store.store import Store
 from pumphouse.errors import BadBinlog, ClusterMismatch, PumpDraining, PumpReadOnly, PumpUnavailable
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import compose, physical_ms
+from pumphouse.proto.binlog_pb2 import PrewriteValue, TableMutation
+from pumphouse.proto.pump_pb2 import WriteBinlogReq
+from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest
 from pumphouse.registry.file import FileCluster
 from tests.support.intakekit import CLUSTER, Intake, on_a_store
 from tests.support.pumpserver import commit, prewrite, rollback
@@ -272,5 +277,49 @@ def test_what_cannot_be_compared_is_refused_for_now(tmp_path: Path) -> None:
             await bench.ingest.write(fake(fresh))
         statuses = await (await bench.ingest.write_batch([fake(fresh), b""]))
         assert [type(status) for status in statuses] == [PumpUnavailable, type(None)]
+
+    run(tmp_path, test)
+
+
+NO_ROW = PrewriteValue(schema_version=1, mutations=[TableMutation(table_id=5, sequence=[0])]).SerializeToString()
+OBSOLETE = PrewriteValue(schema_version=1, mutations=[TableMutation(table_id=5, deleted_ids=[7])]).SerializeToString()
+ROWS = PrewriteValue(schema_version=1, mutations=[TableMutation(table_id=5, inserted_rows=[b"row"], sequence=[0])])
+
+
+@pytest.mark.row("W2", "P1")
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(b"\xff\xff\xff", "do not parse"), (NO_ROW, "has no row"), (OBSOLETE, "obsolete")],
+    ids=["garbage", "no row", "obsolete"],
+)
+def test_a_prewrite_whose_rows_nobody_can_read_is_refused_at_every_door(value: bytes, why: str, tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        def grouped(*payloads: bytes) -> Any:
+            requests = [WriteBinlogReq(clusterID=CLUSTER, payload=each).SerializeToString() for each in payloads]
+            sizes = np.array([len(each) for each in requests])
+            return read_group(np.frombuffer(b"".join(requests), np.uint8), np.cumsum(sizes) - sizes, sizes, CLUSTER)
+
+        ts = bench.cluster.tso
+        bad = prewrite(ts(), value)
+        good, ddl = (
+            prewrite(ts(), ROWS.SerializeToString()),
+            prewrite(ts(), b"", ddl_query=b"create table t (a int)", ddl_job_id=7),
+        )
+        intake = grouped(good, bad, ddl, commit(1, 2))
+        assert (intake.others, intake.unreadable) == (0, 1)
+        bench.ingest._check_rows = True
+        with pytest.raises(BadBinlog, match=why):
+            await bench.ingest.write(bad)
+        batch = WriteBinlogsRequest(cluster_id=CLUSTER, batch_id=1, payloads=[good, bad]).SerializeToString()
+        for taken in (intake, grouped(bad), read_batch(batch)[2]):  # type: ignore[index]
+            assert not bench.ingest.take(taken, lambda _: None)
+            assert not await bench.ingest.take_soon(taken, lambda _: None)
+        statuses = await (await bench.ingest.write_batch((good, bad, ddl)))
+        assert [status is None for status in statuses] == [True, False, True]
+        await bench.indexed(prewrites=2)
+        bench.ingest._check_rows = False
+        await bench.ingest.write(bad)
+        assert bench.ingest.take(grouped(bad), lambda _: None)
+        await bench.indexed(prewrites=3)
 
     run(tmp_path, test)
