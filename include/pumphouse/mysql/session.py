@@ -30,7 +30,6 @@ _EVERYWHERE = {
     "sql_safe_updates": "OFF",
     "lock_wait_timeout": "86400",
     "sort_buffer_size": "2097152",
-    "tmp_disk_table_size": _MOST,
     # Long keys would be sorted by their beginnings alone.
     "max_sort_length": "16384",
     "sql_notes": "ON",
@@ -142,7 +141,7 @@ def begin(connection: Connection[Any], session: Session, where: str, more: Mappi
         connection,
         f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{session.sql_mode}', sql_select_limit = {_MOST},"
         f" max_join_size = {_MOST}, sql_big_selects = 1"
-        f" /*M!100101 , max_statement_time = 0, max_session_mem_used = {(1 << 63) - 1} */",
+        f" /*M!100400 , max_statement_time = 0, max_session_mem_used = {_MOST}, tmp_disk_table_size = {_MOST} */",
     )
     _run(connection, f"SET SESSION TRANSACTION ISOLATION LEVEL {session.isolation}")
     wanted = {**_EVERYWHERE, **session.more, **(more or {})}
