@@ -17,7 +17,8 @@ from pymysql.err import MySQLError
 
 from pumphouse.errors import ConfigError
 
-_MOST = str((1 << 64) - 1)
+# A limit that MariaDB reads with a sign, as that of a session's memory, takes half of it.
+_MOST = (1 << 64) - 1
 
 # By name, with the value as SHOW VARIABLES spells it. Of a MariaDB, a MySQL or a TiDB, as it comes.
 _EVERYWHERE = {
@@ -141,7 +142,7 @@ def begin(connection: Connection[Any], session: Session, where: str, more: Mappi
         connection,
         f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{session.sql_mode}', sql_select_limit = {_MOST},"
         f" max_join_size = {_MOST}, sql_big_selects = 1"
-        f" /*M!100400 , max_statement_time = 0, max_session_mem_used = {_MOST}, tmp_disk_table_size = {_MOST} */",
+        f" /*M!100400 , max_statement_time = 0, max_session_mem_used = {_MOST >> 1}, tmp_disk_table_size = {_MOST} */",
     )
     _run(connection, f"SET SESSION TRANSACTION ISOLATION LEVEL {session.isolation}")
     wanted = {**_EVERYWHERE, **session.more, **(more or {})}
