@@ -67,6 +67,10 @@ def _only_on_mysql(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _has_server(item: pytest.Item) -> bool:
+    """Whether it starts servers of the kind that was chosen; what goes into a TiDB does so whatever that is."""
+    chosen = getattr(item, "callspec", None)
+    if item.path.name.startswith("test_tidb_") or (chosen is not None and chosen.params.get("into_tidb")):
+        return False
     return "server" in getattr(item, "fixturenames", ()) or hasattr(getattr(item, "module", None), "mariadb")
 
 

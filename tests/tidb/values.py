@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from pumphouse.model.table import ColumnFlag, FieldType, MysqlType
 from pumphouse.schema.conversion import conversion
+from pumphouse.schema.dialect import Dialect
+from tests.support.kind import is_mysql
 
 _TYPE = re.compile(r"^(\w+)(?:\((.*)\))?(.*)$", re.DOTALL)
 _ELEMENT = re.compile(r"'((?:[^']|'')*)'")
@@ -90,8 +92,9 @@ def literal(rng: random.Random, column: Column) -> str:
 
 
 def cast_is_known(column: Column, wanted: str, *, strict: bool) -> bool:
-    """Whether every value becomes on any target what TiDB makes of it, when the column becomes ``wanted``: `name` TYPE …."""
-    how = conversion(_field(column.type), _field(wanted.split("` ", 1)[1]), strict=strict)
+    """Whether every value becomes on the target what TiDB makes of it, when the column becomes ``wanted``: `name` TYPE …."""
+    dialect = Dialect.MYSQL if is_mysql() else Dialect.MARIADB
+    how = conversion(_field(column.type), _field(wanted.split("` ", 1)[1]), strict=strict, dialect=dialect)
     return how is not None and not how.unless
 
 
