@@ -16,6 +16,7 @@ from pumphouse.errors import ConfigError, SourceFailed
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import ColumnFlag, MysqlType, TableInfo
 from pumphouse.model.tso import Tso
+from pumphouse.schema.ident import elements_of, literal
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import SourceSettings, TargetSettings
 from tests.support import mariadb
@@ -142,6 +143,23 @@ def test_a_ddl_that_the_history_does_not_know_is_seen(app: Connection[Any]) -> N
     assert reader.differs({"n": "int(11)", "e": "enum('small','it''s')"}) == ""
     assert "elements" in reader.differs({"n": "int(11)", "e": "enum('tiny','small','it''s')"})
     assert "more" in reader.differs({"n": "int(11)", "e": "enum('small','it''s')", "more": "int(11)"})
+
+
+@pytest.mark.row("A3", "S1")
+def test_elements_are_what_the_server_says_whatever_it_escapes(source: SourceSettings, app: Connection[Any]) -> None:
+    elements = ("a", "C:\\dir", "x\ny", "a\tb", "a\0b", "a\x1ab", "a\rb", "it's", '"x"', "100%", "é中")
+    listed = ",".join(map(literal, elements))
+    execute(app, f"CREATE TABLE t (e ENUM({listed}), s SET({listed})) CHARACTER SET utf8mb4")
+    with app.cursor() as cursor:
+        cursor.execute(
+            "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = 'd' AND table_name = 't'"
+        )
+        found = {str(name): str(kind) for name, kind in cursor.fetchall()}
+    columns = [
+        column(1, "e", MysqlType.ENUM, elems=list(elements)), column(2, "s", MysqlType.SET, elems=list(elements)),
+    ]  # fmt: skip
+    assert TableReader.of(version(columns)).differs(found) == ""
+    assert [elements_of(kind) for kind in found.values()] == [elements, elements]
 
 
 def test_rows_of_16_mib_and_a_connection_that_ends_among_them(source: SourceSettings, app: Connection[Any]) -> None:

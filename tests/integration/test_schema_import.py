@@ -439,6 +439,17 @@ def test_what_a_user_may_not_see_is_said(sides: Sides) -> None:
 
 
 @pytest.mark.row("S1")
+def test_a_decimal_that_no_binlog_can_carry_is_refused(sides: Sides) -> None:
+    if is_mysql():
+        pytest.skip("a MySQL has none")
+    sides.sql("CREATE DATABASE a", "CREATE TABLE a.t (d DECIMAL(38,38), e DECIMAL(65,30), f DECIMAL(40,31))")
+    with pytest.raises(SchemaError, match=r"a\.t\.d: binlogs have no decimal\(38,38\).*; a\.t\.f: ") as caught:
+        sides.import_()
+    assert "a.t.e" not in str(caught.value)
+    assert "--skip" in caught.value.hint
+
+
+@pytest.mark.row("S1")
 def test_what_no_job_can_say_is_refused_with_its_name_and_nothing_is_written(sides: Sides) -> None:
     sides.sql(
         "CREATE DATABASE a",

@@ -227,8 +227,9 @@ class BaseChunk:
             )
 
         chunk = parse(key, data, CHUNK_KIND, read, remedy=_GIVE_UP)
-        folder = layout.chunk_folder(layout.base_low(key), chunk.db, chunk.table, chunk.table_id, chunk.low)
-        _require_name(key, layout.chunk_note(folder, chunk.number))
+        of = (layout.base_low(key), chunk.db, chunk.table, chunk.table_id, chunk.low)
+        names = [layout.chunk_note(layout.chunk_folder(*of, whole=each), chunk.number) for each in (False, True)]
+        _require_name(key, key if key in names else names[0])
         return chunk
 
 

@@ -11,6 +11,7 @@ snapshot or a dump failed last.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Iterable
@@ -29,6 +30,7 @@ SEGMENTS = "segments/"
 DDL = "ddl/"
 BASE = "base/"
 SCHEMA = "schema/"
+_SHORT, _DIGEST = 100, 32
 
 
 def attempt_id() -> str:
@@ -39,6 +41,18 @@ def attempt_id() -> str:
 def safe_name(name: str) -> str:
     """A node, schema or table name as one part of a key: ``/``, ``.`` and control characters cannot break out."""
     return quote(name, safe=":@ ,+=-_").replace(".", "%2E")
+
+
+def short_name(name: str) -> str:
+    """A schema or table name in a key whose reader does not need it back: at most 100 bytes, whatever the script.
+
+    A file's name has at most 255 bytes, an object's whole key 1,024. What is longer ends in a digest of all of it.
+    """
+    text = safe_name(name)
+    if len(text) <= _SHORT:
+        return text
+    kept = re.sub(r"%.?$", "", text[: _SHORT - _DIGEST - 1])
+    return f"{kept}~{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]}"
 
 
 def plain_name(part: str) -> str:
@@ -81,7 +95,7 @@ def genesis_ddl_key(attempt: str) -> str:
 
 def base_key(ts: Tso, schema: str, table: str, attempt: str, number: int) -> str:
     """One segment of a base snapshot."""
-    return f"{BASE}{name20(ts)}/{safe_name(schema)}.{safe_name(table)}/{attempt}-{number}.parquet"
+    return f"{BASE}{name20(ts)}/{short_name(schema)}.{short_name(table)}/{attempt}-{number}.parquet"
 
 
 def base_begun(low: Tso) -> str:
@@ -107,9 +121,10 @@ def base_low(key: str) -> Tso:
     return Tso(int(found.group(1)))
 
 
-def chunk_folder(dump_low: Tso, schema: str, table: str, table_id: int, low: Tso) -> str:
-    """Chunks of one table that were read after ``low``."""
-    return f"{BASE}{name20(dump_low)}/{safe_name(schema)}.{safe_name(table)}-{table_id}/{name20(low)}/"
+def chunk_folder(dump_low: Tso, schema: str, table: str, table_id: int, low: Tso, *, whole: bool = False) -> str:
+    """Chunks of one table that were read after ``low``; ``whole``: as releases that did not bound names called it."""
+    called = safe_name if whole else short_name
+    return f"{BASE}{name20(dump_low)}/{called(schema)}.{called(table)}-{table_id}/{name20(low)}/"
 
 
 def chunk_note(folder: str, number: int) -> str:

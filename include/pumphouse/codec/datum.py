@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pumphouse.codec.bytes import append_compact, read_compact, read_comparable
-from pumphouse.codec.decimal import encode_decimal, read_decimal
+from pumphouse.codec.decimal import MAX_PRECISION, MAX_SCALE, encode_decimal, read_decimal
 from pumphouse.codec.json import encode_json, json_size, json_text
 from pumphouse.codec.number import (
     SIGN,
@@ -30,6 +30,7 @@ from pumphouse.errors import CodecError
 from pumphouse.model.table import FieldType, MysqlType
 
 NULL, COMPARABLE, COMPACT, INT, UINT, FLOAT, DECIMAL, DURATION = range(8)
+MAX_FSP = 6
 VARINT, UVARINT, JSON = 0x08, 0x09, 0x0A
 
 Value = int | float | str | bytes | None
@@ -105,6 +106,17 @@ def kind_of(field: FieldType) -> Kind:
     if kind is Kind.INT and field.unsigned and field.tp in _INTEGERS:
         return Kind.UINT
     return kind
+
+
+def check_field(field: FieldType) -> None:
+    """CodecError for a column of which not every value has a form in rows."""
+    kind = kind_of(field)
+    if kind is Kind.DECIMAL and not (1 <= field.flen <= MAX_PRECISION and 0 <= field.decimal <= MAX_SCALE):
+        raise CodecError(f"they have at most {MAX_PRECISION} digits and {MAX_SCALE} decimals", tp=field.tp)
+    if field.tp == MysqlType.YEAR and field.flen == 2:
+        raise CodecError("a year has four digits there", tp=field.tp)
+    if kind in (Kind.DATETIME, Kind.TIME) and field.decimal > MAX_FSP:
+        raise CodecError(f"a time has at most {MAX_FSP} digits of a second", tp=field.tp)
 
 
 def type_in_rows(written: FieldType, present: FieldType) -> FieldType:

@@ -15,7 +15,7 @@ from pumphouse.dump.source import TableChanged
 from pumphouse.errors import CodecError
 from pumphouse.loader.keys import key_columns
 from pumphouse.model.table import ColumnFlag, ColumnInfo, MysqlType
-from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.ident import elements_of, qualified, quote
 from pumphouse.schema.versions import TableVersion
 
 # Printed as what they are, they are names ('a' of an ENUM) or bytes (BIT); as numbers they are what binlogs have.
@@ -89,10 +89,9 @@ class TableReader:
         if ours.keys() != theirs.keys():
             return f"the source has the columns {', '.join(sorted(theirs))}, the history {', '.join(sorted(ours))}"
         for name, column in ours.items():
-            if kind_of(column.type) in _AS_NUMBER:
-                elements = ",".join("'" + each.replace("'", "''") + "'" for each in column.type.elems)
-                if theirs[name].partition("(")[2] != f"{elements})":
-                    return f"the source has {name} as {theirs[name]}, the history with the elements {elements}"
+            if kind_of(column.type) in _AS_NUMBER and elements_of(theirs[name]) != column.type.elems:
+                elements = ", ".join(map(repr, column.type.elems))
+                return f"the source has {name} as {theirs[name]}, the history with the elements {elements}"
         return ""
 
     def _behind(self, after: Sequence[bytes]) -> str:

@@ -7,19 +7,19 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pumphouse.codec.datum import check_field
+from pumphouse.errors import CodecError
 from pumphouse.model.binlog import SchemaState
-from pumphouse.model.table import ColumnFlag, MysqlType
+from pumphouse.model.table import ColumnFlag, FieldType, MysqlType
 from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.ident import LITERAL, elements_of, unquote
 
 Raw = dict[str, Any]
 Row = Mapping[str, Any]
 
 _TYPE = re.compile(r"(\w+)(?:\((.*)\))?((?: unsigned| zerofill)*)(?P<more>.*)", re.DOTALL)
-_LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _NOW = re.compile(r"(?:current_timestamp|now)(?:\((\d*)\))?", re.IGNORECASE)
-_ESCAPED = re.compile(r"\\(.)|''", re.DOTALL)
-_ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 
 # Name -> type code and the length that TiDB gives it when none is said.
 _CODES: dict[str, tuple[MysqlType, int]] = {
@@ -68,11 +68,6 @@ class Inexpressible(Exception):
 def is_integer(column: Raw) -> bool:
     """Whether it can be a row's handle."""
     return column["type"]["Tp"] in _INTEGERS
-
-
-def unquote(text: str) -> str:
-    """Text of a literal without its quotes, as the server prints literals."""
-    return _ESCAPED.sub(lambda m: "'" if m[1] is None else _ESCAPES.get(m[1], m[1]), text)
 
 
 def named(name: str) -> Raw:
@@ -143,7 +138,7 @@ def _field(text: str, row: Row, notes: list[str]) -> Raw:
     inside, unsigned = match[2] or "", "unsigned" in match[3]
     decimal, elems = (-1 if tp in (MysqlType.FLOAT, MysqlType.DOUBLE) else 0), None
     if tp in (MysqlType.ENUM, MysqlType.SET):
-        elems = [unquote(item[1:-1]) for item in _LITERAL.findall(inside)]
+        elems = list(elements_of(inside))
         length = max(map(len, elems)) if tp is MysqlType.ENUM else sum(map(len, elems)) + len(elems) - 1
     elif tp in _TIMES and inside:
         decimal = int(inside)
@@ -163,7 +158,7 @@ def _field(text: str, row: Row, notes: list[str]) -> Raw:
     is_text = bool(charset) and charset != "binary"
     if not is_text and (tp in _TEXTS or tp is MysqlType.JSON or tp is MysqlType.DATE or tp in _TIMES):
         flag |= ColumnFlag.BINARY
-    return {
+    field = {
         "Tp": tp.value,
         "Flag": flag,
         "Flen": length,
@@ -174,6 +169,11 @@ def _field(text: str, row: Row, notes: list[str]) -> Raw:
         "ElemsIsBinaryLit": None,
         "Array": False,
     }
+    try:
+        check_field(FieldType.from_dict(field))
+    except CodecError as error:
+        raise Inexpressible(f"binlogs have no {text}: {error.message}") from error
+    return field
 
 
 def _default(row: Row, field: Raw, dialect: Dialect) -> tuple[str | None, str | None, bool]:  # noqa: PLR0911 - one a kind
@@ -196,7 +196,7 @@ def _default(row: Row, field: Raw, dialect: Dialect) -> tuple[str | None, str | 
             text = bytes.fromhex(text[2:]).decode("latin-1")
     elif text.upper() == "NULL":
         return None, None, False
-    elif _LITERAL.fullmatch(text):
+    elif LITERAL.fullmatch(text):
         text = unquote(text[1:-1])
     elif not _NUMBER.fullmatch(text):
         return text, None, True
