@@ -18,6 +18,7 @@ from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.intake import read_group
 from pump_service.lifecycle import Action
+from pump_service.rights import Rights
 from pump_service.store.groups import Done
 from pump_service.store.records import Records
 from pump_service.store.store import Store
@@ -27,6 +28,7 @@ from pumphouse.model.tso import Tso, compose
 from pumphouse.proto.pump_pb2 import WriteBinlogReq
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse
 from pumphouse.registry.file import FileCluster
+from pumphouse.settings import TlsSettings
 from tests.support.crashfs import FaultyFs
 from tests.support.intakekit import CLUSTER, Intake, on_a_store
 from tests.support.setclock import SetClock
@@ -231,7 +233,9 @@ def test_a_stream_of_batches_ends_with_an_error_that_nobody_expects(tmp_path: Pa
             bench.cluster.tso = fail  # type: ignore[method-assign]
         else:
             bench.store.submit = fail  # type: ignore[method-assign,assignment]
-        api = PumpBatchApi(bench.ingest, bench.batches, None, None, bench.metrics, pull_bytes=1 << 20)  # type: ignore[arg-type]
+        api = PumpBatchApi(
+            bench.ingest, bench.batches, None, None, bench.metrics, pull_bytes=1 << 20, rights=Rights(TlsSettings())
+        )  # type: ignore[arg-type]
         payloads = [prewrite(1 << 60 if broken == "the clock" else 5).payload]
 
         async def requests() -> AsyncIterator[bytes]:
@@ -346,7 +350,9 @@ def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
         def fail(error: object) -> None:
             raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
 
-        api = PumpBatchApi(bench.ingest, bench.batches, None, None, bench.metrics, pull_bytes=1 << 20)  # type: ignore[arg-type]
+        api = PumpBatchApi(
+            bench.ingest, bench.batches, None, None, bench.metrics, pull_bytes=1 << 20, rights=Rights(TlsSettings())
+        )  # type: ignore[arg-type]
         payloads = [prewrite(n).payload + tail for n in (5, 6)]
 
         async def requests() -> AsyncIterator[bytes]:

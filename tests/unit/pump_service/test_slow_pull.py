@@ -18,6 +18,7 @@ from pump_service.door.server import Server
 from pump_service.metrics import PumpMetrics
 from pump_service.pullroom import PullRoom
 from pump_service.pulls import Pulls
+from pump_service.rights import Rights
 from pump_service.store.store import Store
 from pumphouse.errors import BinlogError, PullTooSlow
 from pumphouse.proto.pump_pb2 import PullBinlogReq
@@ -25,6 +26,7 @@ from pumphouse.proto.pump_pb2_grpc import PumpStub, add_PumpServicer_to_server
 from pumphouse.proto.pumphouse_pb2 import PullBatchesRequest, PullBatchesResponse
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub, add_PumpBatchServicer_to_server
 from pumphouse.rpc.status import from_rpc_error
+from pumphouse.settings import TlsSettings
 from tests.support.storekit import commit, prewrite, settings, store_all
 
 _MIB = 1 << 20
@@ -54,8 +56,12 @@ def test_a_pull_that_does_not_read_is_ended_with_its_reason_when_another_needs_i
         operations: Any = SimpleNamespace(pull_response=lambda batch: PullBatchesResponse(watermark=batch.last))
         with closing(listen.bind_http("127.0.0.1:0")) as listening:
             server = Server(listening)
-            add_PumpServicer_to_server(PumpApi(ingest, pulls, PumpMetrics(), pull_bytes=_MIB), server)  # type: ignore[no-untyped-call]
-            batches = PumpBatchApi(ingest, None, pulls, operations, PumpMetrics(), pull_bytes=_MIB)
+            add_PumpServicer_to_server(
+                PumpApi(ingest, pulls, PumpMetrics(), pull_bytes=_MIB, rights=Rights(TlsSettings())), server
+            )  # type: ignore[no-untyped-call]
+            batches = PumpBatchApi(
+                ingest, None, pulls, operations, PumpMetrics(), pull_bytes=_MIB, rights=Rights(TlsSettings())
+            )
             add_PumpBatchServicer_to_server(batches, server)  # type: ignore[no-untyped-call]
             await server.start()
             addr = f"127.0.0.1:{listening.getsockname()[1]}"
