@@ -1,0 +1,336 @@
+"""What others wrote is read or refused by name: every parser, on damaged and on malicious input, raises nothing of Python's.
+
+`make test` plays a sample; `make campaign` plays each parser for PUMPHOUSE_FUZZ_S seconds.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pump_service import go_options
+from pumphouse.archive import document
+from pumphouse.archive.base import Base, BaseBegun, BaseChunk
+from pumphouse.archive.declare import read_declared
+from pumphouse.archive.genesis import Genesis
+from pumphouse.archive.head import Head
+from pumphouse.archive.manifest import Manifest
+from pumphouse.codec import row
+from pumphouse.codec.columnar import DELETE, INSERT, UPDATE, decode_images, walk
+from pumphouse.codec.layout import RowLayout
+from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prewrite, merge
+from pumphouse.errors import BadManifest, BinlogError
+from pumphouse.model import tso
+from pumphouse.model.node import NodeStatus
+from pumphouse.model.table import ColumnFlag, Job, MysqlType
+from pumphouse.registry.resolvers import read as read_resolver
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.rename import parse_rename
+from pumphouse.schema.render import render
+from pumphouse.settings import Settings
+from tests.support.rowgen import column, field, table
+from tests.support.schemajobs import Source, add, col, int_col, key
+from tests.unit.archive.test_every_byte import Small
+
+ROUNDS = 150
+JUNK = [
+    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 1e308, float("nan"), "", "x", "\0", "0", "a" * 300, "日本",
+    "\ud800", [], {}, [[]], {"a": 1}, [None], {"O": "x", "L": "x"}, "NaN", "../../etc/passwd", 5, 99,
+]  # fmt: skip
+
+
+def bent(rng: random.Random, value: Any) -> Any:
+    """A JSON value with a few fields gone, moved, doubled or of other types and sizes."""
+    value = copy.deepcopy(value)
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        path: list[tuple[Any, Any]] = []
+        node = value
+        while isinstance(node, dict | list) and node and (not path or rng.random() < 0.85):
+            at = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
+            path.append((node, at))
+            node = node[at]
+        if not path:
+            continue
+        parent, at = path[-1]
+        luck = rng.random()
+        if luck < 0.2 and isinstance(parent, dict):
+            del parent[at]
+        elif luck < 0.3 and isinstance(parent, list):
+            parent.append(copy.deepcopy(parent[at]))
+        elif luck < 0.6 and type(parent[at]) is int:
+            parent[at] += rng.choice([-1, 1, 256, -256, 1 << 40])
+        else:
+            parent[at] = copy.deepcopy(rng.choice(JUNK))
+    return value
+
+
+def broken(rng: random.Random, data: bytes) -> bytes:
+    """Bytes with a few of them others, gone or more."""
+    out = bytearray(data)
+    for _ in range(rng.choice([1, 1, 2, 6])):
+        luck, at = rng.random(), rng.randrange(len(out) + 1)
+        if out and luck < 0.6:
+            out[at % len(out)] = rng.randrange(256)
+        elif out and luck < 0.8:
+            del out[at % len(out)]
+        else:
+            out.insert(at, rng.randrange(256))
+    return bytes(out) if rng.random() < 0.9 else bytes(out)[: rng.randrange(len(out) + 1)]
+
+
+def document_of(rng: random.Random, data: bytes) -> bytes:
+    """A JSON text, mostly well-formed, whose digest fits again: what a writer with a fault would leave."""
+    if rng.random() < 0.2:
+        return broken(rng, data)
+    value = json.loads(data)
+    changed = bent(
+        rng, {name: each for name, each in value.items() if name not in ("kind", "format_version", "sha256")}
+    )
+    if "kind" in value and isinstance(changed, dict):
+        with suppress(UnicodeEncodeError):
+            return document.dump(value["kind"], changed)
+    return json.dumps(changed).encode()
+
+
+def text_of(rng: random.Random, data: bytes) -> bytes:
+    """A text with characters that mean something to its readers."""
+    out = list(data.decode())
+    for _ in range(rng.choice([1, 1, 2, 5])):
+        at, new = rng.randrange(len(out) + 1), rng.choice("0123456789-:TZ+. ,./\\W٠²\x00\u2028e\"[]{}=\n#'`")
+        if out and rng.random() < 0.4:
+            out[at % len(out)] = new
+        elif out and rng.random() < 0.3:
+            del out[at % len(out)]
+        else:
+            out.insert(at, new)
+    return "".join(out).encode("utf-8", "surrogatepass")
+
+
+@cache
+def archive_objects(folder: Path) -> dict[str, bytes]:
+    small = Small(folder)
+    for pump in small.world.pumps:
+        pump.stop()
+    return {name: data for name, data in small.objects.items() if data.startswith(b"{")}
+
+
+def read_document(name: str, data: bytes) -> object:
+    if name == "HEAD":
+        return Head.from_json(data)
+    if name == "genesis.json":
+        return Genesis.from_json(name, data)
+    if name.startswith("windows/"):
+        return Manifest.from_json(name, data)
+    if name.startswith("declared/"):
+        return read_declared(name, data)
+    if name.startswith("schema/"):
+        return None  # a pointer: the parts prove themselves (tests/unit/archive/test_every_byte.py)
+    reader = BaseBegun if name.endswith("begun.json") else BaseChunk if re.search(r"/\d{8}\.json$", name) else None
+    if reader is not None:
+        return reader.from_json(name, data)
+    return Base.from_json(name, data, cluster_id=0, genesis="") if name.endswith("base.json") else None
+
+
+@cache
+def jobs() -> Source:
+    source = Source()
+    source.create_db("d")
+    source.create(
+        "d.t", [int_col("id", flag=4099), int_col("a"), col("c", MysqlType.VARCHAR)], [key("k", "a", unique=True)]
+    )
+    source.alter("d.t", 5, lambda each: add(each, int_col("b", default="1")))
+    source.create("d.p", [int_col("a")], partition=source.partitions(("p0", "10"), ("p1", "20"), expr="`a`"))
+    source.create("d.n", [int_col("a")])
+    source.exchange("d.p", "p1", "d.n")
+    source.rename("d.t", "d.u")
+    source.truncate("d.u")
+    source.drop("d.n")
+    source.drop_db("d")
+    return source
+
+
+def fold_jobs(number: int, data: bytes) -> None:
+    source = copy.copy(jobs())
+    source.jobs = list(source.jobs)
+    source.jobs[number] = dataclasses.replace(source.jobs[number], job=Job.from_json(data.decode()))
+    for event in source.timeline().ddls(0, 1 << 62):
+        for dialect in Dialect:
+            render(event, dialect)
+
+
+PRIMARY = int(ColumnFlag.PRI_KEY | ColumnFlag.NOT_NULL)
+INFO = table(
+    [
+        column(1, 0, field(MysqlType.LONG, PRIMARY)), column(2, 1, field(MysqlType.VARCHAR, 0, 20, -1, "utf8mb4")),
+        column(3, 2, field(MysqlType.TINY, 32)), column(4, 3, field(MysqlType.NEWDECIMAL, 0, 30, 10)),
+        column(5, 4, field(MysqlType.DATETIME, 0, 26, 6)), column(6, 5, field(MysqlType.JSON)),
+        column(7, 6, field(MysqlType.DOUBLE)), column(8, 7, field(MysqlType.BIT, 0, 64)),
+    ],
+    pk_is_handle=True,
+)  # fmt: skip
+LAYOUT = RowLayout.of(INFO, INFO)
+ROW = row.encode_delete(INFO, {1: 7, 2: b"alice", 3: 30})
+SLOW = {INSERT: row.decode_insert, DELETE: row.decode_delete, UPDATE: row.decode_update}
+
+
+def row_of(rng: random.Random, data: bytes) -> bytes:
+    if rng.random() < 0.6:
+        return broken(rng, data)
+    flags = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0xFA, 0xFF]
+    size = (0, 1, 2, 8, 9, 10, 20)
+    return b"".join(
+        b"\x08" + bytes([2 * rng.randrange(1, 10), rng.choice(flags)]) + rng.randbytes(rng.choice(size))
+        for _ in range(rng.randrange(1, 9))
+    )
+
+
+def decode_row(kind: int, data: bytes) -> None:
+    """By the kernel and by the reference: the kernel takes what the reference takes.
+
+    It takes a little more: it passes over the value of a column that nobody asks for without reading it.
+    """
+    taken = []
+    for decode in (
+        lambda: decode_images(
+            np.frombuffer(data, np.uint8), np.array([0]), np.array([len(data)], np.int64), kind, LAYOUT
+        ),
+        lambda: SLOW[kind](INFO, data),
+    ):
+        try:
+            decode()
+            taken.append(True)
+        except BinlogError:
+            taken.append(False)
+    assert taken != [False, True], (kind, data.hex())
+
+
+def payload() -> bytes:
+    value = PrewriteValueBuilder(5)
+    value.insert(7, ROW)
+    return merge(make_prewrite(5, b"k", value.build()), make_commit(5, 6, b"k"))
+
+
+SETTINGS = b"""[cluster]
+url = "file:///x"
+[pump]
+addr = "127.0.0.1:1"
+retention_s = 5
+[load]
+[[load.rules]]
+do = "skip"
+ddl = 5
+why = "x"
+[targets.a]
+host = "h"
+user = "u"
+[tls]
+cert_allowed_cn = ["a"]
+ca = "x"
+"""
+GO_SETTINGS = b"""addr = "127.0.0.1:8250"
+gc = 7
+pd-urls = "http://127.0.0.1:2379"
+[security]
+ssl-ca = ""
+[storage]
+sync-log = true
+stop-write-at-available-space = "10 gib"
+"""
+NODE = NodeStatus.from_json(
+    b'{"nodeId":"a","host":"h:1","state":"online","isAlive":true,"score":3,"label":{"a":"b"},"maxCommitTS":5,"updateTS":6}'
+)
+TIMES = [b"2026-11-21T07:30:00Z", b"2026-W47-6", b"470592258683437056", b"now", b"9999-12-31T23:59:59-23:59"]
+
+Mutate = Callable[[random.Random, bytes], bytes]
+Case = tuple[bytes, Callable[[bytes], object]]
+
+
+def _cases(name: str, folder: Path) -> tuple[list[Case], Mutate]:
+    """(seeds with their parsers, how input is made of a seed)."""
+    if name == "archive documents":
+        objects = archive_objects(folder / "archive")
+        return [(data, lambda raw, at=at: read_document(at, raw)) for at, data in objects.items()], document_of
+    if name == "registry":
+        resolver = b'{"format_version":1,"id":"a","host":"h:1","prefixes":["00"],"heartbeat":1.0}'
+        return [
+            (json.dumps(NODE.to_dict()).encode(), NodeStatus.from_json), (resolver, lambda raw: read_resolver("a", raw)),
+        ], document_of  # fmt: skip
+    if name == "DDL jobs":
+        texts = [each.job.text.encode() for each in jobs().jobs]
+        return [(text, lambda raw, at=at: fold_jobs(at, raw)) for at, text in enumerate(texts)], document_of
+    if name == "RENAME statements":
+        return [(b'RENAME TABLE "a" TO `b``c`, /* x */ `to` TO d.`e`', lambda raw: parse_rename(raw.decode()))], text_of
+    if name == "rows":
+        return [(ROW * (1 + (kind == UPDATE)), lambda raw, kind=kind: decode_row(kind, raw)) for kind in SLOW], row_of
+    if name == "payloads":
+        return [(payload(), lambda raw: walk(pa.array([raw], pa.large_binary())))], broken
+    if name == "times":
+        now = lambda: tso.compose(1_790_000_000_000)  # noqa: E731
+        return [(text, lambda raw: tso.show(tso.parse_time(raw.decode(), now))) for text in TIMES], text_of
+    assert name == "settings"
+
+    def ours(raw: bytes) -> None:
+        (folder / "a.toml").write_bytes(raw)
+        Settings.read(folder / "a.toml")
+
+    def go(raw: bytes) -> None:
+        (folder / "b.toml").write_bytes(raw)
+        go_options.read_file(folder / "b.toml")
+
+    return [(SETTINGS, ours), (GO_SETTINGS, go)], text_of
+
+
+PARSERS = ["archive documents", "registry", "DDL jobs", "RENAME statements", "rows", "payloads", "times", "settings"]
+
+
+def play(name: str, folder: Path, seed: int, more: Callable[[int], bool]) -> int:
+    """Rounds that were played; AssertionError with the input of the first that raised anything but an error of ours."""
+    rng = random.Random(seed)
+    cases, mutate = _cases(name, folder)
+    for data, read in cases:
+        with suppress(BadManifest):  # a base of another archive; everything else that it is made of is fine
+            read(data)
+    done = 0
+    while more(done):
+        data, read = rng.choice(cases)
+        raw = mutate(rng, data)
+        try:
+            read(raw)
+        except BinlogError:
+            pass
+        except UnicodeDecodeError:
+            assert name in ("RENAME statements", "times", "DDL jobs"), raw  # callers have a text already
+        except Exception as error:
+            raise AssertionError(f"{name}, seed {seed}, round {done}: {error!r} on {raw[:2000]!r}") from error
+        done += 1
+    return done
+
+
+@pytest.mark.row("O7", "W2", "S1")
+@pytest.mark.parametrize("name", PARSERS)
+def test_what_others_wrote_is_read_or_refused_by_name(name: str, tmp_path: Path) -> None:
+    play(name, tmp_path, 1, lambda done: done < ROUNDS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", PARSERS)
+def test_parsers_for_long(name: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    seed = int(os.environ.get("PUMPHOUSE_SEED", time.time_ns()))
+    until = time.monotonic() + float(os.environ.get("PUMPHOUSE_FUZZ_S", "900"))
+    record_property("seed", seed)
+    record_property("rounds", play(name, tmp_path, seed, lambda _: time.monotonic() < until))
