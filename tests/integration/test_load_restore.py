@@ -53,11 +53,13 @@ def test_a_restore_brings_back_every_marked_moment_also_in_the_middle_of_a_windo
     # What is there before, of another load and beyond the moment, is thrown away.
     load.run(settings)
     target.execute("CREATE TABLE d.stray (id INT)")
+    target.execute("INSERT INTO pumphouse.failed (task, error, message, hint) VALUES ('apply', 'LoadError', 'm', '')")
     for at, rows in marks:
         report = restored(settings, to=at, dry_run=False, task="apply")
         assert target_rows(target) == rows
         assert read_checkpoint(settings.restore_target, "apply") == at
         assert report.to_dict()["to"] == at
+        assert target.query("SELECT task FROM pumphouse.failed") == []
     assert load.run(settings, task="apply").to_ts == end
     assert target_rows(target) == source.snapshot()
 

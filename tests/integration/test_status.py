@@ -165,6 +165,7 @@ def test_a_load_that_has_stopped_is_named_with_the_load_that_goes_on(
     assert (stopped.severity, stopped.next) == (Severity.ERROR, "pumphouse load")
     assert f"a load to {show(end)} has stopped" in stopped.what
     assert re.search(r"the last load failed, 20\d\d-.*d\.t", stopped.what)
+    assert target.query("SELECT task FROM pumphouse.failed") == [("main",)]
     target.execute("DELETE FROM pumphouse.failed")  # as of a run that was killed
     (stopped,) = found(look(mine), "[target]")
     assert (stopped.severity, "failed" in stopped.what) == (Severity.WARNING, False)

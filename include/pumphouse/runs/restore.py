@@ -7,6 +7,7 @@ import structlog
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
+from pumphouse.loader.failed import noting
 from pumphouse.loader.names import passing_own
 from pumphouse.loader.report import Progress, silent
 from pumphouse.loader.rules import Rules
@@ -109,7 +110,8 @@ def run(
                 progress=progress,
                 rules=Rules.of(rules, Tso(0)),
             )
-            done = restore(loader, plan)
+            with noting(connection, task):  # what a load before it failed by is over
+                done = restore(loader, plan)
     return RestoreReport(plan=plan, target=address(target), dry_run=False, check=check, load=done)
 
 
