@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,13 @@ def changed(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
     return dump(value.pop("kind"), value)
 
 
+def resealed(value: Any) -> bytes:
+    """A document of any content, with the digest that belongs to its bytes."""
+    fields = {name: each for name, each in value.items() if name != "sha256"} if isinstance(value, dict) else {}
+    body = json.dumps(fields, indent=2, ensure_ascii=False).removesuffix("\n}").encode(errors="replace")
+    return body + f',\n  "sha256": "{sha256(body)}"\n}}\n'.encode()
+
+
 def to_version_1(archive: Archive) -> None:
     """Write every document of an archive anew as version 1, chained by the digests of the new bytes."""
     store = archive.store
@@ -42,3 +51,37 @@ def to_version_1(archive: Archive) -> None:
             store.delete(layout.HEAD)  # it named windows only
     except ObjectNotFound:
         pass
+
+
+# What a writer with a bug, or a stranger, could put in the place of any value.
+JUNK: tuple[Any, ...] = (
+    None, True, 0, -1, 1, 1 << 31, 1 << 63, 1 << 64, -(1 << 63), 1e308, 0.5, "", "x", "\0", "0", "a" * 300, "../../x",
+    "NaN", [], {}, [[]], {"a": 1}, [None], 99,
+)  # fmt: skip
+
+
+def mutated(value: Any, random_: random.Random) -> Any:
+    """A JSON object with one to four values lost, doubled, moved, shifted or replaced by junk, at any depth."""
+    value = copy.deepcopy(value)
+    for _ in range(random_.choice([1, 1, 1, 2, 4])):
+        place: tuple[Any, Any] | None = None
+        node = value
+        while isinstance(node, dict | list) and node and (place is None or random_.random() < 0.85):
+            key = random_.choice(list(node)) if isinstance(node, dict) else random_.randrange(len(node))
+            place, node = (node, key), node[key]
+        if place is None:
+            continue
+        parent, key = place
+        what = random_.random()
+        if what < 0.2:
+            del parent[key]
+        elif what < 0.3 and isinstance(parent, list):
+            parent.append(copy.deepcopy(parent[key]))
+        elif what < 0.4 and isinstance(parent, dict):
+            other = random_.choice(list(parent))
+            parent[other] = parent.pop(key)
+        elif what < 0.6 and type(parent[key]) is int:
+            parent[key] += random_.choice([-1, 1, 256, -256, 1 << 40])
+        else:
+            parent[key] = copy.deepcopy(random_.choice(JUNK))
+    return value

@@ -23,6 +23,7 @@ from pumphouse.archive.document import dump, parse, sha256
 from pumphouse.archive.manifest import SegmentEntry, TableStat
 from pumphouse.archive.segment import verified
 from pumphouse.errors import BadManifest, BadSegment
+from pumphouse.model import strict
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
 
@@ -59,11 +60,11 @@ class BaseTable:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         return cls(
-            db=str(data["db"]),
-            table=str(data["table"]),
-            table_id=int(data["table_id"]),
-            rows=int(data["rows"]),
-            low=Tso(int(data.get("low", 0))),
+            db=strict.text(data["db"]),
+            table=strict.text(data["table"]),
+            table_id=strict.integer(data["table_id"], strict.MIN_INT64),
+            rows=strict.integer(data["rows"]),
+            low=Tso(strict.integer(data.get("low", 0))),
             segments=tuple(SegmentEntry.from_dict(each) for each in data["segments"]),
         )
 
@@ -112,14 +113,18 @@ class Base:
 
         def read(value: dict[str, Any]) -> tuple[Base, int, str]:
             base = cls(
-                begun=Tso(int(value["begun"])),
-                ts=Tso(int(value["ts"])),
-                low=Tso(int(value["low"])),
+                begun=Tso(strict.integer(value["begun"])),
+                ts=Tso(strict.integer(value["ts"])),
+                low=Tso(strict.integer(value["low"])),
                 tables=tuple(BaseTable.from_dict(each) for each in value["tables"]),
                 columns=True,
                 sha256=sha256(data),
             )
-            return base, int(value["cluster_id"]), str(value["genesis_sha256"])
+            return (
+                base,
+                strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
+                strict.text(value["genesis_sha256"]),
+            )
 
         base, of_cluster, of_genesis = parse(key, data, KIND, read)
         if (of_cluster, of_genesis) != (cluster_id, genesis) or key != layout.base_document(base.begun):
@@ -160,10 +165,10 @@ class BaseBegun:
         def read(value: dict[str, Any]) -> BaseBegun:
             tables, over = value["tables"], value["over"]
             return cls(
-                cluster_id=int(value["cluster_id"]),
-                low=Tso(int(value["low"])),
-                tables=None if tables is None else tuple(str(each) for each in tables),
-                over=None if over is None else Tso(int(over)),
+                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
+                low=Tso(strict.integer(value["low"])),
+                tables=None if tables is None else tuple(strict.text(each) for each in tables),
+                over=None if over is None else Tso(strict.integer(over)),
             )
 
         begun = parse(key, data, BEGUN_KIND, read, remedy=_GIVE_UP)
@@ -216,13 +221,13 @@ class BaseChunk:
         def read(value: dict[str, Any]) -> BaseChunk:
             upto, segment = value["upto"], value["segment"]
             return cls(
-                db=str(value["db"]),
-                table=str(value["table"]),
-                table_id=int(value["table_id"]),
-                low=Tso(int(value["low"])),
-                number=int(value["number"]),
+                db=strict.text(value["db"]),
+                table=strict.text(value["table"]),
+                table_id=strict.integer(value["table_id"], strict.MIN_INT64),
+                low=Tso(strict.integer(value["low"])),
+                number=strict.integer(value["number"]),
                 upto=None if upto is None else tuple(bytes.fromhex(each) for each in upto),
-                last=bool(value["last"]),
+                last=strict.boolean(value["last"]),
                 segment=None if segment is None else SegmentEntry.from_dict(segment),
             )
 

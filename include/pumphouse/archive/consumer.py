@@ -23,6 +23,7 @@ from pumphouse.archive import layout
 from pumphouse.archive.document import sha256
 from pumphouse.archive.head import Head
 from pumphouse.errors import BadManifest, BinlogError, ConfigError, CorruptionError
+from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.objectstore.probe import put_again
@@ -38,6 +39,8 @@ log = structlog.get_logger()
 NOTHING = Tso(0)
 # In the registry's value, beside the fields of TiDB Binlog: whoever does not know it keeps it or drops it.
 _FIELD = "pumphouseArchive"
+# Of a genesis.json: far more than one has, and no more memory than that for what somebody put there.
+_MOST_BYTES = 64 << 20
 
 
 def consumer_id(archive_id: str) -> str:
@@ -76,10 +79,13 @@ class Registered:
             return cls(checkpoint=status.max_commit_ts)
         try:
             root, digest, packed, attempt = (field[each] for each in ("root", "genesis", "document", "attempt"))
-            genesis = zlib.decompress(base64.b64decode(packed)) if packed else b""
-            if not all(isinstance(each, str) for each in (root, attempt)):
-                raise TypeError("root or attempt is no text")  # noqa: TRY301
-            found = cls(checkpoint=status.max_commit_ts, root=root, genesis=genesis, attempt=attempt)
+            genesis = zlib.decompressobj().decompress(base64.b64decode(packed), _MOST_BYTES) if packed else b""
+            found = cls(
+                checkpoint=status.max_commit_ts,
+                root=strict.text(root),
+                genesis=genesis,
+                attempt=strict.text(attempt),
+            )
             if found.genesis_sha256 != digest:
                 raise ValueError(f"the document has the digest {found.genesis_sha256}")  # noqa: TRY301
         except (KeyError, TypeError, ValueError, zlib.error) as error:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pumphouse.errors import BadManifest
+from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model import strict
 
 T = TypeVar("T")
@@ -58,8 +58,8 @@ def parse(key: str, data: bytes, kind: str, read: Callable[[dict[str, Any]], T],
         raise _refused(key, "does not end in the digest of its bytes", "sha256", remedy)
     try:
         return read(value)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"lacks a field or has one of the wrong type: {error!r}"
+    except (LookupError, TypeError, ValueError, AttributeError, BinlogError) as error:
+        what = f"lacks a field or has one of the wrong type: {error!r:.300}"
         raise _refused(key, what, "field", remedy) from error
 
 

@@ -16,7 +16,8 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import FAILED
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import BinlogError, UsageError
+from pumphouse.errors import BadManifest, BinlogError, UsageError
+from pumphouse.model import strict
 
 log = structlog.get_logger()
 KIND = "failed"
@@ -56,16 +57,24 @@ def noting(archive: Archive, what: str, clock: Clock = SYSTEM_CLOCK) -> Iterator
 
 
 def read_failed(archive: Archive) -> tuple[Failed, ...]:
-    """The last failure of each; one that cannot be read is none."""
-
-    def read(value: dict[str, Any]) -> Failed:
-        texts = {name: str(value[name]) for name in ("what", "error", "message", "hint")}
-        return Failed(at_ms=int(value["at_ms"]), **texts)
-
+    """The last failure of each; one that cannot be read is none, and `archive verify` names it."""
     found = []
     for each in archive.store.list(FAILED):
         try:
-            found.append(parse(each.key, archive.store.get(each.key), KIND, read))
+            found.append(of_json(each.key, archive.store.get(each.key)))
         except BinlogError as error:
             log.warning("failure_not_read", key=each.key, why=error.message)
     return tuple(found)
+
+
+def of_json(key: str, data: bytes) -> Failed:
+    """Read one; BadManifest."""
+
+    def read(value: dict[str, Any]) -> Failed:
+        texts = {name: strict.text(value[name]) for name in ("what", "error", "message", "hint")}
+        return Failed(at_ms=strict.integer(value["at_ms"]), **texts)
+
+    found = parse(key, data, KIND, read, remedy="delete it")
+    if key != f"{FAILED}{found.what}.json":
+        raise BadManifest(f"{key} is of {found.what}", hint="delete it", path=key, offset=0, reason="name")
+    return found

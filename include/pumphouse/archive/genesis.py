@@ -8,6 +8,7 @@ from typing import Any
 from pumphouse.archive.base import Base, BaseTable
 from pumphouse.archive.document import dump, parse, sha256
 from pumphouse.archive.manifest import DdlEntry, PumpEntry
+from pumphouse.model import strict
 from pumphouse.model.tso import Tso
 
 KIND = "genesis"
@@ -60,11 +61,11 @@ class Genesis:
 
         def read(value: dict[str, Any]) -> Genesis:
             return cls(
-                cluster_id=int(value["cluster_id"]),
-                archive_id=str(value["archive_id"]),
-                attempt=str(value["attempt"]),
-                ts=Tso(int(value["ts"])),
-                schema_version=int(value["schema_version"]),
+                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
+                archive_id=strict.text(value["archive_id"]),
+                attempt=strict.text(value["attempt"]),
+                ts=Tso(strict.integer(value["ts"])),
+                schema_version=strict.integer(value["schema_version"]),
                 pumps=tuple(PumpEntry.from_dict(each) for each in value["pumps"]),
                 ddl=DdlEntry.from_dict(value["ddl"]),
                 base=None if value["base"] is None else tuple(BaseTable.from_dict(each) for each in value["base"]),

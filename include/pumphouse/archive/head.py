@@ -14,6 +14,7 @@ from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import GENESIS, HEAD, window_start
 from pumphouse.archive.manifest import Manifest
 from pumphouse.errors import BadManifest, CorruptionError
+from pumphouse.model import strict
 
 KIND = "head"
 _WRITTEN_AGAIN = "pumphouse snapshot writes it again"
@@ -45,8 +46,8 @@ class Head:
         """Read the stored object; BadManifest."""
 
         def read(value: dict[str, Any]) -> Head:
-            digest = None if value["format_version"] == 1 else str(value["manifest_sha256"])
-            return cls(manifest=str(value["manifest"]), manifest_sha256=digest)
+            digest = None if value["format_version"] == 1 else strict.text(value["manifest_sha256"])
+            return cls(manifest=strict.text(value["manifest"]), manifest_sha256=digest)
 
         remedy = f"delete it, {_WRITTEN_AGAIN}"
         head = parse(HEAD, data, KIND, read, remedy=remedy)

@@ -9,6 +9,7 @@ from typing import Any, Self
 from pumphouse.archive.document import LISTS_ALL, dump, parse, sha256
 from pumphouse.archive.layout import window_key
 from pumphouse.errors import BadManifest
+from pumphouse.model import strict
 from pumphouse.model.node import Replaced
 from pumphouse.model.tso import Tso
 
@@ -59,17 +60,20 @@ class SegmentEntry:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         return cls(
-            node_id=str(data["node_id"]),
-            key=str(data["key"]),
-            sha256=str(data["sha256"]),
-            bytes=int(data["bytes"]),
-            payload_bytes=int(data["payload_bytes"]),
-            rows=int(data["rows"]),
-            changes=int(data["changes"]),
-            ddls=int(data["ddls"]),
-            min_commit_ts=Tso(int(data["min_commit_ts"])),
-            max_commit_ts=Tso(int(data["max_commit_ts"])),
-            tables={int(k): TableStat(rows=int(v["rows"]), bytes=int(v["bytes"])) for k, v in data["tables"].items()},
+            node_id=strict.text(data["node_id"]),
+            key=strict.text(data["key"]),
+            sha256=strict.text(data["sha256"]),
+            bytes=strict.integer(data["bytes"]),
+            payload_bytes=strict.integer(data["payload_bytes"]),
+            rows=strict.integer(data["rows"]),
+            changes=strict.integer(data["changes"]),
+            ddls=strict.integer(data["ddls"]),
+            min_commit_ts=Tso(strict.integer(data["min_commit_ts"])),
+            max_commit_ts=Tso(strict.integer(data["max_commit_ts"])),
+            tables={
+                int(k): TableStat(rows=strict.integer(v["rows"]), bytes=strict.integer(v["bytes"]))
+                for k, v in data["tables"].items()
+            },
         )
 
 
@@ -87,7 +91,7 @@ class LastBinlog:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
-        return cls(commit_ts=Tso(int(data["commit_ts"])), sha256=str(data["sha256"]))
+        return cls(commit_ts=Tso(strict.integer(data["commit_ts"])), sha256=strict.text(data["sha256"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +140,16 @@ class PumpEntry:
         """Read the JSON object."""
         last = data["last"]
         return cls(
-            node_id=str(data["node_id"]),
-            incarnation=str(data["incarnation"]),
-            start_count=int(data["start_count"]),
-            state=str(data["state"]),
-            reached=Tso(int(data["reached"])),
-            drained=bool(data["drained"]),
-            lost=bool(data["lost"]),
-            sync_log=bool(data["sync_log"]),
-            batch=bool(data["batch"]),
-            registry=str(data["registry"]),
+            node_id=strict.text(data["node_id"]),
+            incarnation=strict.text(data["incarnation"]),
+            start_count=strict.integer(data["start_count"]),
+            state=strict.text(data["state"]),
+            reached=Tso(strict.integer(data["reached"])),
+            drained=strict.boolean(data["drained"]),
+            lost=strict.boolean(data["lost"]),
+            sync_log=strict.boolean(data["sync_log"]),
+            batch=strict.boolean(data["batch"]),
+            registry=strict.text(data["registry"]),
             last=None if last is None else LastBinlog.from_dict(last),
             replaced=tuple(Replaced.from_dict(each) for each in data.get("replaced", ())),
         )
@@ -173,10 +177,10 @@ class Duplicate:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         return cls(
-            start_ts=Tso(int(data["start_ts"])),
-            commit_ts=Tso(int(data["commit_ts"])),
-            keep=str(data["keep"]),
-            drop=tuple(str(each) for each in data["drop"]),
+            start_ts=Tso(strict.integer(data["start_ts"])),
+            commit_ts=Tso(strict.integer(data["commit_ts"])),
+            keep=strict.text(data["keep"]),
+            drop=tuple(strict.text(each) for each in data["drop"]),
         )
 
 
@@ -196,7 +200,12 @@ class DdlEntry:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
-        return cls(key=str(data["key"]), sha256=str(data["sha256"]), bytes=int(data["bytes"]), jobs=int(data["jobs"]))
+        return cls(
+            key=strict.text(data["key"]),
+            sha256=strict.text(data["sha256"]),
+            bytes=strict.integer(data["bytes"]),
+            jobs=strict.integer(data["jobs"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,12 +236,12 @@ class Declaration:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         return cls(
-            node_id=str(data["node_id"]),
-            incarnation=str(data["incarnation"]),
-            from_ts=Tso(int(data["from_ts"])),
-            to_ts=Tso(int(data["to_ts"])),
-            reason=str(data["reason"]),
-            who=str(data["who"]),
+            node_id=strict.text(data["node_id"]),
+            incarnation=strict.text(data["incarnation"]),
+            from_ts=Tso(strict.integer(data["from_ts"])),
+            to_ts=Tso(strict.integer(data["to_ts"])),
+            reason=strict.text(data["reason"]),
+            who=strict.text(data["who"]),
         )
 
 
@@ -273,12 +282,12 @@ class AcceptedCommit:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read the JSON object."""
         return cls(
-            node_id=str(data["node_id"]),
-            start_ts=Tso(int(data["start_ts"])),
-            commit_ts=Tso(int(data["commit_ts"])),
-            kind=str(data["commit_kind"]),
-            reason=str(data["reason"]),
-            who=str(data["who"]),
+            node_id=strict.text(data["node_id"]),
+            start_ts=Tso(strict.integer(data["start_ts"])),
+            commit_ts=Tso(strict.integer(data["commit_ts"])),
+            kind=strict.text(data["commit_kind"]),
+            reason=strict.text(data["reason"]),
+            who=strict.text(data["who"]),
         )
 
 
@@ -355,20 +364,20 @@ class Manifest:
 
         def read(value: dict[str, Any]) -> Manifest:
             return cls(
-                cluster_id=int(value["cluster_id"]),
-                attempt=str(value["attempt"]),
-                start=Tso(int(value["start"])),
-                planned_end=Tso(int(value["planned_end"])),
-                end=Tso(int(value["end"])),
-                fence=Tso(int(value["fence"])),
-                previous=str(value["previous"]),
+                cluster_id=strict.integer(value["cluster_id"], high=strict.MAX_UINT64),
+                attempt=strict.text(value["attempt"]),
+                start=Tso(strict.integer(value["start"])),
+                planned_end=Tso(strict.integer(value["planned_end"])),
+                end=Tso(strict.integer(value["end"])),
+                fence=Tso(strict.integer(value["fence"])),
+                previous=strict.text(value["previous"]),
                 pumps=tuple(PumpEntry.from_dict(each) for each in value["pumps"]),
                 segments=tuple(SegmentEntry.from_dict(each) for each in value["segments"]),
                 duplicates=tuple(Duplicate.from_dict(each) for each in value["duplicates"]),
                 ddl=None if value["ddl"] is None else DdlEntry.from_dict(value["ddl"]),
                 declared=tuple(Declaration.from_dict(each) for each in value["declared"]),
                 accepted=tuple(AcceptedCommit.from_dict(each) for each in value["accepted"]),
-                binlog_skipped=None if value["binlog_skipped"] is None else bool(value["binlog_skipped"]),
+                binlog_skipped=None if value["binlog_skipped"] is None else strict.boolean(value["binlog_skipped"]),
                 sha256=sha256(data),
             )
 

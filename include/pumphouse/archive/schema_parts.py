@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from pumphouse.archive.document import dump, parse, sha256
 from pumphouse.archive.layout import SCHEMA
 from pumphouse.errors import BadManifest, ObjectNotFound
+from pumphouse.model import strict
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, name20
 from pumphouse.objectstore.base import ObjectStore
@@ -168,16 +169,14 @@ class SchemaParts:
 
         def read(value: dict[str, Any]) -> SchemaParts:
             return cls(
-                upto=Tso(int(value["upto"])),
-                genesis=str(value["genesis_sha256"]),
-                window=str(value["window_sha256"]),
-                rules=int(value["rules"]),
-                whole=bool(value["whole"]),
-                sequences=tuple(map(int, value["sequences"])),
-                views=tuple(map(int, value["views"])),
-                parts=tuple(
-                    Part(**{**part, "files": tuple(File(**file) for file in part["files"])}) for part in value["parts"]
-                ),
+                upto=Tso(strict.integer(value["upto"])),
+                genesis=strict.text(value["genesis_sha256"]),
+                window=strict.text(value["window_sha256"]),
+                rules=strict.integer(value["rules"]),
+                whole=strict.boolean(value["whole"]),
+                sequences=tuple(map(_id, value["sequences"])),
+                views=tuple(map(_id, value["views"])),
+                parts=tuple(map(_part, value["parts"])),
                 sha256=sha256(data),
             )
 
@@ -190,6 +189,25 @@ class SchemaParts:
                 raise BadManifest(f"{key} lacks versions after {after}", hint=REMEDY, path=key, reason="parts")
             after = part.upto
         return found
+
+
+def _id(value: Any) -> int:
+    """A table id; -1 is that of what belongs to no table."""
+    return strict.integer(value, strict.MIN_INT64)
+
+
+def _part(value: dict[str, Any]) -> Part:
+    files = tuple(
+        File(
+            sha256=strict.text(each["sha256"]),
+            bytes=strict.integer(each["bytes"]),
+            rows=strict.integer(each["rows"]),
+            first=_id(each["first"]),
+            last=_id(each["last"]),
+        )
+        for each in value["files"]
+    )
+    return Part(files=files, **{name: strict.integer(value[name]) for name in ("after", "upto", "jobs")})
 
 
 def parts_key(upto: Tso) -> str:

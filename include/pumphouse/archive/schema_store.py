@@ -36,6 +36,7 @@ from pumphouse.archive.schema_parts import (
 )
 from pumphouse.archive.schema_stages import DdlRun, FoldPlan, FoldSummary, Sizes, plan_fold, tasks_of
 from pumphouse.errors import BadManifest, ConfigError, ObjectExists, ObjectNotFound
+from pumphouse.model import strict
 from pumphouse.model.table import Job
 from pumphouse.model.tso import MAX_TSO, Tso, name20, show
 from pumphouse.schema.actions import Action, action_of
@@ -75,12 +76,12 @@ class StoredSchema:
 
         def read(value: dict[str, Any]) -> StoredSchema:
             return cls(
-                upto=Tso(int(value["upto"])),
-                genesis=str(value["genesis_sha256"]),
-                window="" if value["format_version"] == 1 else str(value["window_sha256"]),
-                base=None if value["base"] is None else Tso(int(value["base"])),
-                base_sha256=str(value["base_sha256"]),
-                depth=int(value["depth"]),
+                upto=Tso(strict.integer(value["upto"])),
+                genesis=strict.text(value["genesis_sha256"]),
+                window="" if value["format_version"] == 1 else strict.text(value["window_sha256"]),
+                base=None if value["base"] is None else Tso(strict.integer(value["base"])),
+                base_sha256=strict.text(value["base_sha256"]),
+                depth=strict.integer(value["depth"]),
                 jobs=tuple(TimedJob.from_dict(job) for job in value["jobs"]),
                 sha256=sha256(data),
             )

@@ -9,6 +9,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, parse
 from pumphouse.archive.layout import VERIFIED
 from pumphouse.errors import ObjectNotFound
+from pumphouse.model import strict
 from pumphouse.model.tso import Tso
 
 KIND = "verified"
@@ -34,7 +35,7 @@ def read_verified(archive: Archive) -> Verified | None:
     """The last note, None where there is none; BadManifest where it is not the one that was written."""
 
     def read(value: dict[str, Any]) -> Verified:
-        return Verified(end=Tso(int(value["end"])), window_sha256=str(value["window_sha256"]))
+        return Verified(end=Tso(strict.integer(value["end"])), window_sha256=strict.text(value["window_sha256"]))
 
     try:
         data = archive.store.get(VERIFIED)

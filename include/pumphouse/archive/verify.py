@@ -23,6 +23,7 @@ from pumphouse.archive.coverage import GONE, accounted_for, is_done, replaced_si
 from pumphouse.archive.ddl import read_groups, read_jobs
 from pumphouse.archive.declare import accepted_commits, read_declared
 from pumphouse.archive.duplicates import digest_of
+from pumphouse.archive.failed import of_json
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head, missing_head
 from pumphouse.archive.history import ddl_binlogs, needs_job
@@ -130,6 +131,7 @@ def verify(
     dumps = [each.key for each in archive.store.list(layout.BASE)]
     bases = layout.base_documents(dumps)
     chunks = _check_notes(archive, dumps, report)
+    _check_failed(archive, report)
     head = _read_head(archive, report)
     manifests = list(_walk_chain(archive, genesis, report))
     _check_newest(archive, genesis, manifests, head, checkpoint, report)
@@ -331,6 +333,15 @@ def _check_base(archive: Archive, genesis: Genesis, key: str, report: VerifyRepo
         if sum(segment.rows for segment in table.segments) != table.rows:
             problems.append(Problem(key=key, what=f"says {table.rows} rows of {table.db}.{table.table}, not as many"))
     return problems
+
+
+def _check_failed(archive: Archive, report: VerifyReport) -> None:
+    """What is noted of failures is what was noted."""
+    for each in archive.store.list(layout.FAILED):
+        try:
+            of_json(each.key, archive.store.get(each.key))
+        except BinlogError as error:
+            report.problems.append(Problem(key=each.key, what=str(error)))
 
 
 def _check_notes(archive: Archive, keys: Sequence[str], report: VerifyReport) -> list[SegmentEntry]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pumphouse.errors import BinlogError
 
-MAX_INT64 = (1 << 63) - 1
+MIN_INT64, MAX_INT64, MAX_UINT64 = -1 << 63, (1 << 63) - 1, (1 << 64) - 1
 # What comes of reading or using what others wrote: a loop that must go on survives these, and logs them.
 SURVIVED: tuple[type[Exception], ...] = (
     BinlogError, OSError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError,
@@ -45,6 +45,13 @@ def text(value: Any) -> str:
     """A text; ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r:.60} is no text")  # noqa: TRY004 - one class for whatever cannot be read
+    return value
+
+
+def boolean(value: Any) -> bool:
+    """True or false; ValueError."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r:.60} is neither true nor false")  # noqa: TRY004 - as above
     return value
 
 

@@ -4,8 +4,10 @@ The archive lies in a real directory and has everything: a dump, three windows w
 commit, schema objects whole and as deltas.
 """
 
+import contextlib
 import copy
 import json
+import random
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -16,20 +18,25 @@ import pytest
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk, BaseTable, write_columns
-from pumphouse.archive.declare import accept, declare_lost
+from pumphouse.archive.declare import accept, declare_lost, read_declared
+from pumphouse.archive.failed import of_json
+from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head
-from pumphouse.archive.schema_parts import parts_key
+from pumphouse.archive.manifest import Manifest
+from pumphouse.archive.schema_parts import SchemaParts, parts_key
 from pumphouse.archive.schema_store import rebuild, timeline_of
-from pumphouse.archive.verified import write_verified
+from pumphouse.archive.verified import read_verified, write_verified
 from pumphouse.archive.verify import verify
+from pumphouse.archive.view import read_view
 from pumphouse.codec import row
+from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model.node import NodeState
 from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.open import open_store
 from pumphouse.settings import ArchiveSettings
 from tests.support.checkpoints import set_checkpoint
-from tests.support.documents import changed, to_version_1
+from tests.support.documents import changed, mutated, resealed, to_version_1
 from tests.support.madearchive import column, table_info
 from tests.support.oldschema import write_old_schema
 from tests.unit.archive.conftest import World
@@ -169,7 +176,7 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
     assert kinds == {"genesis.json": 1, "windows/": 3, "segments/": 5, "ddl/": 4, "base/": 8, "HEAD": 1}
     assert (len(small.of("declared/")), len(small.of("schema/"))) == (2, 8)
     assert len(small.of("schema/parts/")) == 4
-    assert sum(kinds.values()) + 10 + len(small.of("verified.json")) == len(small.objects)
+    assert sum(kinds.values()) + 10 + len(small.of("verified.json", "failed/")) == len(small.objects)
     chain = small.archive.chain()
     assert [len(each.declared) for each in chain] == [0, 0, 1]
     assert [each.who for window in chain for each in window.accepted] == ["ops"]
@@ -181,7 +188,7 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
     ("prefixes", "end"),
     [
         (("genesis.json",), ""),
-        (("windows/", "HEAD", "declared/", "verified.json"), ""),
+        (("windows/", "HEAD", "declared/", "verified.json", "failed/"), ""),
         (("base/",), ".json"),
         (("segments/", "ddl/", "schema/"), ""),
         (("base/",), ".parquet"),
@@ -196,9 +203,11 @@ def test_every_flipped_byte_of_every_object_is_found(small, prefixes, end, step)
 @pytest.mark.row("A4")
 def test_every_missing_object_is_found(small):
     # What names the files of the schema is derived, and nothing builds on it: the newest is made again, byte for byte.
-    # Without its notes a dump that is not done reads again; without verified.json nobody says that it was verified.
+    # Without its notes a dump that is not done reads again; nothing was verified or failed of which no note is there.
     derived = small.of("schema/parts/")
-    notes = [key for key in small.of("base/", end=".json") if not key.endswith("base.json")] + ["verified.json"]
+    notes = [key for key in small.of("base/", end=".json") if not key.endswith("base.json")] + small.of(
+        "verified.json", "failed/"
+    )
     for key, good in small.objects.items():
         (small.folder / key).unlink()
         missing = bool(small.problems())
@@ -255,6 +264,64 @@ def test_a_document_that_lies_under_a_digest_of_its_own_is_found_by_those_that_n
     small.put(key, changed(small.objects[key], change))
     assert small.problems() != ""
     small.put(key, small.objects[key])
+    assert small.problems() == ""
+
+
+READERS = {
+    "genesis.json": Genesis.from_json,
+    "windows/": Manifest.from_json,
+    "HEAD": lambda _, data: Head.from_json(data),
+    "declared/": read_declared,
+    "schema/parts/": SchemaParts.from_json,
+    "base/": lambda key, data: read_base(key, data),
+    "failed/": of_json,
+}
+
+
+def read_base(key: str, data: bytes) -> object:
+    if key.endswith("/base.json"):
+        return Base.from_json(key, data, cluster_id=1, genesis="")
+    return (BaseBegun if key.endswith("/begun.json") else BaseChunk).from_json(key, data)
+
+
+@pytest.mark.row("A4")
+@pytest.mark.parametrize("rounds", [pytest.param(200_000, marks=pytest.mark.slow), 1_500])
+def test_a_document_of_a_writer_with_a_bug_is_refused_by_name(small, rounds):
+    """Its digest is right, what it says is not: a typed error names the object, or it is taken for what it says."""
+    rng = random.Random(rounds)
+    documents = {key: json.loads(data) for key, data in small.objects.items() if key.endswith((".json", "HEAD"))}
+    keys, refused = sorted(documents.keys() - {"verified.json"}), set()
+    for _ in range(rounds):
+        key = rng.choice(keys)
+        data = resealed(mutated(documents[key], rng))
+        read = next(read for prefix, read in READERS.items() if key.startswith(prefix))
+        try:
+            read(key, data)
+        except BinlogError as error:
+            assert isinstance(error, BadManifest), error
+            assert key in str(error)
+            refused.add(key)
+    assert refused == set(keys)
+
+
+@pytest.mark.row("A4")
+@pytest.mark.parametrize("rounds", [pytest.param(2_000, marks=pytest.mark.slow), 12])
+def test_an_archive_with_such_a_document_is_judged_and_never_a_bare_error(small, rounds):
+    rng = random.Random(rounds)
+    documents = sorted(key for key in small.objects if key.endswith((".json", "HEAD")))
+    files = sorted(key for key in small.objects if key.endswith(".parquet"))
+    for at in range(rounds):
+        key = rng.choice(documents if at % 3 else files)
+        good = small.objects[key]
+        if key in documents:
+            small.put(key, resealed(mutated(json.loads(good), rng)))
+        else:
+            small.put(key, rng.choice([b"", b"PAR1", good[: rng.randrange(len(good))], rng.randbytes(50)]))
+        verify(small.archive)
+        for look in (small.archive.chain, lambda: read_view(small.archive), lambda: read_verified(small.archive)):
+            with contextlib.suppress(BinlogError):
+                look()
+        small.put(key, good)
     assert small.problems() == ""
 
 
