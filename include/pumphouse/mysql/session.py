@@ -137,12 +137,14 @@ def begin(connection: Connection[Any], session: Session, where: str, more: Mappi
         ConfigError: a variable has a value that we cannot work with, and the user may not set it.
         MySQLError: what the server says.
     """
-    # Without these the list of variables itself could be cut short, or refused. The comment is a MariaDB's alone.
+    # Without these the list of variables itself could be cut short, or refused. One comment is a MariaDB's alone, one a
+    # TiDB's.
     _run(
         connection,
         f"SET NAMES utf8mb4, time_zone = '+00:00', sql_mode = '{session.sql_mode}', sql_select_limit = {_MOST},"
         f" max_join_size = {_MOST}, sql_big_selects = 1"
-        f" /*M!100400 , max_statement_time = 0, max_session_mem_used = {_MOST >> 1}, tmp_disk_table_size = {_MOST} */",
+        f" /*M!100400 , max_statement_time = 0, max_session_mem_used = {_MOST >> 1}, tmp_disk_table_size = {_MOST} */"
+        " /*T! , max_execution_time = 0 */",
     )
     _run(connection, f"SET SESSION TRANSACTION ISOLATION LEVEL {session.isolation}")
     wanted = {**_EVERYWHERE, **session.more, **(more or {})}
