@@ -165,7 +165,7 @@ def conversion(
         return None
     unless = _unless(old, new, before, after)
     if dialect is Dialect.MYSQL and before is Family.DOUBLE and after in _STRINGS:
-        unless = "CAST({old} + 0e0 AS CHAR) + 0e0 <> {old}"  # it prints 22 characters at most
+        unless = "CHAR_LENGTH(CAST({old} + 0e0 AS CHAR)) >= 22"  # it prints no more
     if dialect is Dialect.MYSQL and before in {Family.DOUBLE, Family.DECIMAL} and after in {Family.INTEGER, Family.BIT}:
         unless = f"{unless or 'FALSE'} OR ABS({{old}}) >= {2**63 - 1}"  # not even as the largest one
     return Conversion(steps, unless)
