@@ -20,7 +20,7 @@ from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import Job, cistr
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
-from pumphouse.schema.actions import is_system
+from pumphouse.schema.actions import Action, is_system
 
 _GROUP_JOBS = 4096
 
@@ -75,17 +75,35 @@ def is_final(archived: ArchivedJob, job: Job) -> bool:
     return not (archived.schema_state == SchemaState.DELETE_ONLY and job.schema_state != SchemaState.DELETE_ONLY)
 
 
-def databases_named(archived: Iterable[ArchivedJob]) -> tuple[str, ...]:
-    """Databases that jobs name, whatever else the jobs say; one that cannot be read names none."""
-    names: set[str] = set()
+@dataclass(frozen=True, slots=True)
+class Later:
+    """What a run looks at in DDL jobs behind its moment, which it folds nowhere.
+
+    ``databases``: names that they mention. ``tables`` and ``schemas``: ids that one of them brings back (RECOVER,
+    FLASHBACK), so that a drop before the moment keeps their rows.
+    """
+
+    databases: tuple[str, ...] = ()
+    tables: frozenset[int] = frozenset()
+    schemas: frozenset[int] = frozenset()
+
+
+def look_at_later(archived: Iterable[ArchivedJob]) -> Later:
+    """Look, whatever else the jobs say; one that cannot be read says nothing."""
+    names, tables, schemas = set[str](), set[int](), set[int]()
     for each in archived:
         try:
             raw = json.loads(each.job or "{}")
-            info = (raw.get("binlog") or {}).get("DBInfo") or {}
-            names |= {str(raw.get("schema_name") or ""), cistr(info.get("db_name"))}
+            binlog = raw.get("binlog") or {}
+            names |= {str(raw.get("schema_name") or ""), cistr((binlog.get("DBInfo") or {}).get("db_name"))}
+            if raw.get("type") == Action.RECOVER_TABLE:
+                tables |= {int(raw.get("table_id") or 0), int((binlog.get("TableInfo") or {}).get("id") or 0)}
+            if raw.get("type") == Action.RECOVER_SCHEMA:
+                schemas.add(int(raw.get("schema_id") or 0))
         except (ValueError, TypeError, AttributeError):
             continue
-    return tuple(sorted(name for name in names if name and not is_system(name)))
+    databases = sorted(name for name in names if name and not is_system(name))
+    return Later(tuple(databases), frozenset(tables), frozenset(schemas))
 
 
 def write_jobs(store: ObjectStore, key: str, jobs: Iterable[ArchivedJob]) -> DdlEntry:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base
-from pumphouse.archive.ddl import databases_named
+from pumphouse.archive.ddl import Later, look_at_later
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_store import fold_schema, fold_tables, newest_schema
@@ -20,7 +20,7 @@ from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.schema.actions import Action, is_system
 from pumphouse.schema.sequence import SetVal, parse_setval
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import TableVersion
+from pumphouse.schema.versions import TableVersion, with_kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,8 @@ def read_view(
             PARTITION of the ranges began in them.
         end: the end that an earlier view of the same run saw; None = the archive's end.
         upto: of a run from genesis, the moment that it goes to: no DDL job above it is folded, so none of them can
-            stop it. None = ``end``, and so is a moment that the archive does not hold.
+            stop it. A drop before it keeps what one of them brings back. None = ``end``, and so is a moment that the
+            archive does not hold.
         touched: the timeline is that of the tables which change in the ranges from ``since`` on, and no others.
 
     Raises:
@@ -154,13 +155,16 @@ def read_view(
         begun = [each.dropping_since for each in timeline.ddls(since, windows[-1].end) if each.dropping_since]
         if begun and min(begun) < windows[0].start:
             windows = _up_to(archive.chain(Tso(max(min(begun), genesis.ts))), genesis, windows[-1].end)
+    behind = Later() if upto is None else look_at_later(archive.jobs(windows, upto, MAX_TSO))
+    if behind.tables or behind.schemas:
+        timeline = replace(timeline, events=with_kept(timeline.events, behind.tables, behind.schemas))
     view = ArchiveView(
         genesis=genesis,
         windows=windows,
         timeline=timeline,
         setvals=_setvals(archive, windows, timeline),
         upto=upto,
-        later=() if upto is None else databases_named(archive.jobs(windows, upto, MAX_TSO)),
+        later=behind.databases,
     )
     if since is not None:
         return view

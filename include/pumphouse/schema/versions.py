@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -155,13 +155,16 @@ class Versions:
         return self.jobs[-1].job.schema_version if self.jobs else 0
 
 
-def with_kept(events: Iterable[DdlEvent]) -> tuple[DdlEvent, ...]:
-    """Mark the drops that a later event of the list takes back."""
-    recovered: set[int] = set()
+def with_kept(
+    events: Iterable[DdlEvent], tables: Iterable[int] = (), schemas: Collection[int] = ()
+) -> tuple[DdlEvent, ...]:
+    """Mark the drops that a later event of the list takes back, or one behind it that brings back these ids."""
+    recovered = set(tables)
     out = []
     for event in reversed(list(events)):
         gone = {c.before.table.id for c in event.changes if c.before is not None and _ends(c)}
-        kept = frozenset(gone & recovered)
+        whole = event.db_before is not None and event.db_after is None and event.db_before.id in schemas
+        kept = frozenset(gone if whole else gone & recovered)
         recovered -= gone
         if event.action in {Action.RECOVER_TABLE, Action.RECOVER_SCHEMA}:
             recovered |= {c.after.table.id for c in event.changes if c.after is not None}
