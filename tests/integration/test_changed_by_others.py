@@ -10,6 +10,7 @@ from pumphouse.model.table import MysqlType
 from pumphouse.runs import load
 from pumphouse.settings import Settings
 from tests.integration.test_load_rules import Killed, history, killing, put, ruled
+from tests.support.kind import is_mysql
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, index, target_rows
 
@@ -159,11 +160,12 @@ def test_keys_that_a_collation_of_the_target_makes_one_are_named_with_the_way_to
     with pytest.raises(RowRejected, match=r"d\.t did not take its rows") as caught:
         load.run(told)
     assert other.decode() in caught.value.message
-    assert f"its unique keys compare c by {there}" in caught.value.hint
-    assert "ALTER TABLE `d`.`t` MODIFY the column with COLLATE utf8mb4_nopad_bin" in caught.value.hint
+    assert f"its unique keys compare c by {collate if is_mysql() else there}" in caught.value.hint
+    exact = "utf8mb4_0900_bin" if is_mysql() else "utf8mb4_nopad_bin"
+    assert f"ALTER TABLE `d`.`t` MODIFY the column with COLLATE {exact}" in caught.value.hint
     assert 'do = "park"\ntable = "d.t"' in caught.value.hint
     assert target.query("SELECT c, n FROM d.t") == [("a", 1)]
-    target.execute("ALTER TABLE d.t MODIFY c VARCHAR(64) COLLATE utf8mb4_nopad_bin NOT NULL")
+    target.execute(f"ALTER TABLE d.t MODIFY c VARCHAR(64) COLLATE {exact} NOT NULL")
     load.run(told)
     assert target_rows(target) == source.snapshot()
 

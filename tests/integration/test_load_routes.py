@@ -143,6 +143,7 @@ def _checker(source: MadeSource, settings: Settings, target: TargetConnection) -
     return check
 
 
+@pytest.mark.mariadb("MySQL has no sequences")
 @pytest.mark.row("L7")
 def test_sequences_and_defaults_of_them_are_routed(
     source: MadeSource, settings: Settings, target: TargetConnection

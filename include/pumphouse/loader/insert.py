@@ -199,7 +199,8 @@ def _put_loosely(
     connection: TargetConnection, table: str, batch: pa.RecordBatch, columns: list[Column]
 ) -> tuple[Loaded, Warnings]:
     if not _by_statements(connection):
-        done = connection.load_local(textrows.statement(table, columns, connection.dialect), [textrows.render(batch)])
+        put = textrows.statement(table, columns, connection.dialect, bent=True)
+        done = connection.load_local(put, [textrows.render(batch)])
         return done, connection.warnings() if done.warnings else []
     affected, warnings, shown, at = 0, 0, [], 0
     for statement, rows in _statements(connection, table, batch):

@@ -24,15 +24,17 @@ Escapes = tuple[tuple[bytes, bytes], ...]
 _ESCAPES: Escapes = ((b"\\", b"\\\\"), (b"\t", b"\\t"), (b"\n", b"\\n"))
 
 
-def statement(table: str, columns: list[Column], dialect: Dialect, unsent: Container[str] = ()) -> str:
+def statement(
+    table: str, columns: list[Column], dialect: Dialect, unsent: Container[str] = (), *, bent: bool = False
+) -> str:
     """``LOAD DATA LOCAL … REPLACE``: always REPLACE, because without it bad values are bent and reported as success.
 
-    ``unsent``: columns that lines have and the table does not get.
+    ``unsent``: columns that lines have and the table does not get. ``bent``: text that is none may become NULL.
     """
     sent = [(at, c) for at, c in enumerate(columns) if c.name not in unsent]
     values = {at: f"CAST(@v{at} AS UNSIGNED)" for at, c in sent if c.through_variable}
     charset = "utf8mb4"
-    if dialect is Dialect.MYSQL and any(c.binary for c in columns):
+    if dialect is Dialect.MYSQL and (bent or any(c.binary for c in columns)):
         # Bytes that are no UTF-8 are refused there (1300), whatever column they are for; text says what it is.
         charset = "binary"
         values |= {at: f"CONVERT(@v{at} USING utf8mb4)" for at, c in sent if c.is_text}
