@@ -6,12 +6,14 @@ target has too (`pumphouse.loader.confirmed`).
 
 The registration says which archive it belongs to: the digest of its ``genesis.json``, the bytes of that object and the
 place. The checkpoint of one archive is never moved by another one under the same id: the Pumps would free what the
-first does not have. A ``genesis.json`` that is lost is put back from here.
+first does not have. A ``genesis.json`` that is lost is put back from here; one with so many tables that the registry
+would not take it is kept beside itself in the store, and the registration has its digest.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +24,7 @@ import structlog
 from pumphouse.archive import layout
 from pumphouse.archive.document import sha256
 from pumphouse.archive.head import Head
-from pumphouse.errors import BadManifest, BinlogError, ConfigError, CorruptionError
+from pumphouse.errors import BadManifest, BinlogError, ConfigError, CorruptionError, ObjectNotFound
 from pumphouse.model import strict
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import MAX_TSO, Tso, show
@@ -39,8 +41,11 @@ log = structlog.get_logger()
 NOTHING = Tso(0)
 # In the registry's value, beside the fields of TiDB Binlog: whoever does not know it keeps it or drops it.
 _FIELD = "pumphouseArchive"
+_DIGEST = re.compile("([0-9a-f]{64})?")
 # Of a genesis.json: far more than one has, and no more memory than that for what somebody put there.
 _MOST_BYTES = 64 << 20
+# Of the same, packed, in the registry: etcd takes 1.5 MiB in one request, and each window writes the value again.
+_MOST_PACKED = 256 << 10
 
 
 def consumer_id(archive_id: str) -> str:
@@ -52,24 +57,44 @@ def consumer_id(archive_id: str) -> str:
 class Registered:
     """What the registry says of the archive under an id.
 
-    ``genesis`` is ``genesis.json`` as stored and ``root`` its place. Both are empty while the archive is begun, and in
-    the registration of a release that kept neither. ``attempt``: who begins it.
+    ``genesis_sha256`` is the digest of ``genesis.json`` and ``root`` its place. Both are empty while the archive is
+    begun, and in the registration of a release that kept neither. ``document``: the object as stored, packed; empty
+    where it is too large, and then in the store too (`layout.genesis_copy`). ``attempt``: who begins it.
     """
 
     checkpoint: Tso = Tso(0)
     root: str = ""
-    genesis: bytes = b""
+    genesis_sha256: str = ""
+    document: str = ""
     attempt: str = ""
-
-    @property
-    def genesis_sha256(self) -> str:
-        """Digest of ``genesis``, '' where it is not known."""
-        return sha256(self.genesis) if self.genesis else ""
 
     def field(self) -> dict[str, Any]:
         """JSON object beside the fields of TiDB Binlog; formats.md, "Registry"."""
-        packed = base64.b64encode(zlib.compress(self.genesis)).decode() if self.genesis else ""
-        return {"root": self.root, "genesis": self.genesis_sha256, "document": packed, "attempt": self.attempt}
+        return {"root": self.root, "genesis": self.genesis_sha256, "document": self.document, "attempt": self.attempt}
+
+    def of_genesis(self, archive: Archive, genesis: bytes) -> Registered:
+        """With a ``genesis.json``, which is kept here or in the store."""
+        digest, packed = sha256(genesis), base64.b64encode(zlib.compress(genesis)).decode()
+        if len(packed) > _MOST_PACKED:
+            packed = ""
+            archive.store.put(layout.genesis_copy(digest), genesis)
+        return replace(self, root=archive.url, genesis_sha256=digest, document=packed, attempt="")
+
+    def genesis(self, archive: Archive) -> bytes:
+        """``genesis.json`` as stored; CorruptionError where nothing is kept, or what is kept is something else."""
+        copy = layout.genesis_copy(self.genesis_sha256)
+        try:
+            kept = _unpacked(self.document) if self.document else archive.store.get(copy)
+        except ObjectNotFound:
+            kept = b""
+        if sha256(kept) != self.genesis_sha256:
+            raise CorruptionError(
+                f"genesis.json of {self.root} is lost, and so is {copy}, which is kept to put it back",
+                hint="put either of them back from a copy of the archive",
+                path=copy,
+                reason="genesis",
+            )
+        return kept
 
     @classmethod
     def of(cls, status: NodeStatus) -> Registered:
@@ -78,16 +103,14 @@ class Registered:
         if field is None:
             return cls(checkpoint=status.max_commit_ts)
         try:
-            root, digest, packed, attempt = (field[each] for each in ("root", "genesis", "document", "attempt"))
-            genesis = zlib.decompressobj().decompress(base64.b64decode(packed), _MOST_BYTES) if packed else b""
-            found = cls(
-                checkpoint=status.max_commit_ts,
-                root=strict.text(root),
-                genesis=genesis,
-                attempt=strict.text(attempt),
+            root, digest, packed, attempt = (
+                strict.text(field[each]) for each in ("root", "genesis", "document", "attempt")
             )
-            if found.genesis_sha256 != digest:
-                raise ValueError(f"the document has the digest {found.genesis_sha256}")  # noqa: TRY301
+            if not _DIGEST.fullmatch(digest) or (packed and sha256(_unpacked(packed)) != digest):
+                raise ValueError(f"{digest:.80} is not the digest of the document")  # noqa: TRY301
+            found = cls(
+                checkpoint=status.max_commit_ts, root=root, genesis_sha256=digest, document=packed, attempt=attempt
+            )
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise CorruptionError(
                 f"the registration of the consumer {status.node_id} is damaged: {_FIELD}: {error!r}",
@@ -96,6 +119,10 @@ class Registered:
                 reason=_FIELD,
             ) from error
         return found
+
+
+def _unpacked(document: str) -> bytes:
+    return zlib.decompressobj().decompress(base64.b64decode(document), _MOST_BYTES)
 
 
 def registered(cluster: Cluster, archive_id: str) -> Registered | None:
@@ -111,7 +138,7 @@ def begin(archive: Archive, cluster: Cluster, attempt: str) -> Registered:
     """
 
     def change(found: Registered) -> Registered:
-        if found.genesis or found.checkpoint:
+        if found.genesis_sha256 or found.checkpoint:
             return found
         return replace(found, root=archive.url, attempt=attempt)
 
@@ -125,23 +152,23 @@ def withdraw(archive: Archive, cluster: Cluster, attempt: str) -> None:
         if found is None:
             return None
         of = Registered.of(found)
-        return found if of.genesis or of.checkpoint or of.attempt != attempt else None
+        return found if of.genesis_sha256 or of.checkpoint or of.attempt != attempt else None
 
     cluster.update_node(NodeKind.DRAINER, consumer_id(archive.archive_id), change)
 
 
 def claim(archive: Archive, cluster: Cluster, genesis: bytes) -> Registered:
     """Register the ``genesis.json`` that is about to be put, unless another is registered; the one that is now."""
-    mine = Registered(root=archive.url, genesis=genesis)
+    mine = Registered().of_genesis(archive, genesis)
     return _write(
-        archive, cluster, lambda found: found if found.genesis else replace(mine, checkpoint=found.checkpoint)
+        archive, cluster, lambda found: found if found.genesis_sha256 else replace(mine, checkpoint=found.checkpoint)
     )
 
 
 def require(archive: Archive, cluster: Cluster) -> Registered | None:
     """What is registered under the archive's id; ConfigError when it is another archive, with both places."""
     found = registered(cluster, archive.archive_id)
-    if found is not None and found.genesis:
+    if found is not None and found.genesis_sha256:
         _require_same(archive, found)
     return found
 
@@ -155,15 +182,20 @@ def move(archive: Archive, cluster: Cluster, checkpoint: Tso) -> Tso:
         ConfigError: another archive is registered under the id.
     """
     genesis, known = archive.genesis(), registered(cluster, archive.archive_id)
-    data = known.genesis if known is not None and known.genesis else archive.store.get(layout.GENESIS)
+    if known is not None and known.genesis_sha256:
+        mine = known
+        if known.root != archive.url:
+            log.warning("archive_moved", archive_id=archive.archive_id, before=known.root, now=archive.url)
+    else:
+        mine = Registered().of_genesis(archive, archive.store.get(layout.GENESIS))
 
     def change(found: Registered) -> Registered:
-        if found.genesis:
+        if found.genesis_sha256:
             _require_same(archive, found)
         elif 0 < found.checkpoint < genesis.ts:
             raise another(archive, found)  # one that has windows from before this one began
-        at = Tso(max(found.checkpoint, checkpoint))
-        return Registered(root=archive.url, genesis=found.genesis or data, checkpoint=at)
+        of = found if found.genesis_sha256 else mine
+        return replace(of, root=archive.url, checkpoint=Tso(max(found.checkpoint, checkpoint)), attempt="")
 
     return _write(archive, cluster, change).checkpoint
 
@@ -172,7 +204,7 @@ def another(archive: Archive, found: Registered) -> ConfigError:
     """The archive of the settings is not the one that is registered under its id."""
     node_id = consumer_id(archive.archive_id)
     at = f"lies at {found.root}" if found.root else "was registered by an earlier release, without its place"
-    digest = f", genesis {found.genesis_sha256[:12]}" if found.genesis else ""
+    digest = f", genesis {found.genesis_sha256[:12]}" if found.genesis_sha256 else ""
     return ConfigError(
         f"the archive {archive.archive_id!r} that the cluster knows {at} (it has everything up to "
         f"{show(found.checkpoint)}{digest}); the settings name {archive.url}, which is not that archive. If its "
@@ -242,7 +274,7 @@ def publish(archive: Archive, cluster: Cluster, upto: Tso) -> Tso:
         log.warning("head_written_again", archive_end=int(end), proven=int(have))
     if head != newest:
         archive.write_head(last)
-    if known is None or moves or not known.genesis or known.root != archive.url:
+    if known is None or moves or not known.genesis_sha256 or known.root != archive.url:
         return move(archive, cluster, wanted)
     return known.checkpoint
 

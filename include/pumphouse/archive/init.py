@@ -91,14 +91,14 @@ def init_archive(
     settings = settings or Settings()
     if not archive.begun():
         known = consumer.registered(cluster, archive.archive_id)
-        if known is None or not (known.genesis or known.checkpoint):
+        if known is None or not (known.genesis_sha256 or known.checkpoint):
             known = _begin(archive, cluster, history, dump, settings, progress, clock)
             head = True
         else:
             head = False
-        if not known.genesis or known.root != archive.url:
+        if not known.genesis_sha256 or known.root != archive.url:
             raise consumer.another(archive, known)
-        _put_genesis(archive, known.genesis, clock)
+        _put_genesis(archive, known.genesis(archive), clock)
         if head:
             archive.write_head(None)
     genesis = archive.genesis()

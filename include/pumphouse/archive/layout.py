@@ -6,7 +6,8 @@ Under ``<cluster id>/``: ``genesis.json``; ``windows/<start ts>.json``; ``declar
 ``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet`` (the dump of genesis); ``base/<low>/begun.json``, ``…/base.json``
 and ``…/<schema>.<table>-<id>/<table's low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the
 newest manifest's name and digest; ``verified.json``, how far the archive was last proved; ``failed/<what>.json``, how a
-snapshot or a dump failed last.
+snapshot or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json`` that is too
+large for the registry.
 """
 
 from __future__ import annotations
@@ -130,6 +131,11 @@ def chunk_folder(dump_low: Tso, schema: str, table: str, table_id: int, low: Tso
 def chunk_note(folder: str, number: int) -> str:
     """What says that a chunk was read; ``folder``: of `chunk_folder`."""
     return f"{folder}{number:08d}.json"
+
+
+def genesis_copy(sha256: str) -> str:
+    """A ``genesis.json`` that is too large for the registry, kept to be put back."""
+    return f"genesis/{sha256}.json"
 
 
 def declared_key(node_id: str, from_ts: Tso) -> str:

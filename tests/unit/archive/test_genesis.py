@@ -177,14 +177,16 @@ def test_an_archive_that_an_earlier_release_began_elsewhere_is_not_taken_up(worl
     with pytest.raises(ConfigError, match="earlier release"):
         init_archive(empty, world.cluster, world.history, settings=world.settings)
     world.snapshot()
-    assert put_back() == consumer.registered(world.cluster, "main").genesis, "the archive that it is of takes it up"
+    assert put_back() == consumer.registered(world.cluster, "main").genesis_sha256, (
+        "the archive that it is of takes it up"
+    )
 
 
 def drop_mark(world):
     """The registration as an earlier release, or a Go tool, leaves it."""
     before = consumer.registered(world.cluster, "main")
     world.cluster.update_node(NodeKind.DRAINER, "pumphouse-main", lambda found: found.with_(unknown={}))
-    return lambda: before.genesis
+    return lambda: before.genesis_sha256
 
 
 @pytest.mark.row("A3")
@@ -236,6 +238,28 @@ def test_a_begin_that_fails_takes_its_registration_back_and_no_others(world, mon
     with pytest.raises(HistoryUnavailable):
         world.init()
     assert consumer.registered(world.cluster, "main").attempt == "later"
+
+
+@pytest.mark.row("A3")
+def test_a_genesis_that_the_registry_would_not_take_is_kept_in_the_store(world, monkeypatch):
+    """etcd takes 1.5 MiB, and a dump of 13,000 tables at genesis is more; each window writes the value again."""
+    monkeypatch.setattr(consumer, "_MOST_PACKED", 100)
+    world.pump()
+    world.init()
+    stored = world.archive.store.get(layout.GENESIS)
+    found = world.cluster.node(NodeKind.DRAINER, "pumphouse-main")
+    assert found.unknown["pumphouseArchive"]["document"] == ""
+    world.snapshot()
+    world.archive.store.delete(layout.GENESIS)
+    again = Archive(world.store, world.cluster.cluster_id())
+    init_archive(again, world.cluster, world.history, settings=world.settings)
+    assert world.archive.store.get(layout.GENESIS) == stored
+    for key in (layout.GENESIS, layout.genesis_copy(found.unknown["pumphouseArchive"]["genesis"])):
+        world.archive.store.delete(key)
+    with pytest.raises(CorruptionError, match=r"genesis\.json of .* is lost, and so is genesis/[0-9a-f]{64}\.json"):
+        init_archive(
+            Archive(world.store, world.cluster.cluster_id()), world.cluster, world.history, settings=world.settings
+        )
 
 
 @pytest.mark.row("A3")
