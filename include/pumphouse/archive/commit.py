@@ -75,7 +75,7 @@ def commit_window(
     before = {each.node_id: each for each in (archive.genesis() if last is None else last).pumps}
     attempt = layout.attempt_id()
     segments = _trimmed(archive, plan, found, end, attempt, settings)
-    records = accepted_commits(archive)
+    records = _records(archive, found, plan.start, end)
     accepted, holders = settle_pending(archive, found, segments, records, plan.start, end)
     duplicates, settled, differing = find_duplicates(archive.store, segments, records)
     holders += differing
@@ -135,6 +135,21 @@ def _complete(plan: WindowPlan, reports: Sequence[PullReport]) -> list[PullRepor
         if not lowest <= report.reached <= highest or any(each.min_commit_ts <= plan.start for each in report.segments):
             raise UsageError(f"the report of {report.node_id} belongs to another window")
     return [found[node_id] for node_id in sorted(found)]
+
+
+def _records(archive: Archive, found: Sequence[PullReport], start: Tso, end: Tso) -> list[AcceptedCommit]:
+    """What was settled by name of what a window has, or of what its Pumps show of windows before."""
+    shown = {
+        layout.accepted_key(report.node_id, each.start_ts, each.commit_ts)
+        for report in found
+        for each in report.pending
+    }
+
+    def concerns(key: str) -> bool:
+        commit_ts = layout.accepted_at(key)
+        return key in shown or commit_ts is None or start < commit_ts <= end
+
+    return accepted_commits(archive, concerns)
 
 
 def _trimmed(

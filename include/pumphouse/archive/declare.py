@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -34,9 +34,10 @@ def declarations(archive: Archive) -> list[Declaration]:
     return [each for each in _recorded(archive, accepted=False) if isinstance(each, Declaration)]
 
 
-def accepted_commits(archive: Archive) -> list[AcceptedCommit]:
-    """Every late or orphan commit that was accepted by name."""
-    return [each for each in _recorded(archive, accepted=True) if isinstance(each, AcceptedCommit)]
+def accepted_commits(archive: Archive, wanted: Callable[[str], bool] = lambda _: True) -> list[AcceptedCommit]:
+    """What was settled by name, or by the archive itself; of the objects with these keys alone, as all come to many."""
+    found = _recorded(archive, accepted=True, wanted=wanted)
+    return [each for each in found if isinstance(each, AcceptedCommit)]
 
 
 def read_declared(key: str, data: bytes) -> Declaration | AcceptedCommit:
@@ -219,7 +220,9 @@ def _names_accepted(key: str) -> bool:
     return key.rpartition("/")[2].startswith("accept-")
 
 
-def _recorded(archive: Archive, *, accepted: bool) -> Iterator[Declaration | AcceptedCommit]:
+def _recorded(
+    archive: Archive, *, accepted: bool, wanted: Callable[[str], bool] = lambda _: True
+) -> Iterator[Declaration | AcceptedCommit]:
     for each in archive.store.list(layout.DECLARED):
-        if _names_accepted(each.key) == accepted:
+        if _names_accepted(each.key) == accepted and wanted(each.key):
             yield read_declared(each.key, archive.store.get(each.key))

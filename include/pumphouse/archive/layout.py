@@ -156,3 +156,9 @@ def accepted_prefix(node_id: str) -> str:
 def accepted_key(node_id: str, start_ts: Tso, commit_ts: Tso) -> str:
     """A late or orphan commit that the archive settled."""
     return f"{accepted_prefix(node_id)}{name20(start_ts)}-{name20(commit_ts)}.json"
+
+
+def accepted_at(key: str) -> Tso | None:
+    """Commit ts that a key of `accepted_key` names; None for another key."""
+    found = re.search(r"/accept-\d{20}-(\d{20})\.json$", key)
+    return None if found is None else Tso(int(found.group(1)))

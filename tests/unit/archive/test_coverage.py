@@ -803,6 +803,23 @@ def test_a_late_commit_that_was_accepted_at_the_pump_before_it_was_pulled_is_in_
     assert world.archive.last().accepted == ()
 
 
+@pytest.mark.row("A2")
+def test_a_window_reads_no_records_of_what_was_settled_long_ago(world, monkeypatch):
+    pump = world.pump()
+    world.init()
+    for _ in range(3):
+        commit_ts = pump.transaction(flag=2)
+        start_ts = Tso(pump.binlogs[-1][1])
+        pump.pending[start_ts, commit_ts] = "late"
+        accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "known", who="ops")
+        read, get = [], world.store.get
+        monkeypatch.setattr(world.store, "get", lambda key, get=get, read=read: read.append(key) or get(key))
+        world.snapshot()
+        assert [each.commit_ts for each in world.archive.last().accepted] == [commit_ts]
+        assert len([key for key in read if "/accept-" in key]) == 1
+        pump.binlogs[:] = [each for each in pump.binlogs if each[0] != commit_ts]
+
+
 def late_while_pulled(world, pump, *, kind="late", brought=True):
     """A commit below the stream's position, once the first frame of the next pull is out."""
     start_ts, commit_ts = world.cluster.tso(), world.cluster.tso()
