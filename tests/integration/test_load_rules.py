@@ -208,7 +208,7 @@ def test_what_a_rule_executes_runs_in_the_database_of_its_own_ddl(
         load.run(ruled(settings, *rules))
     columns = target.query(
         "SELECT table_schema, table_name, column_name FROM information_schema.columns"
-        " WHERE table_schema IN ('d', 'Shop') ORDER BY 1, 2, 3"
+        " WHERE table_schema IN ('d', 'Shop') ORDER BY BINARY table_schema DESC, 2, 3"
     )
     assert columns == [(db, "orders", each) for db in ("d", "Shop") for each in ("id", "more")]
 
