@@ -12,6 +12,7 @@ from pumphouse.diff.compare import compare
 from pumphouse.dump.source import execute, session
 from pumphouse.errors import AccessDenied, DdlRefused, LoadError, RowRejected
 from pumphouse.loader import fence
+from pumphouse.loader.grants import LOADING
 from pumphouse.loader.plan import Phase, UnitId
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import Claim, UnitHead, apply_unit
@@ -21,6 +22,7 @@ from pumphouse.schema.history import open_history
 from pumphouse.settings import SchemaSettings, Settings, SourceSettings, TargetSettings
 from pumphouse.stack.dsn import Dsn
 from pumphouse.stack.mariadb import MariaDbServer
+from tests.integration.test_load_schema_edges import create_view
 from tests.integration.test_load_units import ids
 from tests.support import mariadb
 from tests.support.failover import settings_of
@@ -141,6 +143,23 @@ def test_a_privilege_that_a_ddl_lacks_offers_no_rule_to_go_past_it(
     target.execute(f"GRANT ALTER, CREATE ON d.* TO {WHO}")
     load.run(told)
     assert target_rows(target) == loaded.snapshot()
+
+
+@pytest.mark.row("L6")
+def test_a_view_over_what_the_user_may_not_read_is_left_out_by_name(
+    source: MadeSource, settings: Settings, as_user: Callable[..., Settings], target: TargetConnection
+) -> None:
+    source.create_table("t", [ID, TEXT])
+    # A server says of a database that is gone what it says of one that the user may not read.
+    create_view(source, "v", "SELECT `gone`.`t`.`id` AS `id` FROM `gone`.`t`")
+    source.genesis()
+    with source.txn() as t:
+        t.insert("t", id=1, v=b"a")
+    source.cut()
+    rights = f"{', '.join(LOADING)}, CREATE TEMPORARY TABLES, TRIGGER ON d.*"
+    report = load.run(as_user(rights, "ALL ON pumphouse.*"))
+    assert ["the view `d`.`v` is left out" in note for note in report.notes] == [True]
+    assert target_rows(target) == source.snapshot()
 
 
 @pytest.fixture(scope="module")

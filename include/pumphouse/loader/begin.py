@@ -197,7 +197,7 @@ def _create_views(connection: TargetConnection, views: Sequence[TableVersion], d
             try:
                 connection.execute(create_object(view.db, view.table, dialect))
             except StatementFailed as error:
-                if error.condition:
+                if error.of_the_server:
                     raise
                 refused[view.name] = error.message
         if len(refused) == len(waiting):

@@ -23,7 +23,7 @@ from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
 from pumphouse.errors import LoadError, TargetUnavailable
 from pumphouse.loader.conditions import condition_of, is_of_a_row
 from pumphouse.model.tso import Tso
-from pumphouse.mysql import LOAD, ServerConnection, connect, place
+from pumphouse.mysql import LOAD, NO_RIGHT, ServerConnection, connect, place
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.settings import TargetSettings
@@ -119,6 +119,11 @@ class StatementFailed(LoadError):
     def of_a_row(self) -> bool:
         """Whether it did so for the data in it."""
         return is_of_a_row(int(self.code or 0), self.message)
+
+    @property
+    def of_the_server(self) -> bool:
+        """Whether it did so for its own state, and not for want of a right: another time it may take the statement."""
+        return bool(self.condition) and self.code not in NO_RIGHT
 
 
 class NotNow(StatementFailed):
