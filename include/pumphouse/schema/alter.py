@@ -14,7 +14,7 @@ from pumphouse.schema.actions import Action
 from pumphouse.schema.column_sql import column_sql, default_sql, definition, fill_sql, type_sql
 from pumphouse.schema.conversion import Conversion, conversion
 from pumphouse.schema.dialect import Dialect
-from pumphouse.schema.generated import on_target, ways_after, ways_there
+from pumphouse.schema.generated import on_target, rename_in, ways_after, ways_there
 from pumphouse.schema.ident import literal, quote
 from pumphouse.schema.table_sql import (
     auto_increment_column,
@@ -89,7 +89,8 @@ def alter_clauses(
     """
     has = None if there is None else ways_there(before, there)
     goes_on = None if has is None else ways_after(before, after, has, dialect)
-    stored = {c.id for c in after.columns if c.generated_stored} - {c.id for c in before.columns}
+    was = {c.id: c.generated_expr for c in before.columns}
+    stored = {c.id: c.generated_expr for c in after.columns if c.generated_stored}
     before, after = on_target(before, dialect, has), on_target(after, dialect, goes_on, bare=bare)
     pairs = match_columns(job, before, after)
     renamed = {old.name.lower(): new.name for old, new in pairs if old and old.name.lower() != new.name.lower()}
@@ -140,11 +141,16 @@ def alter_clauses(
             if how is None or how.unless
         )
         + tuple(
-            (f"{new.name}, a new STORED column, is a plain one here, and no binlog has its values", "")
+            (f"{new.name}, a STORED column that is computed anew, is a plain one here: no binlog has its values", "")
             for new in after.public_columns
-            if new.id in stored and not new.generated
+            if new.id in stored and not new.generated and stored[new.id] != _named_anew(was.get(new.id, ""), renamed)
         ),
     )
+
+
+def _named_anew(expression: str, renamed: Mapping[str, str]) -> str:
+    """An expression with the new names of columns, which a server gives it by itself."""
+    return rename_in(expression, lambda name: renamed.get(name.lower(), name))
 
 
 def _retyped(pairs: Pairs) -> list[tuple[ColumnInfo, ColumnInfo]]:

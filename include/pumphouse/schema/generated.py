@@ -11,7 +11,7 @@ refusal may have made it otherwise. The rules are in docs/types.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo, cistr
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.expressions import alike
+from pumphouse.schema.ident import quote
 
 _NAME = re.compile(r"`((?:[^`]|``)+)`")
 # Of bytes these give the same everywhere.
@@ -220,6 +221,11 @@ def _unsteady(table: TableInfo, column: ColumnInfo) -> bool:
         each.type.tp == MysqlType.TIMESTAMP or (each.type.tp == MysqlType.STRING and each.type.charset != "binary")
         for each in _sources(table, column.generated_expr)
     )
+
+
+def rename_in(expression: str, renamed: Callable[[str], str]) -> str:
+    """An expression with other names of columns."""
+    return _NAME.sub(lambda found: quote(renamed(found[1].replace("``", "`"))), expression)
 
 
 def _named(table: TableInfo, expression: str) -> list[ColumnInfo]:

@@ -412,7 +412,9 @@ def _alter(out: _Rendering) -> None:
             _alter_one(out, before.name, clauses.zoned, zone)
         for part in (clauses.first, clauses.then):
             _alter_one(out, after.name, part)
-        if clauses.doubts and len(out.statements) > begin:
+        if clauses.doubts:
+            if len(out.statements) == begin:  # nothing changes there but values: doubts are a statement's
+                out.run(f"ALTER TABLE {qualified(*after.name)} FORCE", after.name, repeatable=True)
             out.statements[begin] = replace(out.statements[begin], doubts=clauses.doubts)
         for key in clauses.bound:
             out.run(f"ALTER TABLE {qualified(*after.name)} {key}", after.name, optional=True)

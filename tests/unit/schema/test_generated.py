@@ -3,9 +3,13 @@
 import pytest
 
 from pumphouse.model.table import Job, MysqlType, TableInfo
+from pumphouse.model.tso import Tso
+from pumphouse.schema.actions import Action
 from pumphouse.schema.alter import alter_clauses
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.expressions import alike
+from pumphouse.schema.render import render
+from pumphouse.schema.versions import Change, DdlEvent, TableVersion
 from tests.support.expressions import NOT_TAKEN, TAKEN, info, infos
 from tests.support.madearchive import column, table_info
 
@@ -35,3 +39,29 @@ def test_a_new_stored_column_whose_values_no_binlog_has_is_a_doubt() -> None:
     assert doubts("concat(`id`)") == []
     (doubt,) = doubts("concat(`b`, _utf8mb4'x')")
     assert "no binlog has its values" in doubt
+
+
+@pytest.mark.row("S2")
+def test_a_stored_column_with_another_expression_is_a_doubt_where_the_target_has_it_as_a_plain_one() -> None:
+    """MySQL and MariaDB compute it anew of the rows that are there, and log none of them."""
+    id_, bytes_ = column(1, "id", flag=3), column(2, "b", MysqlType.VARCHAR, binary=True)
+
+    def of(name: str, expression: str) -> TableInfo:
+        made = column(3, "s", MysqlType.VARCHAR, generated_expr_string=expression, generated_stored=True)
+        raw = table_info(7, "t", [id_, {**bytes_, "name": {"O": name, "L": name}}, made])
+        del raw["ShardRowIDBits"]
+        return TableInfo.from_dict(raw)
+
+    def statements(after: TableInfo) -> list[tuple[str, int]]:
+        versions = [
+            TableVersion("d", table, at, Tso(at), at) for at, table in ((1, of("b", "concat(`b`)")), (2, after))
+        ]
+        job = Job.from_dict({"id": 1, "type": 12, "state": 6, "table_id": 7, "query": "ALTER TABLE t …"})
+        event = DdlEvent(Tso(2), Action.MODIFY_COLUMN, job, (Change(*versions),))
+        return [(each.sql, len(each.doubts)) for each in render(event, Dialect.MARIADB)]
+
+    assert statements(of("b", "concat(`b`)")) == []
+    assert statements(of("b", "concat(`b`,'x')")) == [("ALTER TABLE `d`.`t` FORCE", 1)]
+    ((renamed, doubts),) = statements(of("c", "concat(`c`)"))
+    assert "CHANGE COLUMN `b` `c`" in renamed
+    assert doubts == 0
