@@ -48,6 +48,40 @@ def test_a_resync_runs_nothing_of_a_rule_of_another_table_again(
     assert target_rows(target) == source.snapshot()
 
 
+def dumped(source: MadeSource, table_id: int, at: Tso, ids: list[int]) -> None:
+    """A dump of d.t, which has a column id alone."""
+    field = pa.field("id", pa.int64(), metadata={b"id": b"1"})
+    rows = pa.RecordBatch.from_arrays([pa.array(ids, pa.int64())], schema=pa.schema([field]))
+    folder = layout.chunk_folder(at, "d", "t", table_id, at)
+    segment = write_columns(source.archive.store, f"{folder}0-a.parquet", table_id, at, [rows])
+    read = BaseTable(db="d", table="t", table_id=table_id, rows=len(ids), segments=(segment,), low=at)
+    base = Base(begun=at, ts=at, low=at, tables=(read,), columns=True, sha256="")
+    text = base.to_json(cluster_id=source.cluster_id, genesis=source.archive.genesis().sha256)
+    source.archive.store.put_if_absent(layout.base_document(at), text)
+
+
+@pytest.mark.row("L7")
+def test_a_load_that_stops_at_a_table_has_a_way_past_it_although_there_is_a_newer_dump(
+    source: MadeSource, settings: Settings, target: TargetConnection
+) -> None:
+    table_id = source.create_table("t", [ID])
+    source.genesis()
+    source.cut()
+    load.run(settings)
+    put(source, "t", 1)
+    source.cut()
+    target.execute("ALTER TABLE d.t RENAME COLUMN id TO other")
+    with pytest.raises(LoadError, match="not there as the load left it"):
+        load.run(settings)
+    dumped(source, table_id, source.cut(), [1])
+    with pytest.raises(UsageError, match="newer dump") as refused:
+        load.run(settings, resync="d.t")
+    assert 'do = "park"' in refused.value.hint
+    assert load.run(ruled(settings, {"do": "park", "table": "d.t"})).parked
+    assert not load.run(settings, resync="d.t").parked
+    assert target_rows(target) == source.snapshot()
+
+
 @pytest.mark.row("L7")
 def test_a_table_is_not_made_anew_from_an_older_dump_than_there_is(
     source: MadeSource, settings: Settings, target: TargetConnection
@@ -58,14 +92,7 @@ def test_a_table_is_not_made_anew_from_an_older_dump_than_there_is(
     load.run(settings)
     source.tables["t"].rows[1] = {1: 1}  # written without a binlog
     at = source.cut()
-    field = pa.field("id", pa.int64(), metadata={b"id": b"1"})
-    rows = pa.RecordBatch.from_arrays([pa.array([1], pa.int64())], schema=pa.schema([field]))
-    folder = layout.chunk_folder(at, "d", "t", table_id, at)
-    segment = write_columns(source.archive.store, f"{folder}0-a.parquet", table_id, at, [rows])
-    read = BaseTable(db="d", table="t", table_id=table_id, rows=1, segments=(segment,), low=at)
-    base = Base(begun=at, ts=at, low=at, tables=(read,), columns=True, sha256="")
-    text = base.to_json(cluster_id=source.cluster_id, genesis=source.archive.genesis().sha256)
-    source.archive.store.put_if_absent(layout.base_document(at), text)
+    dumped(source, table_id, at, [1])
     with pytest.raises(UsageError, match=r"newer dump of d\.t.*older one") as refused:
         load.run(settings, resync="d.t")
     assert "`pumphouse load`, then `pumphouse load --resync d.t`" in refused.value.hint

@@ -9,7 +9,7 @@ from pumphouse.errors import BinlogError, LoadError, UnknownDdl, UsageError
 from pumphouse.loader.begin import create, create_foreign_keys, databases_of, in_creation_order
 from pumphouse.loader.ddl import forget_ddl_of
 from pumphouse.loader.report import LoadReport
-from pumphouse.loader.rules import RESYNC, Rules, bring_back
+from pumphouse.loader.rules import RESYNC, Rules, bring_back, park_hint
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import Checkpoint, open_plan
 from pumphouse.loader.work import Work, base_work, works_between
@@ -50,7 +50,7 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
             raise UsageError(f"the source has no table {table}", hint="it is written as database.table")
     plan = open_plan(connection, task)
     upto = checkpoint.ts if plan is None or plan.only else max(checkpoint.ts, plan.to_ts)
-    _require_newest(loader, table, upto)
+    _require_newest(loader, table, upto, stopped=plan is not None)
     if loader.rules.left_out(name) is None:
         # Before it is parked: what cannot be brought back stays as it is.
         _works(loader, table, upto)
@@ -63,8 +63,11 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
         raise
 
 
-def _require_newest(loader: Loader, table: str, at: Tso) -> None:
-    """UsageError where a dump that read the table lies above what the target has: it would be made without that."""
+def _require_newest(loader: Loader, table: str, at: Tso, *, stopped: bool) -> None:
+    """UsageError where a dump that read the table lies above what the target has: it would be made without that.
+
+    ``stopped``: a load has not ended, maybe because of this table.
+    """
     ids = _ids_of(loader, table.lower())
     newer = [
         base.ts
@@ -76,7 +79,8 @@ def _require_newest(loader: Loader, table: str, at: Tso) -> None:
         raise UsageError(
             f"the archive has a newer dump of {table}, exact from {show(newer[-1])} on, and the target stands at "
             f"{show(at)}: the table would be made from an older one",
-            hint=f"load beyond it, then bring the table back: `pumphouse load`, then `pumphouse load --resync {table}`",
+            hint=f"load beyond it, then bring the table back: `pumphouse load`, then `pumphouse load --resync {table}`"
+            + (f"; if that load stops at {table}, {park_hint(table)}load, and take the rule away" if stopped else ""),
         )
 
 
