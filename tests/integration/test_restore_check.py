@@ -22,7 +22,9 @@ from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, SourceSettings, TargetSettings
+from pumphouse.stack.mariadb import MariaDbServer
 from tests.support import mariadb
+from tests.support.failover import settings_of
 from tests.support.kind import is_mysql
 from tests.support.madearchive import MadeSource, column, target_rows
 
@@ -169,6 +171,22 @@ def test_a_source_that_does_not_let_us_in_stops_a_restore(
     assert "correct its user and password" in refused.value.hint
     assert "wr0ng" not in str(refused.value)
     assert ("d",) not in on_spare.query("SHOW DATABASES")
+
+
+@pytest.mark.skipif(is_mysql(), reason="a MariaDB's right to change the format of its binlog")
+def test_a_source_that_a_reader_may_only_ask_is_told_apart_whatever_a_load_would_set_there(
+    settings: Settings, spare: TargetSettings, on_spare: TargetConnection, end: Tso
+) -> None:
+    arguments = ("--log-bin", "--binlog-format=STATEMENT")
+    with mariadb.directory_in_memory() as directory, MariaDbServer(directory, arguments=arguments) as other:
+        root = settings_of(other)
+        with TargetConnection.open(root) as connection:
+            connection.execute("CREATE USER reader IDENTIFIED BY 'pw'")
+            connection.execute("GRANT SELECT ON *.* TO reader")
+        asked = source_at(root, user="reader", password=SecretStr("pw"))
+        shown = restore.run(to(settings, restore_target=spare, source=asked), to=end, dry_run=True)
+    assert shown.check is not None
+    assert shown.check.notes == ()
 
 
 def test_what_loads_keep_up_to_date_is_built_anew_when_its_section_is_named(

@@ -15,6 +15,7 @@ from pymysql.constants import ER
 from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable
 from pumphouse.loader.rules import places_of_loads, routes_of
 from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.mysql import DUMP
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import history_server
 from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
@@ -117,7 +118,8 @@ def same_server(mine: TargetConnection, other: ServerSettings) -> tuple[str, str
         return "their addresses are the same", ""
     try:
         plain = {name: value for name, value in dict(other).items() if name in TargetSettings.model_fields}
-        theirs = TargetConnection.open(TargetSettings.model_validate(plain), timeout_s=_COMPARE_S)
+        # It is only asked, with the rights that a reader has.
+        theirs = TargetConnection.open(TargetSettings.model_validate(plain), timeout_s=_COMPARE_S, session=DUMP)
     except AccessDenied as error:
         raise ConfigError(
             f"{server_name(other)} does not let us in, so nobody knows whether {mine.name} is the same server",

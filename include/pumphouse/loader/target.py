@@ -23,7 +23,7 @@ from pymysql.protocol import LoadLocalPacketWrapper, OKPacketWrapper
 from pumphouse.errors import LoadError, TargetUnavailable
 from pumphouse.loader.conditions import condition_of, is_of_a_row
 from pumphouse.model.tso import Tso
-from pumphouse.mysql import LOAD, NO_RIGHT, ServerConnection, connect, place
+from pumphouse.mysql import LOAD, NO_RIGHT, ServerConnection, Session, connect, place
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.settings import TargetSettings
@@ -148,19 +148,27 @@ class TargetConnection:
         self.dialect = Dialect.of_version(str(version))
 
     @classmethod
-    def open(cls, settings: TargetSettings, *, owner: bool = False, timeout_s: float | None = None) -> Self:
+    def open(
+        cls,
+        settings: TargetSettings,
+        *,
+        owner: bool = False,
+        timeout_s: float | None = None,
+        session: Session = LOAD,
+    ) -> Self:
         """Connect and fix the session; TargetUnavailable names the address, AccessDenied what it says of the user.
 
         Args:
             settings: the server.
             owner: the connection that will hold the GET_LOCK; it may idle for as long as a load takes.
             timeout_s: seconds that the server may take for each answer; None = as long as it likes, once it let us in.
+            session: what it sets; what it does not set need not be as a load wants it.
         """
         where = address(settings)
         try:
             connection = connect(
                 settings,
-                LOAD,
+                session,
                 "target",
                 more=OWNER_IDLE if owner else IDLE,
                 sends_rows=True,

@@ -60,9 +60,10 @@ _EVERYWHERE = {
     "alter_algorithm": "DEFAULT",
     "check_constraint_checks": "ON",
     "default_storage_engine": "InnoDB",
-    "explicit_defaults_for_timestamp": "ON",
 }
 _LOADING = {
+    # Else a TIMESTAMP gets a default and an ON UPDATE that nobody said. A MariaDB before 10.6.9 reads it at its start.
+    "explicit_defaults_for_timestamp": "ON",
     # Longer than a unit's idle session lasts: whoever waits for one whose host has died gets its locks then.
     "innodb_lock_wait_timeout": "600",
     # A statement log cannot carry what we write at READ COMMITTED.
@@ -195,8 +196,8 @@ def _one_by_one(
             f" it: {first.args[-1]}",
             hint="on that server: "
             + "; ".join(f"SET GLOBAL {name} = {_value(wanted[name])}" for name in refused)
-            + "; or give the user the right to set session variables (MySQL: SESSION_VARIABLES_ADMIN; MariaDB: BINLOG"
-            " ADMIN for binlog_format)",
+            + ", or where that is refused, in its configuration file; or give the user the right to set its sessions"
+            " (MySQL: SESSION_VARIABLES_ADMIN; MariaDB: BINLOG ADMIN for binlog_format)",
             variables=refused,
         ) from first
 
