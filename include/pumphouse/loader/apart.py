@@ -51,10 +51,13 @@ def require_no_target(server: ServerSettings, targets: Mapping[str, TargetSettin
     """ConfigError when what is read as the source is a server that loads or restores write to, by section."""
     for section, target in targets.items():
         try:
-            with TargetConnection.open(target, timeout_s=_COMPARE_S) as connection:
-                why, _ = same_server(connection, server)
-        except TargetUnavailable:
+            connection = TargetConnection.open(target, timeout_s=_COMPARE_S)
+        except (TargetUnavailable, ConfigError) as error:  # no load writes there either, as long as that is so
+            log.warning("target_not_compared", target=section, other=server_name(server), note=error.message)
             why = "their addresses are the same" if places(target) & places(server) else ""
+        else:
+            with connection:
+                why, _ = same_server(connection, server)
         if why:
             raise ConfigError(
                 f"{server_name(server)} is the server of [{section}], which loads or restores write to ({why}): it is "

@@ -47,6 +47,11 @@ def test_with_an_empty_cache_another_process_compiles_and_this_one_only_loads(tm
     assert "compiled " in done.stdout
 
 
+def test_an_installation_compiles_whatever_its_standard_input_is() -> None:
+    done = subprocess.run([sys.executable, "-m", "pump_service.compiler"], stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0
+
+
 def test_with_all_in_the_cache_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "not_on_disk", lambda package: [] if package == "pump_service" else ["other.kernel"])
     monkeypatch.setattr(compiler.subprocess, "run", None)
