@@ -227,7 +227,13 @@ def test_a_target_that_folds_names_is_compared_without_regard_to_case(server: Ma
         assert compare(other.dsn, server.dsn, views=False).equal
         _run(other, "UPDATE Upper.Orders SET id = 2")
         assert {d.table for d in compare(server.dsn, other.dsn, views=False).differences} == {"Upper.Orders"}
-    _run(server, "DROP DATABASE Upper")
+        # Two of the source's are one there: none of them is passed over.
+        _run(
+            server,
+            "CREATE DATABASE upper; CREATE TABLE upper.orders (id INT PRIMARY KEY); INSERT INTO upper.orders VALUES (2)",
+        )
+        assert {d.table for d in compare(server.dsn, other.dsn, views=False).differences} == {"Upper.Orders"}
+    _run(server, "DROP DATABASE Upper; DROP DATABASE upper")
 
 
 def test_a_schema_on_one_side_only_is_found(server: MariaDbServer) -> None:

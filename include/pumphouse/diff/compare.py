@@ -106,17 +106,19 @@ def compare(
         if routed is not None:
             schemas = dict.fromkeys(sorted(names[0]) if schemas is None else schemas, "")
         else:
-            ours = {fold(name): name for name in sorted(names[0])}
             theirs = {fold(name): name for name in sorted(names[1])}
             if schemas is None:
-                alone = sorted(
-                    (side[key], where)
-                    for side, other, where in ((ours, theirs, "source"), (theirs, ours, "target"))
-                    for key in side.keys() - other.keys()
-                )
-                schemas = {ours[key]: theirs[key] for key in sorted(ours.keys() & theirs.keys())}
+                # Two that differ in case alone are one to a server that folds it: each is compared with that one.
+                schemas = {
+                    name: name if name in names[1] else theirs[fold(name)]
+                    for name in sorted(names[0])
+                    if fold(name) in theirs
+                }
+                alone = [(name, "source") for name in names[0] - schemas.keys()]
+                alone += [(name, "target") for name in names[1].difference(schemas.values())]
+                alone.sort()
             else:
-                there = {name: places.get(fold(to), to) for name, to in schemas.items()}
+                there = {name: to if to in known[1] else places.get(fold(to), to) for name, to in schemas.items()}
                 alone = [(name, "source") for name, to in there.items() if to not in known[1]]
                 alone += [(to, "target") for name, to in there.items() if name not in known[0]]
                 schemas = there
@@ -130,7 +132,7 @@ def compare(
 
         def place(schema: str, name: str) -> _Name:
             db, table = (schemas[schema], name) if routed is None else routed(schema, name)
-            return places.get(fold(db), db), table
+            return db if db in known[1] else places.get(fold(db), db), table
 
         tables = {(schema, name): t for schema in schemas for name, t in _tables(left, schema, views=views).items()}
         own = {place(schema, "")[0]: schema for schema in schemas}
