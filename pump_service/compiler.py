@@ -26,6 +26,7 @@ log = structlog.get_logger()
 # Where our two packages are imported from.
 _ROOTS = (str(Path(__file__).parents[1]), str(Path(pumphouse.__file__ or "").parents[1]))
 _LONGEST_S = 900.0
+_LEASHED = "--leashed"  # standard input is the pipe; an installation runs this with any other
 _SHOWN = 2000  # characters of what a compiler said that failed
 
 
@@ -63,7 +64,7 @@ def compile_apart(leash: Leash | None = None) -> None:
     path = os.pathsep.join(filter(None, (*_ROOTS, os.environ.get("PYTHONPATH"))))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, _LEASHED],
             env={**os.environ, "PYTHONPATH": path}, stdin=leash.end, capture_output=True, text=True,
             errors="replace", timeout=_LONGEST_S, check=False,
         )  # fmt: skip
@@ -85,6 +86,7 @@ def _end_with_the_pump() -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_the_pump, daemon=True).start()
+    if _LEASHED in sys.argv:
+        threading.Thread(target=_end_with_the_pump, daemon=True).start()
     warm()
     warm_reads()

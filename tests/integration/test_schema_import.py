@@ -384,6 +384,9 @@ def test_a_target_is_no_source_and_a_history_that_has_its_tables_is_mended_by_a_
     for sections in ({"restore_target": itself}, {"targets.copy": itself}):
         with pytest.raises(ConfigError, match=rf"the server of \[{next(iter(sections))}\].* not the source"):
             import_schema(sides.settings, sides.history, sides.cluster, Asked(), tls=TlsSettings(), targets=sections)
+    # Another server that does not let us in is no reason: nothing is written there either.
+    shut = sides.target.settings.model_copy(update={"password": SecretStr("wr0ng"), "user": "nobody"})
+    import_schema(sides.settings, sides.history, sides.cluster, Asked(), tls=TlsSettings(), targets={"target": shut})
     there = ServerSettings.model_validate({name: getattr(sides.target.settings, name) for name in plain})
     with pytest.raises(ConfigError, match="has the schema pumphouse, where loads and restores keep their state"):
         import_schema(there, sides.history, sides.cluster, Asked(), tls=TlsSettings())
