@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pymysql.converters import encoders
 from pymysql.cursors import Cursor, SSCursor
@@ -237,11 +237,11 @@ def _tables(connection: ServerConnection, schema: str, *, views: bool) -> dict[s
     checked = _json_checked(connection, schema)
     columns: dict[str, list[Column]] = {name: [] for name in kinds}
     sql = (
-        "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME "
+        "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, EXTRA "
         "FROM information_schema.COLUMNS "
         "WHERE TABLE_SCHEMA = %s ORDER BY TABLE_NAME, ORDINAL_POSITION"
     )
-    for table, name, data_type, full, charset, collation in list(_rows(connection, sql, schema)):
+    for table, name, data_type, full, charset, collation, extra in list(_rows(connection, sql, schema)):
         kind = _text(data_type).lower()
         is_json = kind == "json" or (_text(table), _text(name)) in checked
         columns[_text(table)].append(
@@ -252,6 +252,7 @@ def _tables(connection: ServerConnection, schema: str, *, views: bool) -> dict[s
                 json=is_json,
                 charset=_text(charset),
                 collation=_text(collation).replace("utf8mb3_", "utf8_"),
+                virtual="VIRTUAL GENERATED" in _text(extra).upper(),
             )
         )
     return {
@@ -273,7 +274,7 @@ def _compare_tables(
 ) -> None:
     """``pairs``: tables of the source, and where they are in the target; ``found``: what is in those schemas there."""
     version = _text(next(iter(list(_rows(right, "SELECT VERSION()"))))[0])
-    for name, (a, there) in sorted(pairs.items(), key=lambda each: each[0]):
+    for name, (whole, there) in sorted(pairs.items(), key=lambda each: each[0]):
         if there not in found:
             continue
         b = found[there]
@@ -282,6 +283,11 @@ def _compare_tables(
             title += f" ({'.'.join(there)} in the target)"
         progress(title)
         report.tables += 1
+        there_too = {column.name.lower() for column in b.columns}
+        absent = [column.name for column in whole.columns if column.virtual and column.name.lower() not in there_too]
+        a = replace(whole, columns=tuple(column for column in whole.columns if column.name not in absent))
+        if absent:
+            report.notes.append(f"{title}: not compared, because VIRTUAL and not in the target: {', '.join(absent)}")
         told = _describe(a, b, Dialect.of_version(version))
         if told:
             report.differences.append(Difference(kind="columns", table=title, detail=told))

@@ -23,7 +23,10 @@ Encode = Callable[[bytes], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column as information_schema has it; ``type`` has no display width of integers."""
+    """A column as information_schema has it; ``type`` has no display width of integers.
+
+    ``virtual``: its values are in no row and no binlog; so a load may leave it out.
+    """
 
     name: str
     data_type: str
@@ -31,6 +34,7 @@ class Column:
     json: bool
     charset: str = ""
     collation: str = ""
+    virtual: bool = False
 
 
 def quote(name: str) -> str:
