@@ -27,7 +27,6 @@ _EVERYWHERE = {
     "idle_transaction_timeout": "0",
     "idle_readonly_transaction_timeout": "0",
     "idle_write_transaction_timeout": "0",
-    "max_tmp_session_space_usage": "0",
     "sql_safe_updates": "OFF",
     "lock_wait_timeout": "86400",
     "sort_buffer_size": "2097152",
@@ -75,6 +74,10 @@ _LOADING = {
     "tidb_batch_delete": "OFF",
 }
 # What a server may keep: nothing is wrong then, or it says itself what is.
+_HOPED = {
+    # A terabyte, where nobody says less.
+    "max_tmp_session_space_usage": "0",
+}
 _WISHES = {
     # As many as a server keeps: what it says of each row of a batch is read. MySQL lets not everybody set it.
     "max_error_count": "65535",
@@ -149,11 +152,12 @@ def begin(connection: Connection[Any], session: Session, where: str, more: Mappi
     )
     _run(connection, f"SET SESSION TRANSACTION ISOLATION LEVEL {session.isolation}")
     wanted = {**_EVERYWHERE, **session.more, **(more or {})}
-    found = variables(connection, [*wanted, *session.wishes])
+    wishes = {**_HOPED, **session.wishes}
+    found = variables(connection, [*wanted, *wishes])
     if found.get("log_bin") in {"OFF", "0"} or found.get("binlog_format") != "STATEMENT":
         wanted.pop("binlog_format", None)
     to_set = {name: value for name, value in wanted.items() if name in found and not _same(found[name], value)}
-    hoped = {name: value for name, value in session.wishes.items() if name in found and not _same(found[name], value)}
+    hoped = {name: value for name, value in wishes.items() if name in found and not _same(found[name], value)}
     try:
         if to_set or hoped:
             _run(connection, _set({**to_set, **hoped}))
