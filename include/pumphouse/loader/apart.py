@@ -128,6 +128,12 @@ def same_server(mine: TargetConnection, other: ServerSettings) -> tuple[str, str
             f"{server_name(other)} does not let us in, so nobody knows whether {mine.name} is the same server",
             hint=f"correct its user and password in the settings: {error.__cause__}",
         ) from error
+    except ConfigError as error:  # it speaks of the section that is opened like this elsewhere
+        raise ConfigError(
+            f"{server_name(other)} cannot be asked, so nobody knows whether {mine.name} is the same server: "
+            + error.message.replace("[target]", "its section"),
+            hint=error.hint.replace("[target]", "its section"),
+        ) from error
     except TargetUnavailable:
         return "", "it does not answer; only the addresses were compared"
     try:
