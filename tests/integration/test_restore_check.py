@@ -193,6 +193,18 @@ def test_a_source_that_a_reader_may_only_ask_is_told_apart_whatever_a_load_would
     assert shown.check.notes == ()
 
 
+def test_what_is_wrong_with_the_target_of_a_restore_names_its_section(
+    settings: Settings, spare: TargetSettings, on_spare: TargetConnection, end: Tso
+) -> None:
+    shut = spare.model_copy(update={"tls_ca": Path("/nowhere.pem")})
+    with pytest.raises(ConfigError, match=r"tls_ca of \[restore_target\]"):
+        restore.run(to(settings, restore_target=shut), to=end, dry_run=True)
+    wrong = spare.model_copy(update={"password": SecretStr("wr0ng")})
+    with pytest.raises(AccessDenied, match=r"of \[restore_target\] does not let us in") as refused:
+        restore.run(to(settings, restore_target=wrong), to=end, dry_run=True)
+    assert "[restore_target]" in refused.value.hint
+
+
 def test_what_loads_keep_up_to_date_is_built_anew_when_its_section_is_named(
     settings: Settings, server: TargetSettings, target: TargetConnection, source: MadeSource, end: Tso
 ) -> None:

@@ -155,6 +155,7 @@ class TargetConnection:
         owner: bool = False,
         timeout_s: float | None = None,
         session: Session = LOAD,
+        section: str = "target",
     ) -> Self:
         """Connect and fix the session; TargetUnavailable names the address, AccessDenied what it says of the user.
 
@@ -163,13 +164,14 @@ class TargetConnection:
             owner: the connection that will hold the GET_LOCK; it may idle for as long as a load takes.
             timeout_s: seconds that the server may take for each answer; None = as long as it likes, once it let us in.
             session: what it sets; what it does not set need not be as a load wants it.
+            section: the one of the settings that names the server, for errors.
         """
         where = address(settings)
         try:
             connection = connect(
                 settings,
                 session,
-                "target",
+                section,
                 more=OWNER_IDLE if owner else IDLE,
                 sends_rows=True,
                 connect_s=timeout_s or 10,

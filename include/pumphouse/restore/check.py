@@ -115,7 +115,7 @@ def check_target(settings: Settings, into: Into, plan: RestorePlan, view: Archiv
         RestoreError: it is the source, or what loads keep up to date; or it cannot take the plan, with every reason.
     """
     target = named_target(settings, into)
-    with TargetConnection.open(target) as connection:
+    with TargetConnection.open(target, section=into) as connection:
         notes = list(_tell_apart(connection, settings, into, plan, view))
         version = str(connection.value("SELECT VERSION()"))
         dialect = Dialect.of_version(version)
