@@ -131,8 +131,9 @@ async def serve_http(
 ) -> HttpPort:
     """Serve; end it with ``cleanup()``."""
     runner, serve = await http_runner(application, limits)
+    context = server_ssl_context(tls)
     server = await asyncio.get_running_loop().create_server(
-        Http1(serve, limits), sock=listening, ssl=server_ssl_context(tls)
+        Http1(serve, limits), sock=listening, ssl=context, ssl_handshake_timeout=limits.handshake_s if context else None
     )
     return HttpPort(runner, serve, server)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -13,12 +14,13 @@ from structlog.testing import capture_logs
 from pump_service import descriptors, listen
 from pump_service.door.limits import Limits
 from pumphouse.settings import TlsSettings
+from tests.support.certs import Authority
 
 pytestmark = pytest.mark.row("P12")
 Talk = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
-def served(limits: Limits, test: Callable[[Talk], Awaitable[None]]) -> None:
+def served(limits: Limits, test: Callable[[Talk], Awaitable[None]], tls: TlsSettings | None = None) -> None:
     async def hello(_: web.Request) -> web.Response:
         return web.Response(text="hello")
 
@@ -26,7 +28,7 @@ def served(limits: Limits, test: Callable[[Talk], Awaitable[None]]) -> None:
         app = web.Application()
         app.router.add_get("/hello", hello)
         listening = socket.create_server(("127.0.0.1", 0))
-        port = await listen.serve_http(app, listening, TlsSettings(), limits)
+        port = await listen.serve_http(app, listening, tls or TlsSettings(), limits)
         try:
             await test(lambda: asyncio.open_connection(*listening.getsockname()))
         finally:
@@ -49,6 +51,15 @@ def test_a_request_that_never_comes_to_its_end_ends_its_connection(sent: bytes) 
         writer.close()
 
     served(Limits(http1_request_s=0.5), test)
+
+
+def test_a_handshake_that_never_begins_ends_its_connection(tmp_path: Path) -> None:
+    async def test(talk: Talk) -> None:
+        reader, writer = await talk()
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+    served(Limits(handshake_s=0.5), test, Authority(tmp_path).settings("pump"))
 
 
 def test_too_many_connections_do_not_end_those_that_are_there() -> None:
