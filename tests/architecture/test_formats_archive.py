@@ -181,6 +181,10 @@ def test_declarations_are_as_the_page_says(archive: Archive) -> None:
     shown = formats.Shown()
     for each in _objects(archive, "declared/"):
         shown.check({"declared-lost": "declared-lost", "accepted-commit": "accepted-commit"}[str(each["kind"])], each)
+    settled = _objects(archive, "settled/")
+    assert {each["kind"] for each in settled} == {"settled-commit"}
+    for each in settled:
+        shown.check("accepted-commit", each)
     assert shown.missing("declared-lost") == shown.missing("accepted-commit") == []
 
 

@@ -25,7 +25,7 @@ import pytest
 from pump_service import go_options
 from pumphouse.archive import document
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk
-from pumphouse.archive.declare import read_declared
+from pumphouse.archive.declare import read_declared, read_settled
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head
 from pumphouse.archive.manifest import Manifest
@@ -137,6 +137,8 @@ def read_document(name: str, data: bytes) -> object:
         return Manifest.from_json(name, data)
     if name.startswith("declared/"):
         return read_declared(name, data)
+    if name.startswith("settled/"):
+        return read_settled(name, data)
     if name.startswith("schema/"):
         return None  # a pointer: the parts prove themselves (tests/unit/archive/test_every_byte.py)
     reader = BaseBegun if name.endswith("begun.json") else BaseChunk if re.search(r"/\d{8}\.json$", name) else None

@@ -11,7 +11,7 @@ from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.coverage import drained_or_lost
 from pumphouse.archive.ddl import write_jobs
-from pumphouse.archive.declare import accepted_commits, record_accepted
+from pumphouse.archive.declare import accepted_commits, record_settled
 from pumphouse.archive.duplicates import find_duplicates
 from pumphouse.archive.history import ddl_binlogs, with_jobs
 from pumphouse.archive.holders import holder, named
@@ -117,7 +117,9 @@ def commit_window(
     if manifest.binlog_skipped:
         log.error("tidb_skips_binlogs", window=manifest.key, hint="its writes are in no Pump: POST /binlog/recover")
     consumer.move(archive, cluster, consumer.of_snapshot(settings.airflow, manifest.end))
-    _tell(archive, cluster, settings, accepted)
+    # What is below the window is shown by its Pump as late or orphan, whatever else it was accepted as.
+    shown = [each for each in accepted if each.kind in ("late", "orphan") or each.commit_ts <= manifest.start]
+    _tell(archive, cluster, settings, shown)
     done = PublishedWindow.of(manifest, plan.until)
     log.info("window_published", **{name: each for name, each in asdict(done).items() if name not in _NOT_LOGGED})
     return done
@@ -205,14 +207,13 @@ def _last_binlog(report: PullReport, end: Tso) -> LastBinlog | None:
 def _tell(archive: Archive, cluster: Cluster, settings: Settings, accepted: Sequence[AcceptedCommit]) -> None:
     """Let the Pumps know, so that these commits no longer hold their GC; the next window tries again if this fails.
 
-    What the archive took by itself is recorded first: what a Pump shows as accepted counts only with such a record.
+    That the manifest lists them is recorded first: what a Pump shows as accepted counts only with such a record.
     """
     for each in accepted:
-        if each.who == AcceptedCommit.ARCHIVE:
-            record_accepted(archive, each)
+        record_settled(archive, each)
     for each in accepted:
         status = cluster.node(NodeKind.PUMP, each.node_id)
-        if status is None or each.kind not in ("late", "orphan"):
+        if status is None:
             continue
         puller = open_puller(status, archive.cluster_id, settings.tls, proof(settings.cluster))
         try:

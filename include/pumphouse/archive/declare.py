@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ def declarations(archive: Archive) -> list[Declaration]:
 
 
 def accepted_commits(archive: Archive, wanted: Callable[[str], bool] = lambda _: True) -> list[AcceptedCommit]:
-    """What was settled by name, or by the archive itself; of the objects with these keys alone, as all come to many."""
+    """What was accepted by name; of the objects with these keys alone, as all come to many."""
     found = _recorded(archive, accepted=True, wanted=wanted)
     return [each for each in found if isinstance(each, AcceptedCommit)]
 
@@ -52,22 +52,33 @@ def read_declared(key: str, data: bytes) -> Declaration | AcceptedCommit:
             layout.declared_key(found.node_id, found.from_ts),
             layout.extended_key(found.node_id, found.from_ts, found.to_ts),
         }
+    _require_name(key, names)
+    return found
+
+
+def read_settled(key: str, data: bytes) -> AcceptedCommit:
+    """One object under settled/; BadManifest where its content is not what its name says."""
+    found = parse(key, data, AcceptedCommit.SETTLED, AcceptedCommit.from_dict)
+    _require_name(key, {layout.settled_key(found.node_id, found.start_ts, found.commit_ts)})
+    return found
+
+
+def _require_name(key: str, names: Collection[str]) -> None:
     if key not in names:
         raise BadManifest(
             f"{key} holds what belongs to {min(names)}", hint=LISTS_ALL, path=key, offset=0, reason="name"
         )
-    return found
 
 
-def accepted_of(archive: Archive, node_id: str) -> frozenset[str]:
-    """Keys of the records of one Pump's late and orphan commits that this archive settled (`layout.accepted_key`)."""
-    return frozenset(each.key for each in archive.store.list(layout.accepted_prefix(node_id)))
+def settled_of(archive: Archive, node_id: str) -> frozenset[str]:
+    """Keys of the records of one Pump's late and orphan commits that manifests list (`layout.settled_key`)."""
+    return frozenset(each.key for each in archive.store.list(layout.settled_prefix(node_id)))
 
 
-def record_accepted(archive: Archive, accepted: AcceptedCommit) -> None:
-    """Record that this archive settled a late or orphan commit. A record that is there stays as it is."""
-    key = layout.accepted_key(accepted.node_id, accepted.start_ts, accepted.commit_ts)
-    put_once(archive.store, key, dump(AcceptedCommit.KIND, accepted.to_dict()), lambda _: True)
+def record_settled(archive: Archive, accepted: AcceptedCommit) -> None:
+    """Record that a manifest lists a late or orphan commit. A record that is there stays as it is."""
+    key = layout.settled_key(accepted.node_id, accepted.start_ts, accepted.commit_ts)
+    put_once(archive.store, key, dump(AcceptedCommit.SETTLED, accepted.to_dict()), lambda _: True)
 
 
 class KnownPump(NamedTuple):
@@ -143,7 +154,8 @@ def accept(
 ) -> tuple[AcceptedCommit, bool]:
     """Settle by name what holds a window, and tell the Pump. Returns the record and whether the Pump was told.
 
-    A late commit is taken. An orphan, and a transaction whose payload cannot be read, are left out. A DDL binlog goes
+    A late commit is taken; one below the archive's end stays out, the next window's manifest says so, and its snapshot
+    tells the Pump. An orphan, and a transaction whose payload cannot be read, are left out. A DDL binlog goes
     without its job where the history has none. Any other transaction is the one to be read where another Pump has
     another content of it.
 
@@ -181,7 +193,12 @@ def accept(
             reason=reason.strip(),
             who=who or default_who(),
         )
-        record_accepted(archive, record)
+        data = dump(AcceptedCommit.KIND, record.to_dict())
+        # Twice is no harm: the first record stays.
+        put_once(archive.store, layout.accepted_key(node_id, start_ts, commit_ts), data, lambda _: True)
+        if told_of and _has_passed(archive, commit_ts):
+            # Nothing brings it any more: the next window's manifest has to say so before the Pump shows it as settled.
+            return record, False
         if told_of:
             try:
                 puller.accept(start_ts, commit_ts, record.reason)
@@ -190,6 +207,10 @@ def accept(
         return record, True
     finally:
         puller.close()
+
+
+def _has_passed(archive: Archive, commit_ts: Tso) -> bool:
+    return archive.begun() and commit_ts <= archive.end()
 
 
 def _kind_of(puller: Puller, start_ts: Tso, commit_ts: Tso) -> str | None:

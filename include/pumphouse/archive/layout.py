@@ -1,13 +1,13 @@
 """Names of the archive's objects (docs/formats.md, "Archive"). Timestamps have 20 digits, so that names sort.
 
 Under ``<cluster id>/``: ``genesis.json``; ``windows/<start ts>.json``; ``declared/<node id>/<from ts>.json`` and
-``…/accept-<start ts>-<commit ts>.json``; ``segments/<start ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``;
-``ddl/<start ts>-<planned end ts>/<attempt>.parquet`` and ``ddl/genesis/<attempt>.parquet``; ``schema/…``;
-``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet`` (the dump of genesis); ``base/<low>/begun.json``, ``…/base.json``
-and ``…/<schema>.<table>-<id>/<table's low>/<n>.json`` with ``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the
-newest manifest's name and digest; ``verified.json``, how far the archive was last proved; ``failed/<what>.json``, how a
-snapshot or a dump failed last; ``genesis/<digest>.json``, a copy of a ``genesis.json`` that is too
-large for the registry.
+``…/accept-<start ts>-<commit ts>.json``; ``settled/<node id>/<start ts>-<commit ts>.json``; ``segments/<start
+ts>-<planned end ts>/<node id>/<attempt>-<n>.parquet``; ``ddl/<start ts>-<planned end ts>/<attempt>.parquet`` and
+``ddl/genesis/<attempt>.parquet``; ``schema/…``; ``base/<ts>/<schema>.<table>/<attempt>-<n>.parquet`` (the dump of
+genesis); ``base/<low>/begun.json``, ``…/base.json`` and ``…/<schema>.<table>-<id>/<table's low>/<n>.json`` with
+``…/<n>-<attempt>.parquet`` (a later one); ``HEAD``, the newest manifest's name and digest; ``verified.json``, how far
+the archive was last proved; ``failed/<what>.json``, how a snapshot or a dump failed last; ``genesis/<digest>.json``, a
+copy of a ``genesis.json`` that is too large for the registry.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ VERIFIED = "verified.json"
 FAILED = "failed/"
 WINDOWS = "windows/"
 DECLARED = "declared/"
+SETTLED = "settled/"
 SEGMENTS = "segments/"
 DDL = "ddl/"
 BASE = "base/"
@@ -148,14 +149,19 @@ def extended_key(node_id: str, from_ts: Tso, to_ts: Tso) -> str:
     return f"{DECLARED}{safe_name(node_id)}/{name20(from_ts)}-{name20(to_ts)}.json"
 
 
-def accepted_prefix(node_id: str) -> str:
-    """What all names of one Pump's accepted commits begin with."""
-    return f"{DECLARED}{safe_name(node_id)}/accept-"
-
-
 def accepted_key(node_id: str, start_ts: Tso, commit_ts: Tso) -> str:
-    """A late or orphan commit that the archive settled."""
-    return f"{accepted_prefix(node_id)}{name20(start_ts)}-{name20(commit_ts)}.json"
+    """A transaction that was accepted by name."""
+    return f"{DECLARED}{safe_name(node_id)}/accept-{name20(start_ts)}-{name20(commit_ts)}.json"
+
+
+def settled_prefix(node_id: str) -> str:
+    """What all names of one Pump's settled commits begin with."""
+    return f"{SETTLED}{safe_name(node_id)}/"
+
+
+def settled_key(node_id: str, start_ts: Tso, commit_ts: Tso) -> str:
+    """A late or orphan commit that a manifest lists as accepted."""
+    return f"{settled_prefix(node_id)}{name20(start_ts)}-{name20(commit_ts)}.json"
 
 
 def accepted_at(key: str) -> Tso | None:

@@ -261,10 +261,12 @@ class AcceptedCommit:
     who: str
 
     KIND = "accepted-commit"
+    SETTLED = "settled-commit"  # of the object that says that a manifest lists it
     UNREADABLE = "unreadable"
     DDL = "ddl"
     DIFFERS = "differs"
     GIVES_UP = frozenset({"orphan", UNREADABLE, DDL, DIFFERS})  # by name: something is in no target for it
+    LATE = "late"  # the same, where its commit ts lies below the window
     ARCHIVE = "archive"  # ``who`` of one that was taken by itself; its object under declared/ follows the manifest
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.content import content_digest, parse_binlog
 from pumphouse.archive.coverage import GONE, judge, registry_digest, same_incarnation, same_start
-from pumphouse.archive.declare import accepted_of
+from pumphouse.archive.declare import settled_of
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.holders import holder
 from pumphouse.archive.manifest import AcceptedCommit, Declaration, LastBinlog, SegmentEntry
@@ -304,15 +304,15 @@ class _PumpPull:
         """Those that the archive has passed, in (genesis, start].
 
         The Pump's word that one is accepted may come from anybody, or from another archive: it counts only where this
-        archive has a record of it.
+        archive has listed it in a manifest.
         """
         node_id, start = self._pump.node_id, self._plan.start
         commits = [("late", each) for each in status.late] + [("orphan", each) for each in status.orphans]
         commits = [(kind, each) for kind, each in commits if self._genesis < each.commit_ts <= start]
-        settled = accepted_of(self._archive, node_id) if any(each.accepted for _, each in commits) else frozenset()
+        settled = settled_of(self._archive, node_id) if any(each.accepted for _, each in commits) else frozenset()
         for kind, each in commits:
             start_ts, commit_ts = Tso(each.start_ts), Tso(each.commit_ts)
-            if each.accepted and layout.accepted_key(node_id, start_ts, commit_ts) in settled:
+            if each.accepted and layout.settled_key(node_id, start_ts, commit_ts) in settled:
                 continue
             digest = ""
             if kind == "late":

@@ -25,6 +25,7 @@ def settle_pending(
 
     A late or orphan commit is taken when another Pump's segments have the same (start, commit), with equal content
     where this Pump has one; in this window, or in the one that its commit ts belongs to when that is archived already.
+    What was accepted by name is taken too; a late commit that the archive has passed is lost then, unless it has it.
     There the Pump's own segments count too: they have a late commit that was accepted at the Pump before it was pulled.
     """
     taken: list[AcceptedCommit] = []
@@ -35,7 +36,7 @@ def settle_pending(
     by_name = {(each.node_id, each.start_ts, each.commit_ts): each for each in records}
     for node_id, each in pending:
         named = by_name.get((node_id, each.start_ts, each.commit_ts))
-        if named is not None:
+        if named is not None and not (named.kind == "late" and each.commit_ts <= start):
             taken.append(named)
             continue
         other = None if each.why else _elsewhere(archive, node_id, each, segments if each.commit_ts > start else None)
@@ -50,6 +51,9 @@ def settle_pending(
                     who=AcceptedCommit.ARCHIVE,
                 )
             )
+            continue
+        if named is not None:
+            taken.append(named)
             continue
         holders.append(
             holder(

@@ -21,7 +21,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk, read_columns_of
 from pumphouse.archive.coverage import GONE, accounted_for, is_done, replaced_since, same_incarnation
 from pumphouse.archive.ddl import read_groups, read_jobs
-from pumphouse.archive.declare import accepted_commits, read_declared
+from pumphouse.archive.declare import accepted_commits, read_declared, read_settled
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.failed import of_json
 from pumphouse.archive.genesis import Genesis
@@ -130,6 +130,7 @@ def verify(
     schema = [each.key for each in archive.store.list(layout.SCHEMA)]
     dumps = [each.key for each in archive.store.list(layout.BASE)]
     bases = layout.base_documents(dumps)
+    settled = [each.key for each in archive.store.list(layout.SETTLED)]
     chunks = _check_notes(archive, dumps, report)
     _check_failed(archive, report)
     head = _read_head(archive, report)
@@ -137,6 +138,7 @@ def verify(
     _check_newest(archive, genesis, manifests, head, checkpoint, report)
     _check_verified(archive, genesis, manifests, report)
     _check_declared(archive, manifests, report)
+    _check_settled(archive, settled, manifests, report)
     _check_pumps(genesis, manifests, report)
     jobs = list(_work(archive, genesis, manifests, schema, bases, report, deep))
     jobs += [(_check_columns, (archive, each, report, deep)) for each in chunks]
@@ -238,6 +240,21 @@ def _check_declared(archive: Archive, manifests: Sequence[Manifest], report: Ver
             if record not in found:
                 what = f"carries {record.KIND} of {record.node_id}, of which there is no equal object in declared/"
                 report.problems.append(Problem(key=manifest.key, what=what))
+
+
+def _check_settled(archive: Archive, keys: Sequence[str], manifests: Sequence[Manifest], report: VerifyReport) -> None:
+    """What a Pump shows as accepted is believed where such an object is: a manifest lists the commit as it says."""
+    listed = {each for manifest in manifests for each in manifest.accepted}
+    for key in keys:
+        report.objects += 1
+        try:
+            record = read_settled(key, archive.store.get(key))
+        except BinlogError as error:
+            report.problems.append(Problem(key=key, what=str(error)))
+            continue
+        if record not in listed:
+            what = "says that a window took the commit, and none did; delete it: the next snapshot looks again"
+            report.problems.append(Problem(key=key, what=what))
 
 
 def _check_pumps(genesis: Genesis, manifests: Sequence[Manifest], report: VerifyReport) -> None:

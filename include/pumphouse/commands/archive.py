@@ -448,5 +448,5 @@ def accept_command(context: Context, *, node: str, start_ts: int, commit_ts: int
     if as_json:
         _print_json(record.to_dict() | {"pump_told": told})
     else:
-        later = "" if told else "; the Pump was not reached and is told by the next snapshot"
+        later = "" if told else "; the next snapshot tells the Pump"
         click.echo(f"accepted: {record.kind} commit {show(record.commit_ts)} of {node}{later}")

@@ -51,8 +51,9 @@ class Losses:
         ]
 
 
-def _gives_up(accepted: AcceptedCommit) -> bool:
-    return accepted.kind in AcceptedCommit.GIVES_UP and accepted.who != AcceptedCommit.ARCHIVE
+def _gives_up(accepted: AcceptedCommit, manifest: Manifest) -> bool:
+    passed = accepted.kind == AcceptedCommit.LATE and accepted.commit_ts <= manifest.start
+    return (passed or accepted.kind in AcceptedCommit.GIVES_UP) and accepted.who != AcceptedCommit.ARCHIVE
 
 
 def _of_one(accepted: AcceptedCommit) -> Declaration:
@@ -68,15 +69,21 @@ def _of_one(accepted: AcceptedCommit) -> Declaration:
 
 
 def losses_of(manifests: Iterable[Manifest], *, after: Tso, upto: Tso) -> Losses:
-    """What the windows that hold (after, upto] say, in order; a declaration counts where it touches that range."""
+    """What the windows that hold (after, upto] say, in order; a declaration counts where it touches that range.
+
+    Of later windows what they say of transactions in the range counts: a commit that came late is in no earlier one.
+    """
     declared: dict[Declaration, None] = {}
     unsynced: set[str] = set()
     skipped: list[Range] = []
     for manifest in manifests:
-        if manifest.end <= after or manifest.start >= upto:
+        if manifest.end <= after:
             continue
-        given_up = (*manifest.declared, *map(_of_one, filter(_gives_up, manifest.accepted)))
+        of_one = [_of_one(each) for each in manifest.accepted if _gives_up(each, manifest)]
+        given_up = (*manifest.declared, *of_one) if manifest.start < upto else of_one
         declared |= {each: None for each in given_up if each.from_ts < upto and each.to_ts > after}
+        if manifest.start >= upto:
+            continue
         unsynced.update(manifest.unsynced)
         if manifest.binlog_skipped:
             joins = bool(skipped) and skipped[-1].end == manifest.start

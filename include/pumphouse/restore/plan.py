@@ -224,7 +224,7 @@ def plan_restore(
         made=tuple(rules.routes.places(sources)),
         routes=rules.routes,
         tables=sum(not is_system(version.db) for version in view.timeline.tables_at(to)),
-        losses=losses_of(windows, after=base.low, upto=to),
+        losses=losses_of(view.windows, after=base.low, upto=to),
     )
 
 

@@ -15,6 +15,7 @@ from pumphouse.archive.verify import verify
 from pumphouse.archive.window import Action
 from pumphouse.client.admin import force_state
 from pumphouse.errors import PositionCollected, UsageError, WindowHeld
+from pumphouse.loader.losses import losses_of
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced
 from pumphouse.model.tso import Tso
 
@@ -737,13 +738,20 @@ def test_a_late_commit_below_the_archives_end_holds_unless_the_archive_has_it(wo
     _why, text = held(world)
     assert str(other_commit) in text
     assert str(commit_ts) not in text
-    accept(world.archive, world.cluster, "pump-2", other_start, other_commit, "known", who="ops")
+    _, told = accept(world.archive, world.cluster, "pump-2", other_start, other_commit, "known", who="ops")
+    assert (told, two.accepted) == (False, []), "nothing brings it any more: a manifest has to say so first"
     world.snapshot()
-    assert {each.commit_ts for each in world.archive.chain()[1].accepted} == {commit_ts}
-    assert (start_ts, commit_ts) in two.accepted
+    window = world.archive.chain()[1]
+    assert {(each.commit_ts, each.who) for each in window.accepted} == {(commit_ts, "archive"), (other_commit, "ops")}
+    assert sorted(two.accepted) == sorted([(start_ts, commit_ts), (other_start, other_commit)])
     world.snapshot()
     assert world.archive.last().accepted == ()
     assert verify(world.archive).problems == []
+    # It is in no window: whoever reads over its commit ts is told, also one that ends before the window that says so.
+    for upto in (other_commit, window.start, world.archive.end()):
+        (lost,) = losses_of(world.archive.chain(), after=Tso(other_commit - 1), upto=upto).declared
+        assert (lost.to_ts, lost.who, "late" in lost.reason) == (other_commit, "ops", True)
+    assert not losses_of(world.archive.chain(), after=other_commit, upto=world.archive.end())
 
 
 @pytest.mark.row("P7", "A2")
@@ -767,8 +775,8 @@ def test_what_only_a_pump_shows_as_accepted_holds_until_the_archive_has_a_record
     accept(world.archive, world.cluster, "pump-1", start_ts, commit_ts, "known", who="ops")
     world.snapshot()
     assert [(each.commit_ts, each.reason) for each in accepted_commits(world.archive)] == [(commit_ts, "known")]
-    if where == "inside":
-        assert [each.reason for each in world.archive.last().accepted] == ["known"]
+    assert [each.reason for each in world.archive.last().accepted] == ["known"]
+    assert losses_of(world.archive.chain(), after=Tso(commit_ts - 1), upto=commit_ts).declared
 
 
 @pytest.mark.row("P6", "A2")

@@ -18,7 +18,7 @@ import pytest
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk, BaseTable, write_columns
-from pumphouse.archive.declare import accept, declare_lost, read_declared
+from pumphouse.archive.declare import accept, declare_lost, read_declared, read_settled
 from pumphouse.archive.failed import of_json
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.head import Head
@@ -176,7 +176,7 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
     assert kinds == {"genesis.json": 1, "windows/": 3, "segments/": 5, "ddl/": 4, "base/": 8, "HEAD": 1}
     assert (len(small.of("declared/")), len(small.of("schema/"))) == (2, 8)
     assert len(small.of("schema/parts/")) == 4
-    assert sum(kinds.values()) + 10 + len(small.of("verified.json", "failed/")) == len(small.objects)
+    assert sum(kinds.values()) + 10 + len(small.of("verified.json", "failed/", "settled/")) == len(small.objects)
     chain = small.archive.chain()
     assert [len(each.declared) for each in chain] == [0, 0, 1]
     assert [each.who for window in chain for each in window.accepted] == ["ops"]
@@ -188,7 +188,7 @@ def test_the_small_archive_is_sound_and_has_an_object_of_every_kind(small):
     ("prefixes", "end"),
     [
         (("genesis.json",), ""),
-        (("windows/", "HEAD", "declared/", "verified.json", "failed/"), ""),
+        (("windows/", "HEAD", "declared/", "settled/", "verified.json", "failed/"), ""),
         (("base/",), ".json"),
         (("segments/", "ddl/", "schema/"), ""),
         (("base/",), ".parquet"),
@@ -203,11 +203,11 @@ def test_every_flipped_byte_of_every_object_is_found(small, prefixes, end, step)
 @pytest.mark.row("A4")
 def test_every_missing_object_is_found(small):
     # What names the files of the schema is derived, and nothing builds on it: the newest is made again, byte for byte.
-    # Without its notes a dump that is not done reads again; nothing was verified or failed of which no note is there.
+    # Without its notes a dump that is not done reads again; nothing was verified or failed of which no note is there; a
+    # settled commit is looked at again.
     derived = small.of("schema/parts/")
-    notes = [key for key in small.of("base/", end=".json") if not key.endswith("base.json")] + small.of(
-        "verified.json", "failed/"
-    )
+    notes = [key for key in small.of("base/", end=".json") if not key.endswith("base.json")]
+    notes += small.of("verified.json", "failed/", "settled/")
     for key, good in small.objects.items():
         (small.folder / key).unlink()
         missing = bool(small.problems())
@@ -246,6 +246,7 @@ LIES = {
     "a schema that is not understood": ("schema/parts/", -1, lambda s: s.update(whole=True)),
     "a declared loss of another range": ("declared/two/", 0, lambda d: d.update(to_ts=d["to_ts"] + 1)),
     "a declared loss of another name": ("declared/two/", 0, lambda d: d.update(from_ts=d["from_ts"] + 1)),
+    "a settled commit of another kind": ("settled/", 0, lambda d: d.update(commit_kind="orphan")),
     "an accepted commit of another kind": ("declared/one/", 0, lambda d: d.update(commit_kind="orphan")),
     "the newest manifest": ("windows/", -1, lambda m: m["pumps"][0].update(drained=True)),
     "the fence of the newest manifest": ("windows/", -1, lambda m: m.update(fence=m["fence"] + 1)),
@@ -272,6 +273,7 @@ READERS = {
     "windows/": Manifest.from_json,
     "HEAD": lambda _, data: Head.from_json(data),
     "declared/": read_declared,
+    "settled/": read_settled,
     "schema/parts/": SchemaParts.from_json,
     "base/": lambda key, data: read_base(key, data),
     "failed/": of_json,
