@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from pumphouse.diff.compare import compare
 from pumphouse.dump.source import execute, session
-from pumphouse.errors import AccessDenied, DdlRefused, LoadError, RowRejected
+from pumphouse.errors import AccessDenied, ConfigError, DdlRefused, LoadError, RowRejected
 from pumphouse.loader import fence
 from pumphouse.loader.grants import LOADING
 from pumphouse.loader.plan import Phase, UnitId
@@ -19,13 +19,13 @@ from pumphouse.loader.unit import Claim, UnitHead, apply_unit
 from pumphouse.replay import Dml, Replay, Txn
 from pumphouse.runs import load
 from pumphouse.schema.history import open_history
-from pumphouse.settings import SchemaSettings, Settings, SourceSettings, TargetSettings
+from pumphouse.settings import Settings, TargetSettings
 from pumphouse.stack.dsn import Dsn
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.integration.test_load_schema_edges import create_view
 from tests.integration.test_load_units import ids
 from tests.support import mariadb
-from tests.support.failover import settings_of
+from tests.support.kind import is_mysql
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, target_rows
 
@@ -56,7 +56,7 @@ def as_user(target: TargetConnection, settings: Settings) -> Iterator[Callable[.
     """Settings whose user may do what is said, and no more."""
 
     def made(*grants: str, more: str = "") -> Settings:
-        target.execute(f"CREATE OR REPLACE USER {WHO} IDENTIFIED BY 'pw'")
+        mariadb.new_user(target.execute, WHO)
         for grant in grants:
             target.execute(f"GRANT {grant} TO {WHO}")
         if more:
@@ -99,7 +99,8 @@ def test_a_privilege_that_the_user_lacks_is_no_rows_fault(
 def test_a_server_that_is_read_only_for_now_is_tried_again(
     loaded: MadeSource, as_user: Callable[..., Settings], target: TargetConnection, mode: str
 ) -> None:
-    told = in_mode(as_user("ALL ON *.*", more=f"REVOKE READ ONLY ADMIN, SUPER ON *.* FROM {WHO}"), mode)
+    anyway = "CONNECTION_ADMIN" if is_mysql() else "READ ONLY ADMIN"
+    told = in_mode(as_user("ALL ON *.*", more=f"REVOKE {anyway}, SUPER ON *.* FROM {WHO}"), mode)
     target.execute("SET GLOBAL read_only = 1")
     try:
         error = refused(told)
@@ -116,11 +117,11 @@ def test_a_server_that_is_read_only_for_now_is_tried_again(
 def test_a_limit_of_the_user_is_no_rows_fault(
     loaded: MadeSource, as_user: Callable[..., Settings], target: TargetConnection
 ) -> None:
-    told = as_user("ALL ON *.*", "USAGE ON *.*", more=f"GRANT USAGE ON *.* TO {WHO} WITH MAX_UPDATES_PER_HOUR 6")
+    told = as_user("ALL ON *.*", more=f"ALTER USER {WHO} WITH MAX_UPDATES_PER_HOUR 6")
     error = refused(told)
     assert "max_update" in error.message
     assert error.retryable
-    target.execute(f"GRANT USAGE ON *.* TO {WHO} WITH MAX_UPDATES_PER_HOUR 0")
+    target.execute(f"ALTER USER {WHO} WITH MAX_UPDATES_PER_HOUR 0")
     load.run(told)
     assert target_rows(target) == loaded.snapshot()
 
@@ -172,7 +173,7 @@ def small() -> Iterator[TargetSettings]:
         "--innodb-undo-tablespaces=0",
     )
     with mariadb.directory_in_memory() as directory, MariaDbServer(directory, arguments=arguments) as server:
-        yield settings_of(server)
+        yield mariadb.settings_of(server)
 
 
 @pytest.mark.row("L4")
@@ -227,7 +228,10 @@ def _history(settings: Settings) -> None:
 
 def _diff(settings: Settings) -> None:
     server, password = settings.source, settings.source.password.get_secret_value()
-    side = Dsn(host=server.host, port=server.port, user=server.user, password=password)
+    side = Dsn(
+        host=server.host, port=server.port, user=server.user, password=password,
+        tls_ca=str(server.tls_ca or ""), tls_check_name=server.tls_check_name,
+    )  # fmt: skip
     compare(side, side)
 
 
@@ -254,23 +258,51 @@ def test_a_user_that_is_not_let_in_is_not_tried_again(
         told = told.model_copy(update={"target": wrong})
     else:
         target.execute(f"ALTER USER {WHO} ACCOUNT LOCK")
-    of_source = {name: getattr(told.target, name) for name in ("host", "port", "user", "password")}
-    url, password = f"mysql://loader@127.0.0.1:{told.target.port}/d.jobs", of_source["password"]
-    history = SchemaSettings.model_validate({"history": url, "history_password": password})
+    asked = {"source": mariadb.as_source(told.target), "history": mariadb.as_history(told.target, "d.jobs")}
     with pytest.raises(AccessDenied, match="does not let us in") as caught:
-        DOORS[door](told.model_copy(update={"source": SourceSettings(**of_source), "history": history}))
+        DOORS[door](told.model_copy(update=asked))
     assert not caught.value.retryable
     assert "check " in caught.value.hint
     assert "wr0ng" not in str(caught.value)
     assert "does not answer" not in str(caught.value)
 
 
+@pytest.mark.row("W6")
+@pytest.mark.mysql
+@pytest.mark.skipif(not is_mysql(), reason="a MariaDB takes a digest of each password")
+@pytest.mark.parametrize("door", DOORS)
+def test_a_password_that_the_server_has_not_seen_yet_is_told_by_tls_alone(
+    loaded: MadeSource, as_user: Callable[..., Settings], target: TargetConnection, door: str
+) -> None:
+    """By the certificates that MySQL makes for itself."""
+    told = as_user("ALL ON *.*")
+
+    def enter(server: TargetSettings) -> None:
+        more = {
+            "load": {"target": server},
+            "restore": {"target": server},
+            "dump": {"source": mariadb.as_source(server)},
+            "history": {"history": mariadb.as_history(server, "d.jobs")},
+            "diff": {"source": mariadb.as_source(server)},
+        }
+        DOORS[door](told.model_copy(update=more[door]))
+
+    target.execute("CREATE TABLE d.jobs (job_id BIGINT PRIMARY KEY, job LONGBLOB)")
+    with pytest.raises(ConfigError, match="asks for the password itself") as caught:
+        enter(told.target.model_copy(update={"tls_ca": None}))
+    assert "ca.pem" in caught.value.hint
+    enter(told.target)
+    target.execute("DROP TABLE d.jobs")
+    load.run(told)
+    assert target_rows(target) == loaded.snapshot()
+
+
 @pytest.mark.row("A3")
 @pytest.mark.usefixtures("loaded")
 def test_a_dump_without_the_right_to_read_is_not_tried_again(as_user: Callable[..., Settings]) -> None:
     told = as_user("USAGE ON *.*").target
-    source = SourceSettings(host=told.host, port=told.port, user=told.user, password=told.password)
-    with pytest.raises(AccessDenied, match="SELECT command denied") as caught, session(source) as connection:
+    refused_ = pytest.raises(AccessDenied, match="SELECT command denied")
+    with refused_ as caught, session(mariadb.as_source(told)) as connection:
         execute(connection, "SELECT * FROM d.t")
     assert not caught.value.retryable
     assert "SELECT" in caught.value.hint

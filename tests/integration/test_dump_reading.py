@@ -28,7 +28,7 @@ pytestmark = pytest.mark.row("A5")
 @pytest.fixture(scope="module")
 def source() -> Iterator[SourceSettings]:
     with mariadb.in_memory() as server:
-        yield SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
+        yield mariadb.as_source(server)
 
 
 @pytest.fixture

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import SecretStr
 
 from pumphouse.errors import ConfigError, SchemaError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.schema.history import open_history
-from pumphouse.settings import SchemaSettings, TargetSettings
+from pumphouse.settings import TargetSettings
+from tests.support import mariadb
 
 pytestmark = pytest.mark.row("S1")
 
 
 def jobs(server: TargetSettings, table: str, password: str) -> list[object]:
     url = f"mysql://root:{password}@{server.host}:{server.port}/{table}"
-    history = open_history(SchemaSettings(history=url))
+    told = mariadb.as_history(server, table).model_copy(update={"history": url, "history_password": SecretStr("")})
+    history = open_history(told)
     assert history is not None
     return list(history.jobs())
 

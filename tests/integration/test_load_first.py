@@ -13,7 +13,8 @@ from pumphouse.errors import LoadError, RestoreError
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.tso import Tso
 from pumphouse.runs import load
-from pumphouse.settings import LoadRule, LoadSettings, Settings, SourceSettings, TargetSettings
+from pumphouse.settings import LoadRule, LoadSettings, Settings, TargetSettings
+from tests.support import mariadb
 from tests.support.loading import drop_all, restored
 from tests.support.madearchive import MadeSource, column, table_info, target_rows
 
@@ -55,8 +56,7 @@ def test_a_target_that_is_the_source_is_refused(
     target.execute("CREATE DATABASE d")
     target.execute("CREATE TABLE d.t (id INT PRIMARY KEY, n INT)")
     target.execute("INSERT INTO d.t VALUES (1, 99)")
-    itself = SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
-    mine = settings.model_copy(update={"source": itself})
+    mine = settings.model_copy(update={"source": mariadb.as_source(server)})
     with pytest.raises(LoadError, match=r"is the source, \[source\].*Nothing was changed"):
         load.run(mine, equal_at=begun if how == "equal" else None)
     assert (everything(target), target_rows(target)) == ([("d", "t")], {"t": {(1, 99): 1}})
@@ -78,9 +78,10 @@ def test_where_a_plan_runs_is_said_with_the_master_that_was_not_used(
 def test_the_source_is_no_target_by_other_names_either(
     source: MadeSource, settings: Settings, server: TargetSettings, target: TargetConnection, begun: Tso
 ) -> None:
-    itself = SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password)
     rule = LoadRule(do="route", database="d", to="copy", why="beside it")
-    mine = settings.model_copy(update={"source": itself, "load": LoadSettings(engine="local", rules=(rule,))})
+    mine = settings.model_copy(
+        update={"source": mariadb.as_source(server), "load": LoadSettings(engine="local", rules=(rule,))}
+    )
     with pytest.raises(LoadError, match=r"is the source, \[source\].*Nothing was changed"):
         load.run(mine)
     assert everything(target) == []
@@ -182,8 +183,7 @@ def test_a_user_who_may_not_read_our_state_is_told_so(
     source: MadeSource, settings: Settings, target: TargetConnection, begun: Tso
 ) -> None:
     load.run(settings)
-    target.execute("DROP USER IF EXISTS less@'%'")
-    target.execute("CREATE USER less@'%' IDENTIFIED BY 'pw'")
+    mariadb.new_user(target.execute, "less@'%'")
     target.execute("GRANT ALL ON d.* TO less@'%'")
     less = settings.target.model_copy(update={"user": "less", "password": SecretStr("pw")})
     with pytest.raises(LoadError, match="denied"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from pumphouse.runs import restore
 from pumphouse.settings import Settings, SourceSettings, TargetSettings
 from pumphouse.stack.mariadb import MariaDbServer
 from tests.support import mariadb
-from tests.support.failover import settings_of
 from tests.support.kind import is_mysql
 from tests.support.madearchive import MadeSource, column, target_rows
 
@@ -113,14 +111,11 @@ def tunnel(server: TargetSettings) -> Iterator[TargetSettings]:
 
 
 def source_at(server: TargetSettings, **more: Any) -> SourceSettings:
-    return SourceSettings(host=server.host, port=server.port, user=server.user, password=server.password).model_copy(
-        update=more
-    )
+    return mariadb.as_source(server).model_copy(update=more)
 
 
 def history_at(server: TargetSettings) -> dict[str, Any]:
-    url = f"mysql://root@{server.host}:{server.port}/s.t"
-    return {"history": Settings().history.model_copy(update={"history": url, "history_password": server.password})}
+    return {"history": mariadb.as_history(server, "s.t")}
 
 
 @pytest.mark.parametrize("which", ["source", "history", "target"])
@@ -183,7 +178,7 @@ def test_a_source_that_a_reader_may_only_ask_is_told_apart_whatever_a_load_would
 ) -> None:
     arguments = ("--log-bin", "--binlog-format=STATEMENT")
     with mariadb.directory_in_memory() as directory, MariaDbServer(directory, arguments=arguments) as other:
-        root = settings_of(other)
+        root = mariadb.settings_of(other)
         with TargetConnection.open(root) as connection:
             connection.execute("CREATE USER reader IDENTIFIED BY 'pw'")
             connection.execute("GRANT SELECT ON *.* TO reader")
@@ -240,10 +235,7 @@ def command(directory: Path, settings: Settings, lines: str, *args: str, typed: 
 
 
 def section(target: TargetSettings) -> str:
-    return (
-        f'[restore_target]\nhost = "{target.host}"\nport = {target.port}\nuser = "{target.user}"\n'
-        f"password = {json.dumps(target.password.get_secret_value())}\n"
-    )
+    return f"[restore_target]\n{mariadb.as_lines(target)}"
 
 
 @pytest.mark.row("R2")
@@ -291,8 +283,7 @@ def test_a_plan_that_the_target_cannot_take_is_refused_with_every_reason_before_
 ) -> None:
     on_spare.execute("CREATE DATABASE d")
     on_spare.execute("CREATE TABLE d.precious AS SELECT 1 AS id")
-    on_spare.execute("DROP USER IF EXISTS limited@'%'")
-    on_spare.execute("CREATE USER limited@'%' IDENTIFIED BY 'pw'")
+    mariadb.new_user(on_spare.execute, "limited@'%'")
     on_spare.execute("GRANT SELECT, INSERT, CREATE ON `d`.* TO limited@'%'")
     on_spare.execute("GRANT ALL ON `pump\\_%`.* TO limited@'%'")
     on_spare.execute("SET GLOBAL local_infile = OFF")
@@ -363,8 +354,7 @@ def test_no_job_after_its_moment_stops_a_restore_and_what_later_loads_made_is_dr
     shown = restore.run(mine, to=end, dry_run=True, task="apply")
     assert shown.check is not None
     assert [each.database for each in shown.check.holds] == ["d"]
-    on_spare.execute("DROP USER IF EXISTS limited@'%'")
-    on_spare.execute("CREATE USER limited@'%' IDENTIFIED BY 'pw'")
+    mariadb.new_user(on_spare.execute, "limited@'%'")
     for name in ("d", "later", "pumphouse"):
         on_spare.execute(f"GRANT ALL ON `{name}`.* TO limited@'%'")
     limited = to(settings, restore_target=spare.model_copy(update={"user": "limited", "password": SecretStr("pw")}))

@@ -123,9 +123,7 @@ class Sides:
         self.connection: Connection[Any] = source.connect(autocommit=True)
         self.target, self.cluster = target, cluster
         self.executor = DdlExecutor(target, owner, "main")
-        self.settings = ServerSettings(
-            host="127.0.0.1", port=source.port, user="root", password=SecretStr(source.password)
-        )
+        self.settings: ServerSettings = mariadb.settings_of(source)
         self.history = MysqlTableSource(self.settings, "history", "jobs")
         self.timeline = Timeline.empty()
 
@@ -408,7 +406,9 @@ def test_what_a_user_may_not_see_is_said(sides: Sides) -> None:
         "CREATE TABLE a.u (id INT PRIMARY KEY)",
         "CREATE TRIGGER a.tr BEFORE INSERT ON a.t FOR EACH ROW SET NEW.secret = 1",
         "CREATE PROCEDURE a.p() SELECT 1",
-        "CREATE OR REPLACE USER reader@'%' IDENTIFIED BY 'pw'",
+    )
+    mariadb.new_user(sides.sql, "reader@'%'")
+    sides.sql(
         "GRANT SELECT (id) ON a.t TO reader@'%'",
         "GRANT SELECT ON a.u TO reader@'%'",
     )

@@ -14,11 +14,15 @@ from pumphouse.replay import Dml, Replay, Txn
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
 from tests.integration.test_load_rules import ruled
+from tests.support import mariadb
+from tests.support.kind import is_mysql
 from tests.support.loading import restored
 from tests.support.madearchive import MadeSource, column, target_rows
 
 ID, TEXT = column(1, "id", flag=3), column(2, "v", 15)
 AUDIT = "CREATE TRIGGER d.ai AFTER INSERT ON d.t FOR EACH ROW INSERT INTO d.audit VALUES (NEW.id + 100, 'again')"
+# An engine without transactions, beside MyISAM where there is one.
+NO_TRANSACTIONS = "MyISAM" if is_mysql() else "Aria"
 LOAD = {"engine": "local", "buckets": 1}
 
 
@@ -129,13 +133,13 @@ def test_a_table_that_a_rule_makes_without_transactions_gets_no_row(
     loaded: MadeSource, settings: Settings, target: TargetConnection, mode: str
 ) -> None:
     loaded.create_table("new", [ID, TEXT])
-    made = "CREATE TABLE d.new (id INT PRIMARY KEY, v VARCHAR(64)) ENGINE=Aria"
+    made = f"CREATE TABLE d.new (id INT PRIMARY KEY, v VARCHAR(64)) ENGINE={NO_TRANSACTIONS}"
     rule = {"do": "replace", "ddl": loaded.jobs[-1].job.id, "sql": [made], "why": "smaller"}
     with loaded.txn() as t:
         t.insert("new", id=1, v=b"a")
     loaded.cut()
     told = ruled(in_mode(settings, mode=mode), rule)
-    with pytest.raises(LoadError, match=r"d\.new of target .* is of the engine Aria"):
+    with pytest.raises(LoadError, match=rf"d\.new of target .* is of the engine {NO_TRANSACTIONS}"):
         load.run(told)
     assert target.query("SELECT * FROM d.new") == []
     target.execute("ALTER TABLE d.new ENGINE=InnoDB")
@@ -153,8 +157,8 @@ def test_a_target_that_is_said_to_be_equal_is_looked_at_too(
         t.insert("t", id=1, v=b"a")
     source.cut()
     target.execute("CREATE DATABASE d")
-    target.execute("CREATE TABLE d.t (id INT PRIMARY KEY, v VARCHAR(64)) ENGINE=Aria")
-    with pytest.raises(LoadError, match=r"d\.t of target .* is of the engine Aria"):
+    target.execute(f"CREATE TABLE d.t (id INT PRIMARY KEY, v VARCHAR(64)) ENGINE={NO_TRANSACTIONS}")
+    with pytest.raises(LoadError, match=rf"d\.t of target .* is of the engine {NO_TRANSACTIONS}"):
         load.run(settings, equal_at=at)
 
 
@@ -181,6 +185,7 @@ def forced(target: TargetConnection) -> Iterator[None]:
 
 
 @pytest.mark.row("L6")
+@pytest.mark.mariadb("a MySQL forces no engine on a table")
 @pytest.mark.usefixtures("forced")
 def test_a_server_that_makes_tables_of_another_engine_gets_none(
     source: MadeSource, settings: Settings, target: TargetConnection
@@ -230,7 +235,7 @@ def test_a_stream_is_not_replayed_into_such_tables_either(target: TargetConnecti
 def test_a_user_that_may_not_see_triggers_is_told_so(
     loaded: MadeSource, settings: Settings, target: TargetConnection
 ) -> None:
-    target.execute("CREATE OR REPLACE USER loader@'127.0.0.1' IDENTIFIED BY 'pw'")
+    mariadb.new_user(target.execute, "loader@'127.0.0.1'")
     wanted = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, INDEX, ALTER, CREATE TEMPORARY TABLES"
     target.execute(f"GRANT {wanted} ON d.* TO loader@'127.0.0.1'")
     target.execute("GRANT ALL ON pumphouse.* TO loader@'127.0.0.1'")

@@ -12,11 +12,11 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
 from pymysql.err import MySQLError
 
 from pumphouse.settings import TargetSettings
 from pumphouse.stack.mariadb import MariaDbServer
+from tests.support import mariadb
 from tests.support.waiting import eventually
 
 _BINLOG = ("--log-bin=bin", "--log-slave-updates", "--binlog-format=ROW", "--relay-log=relay", "--skip-slave-start")
@@ -34,7 +34,7 @@ class ReplicatingPair:
     @property
     def settings(self) -> TargetSettings:
         """Of the one that is the target now."""
-        return settings_of(self.primary)
+        return mariadb.settings_of(self.primary)
 
     def promote(self) -> None:
         """The standby takes over with all that the primary had, which becomes its standby; sessions there are ended."""
@@ -105,11 +105,6 @@ def _end_others(session: Any) -> None:
             return not found
 
     eventually(gone)
-
-
-def settings_of(server: MariaDbServer) -> TargetSettings:
-    """The settings of a target."""
-    return TargetSettings(host="127.0.0.1", port=server.port, user="root", password=SecretStr(server.password))
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def diff(
     quiet = as_json or not sys.stderr.isatty()
     beside = _history_beside(context.settings) if "source" in (source, target) else ()
     sides = [_side(context, "source", source), _side(context, "target", target)]
-    with _answers(" or ".join(each.shown for each in sides)):
+    with _answers(" or ".join(each.shown for each in sides), addressed="://" in source + target):
         report = compare(
             *sides,
             schemas=mapped or None,
@@ -109,8 +109,8 @@ def diff(
 
 
 @contextmanager
-def _answers(shown: str) -> Iterator[None]:
-    """What the servers say in the block, in our words; ``shown``: both of them."""
+def _answers(shown: str, *, addressed: bool) -> Iterator[None]:
+    """What the servers say in the block, in our words; ``shown``: both of them; ``addressed``: one by its address."""
     from pymysql.err import MySQLError
 
     from pumphouse.mysql import NO_RIGHT
@@ -119,6 +119,13 @@ def _answers(shown: str) -> Iterator[None]:
         yield
     except AccessDenied as error:
         error.hint = "check the users and passwords of --source and --target"
+        raise
+    except ConfigError as error:
+        if addressed:
+            error.hint += (
+                "; an address has no such settings: write the server into [source], [target] or [restore_target] (of "
+                "another file: --config), and name that section"
+            )
         raise
     except MySQLError as error:
         code = error.args[0] if error.args else 0

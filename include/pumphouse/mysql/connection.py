@@ -97,7 +97,7 @@ def connect(
             user=server.user,
             password=server.password.get_secret_value().encode(),
             unix_socket=server.unix_socket or None,
-            ssl=_context(server, section),
+            ssl=tls_context(server, section),
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=connect_s,
@@ -236,8 +236,12 @@ def _prefix(section: str) -> str:
     return "history_" if section == "schema" else ""
 
 
-def _context(server: ServerSettings, section: str) -> ssl.SSLContext | None:
-    """TLS that checks the server's certificate and name; None where no CA is set."""
+def tls_context(server: ServerSettings, section: str) -> ssl.SSLContext | None:
+    """TLS that checks the server's certificate, and its name unless that is unsaid; None where no CA is set.
+
+    Raises:
+        ConfigError: the file of the CA is missing or is none.
+    """
     if server.tls_ca is None:
         return None
     name = f"{_prefix(section)}tls_ca of [{section}]"

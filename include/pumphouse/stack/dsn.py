@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from pymysql.connections import Connection
 
 from pumphouse.errors import ConfigError
+from pumphouse.mysql.connection import tls_context
 from pumphouse.settings import ServerSettings
 
 
@@ -87,7 +88,7 @@ class Dsn:
             "charset": "utf8mb4",
             "autocommit": False,
             "unix_socket": self.unix_socket or None,
-            "ssl": {"ca": self.tls_ca} if self.tls_ca else None,
+            "ssl": tls_context(self.server, self.shown),
             **options,
         }
         if self.schema:
