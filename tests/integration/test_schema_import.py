@@ -102,6 +102,7 @@ _AS_MYSQL = {
     "number BIGINT DEFAULT NEXTVAL(rich.numbers)": "number BIGINT",
     "IGNORED": "INVISIBLE",
     ", who UUID": "",
+    "SET DEFAULT ROLE lookers FOR": "SET DEFAULT ROLE lookers TO",
     " WITH SYSTEM VERSIONING": "",
 }
 
@@ -123,7 +124,7 @@ class Sides:
         self.connection: Connection[Any] = source.connect(autocommit=True)
         self.target, self.cluster = target, cluster
         self.executor = DdlExecutor(target, owner, "main")
-        self.settings: ServerSettings = mariadb.settings_of(source)
+        self.settings = source.dsn.server
         self.history = MysqlTableSource(self.settings, "history", "jobs")
         self.timeline = Timeline.empty()
 
@@ -190,6 +191,8 @@ def shown(query: Any) -> dict[str, str]:
             f" information_schema.COLUMNS WHERE TABLE_SCHEMA NOT IN {ours}"
         )
         out = {name: re.sub(r" (?:CHARACTER SET|COLLATE) \w+", "", text) for name, text in out.items()}
+        # A target numbers CHECKs: a name is the whole database's.
+        out = {name: re.sub(r"CONSTRAINT `\w+` CHECK", "CHECK", text) for name, text in out.items()}
         out |= {f"{db}.{table}.{name}": f"{charset} {collation}" for db, table, name, charset, collation in of_columns}
     return out
 

@@ -42,6 +42,7 @@ from tests.support.checkpoints import set_checkpoint
 from tests.support.documents import changed
 from tests.support.killed import Killed, calls_until_killed
 from tests.support.madearchive import MadeSource, column
+from tests.support.mariadb import as_history, as_lines
 from tests.support.pumpserver import PumpServer, prewrite
 from tests.support.waiting import eventually
 
@@ -157,7 +158,6 @@ def test_a_load_that_has_stopped_is_named_with_the_load_that_goes_on(
     with source.txn() as t:
         t.insert("t", id=1)
     end = source.cut()
-    target.execute("INSERT INTO d.t VALUES (1)")
     target.execute("ALTER TABLE d.t ADD COLUMN narrow INT NOT NULL CHECK (narrow > 0)")
     with pytest.raises(BinlogError):
         load.run(mine)
@@ -209,8 +209,7 @@ def command(directory: Path, settings: Settings, *args: str) -> Result:
     target = settings.target
     (directory / "pumphouse.toml").write_text(
         f'[cluster]\nurl = "{settings.cluster.url}"\n[archive]\nroot = "{settings.archive.root}"\n'
-        f'[target]\nhost = "{target.host}"\nport = {target.port}\nuser = "{target.user}"\n'
-        f"password = {json.dumps(target.password.get_secret_value())}\n"
+        f"[target]\n{as_lines(target)}"
     )
     return CliRunner().invoke(cli, ["--config", str(directory / "pumphouse.toml"), "status", *args])
 
@@ -372,8 +371,7 @@ def test_without_a_cluster_or_an_archive_it_says_what_to_type_and_makes_neither(
     (tmp_path / "p").mkdir()
     with PumpServer(tmp_path / "p", FileCluster(tmp_path / "cluster", create=False)):
         assert found(look(empty), "archive")[0].next == "pumphouse archive init"
-        url = f"mysql://root@{server.host}:{server.port}/hist.jobs"
-        history = empty.history.model_copy(update={"history": url, "history_password": server.password})
+        history = as_history(server, "hist.jobs")
         without = empty.model_copy(update={"history": history})
         assert found(look(without), "archive")[0].next == "pumphouse schema import"
         target.execute("CREATE DATABASE hist")
