@@ -191,8 +191,9 @@ def shown(query: Any) -> dict[str, str]:
             f" information_schema.COLUMNS WHERE TABLE_SCHEMA NOT IN {ours}"
         )
         out = {name: re.sub(r" (?:CHARACTER SET|COLLATE) \w+", "", text) for name, text in out.items()}
-        # A target numbers CHECKs: a name is the whole database's.
-        out = {name: re.sub(r"CONSTRAINT `\w+` CHECK", "CHECK", text) for name, text in out.items()}
+        # A target numbers CHECKs, because a name is the whole database's; they are shown in the order of their names.
+        check = re.compile(r",\n  CONSTRAINT `\w+` (CHECK .*?)(?=,?\n)")
+        out = {name: check.sub("", text) + "".join(sorted(check.findall(text))) for name, text in out.items()}
         out |= {f"{db}.{table}.{name}": f"{charset} {collation}" for db, table, name, charset, collation in of_columns}
     return out
 
