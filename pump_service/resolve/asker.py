@@ -101,14 +101,14 @@ class Asker:
         start_ts = prewrite.start_ts
         try:
             outcome = await self._ask(prewrite, decide=decide)
-        except strict.SURVIVED as error:  # whatever it is, it says nothing of the transaction
+        except (BinlogError, OSError) as error:  # whatever it is, it says nothing of the transaction
             self._metrics.resolver_questions.labels("none").inc()
             log.debug("resolver_no_answer", start_ts=start_ts, error=str(error))
             return False
         self._metrics.resolver_questions.labels(outcome.fate.value).inc()
         try:
             return await self._record(start_ts, outcome)
-        except strict.SURVIVED as error:
+        except (BinlogError, OSError) as error:
             log.warning("outcome_not_recorded", start_ts=start_ts, error=str(error))
             return False
 
