@@ -20,6 +20,7 @@ from pumphouse.schema.ident import elements_of, literal
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import SourceSettings, TargetSettings
 from tests.support import mariadb
+from tests.support.kind import is_mysql
 from tests.support.madearchive import column, index, table_info
 
 pytestmark = pytest.mark.row("A5")
@@ -148,6 +149,7 @@ def test_a_ddl_that_the_history_does_not_know_is_seen(app: Connection[Any]) -> N
 @pytest.mark.row("A3", "S1")
 def test_elements_are_what_the_server_says_whatever_it_escapes(source: SourceSettings, app: Connection[Any]) -> None:
     elements = ("a", "C:\\dir", "x\ny", "a\tb", "a\0b", "a\x1ab", "a\rb", "it's", '"x"', "100%", "é中")
+    elements = tuple(each for each in elements if not (is_mysql() and "\0" in each))  # a MySQL cuts elements at a NUL
     listed = ",".join(map(literal, elements))
     execute(app, f"CREATE TABLE t (e ENUM({listed}), s SET({listed})) CHARACTER SET utf8mb4")
     with app.cursor() as cursor:
