@@ -1,12 +1,10 @@
 """What others wrote is read or refused by name: every parser, on damaged and on malicious input, raises nothing of Python's.
 
-`make test` plays a sample; `make campaign` plays each parser for PUMPHOUSE_FUZZ_S seconds.
+DDL jobs are in test_job_types.py. `make test` plays a sample; `make campaign` plays each parser for PUMPHOUSE_FUZZ_S seconds.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import json
 import os
 import random
@@ -16,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,46 +33,15 @@ from pumphouse.codec.payload import PrewriteValueBuilder, make_commit, make_prew
 from pumphouse.errors import BadManifest, BinlogError
 from pumphouse.model import tso
 from pumphouse.model.node import NodeStatus
-from pumphouse.model.table import ColumnFlag, Job, MysqlType
+from pumphouse.model.table import ColumnFlag, MysqlType
 from pumphouse.registry.resolvers import read as read_resolver
-from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.rename import parse_rename
-from pumphouse.schema.render import render
 from pumphouse.settings import Settings
+from tests.property.test_job_types import changed
 from tests.support.rowgen import column, field, table
-from tests.support.schemajobs import Source, add, col, int_col, key
 from tests.unit.archive.test_every_byte import Small
 
 ROUNDS = 150
-JUNK = [
-    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 1e308, float("nan"), "", "x", "\0", "0", "a" * 300, "日本",
-    "\ud800", [], {}, [[]], {"a": 1}, [None], {"O": "x", "L": "x"}, "NaN", "../../etc/passwd", 5, 99,
-]  # fmt: skip
-
-
-def bent(rng: random.Random, value: Any) -> Any:
-    """A JSON value with a few fields gone, moved, doubled or of other types and sizes."""
-    value = copy.deepcopy(value)
-    for _ in range(rng.choice([1, 1, 1, 2, 4])):
-        path: list[tuple[Any, Any]] = []
-        node = value
-        while isinstance(node, dict | list) and node and (not path or rng.random() < 0.85):
-            at = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
-            path.append((node, at))
-            node = node[at]
-        if not path:
-            continue
-        parent, at = path[-1]
-        luck = rng.random()
-        if luck < 0.2 and isinstance(parent, dict):
-            del parent[at]
-        elif luck < 0.3 and isinstance(parent, list):
-            parent.append(copy.deepcopy(parent[at]))
-        elif luck < 0.6 and type(parent[at]) is int:
-            parent[at] += rng.choice([-1, 1, 256, -256, 1 << 40])
-        else:
-            parent[at] = copy.deepcopy(rng.choice(JUNK))
-    return value
 
 
 def broken(rng: random.Random, data: bytes) -> bytes:
@@ -97,13 +63,12 @@ def document_of(rng: random.Random, data: bytes) -> bytes:
     if rng.random() < 0.2:
         return broken(rng, data)
     value = json.loads(data)
-    changed = bent(
-        rng, {name: each for name, each in value.items() if name not in ("kind", "format_version", "sha256")}
-    )
-    if "kind" in value and isinstance(changed, dict):
+    left_out = ("kind", "format_version", "sha256")
+    other = changed(rng, {name: each for name, each in value.items() if name not in left_out})
+    if "kind" in value and isinstance(other, dict):
         with suppress(UnicodeEncodeError):
-            return document.dump(value["kind"], changed)
-    return json.dumps(changed).encode()
+            return document.dump(value["kind"], other)
+    return json.dumps(other).encode()
 
 
 def text_of(rng: random.Random, data: bytes) -> bytes:
@@ -145,33 +110,6 @@ def read_document(name: str, data: bytes) -> object:
     if reader is not None:
         return reader.from_json(name, data)
     return Base.from_json(name, data, cluster_id=0, genesis="") if name.endswith("base.json") else None
-
-
-@cache
-def jobs() -> Source:
-    source = Source()
-    source.create_db("d")
-    source.create(
-        "d.t", [int_col("id", flag=4099), int_col("a"), col("c", MysqlType.VARCHAR)], [key("k", "a", unique=True)]
-    )
-    source.alter("d.t", 5, lambda each: add(each, int_col("b", default="1")))
-    source.create("d.p", [int_col("a")], partition=source.partitions(("p0", "10"), ("p1", "20"), expr="`a`"))
-    source.create("d.n", [int_col("a")])
-    source.exchange("d.p", "p1", "d.n")
-    source.rename("d.t", "d.u")
-    source.truncate("d.u")
-    source.drop("d.n")
-    source.drop_db("d")
-    return source
-
-
-def fold_jobs(number: int, data: bytes) -> None:
-    source = copy.copy(jobs())
-    source.jobs = list(source.jobs)
-    source.jobs[number] = dataclasses.replace(source.jobs[number], job=Job.from_json(data.decode()))
-    for event in source.timeline().ddls(0, 1 << 62):
-        for dialect in Dialect:
-            render(event, dialect)
 
 
 PRIMARY = int(ColumnFlag.PRI_KEY | ColumnFlag.NOT_NULL)
@@ -271,9 +209,6 @@ def _cases(name: str, folder: Path) -> tuple[list[Case], Mutate]:
         return [
             (json.dumps(NODE.to_dict()).encode(), NodeStatus.from_json), (resolver, lambda raw: read_resolver("a", raw)),
         ], document_of  # fmt: skip
-    if name == "DDL jobs":
-        texts = [each.job.text.encode() for each in jobs().jobs]
-        return [(text, lambda raw, at=at: fold_jobs(at, raw)) for at, text in enumerate(texts)], document_of
     if name == "RENAME statements":
         return [(b'RENAME TABLE "a" TO `b``c`, /* x */ `to` TO d.`e`', lambda raw: parse_rename(raw.decode()))], text_of
     if name == "rows":
@@ -296,7 +231,7 @@ def _cases(name: str, folder: Path) -> tuple[list[Case], Mutate]:
     return [(SETTINGS, ours), (GO_SETTINGS, go)], text_of
 
 
-PARSERS = ["archive documents", "registry", "DDL jobs", "RENAME statements", "rows", "payloads", "times", "settings"]
+PARSERS = ["archive documents", "registry", "RENAME statements", "rows", "payloads", "times", "settings"]
 
 
 def play(name: str, folder: Path, seed: int, more: Callable[[int], bool]) -> int:
@@ -315,7 +250,7 @@ def play(name: str, folder: Path, seed: int, more: Callable[[int], bool]) -> int
         except BinlogError:
             pass
         except UnicodeDecodeError:
-            assert name in ("RENAME statements", "times", "DDL jobs"), raw  # callers have a text already
+            assert name in ("RENAME statements", "times"), raw  # callers have a text already
         except Exception as error:
             raise AssertionError(f"{name}, seed {seed}, round {done}: {error!r} on {raw[:2000]!r}") from error
         done += 1

@@ -20,7 +20,7 @@ from tests.support.schemajobs import Source, add, int_col, key
 
 JUNK: list[Any] = [
     None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 1e308, float("inf"), float("nan"), "", "x", "\0", "0",
-    "a" * 300, "日本", "\ud800", [], {}, [[]], {"a": 1}, [None], {"O": "x", "L": "x"}, {"O": []}, "NaN", 5, 99,
+    "a" * 300, "日本", "\ud800", [], {}, [[]], {"a": 1}, [None], {"O": "x", "L": "x"}, {"O": []}, "NaN", "../../etc/passwd", 5, 99,
 ]  # fmt: skip
 
 
