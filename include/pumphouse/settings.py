@@ -13,6 +13,7 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -361,6 +362,34 @@ class SourceSettings(ServerSettings):
     host: str = Field("", description="host; empty = no source is configured")
 
 
+class DumpRule(Section):
+    """Tables that a dump leaves out; `dump.without` has one table for each rule."""
+
+    table: str = Field(description="`database.table`, also as a pattern (`audit.*`, `*.tmp_*`)")
+    why: str = Field(min_length=1, description="reason; recorded in the dump")
+
+    @field_validator("table")
+    @classmethod
+    def _a_table(cls, value: str) -> str:
+        if not 0 < value.find(".") < len(value) - 1:
+            raise ValueError(f"{value!r} is no database.table")
+        return value
+
+    def covers(self, db: str, table: str) -> bool:
+        """Whether a table is left out."""
+        return fnmatchcase(f"{db}.{table}".lower(), self.table.lower())
+
+
+def _read_rules(value: Any) -> Any:
+    """JSON where a table cannot be written: command line and environment."""
+    try:
+        return json.loads(value or "[]") if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(
+            'rules are written as [{"table": "shop.orders", "why": "…"}], of load.rules with "do"'
+        ) from None
+
+
 class DumpSettings(Section):
     """Dumps of the source (`archive dump`)."""
 
@@ -377,6 +406,9 @@ class DumpSettings(Section):
     )
     resume_s: float = Field(
         86_400.0, ge=0, description="an unfinished dump that was begun longer ago is not resumed: a new one begins"
+    )
+    without: Annotated[tuple[DumpRule, ...], BeforeValidator(_read_rules)] = Field(
+        (), description="tables that a dump leaves out, so that it can go on with the rest"
     )
 
 
@@ -447,14 +479,6 @@ class LoadRule(Section):
         if "*" in self.database or (self.database and "*" in self.to):
             raise ValueError('a route of a database has no *; tables have: table = "shop.*"')
         return self
-
-
-def _read_rules(value: Any) -> Any:
-    """JSON where a table cannot be written: command line and environment."""
-    try:
-        return json.loads(value or "[]") if isinstance(value, str) else value
-    except ValueError:
-        raise ValueError('rules are written as [{"do": "skip", "ddl": 123, "why": "…"}]') from None
 
 
 def _no_two_of_one(rules: tuple[LoadRule, ...]) -> tuple[LoadRule, ...]:

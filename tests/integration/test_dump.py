@@ -29,7 +29,7 @@ from pumphouse.diff.compare import compare
 from pumphouse.dump.chunks import ChunkWriter, Throttle
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.dump.source import TableChanged, execute, session
-from pumphouse.errors import ConfigError, RestoreError, SourceFailed, UsageError
+from pumphouse.errors import ConfigError, LoadError, RestoreError, SourceFailed, TargetUnreachable, UsageError
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.keys import key_columns
 from pumphouse.model.tso import Tso
@@ -37,7 +37,7 @@ from pumphouse.objectstore.file import FileStore
 from pumphouse.parts import Parts
 from pumphouse.restore.run import RestoreReport
 from pumphouse.runs import load, restore
-from pumphouse.settings import Settings
+from pumphouse.settings import DumpRule, LoadRule, Settings
 from pumphouse.stack.local import SMALL, LocalStack
 from tests.support import formats
 from tests.support.killed import Killed
@@ -260,6 +260,58 @@ def test_some_tables_are_read_anew_over_an_earlier_dump(world: World) -> None:
     world.extend()
     assert world.restore(mark).plan.base == report.ts
     world.require_equal(mark)
+
+
+@pytest.mark.row("A5", "R1")
+def test_a_table_that_cannot_be_read_is_left_out_by_a_rule_and_nobody_who_wants_it_begins_there(world: World) -> None:
+    view = read_view(world.archive)
+    version = next(v for v in view.timeline.tables_at(view.end) if has_rows(v) and not key_columns(v.table))
+    name, why = ".".join(version.name), "its engine has no snapshots"
+    world.workload.stop_writers()  # a table without transactions keeps what a writer rolls back
+    with session(world.settings.source) as connection:
+        execute(connection, f"ALTER TABLE {name} ENGINE=MyISAM")
+    with pytest.raises(SourceFailed, match=name.replace(".", r"`\.`")) as refused:
+        world.dump()
+    assert f'[[dump.without]]\ntable = "{name}"' in refused.value.hint
+    rule = DumpRule(table=name.upper(), why=why)
+    report = world.dump(without=(rule,))
+    assert report.resumed
+    assert report.without == {name: why}
+    assert f"NOT in it, by dump.without: {name} ({why})" in report.text()
+    with pytest.raises(UsageError, match=rf"leaves {name} out: {why}"):
+        world.dump(tables=[name], without=(rule,))
+    document = json.loads(world.archive.store.get(report.key))
+    formats.check("base", document)
+    mark = world.mark("behind")
+    world.extend()
+    with pytest.raises(TargetUnreachable, match=rf"no dump before it has the rows of {name}.*{why}") as lacks:
+        restore.run(world.settings, to=mark.ts, dry_run=True)
+    assert "[[load.rules]]" in lacks.value.hint
+    with pytest.raises(LoadError, match=rf"no dump up to .* has the rows of {name}.*{why}"):
+        load.run(world.settings)
+
+    parking = LoadRule(do="park", table=name, why="ticket 12")
+    parked = world.settings.model_copy(update={"load": world.settings.load.model_copy(update={"rules": (parking,)})})
+    restored = restore.run(parked, to=mark.ts, dry_run=False, replace=server_name(parked.restore_target))
+    assert name in restored.plan.left_out
+    assert load.run(parked, to=mark.ts).parked.keys() == {name}
+    for server in ("restore", "target"):
+        found = compare(world.stack.dsn("source"), world.stack.dsn(server), schemas=mark.schemas, views=False)
+        assert [(each.kind, each.table) for each in found.differences] == [("table", f"behind_{name}")]
+    with pytest.raises(LoadError, match=rf"no dump has the rows of {name}, as a rule left it out \({why}\)"):
+        load.run(world.settings, resync=name)
+
+    with session(world.settings.source) as connection:
+        execute(connection, f"ALTER TABLE {name} ENGINE=InnoDB")
+    world.workload.start_writers()
+    again = world.dump(tables=[name])
+    assert again.without == {}
+    load.run(world.settings)
+    load.run(world.settings, resync=name)
+    later = world.mark("later")
+    world.extend()
+    assert load.run(world.settings, to=later.ts).parked == {}
+    world.require_equal(later, "target")
 
 
 @pytest.mark.row("A5")

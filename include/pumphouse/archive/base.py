@@ -70,10 +70,42 @@ class BaseTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableWithout:
+    """A table whose rows a dump lacks, because a rule left it out.
+
+    In the document it is an entry of ``tables`` whose ``rows`` are null: a release that knows none such refuses it.
+    """
+
+    db: str
+    table: str
+    table_id: int
+    why: str
+
+    @property
+    def name(self) -> str:
+        """``database.table``."""
+        return f"{self.db}.{self.table}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object."""
+        return {"db": self.db, "table": self.table, "table_id": self.table_id, "rows": None, "why": self.why}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the JSON object."""
+        return cls(
+            db=strict.text(data["db"]),
+            table=strict.text(data["table"]),
+            table_id=strict.integer(data["table_id"], strict.MIN_INT64),
+            why=strict.text(data["why"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """A dump. ``columns``: its segments hold Arrow columns, else Binlogs. ``low == ts``: no log is laid over it.
 
-    ``begun`` names it; ``low`` lies below where it took tables over from an earlier one.
+    ``begun`` names it; ``low`` lies below where it took tables over from an earlier one. ``without``: what it lacks.
     """
 
     begun: Tso
@@ -82,6 +114,7 @@ class Base:
     tables: tuple[BaseTable, ...]
     columns: bool
     sha256: str
+    without: tuple[TableWithout, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -103,7 +136,7 @@ class Base:
                 "begun": int(self.begun),
                 "low": int(self.low),
                 "ts": int(self.ts),
-                "tables": [each.to_dict() for each in self.tables],
+                "tables": [*(each.to_dict() for each in self.tables), *(each.to_dict() for each in self.without)],
             },
         )
 
@@ -116,9 +149,10 @@ class Base:
                 begun=Tso(strict.integer(value["begun"])),
                 ts=Tso(strict.integer(value["ts"])),
                 low=Tso(strict.integer(value["low"])),
-                tables=tuple(BaseTable.from_dict(each) for each in value["tables"]),
+                tables=tuple(BaseTable.from_dict(each) for each in value["tables"] if each["rows"] is not None),
                 columns=True,
                 sha256=sha256(data),
+                without=tuple(TableWithout.from_dict(each) for each in value["tables"] if each["rows"] is None),
             )
             return (
                 base,

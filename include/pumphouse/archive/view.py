@@ -6,11 +6,11 @@ that is published meanwhile belongs to the next run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.base import Base
+from pumphouse.archive.base import Base, TableWithout
 from pumphouse.archive.ddl import Later, look_at_later
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import Manifest
@@ -71,15 +71,29 @@ class ArchiveView:
         }
         return tuple(sorted(names | {*self.later}))
 
-    def base_for(self, to: Tso) -> Base | None:
+    def base_for(self, to: Tso, leaves_out: Callable[[str], bool] = lambda _: False) -> Base | None:
         """The newest dump that leads to a moment; None where there is none.
 
         A table that was dropped before genesis and comes back is in no dump: the load names it.
+
+        Args:
+            to: the moment.
+            leaves_out: whether nobody wants a table, ``database.table``: a dump that lacks another is passed over.
         """
-        for base in reversed(self.bases):
-            if base.ts <= to and (base.ts == self.genesis.ts or not self._recovered(base, to)):
+        for base in self._leading(to):
+            if all(leaves_out(each.name) for each in base.without):
                 return base
         return None
+
+    def lacking(self, to: Tso, leaves_out: Callable[[str], bool]) -> TableWithout | None:
+        """The first table that the newest dump which leads to a moment lacks, and that somebody wants."""
+        base = next(self._leading(to), None)
+        return None if base is None else next((each for each in base.without if not leaves_out(each.name)), None)
+
+    def _leading(self, to: Tso) -> Iterator[Base]:
+        for base in reversed(self.bases):
+            if base.ts <= to and (base.ts == self.genesis.ts or not self._recovered(base, to)):
+                yield base
 
     def base_at(self, ts: Tso) -> Base:
         """The dump that is exact from a moment on; ConfigError."""

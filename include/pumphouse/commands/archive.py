@@ -17,6 +17,7 @@ from rich.table import Table
 
 from pumphouse.archive import consumer
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.base import Base
 from pumphouse.archive.declare import accept as accept_commit
 from pumphouse.archive.declare import declarations, declare_lost, known_pump
 from pumphouse.archive.init import describe, init_archive
@@ -274,7 +275,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
                 "end": int(end),
                 "checkpoint": None if checkpoint is None else int(checkpoint),
                 "restorable_from": None if not bases else int(bases[0].ts),
-                "bases": [{"ts": int(b.ts), "low": int(b.low), "tables": len(b.tables), "rows": b.rows} for b in bases],
+                "bases": [_base_dict(each) for each in bases],
                 "declared": [each.to_dict() for each in lost],
                 "windows": [_window_dict(each) for each in windows],
             }
@@ -288,6 +289,8 @@ def ls_command(context: Context, *, as_json: bool) -> None:
     for base in bases:
         if base.tables:
             click.echo(f"dump {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows")
+        for left_out in base.without:
+            click.echo(f"dump {show(base.ts)}: NOT in it, by dump.without: {left_out.name} ({left_out.why})")
     if checkpoint is None:
         click.echo("the archive is not registered as a consumer: the Pumps' GC does not wait for it")
     elif checkpoint < end:
@@ -314,6 +317,12 @@ def ls_command(context: Context, *, as_json: bool) -> None:
             f"declared lost: {each_lost.node_id} ({each_lost.incarnation or 'Go'}) from {show(each_lost.from_ts)} "
             f"to {show(each_lost.to_ts)} by {each_lost.who}: {each_lost.reason}"
         )
+
+
+def _base_dict(base: Base) -> dict[str, Any]:
+    without = {each.name: each.why for each in base.without}
+    of = {"ts": int(base.ts), "low": int(base.low), "tables": len(base.tables), "rows": base.rows}
+    return of | {"without": without}
 
 
 def _window_dict(manifest: Manifest) -> dict[str, Any]:

@@ -8,11 +8,12 @@ extending the archive: that also says which DDLs there were.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -55,6 +56,7 @@ class DumpReport:
 
     ``rows_before``: of ``rows`` those that an earlier run had read. ``kept``: of ``tables`` those that were not read,
     but taken over from the dump that is exact from ``kept_from`` on; ``only``: the names that were asked for then.
+    ``without``: tables that a rule left out, with its reason.
     """
 
     key: str
@@ -69,6 +71,7 @@ class DumpReport:
     kept: int = 0
     kept_from: Tso | None = None
     only: tuple[str, ...] = ()
+    without: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
         """What was read now, what by an earlier run, and what is older."""
@@ -80,6 +83,9 @@ class DumpReport:
             )
         if self.resumed:
             said += f"; it was begun at {show(self.low)} by an earlier run, which had read {self.rows_before:,} rows"
+        if self.without:
+            told = ", ".join(f"{name} ({why})" for name, why in self.without.items())
+            said += f"; NOT in it, by dump.without: {told}"
         return said
 
 
@@ -108,8 +114,8 @@ def take_dump(
 
     Raises:
         ConfigError: no source is known, or there is no archive.
-        UsageError: a dump of other tables is unfinished, there is none to take the rest from, or a name is no table's.
-            Nothing is begun then.
+        UsageError: a dump of other tables is unfinished, there is none to take the rest from, a name is no table's, or
+            ``dump.without`` leaves it out. Nothing is begun then.
         SourceFailed: the source does not answer, or a table never equals what the history says of it.
         WindowHeld: a Pump holds the window that the dump needs.
     """
@@ -161,14 +167,19 @@ class _Dump:
         log_from = low if earlier is None else earlier.low
         kept = [] if earlier is None else [t for t in earlier.tables if not _chosen((t.db, t.table), begun.tables)]
         why: Mapping[str, str] = {}
+
+        def chosen(version: TableVersion) -> bool:
+            return begun.tables is not None and _chosen(version.name, begun.tables)
+
         for number in range(_MOST_ROUNDS):
             at = self._extend()
             # What began before `at` has ended below the next end: DDLs too, whose effect a read may have met.
             self._extend()
             view = read_view(self._archive, since=log_from)
-            state = survey(view, log_from, self._chunks(low), at, kept, lambda v: _chosen(v.name, begun.tables or ()))
+            state = survey(view, log_from, self._chunks(low), at, kept, chosen, self._settings.dump.without)
             if not state.missing:
-                base = self._publish(Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256=""))
+                base = Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256="")
+                base = self._publish(replace(base, without=state.without))
                 segments = [segment for table in base.tables for segment in table.segments]
                 return DumpReport(
                     key=layout.base_document(low),
@@ -183,6 +194,7 @@ class _Dump:
                     kept=sum(table.low < low for table in base.tables),
                     kept_from=None if earlier is None else earlier.ts,
                     only=begun.tables or (),
+                    without={each.name: each.why for each in base.without},
                 )
             log.info("dump_round", round=number, low=int(low), tables=len(state.missing), again=dict(why))
             if why:
@@ -194,7 +206,7 @@ class _Dump:
         raise SourceFailed(
             f"the dump is not whole after {_MOST_ROUNDS} rounds: {told}",
             hint="does schema.history describe this source (`pumphouse schema import`)? "
-            "`pumphouse archive dump` goes on with what was read",
+            f"`pumphouse archive dump` goes on with what was read; {_without_hint(lacking[0])}",
         )
 
     # -- beginning and end
@@ -222,6 +234,11 @@ class _Dump:
 
     def _begin(self, tables: Sequence[str] | None) -> BaseBegun:
         """Everything up to its low is in the archive and, for whoever reads now, visible at the source."""
+        for rule in self._settings.dump.without:
+            if named := [name for name in tables or () if rule.covers(*name.split(".", 1))]:
+                raise UsageError(
+                    f"dump.without leaves {named[0]} out: {rule.why}", hint="take the rule away, then dump the table"
+                )
         low, over = self._extend(), None
         if tables is not None:
             bases = [base for base in self._archive.bases(low) if base.columns]
@@ -322,6 +339,11 @@ class _Dump:
                 return f"{version.db}.{version.table.name}", str(changed)
             except Stopped:
                 return None
+            except SourceFailed as error:
+                stop.set()
+                name = ".".join(version.name)
+                error.hint += f"{'; ' * bool(error.hint)}if {name} alone cannot be read: {_without_hint(name)}"
+                raise
             except BaseException:
                 stop.set()
                 raise
@@ -339,6 +361,12 @@ class _Dump:
             self._rows += chunk.rows
             rows = self._rows
         self._progress(f"{chunk.db}.{chunk.table}", rows, max(self._estimate, rows))
+
+
+def _without_hint(table: str) -> str:
+    """What to type so that a dump goes on without a table."""
+    lines = ["[[dump.without]]", f"table = {json.dumps(table, ensure_ascii=False)}", 'why = "…"']
+    return "\n".join(["to dump the rest without it, add to pumphouse.toml:", "", *lines, "", ""])
 
 
 def _chosen(table: tuple[str, str], names: Sequence[str] | None) -> bool:

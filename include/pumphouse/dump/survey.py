@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pumphouse.archive.base import BaseChunk, BaseTable
+from pumphouse.archive.base import BaseChunk, BaseTable, TableWithout
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.loader.keys import key_columns
 from pumphouse.model.tso import Tso
 from pumphouse.schema.actions import Action
 from pumphouse.schema.versions import Change, DdlEvent, TableVersion
+from pumphouse.settings import DumpRule
 
 _BIRTHS = frozenset({Action.CREATE_TABLE, Action.CREATE_TABLES, Action.TRUNCATE_TABLE})
 
@@ -23,11 +24,13 @@ class Survey:
     Args:
         tables: those that are read whole, as they go into the base.
         missing: tables that there are at the moment and that are not read whole.
+        without: tables that would have to be read, and that a rule leaves out.
         begun: table id -> chunks of an attempt at a missing table that still counts, from number 0 on.
     """
 
     tables: tuple[BaseTable, ...]
     missing: tuple[TableVersion, ...]
+    without: tuple[TableWithout, ...]
     begun: Mapping[int, tuple[BaseChunk, ...]]
 
 
@@ -38,6 +41,7 @@ def survey(
     at: Tso,
     earlier: Iterable[BaseTable] = (),
     chosen: Callable[[TableVersion], bool] = lambda _: False,
+    rules: Sequence[DumpRule] = (),
 ) -> Survey:
     """Look at a dump.
 
@@ -52,6 +56,7 @@ def survey(
         at: the moment from which on the base is to be exact.
         earlier: tables of an earlier dump that are taken over as they are.
         chosen: whether a table is read even when the log has all of it.
+        rules: which tables are not read.
     """
     kept = {table.table_id: table for table in earlier}
     events = [
@@ -71,7 +76,7 @@ def survey(
     attempts: dict[int, dict[Tso, dict[int, BaseChunk]]] = defaultdict(lambda: defaultdict(dict))
     for chunk in chunks:
         attempts[chunk.table_id][chunk.low][chunk.number] = chunk
-    tables, missing, begun = [], [], {}
+    tables, missing, without, begun = [], [], [], {}
     for version in view.timeline.tables_at(at):
         table_id = version.table.id
         if not has_rows(version) or (table_id in born and not chosen(version)):
@@ -85,10 +90,13 @@ def survey(
         if table_id in kept and kept[table_id].low >= since:
             tables.append(kept[table_id])
             continue
+        if rule := next((rule for rule in rules if rule.covers(*version.name)), None):
+            without.append(TableWithout(db=version.db, table=version.table.name, table_id=table_id, why=rule.why))
+            continue
         missing.append(version)
         if valid and valid[-1] and key_columns(version.table):
             begun[table_id] = valid[-1]
-    return Survey(tables=tuple(tables), missing=tuple(missing), begun=begun)
+    return Survey(tables=tuple(tables), missing=tuple(missing), without=tuple(without), begun=begun)
 
 
 def _leading(found: Mapping[int, BaseChunk]) -> tuple[BaseChunk, ...]:

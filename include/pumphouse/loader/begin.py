@@ -15,7 +15,7 @@ from pumphouse.loader import state
 from pumphouse.loader.ddl import forget_ddl
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.names import require_names
-from pumphouse.loader.rules import Rules
+from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.run import Loader
 from pumphouse.loader.state import BEGINNING, Checkpoint, TargetState
 from pumphouse.loader.target import NO_SUCH_EXPRESSION, StatementFailed, TargetConnection
@@ -38,8 +38,16 @@ def require_new(
 
     ``begun``: what lies there may be of an earlier try.
     """
-    base = view.base_for(view.end if to is None else to)
+    upto = view.end if to is None else to
+    base = view.base_for(upto, rules.leaves_out_name)
     if base is None:
+        if lacking := view.lacking(upto, rules.leaves_out_name):
+            raise LoadError(
+                f"target {connection.name} cannot begin: no dump up to {show(upto)} has the rows of {lacking.name}, "
+                f"which a rule left out: {lacking.why}",
+                hint=lacking_hint(lacking.name),
+                target=connection.name,
+            )
         raise LoadError(
             f"target {connection.name} has no checkpoint, and the archive has no dump to begin from",
             hint="take one: `pumphouse archive dump`; or say from where the target is equal to the source: "

@@ -142,14 +142,16 @@ def _ids_of(loader: Loader, name: str) -> set[str]:
 def _works(loader: Loader, table: str, at: Tso) -> tuple[Rules, Work, list[Work]]:
     """The rules, the dump's plan and those behind it that make one table what it is at a moment."""
     view, task, settings = loader.view, loader.task, loader.settings
-    base = view.base_for(at)
-    if base is None:
-        raise LoadError(f"no dump leads to {show(at)}, where the target stands", hint=_DUMP)
     # By id: tables that the archive knows nothing of, whose rows are met all the same.
     ids = _ids_of(loader, table.lower())
     by_id = {name: each for name, each in loader.rules.tables.items() if name.isdecimal() and name not in ids}
     # Not those by which an open plan passed DDLs: the table is made by the settings of now.
     rules = replace(loader.rules, ddls=Rules.of(settings.rules, at).ddls, tables=by_id, only=table.lower())
+    base = view.base_for(at, rules.leaves_out_name)
+    if base is None:
+        without = view.lacking(at, rules.leaves_out_name)
+        of = "" if without is None else f" has the rows of {table}, as a rule left it out ({without.why}), and"
+        raise LoadError(f"no dump{of} leads to {show(at)}, where the target stands", hint=_DUMP)
     events = _kept_alone(view.timeline.events, rules.only)
     view = replace(view, timeline=replace(view.timeline, events=events))
     try:

@@ -184,8 +184,11 @@ class Rules:
 
     def leaves_out(self, version: TableVersion) -> bool:
         """Whether a table is not for the target."""
-        name = ".".join(version.name).lower()
-        return name != self.only if self.only else self.left_out(name) is not None
+        return self.leaves_out_name(".".join(version.name))
+
+    def leaves_out_name(self, name: str) -> bool:
+        """The same of ``database.table``."""
+        return name.lower() != self.only if self.only else self.left_out(name.lower()) is not None
 
     def require_apart(self, databases: Sequence[str], tables: Iterable[TableVersion]) -> None:
         """ConfigError where rules would make one of two databases or tables that there are at one moment."""
@@ -242,6 +245,14 @@ def ddl_hint(job_id: int) -> str:
 def park_hint(table: str) -> str:
     """What to type to put a table in quarantine."""
     return rule_text("park", table=table)
+
+
+def lacking_hint(table: str) -> str:
+    """What to type where each dump that leads to a moment lacks a table."""
+    return (
+        f"to have it from now on, take its rule out of dump.without, then `pumphouse archive dump --table {table}`; "
+        f"to go on without it, {park_hint(table)}"
+    )
 
 
 def anew_hint(table: str) -> str:

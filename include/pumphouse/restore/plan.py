@@ -12,7 +12,7 @@ from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import RestoreError, TargetUnreachable
 from pumphouse.loader.losses import Losses, losses_of
-from pumphouse.loader.rules import Rules
+from pumphouse.loader.rules import Rules, lacking_hint
 from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, total_bytes, works_between
 from pumphouse.model.tso import Tso, parse_time, physical_ms, show
 from pumphouse.schema.actions import is_system
@@ -203,11 +203,11 @@ def plan_restore(
     """
     end = view.end
     to = end if target_ts is None else target_ts
-    base = view.base_for(to) if to <= end else None
-    if base is None:
-        raise _unreachable(to, view, wall)
     # Since nothing: what a rule leaves out is not there at all.
     rules = Rules.of(settings.rules, Tso(0))
+    base = view.base_for(to, rules.leaves_out_name) if to <= end else None
+    if base is None:
+        raise _unreachable(to, view, rules, wall)
     works = (base_work(view, base, task, settings, rules), *works_between(view, base.ts, to, task, settings, rules))
     windows = view.between(base.low, to)
     sources = databases_between(view.timeline, base.ts, to, rules)
@@ -228,7 +228,7 @@ def plan_restore(
     )
 
 
-def _unreachable(target_ts: Tso, view: ArchiveView, wall: Tso | None) -> RestoreError | TargetUnreachable:
+def _unreachable(target_ts: Tso, view: ArchiveView, rules: Rules, wall: Tso | None) -> RestoreError | TargetUnreachable:
     start, end, why = view.genesis.ts, view.end, ""
     if not view.bases:
         return RestoreError(
@@ -241,6 +241,9 @@ def _unreachable(target_ts: Tso, view: ArchiveView, wall: Tso | None) -> Restore
         hint = "a restore begins from a dump; see `pumphouse archive ls`"
     elif target_ts < start:
         hint = "nothing from before its beginning can be restored; see `pumphouse archive ls`"
+    elif target_ts <= end and (lacking := view.lacking(target_ts, rules.leaves_out_name)):
+        why = f"no dump before it has the rows of {lacking.name}, which a rule left out ({lacking.why}), and "
+        hint = lacking_hint(lacking.name)
     elif target_ts <= end:
         why = "a table was brought back after the dump that lacks it, and "
         hint = "take a new dump: `pumphouse archive dump`"

@@ -92,6 +92,9 @@ def _archive(status: Status, late_s: float) -> Iterator[Finding]:
     for name, how in archive.failed.items():
         again = "pumphouse snapshot" if name == "snapshot" else "pumphouse archive dump"
         yield _error("archive", f"the last {name} failed, {how}", again)
+    for table, why in archive.without.items():
+        what = f"its newest dump lacks {table}, by a rule of dump.without: {why}"
+        yield _warning("archive", what, f"pumphouse archive dump --table {table}, without its rule")
     if archive.age_s is not None and archive.age_s > late_s:
         age = f"{archive.age_s / 3600:.1f} h" if archive.age_s >= 3600 else f"{archive.age_s / 60:.0f} min"
         yield _warning("archive", f"it ends {age} ago, at {show(archive.end)}", "pumphouse snapshot")

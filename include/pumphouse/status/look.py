@@ -161,6 +161,7 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
         declared_lost=len(declared),
         interval_s=None if last is None else (physical_ms(last.end) - physical_ms(last.start)) / 1000,
         failed=_failed(archive, last),
+        without={each.name: each.why for base in archive.bases(MAX_TSO)[-1:] for each in base.without},
     )
 
 

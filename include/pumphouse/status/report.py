@@ -46,7 +46,8 @@ class ArchiveStatus:
     ``verified_to`` None: nobody wrote down that it was verified. ``problem``: why nothing more is known ('' = all is).
     ``held_by``: what holds its next window, whether Pumps answer or not. ``declared_lost``: ranges of Pumps.
     ``interval_s``: length of its newest window. ``failed``: snapshot or dump -> how it failed, and has not ended well
-    since. ``next``: what has to be typed before `archive init` where there is no archive ('' = nothing).
+    since. ``without``: tables that its newest dump lacks by a rule, with the reason. ``next``: what has to be typed
+    before `archive init` where there is no archive ('' = nothing).
     ``doubts``: why it cannot be relied on as it is: a rule that deletes its objects, a note that is damaged.
     """
 
@@ -62,6 +63,7 @@ class ArchiveStatus:
     declared_lost: int = 0
     interval_s: float | None = None
     failed: dict[str, str] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)
     next: str = ""
     doubts: tuple[str, ...] = ()
     problem: str = ""

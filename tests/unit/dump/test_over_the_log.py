@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pumphouse.loader.engine import LocalEngine
 from pumphouse.loader.work import base_work
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.model.tso import Tso
-from pumphouse.settings import LoadSettings
+from pumphouse.settings import DumpRule, LoadSettings
 from tests.support.madearchive import Held, MadeSource, column
 
 pytestmark = pytest.mark.row("A5", "R1")
@@ -49,14 +50,14 @@ class Source(MadeSource):
             db="d", table=name, table_id=version.table.id, low=low, number=number, upto=None, last=True, segment=segment
         )
 
-    def publish(self, begun: Tso, chunks: Sequence[BaseChunk]) -> Tso:
+    def publish(self, begun: Tso, chunks: Sequence[BaseChunk], rules: Sequence[DumpRule] = ()) -> Tso:
         """The base of these chunks; nothing may be missing."""
         at = self.cut()
         self.tick()
         self.cut()
-        found = survey(read_view(self.archive), begun, chunks, at)
+        found = survey(read_view(self.archive), begun, chunks, at, rules=rules)
         assert found.missing == ()
-        base = Base(begun=begun, low=begun, ts=at, tables=found.tables, columns=True, sha256="")
+        base = Base(begun=begun, low=begun, ts=at, tables=found.tables, columns=True, sha256="", without=found.without)
         data = base.to_json(cluster_id=self.cluster_id, genesis=self.archive.genesis().sha256)
         self.archive.store.put(layout.base_document(begun), data)
         return at
@@ -211,3 +212,29 @@ def test_keys_that_the_log_appends_to_a_large_dump_fill_units_like_its_own(sourc
     sizes = source.sizes(source.publish(low, chunks), LoadSettings(unit_bytes=256 << 10))
     assert len(sizes) >= 20
     assert max(sizes) < 2 * (256 << 10)
+
+
+def test_a_dump_that_lacks_a_table_serves_those_who_do_without_it_and_others_begin_before_it(source: Source) -> None:
+    for name in ("t", "other"):
+        source.create_table(name, [column(1, "id", flag=3)])
+        with source.txn() as t:
+            t.insert(name, id=1)
+    source.genesis(base=False)
+    low = source.cut()
+    whole = source.publish(low, [source.read(name, low, low) for name in ("t", "other")])
+    low = source.cut()
+    lacking = source.publish(low, [source.read("other", low, low)], [DumpRule(table="d.t", why="broken")])
+    view = read_view(source.archive)
+    assert [[each.name for each in base.without] for base in view.bases] == [[], ["d.t"]]
+
+    def begins(without: Callable[[str], bool]) -> Tso:
+        base = view.base_for(view.end, without)
+        assert base is not None
+        return base.ts
+
+    assert begins(lambda _: False) == whole
+    assert begins(lambda name: name == "d.t") == lacking
+    alone = replace(view, bases=view.bases[1:])
+    assert alone.base_for(view.end) is None
+    found = alone.lacking(view.end, lambda _: False)
+    assert (found is not None and (found.name, found.why)) == ("d.t", "broken")

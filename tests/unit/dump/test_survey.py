@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pumphouse.archive.base import BaseChunk
+from pumphouse.archive.base import BaseChunk, BaseTable
 from pumphouse.archive.view import read_view
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
+from pumphouse.settings import DumpRule
 from tests.support.madearchive import MadeSource, column
 
 pytestmark = pytest.mark.row("A5")
@@ -32,11 +34,17 @@ def note(source: MadeSource, name: str, low: Tso, number: int = 0, *, last: bool
     )  # fmt: skip
 
 
-def look(source: MadeSource, low: Tso, notes: list[BaseChunk]) -> Survey:
+def look(
+    source: MadeSource,
+    low: Tso,
+    notes: list[BaseChunk],
+    rules: Sequence[DumpRule] = (),
+    earlier: Sequence[BaseTable] = (),
+) -> Survey:
     at = source.cut()
     source.tick()
     source.cut()
-    return survey(read_view(source.archive), low, notes, at)
+    return survey(read_view(source.archive), low, notes, at, earlier, rules=rules)
 
 
 def names(found: Survey) -> tuple[list[str], list[str]]:
@@ -86,3 +94,16 @@ def test_a_dropped_table_is_not_asked_for(source: MadeSource) -> None:
     low = source.cut()
     source.drop_table("t")
     assert names(look(source, low, [note(source, "kept", low)])) == (["kept"], [])
+
+
+def test_a_rule_leaves_out_what_would_have_to_be_read_and_nothing_else(source: MadeSource) -> None:
+    low = source.cut()
+    rules = [DumpRule(table="D.*", why="all of them")]
+    source.create_table("new", [column(1, "id", flag=3)])
+    found = look(source, low, [note(source, "kept", low)], rules)
+    assert names(found) == (["kept"], [])
+    assert [(each.name, each.table_id, each.why) for each in found.without] == [
+        ("d.t", source.tables["t"].info.id, "all of them")
+    ]
+    whole = look(source, low, [note(source, "t", low)]).tables
+    assert look(source, low, [note(source, "kept", low)], rules, whole).without == ()
