@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A test that even its own time limit does not end: its process says where every thread stands, and exits.
+ENDS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 PROTOC := build/protoc/bin/python
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
@@ -82,8 +84,8 @@ test-mysql: $(STAMP) system mysql ## What tests do with a MariaDB, with a MySQL
 test: $(STAMP) system ## All tiers
 	$(MAKE) check
 	@$(BIN)/python -m tests.support.mysql --optional
-	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n 2 --dist loadfile --no-loadscope-reorder
-	$(BIN)/pytest --server mysql tests/integration -q -m "mysql and not slow" -rs
+	$(BIN)/pytest tests -q -m "not slow" --ignore tests/bench -n 2 --dist loadfile --no-loadscope-reorder $(ENDS)
+	$(BIN)/pytest --server mysql tests/integration -q -m "mysql and not slow" -rs $(ENDS)
 
 rows: $(STAMP)   ## Requirement row -> tests
 	@$(BIN)/python -m tests.support.rows

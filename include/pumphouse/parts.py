@@ -5,11 +5,11 @@ Commands, DAG tasks and Spark jobs take their cluster, archive, DDL history and 
 
 from __future__ import annotations
 
-from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from pumphouse.archive.archive import Archive
+from pumphouse.once import once
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
 from pumphouse.schema.history import JobSource, open_history
@@ -25,22 +25,22 @@ class Parts:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-    @cached_property
+    @once
     def cluster(self) -> Cluster:
         """The cluster; one that is not there is never made."""
         return open_cluster(self.settings.cluster, self.settings.tls, create=False)
 
-    @cached_property
+    @once
     def archive(self) -> Archive:
         """The archive of that cluster."""
         return Archive.open(self.settings.archive, self.cluster.cluster_id())
 
-    @cached_property
+    @once
     def history(self) -> JobSource | None:
         """The cluster's DDL job history; None where the settings name none."""
         return open_history(self.settings.history, self.settings.tls)
 
-    @cached_property
+    @once
     def engine(self) -> Engine:
         """Where the stages of a load run: this process, or Spark. A session is made when there is something to do."""
         from pumphouse.loader.engine import (

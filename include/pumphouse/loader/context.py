@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Self
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pumphouse.archive.segment import peek_segment, read_segment
 from pumphouse.archive.view import ArchiveView
 from pumphouse.loader.plan import Plan
 from pumphouse.loader.work import SegmentPart, Work
+from pumphouse.once import once
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.route import NO_ROUTES, Routes
 from pumphouse.schema.timeline import Timeline
@@ -62,7 +63,7 @@ class LoadContext:
         """The schema timeline of the plan's tables (read once in each process)."""
         return _timeline(self.packed_timeline)
 
-    @cached_property
+    @once
     def archive(self) -> Archive:
         """The archive, for its store: what is in it says the plan."""
         return Archive.open(self.archive_settings, self.cluster_id)

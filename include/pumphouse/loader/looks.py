@@ -15,13 +15,13 @@ import re
 import time
 from collections.abc import Sequence
 from enum import Enum, auto
-from functools import cached_property
 from typing import Any
 
 import structlog
 
 from pumphouse.errors import TargetUnavailable
 from pumphouse.loader.target import StatementFailed, TargetConnection
+from pumphouse.once import once
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.render import Statement
@@ -109,7 +109,7 @@ class Looks:
             for db, name in statement.objects
         ]
 
-    @cached_property
+    @once
     def server(self) -> str:
         """Digest that a replica, a copy of the data directory, a restored backup and another version do not share.
 

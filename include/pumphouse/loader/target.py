@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 from pymysql.constants import COMMAND, ER
@@ -24,6 +23,7 @@ from pumphouse.errors import LoadError, TargetUnavailable
 from pumphouse.loader.conditions import condition_of, is_of_a_row
 from pumphouse.model.tso import Tso
 from pumphouse.mysql import LOAD, NO_RIGHT, ServerConnection, Session, connect, place
+from pumphouse.once import once
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.settings import TargetSettings
@@ -292,7 +292,7 @@ class TargetConnection:
                 answer = OKPacketWrapper(connection._read_packet())  # noqa: SLF001
                 return Loaded(affected=int(answer.affected_rows), warnings=int(answer.warning_count))
 
-    @cached_property
+    @once
     def max_packet(self) -> int:
         """Bytes of a statement that the server takes."""
         return int(self.value("SELECT @@max_allowed_packet"))
