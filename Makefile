@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# A test that even its own time limit does not end: its process says where every thread stands, and exits.
-ENDS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+# A test that even its own time limit does not end: its process says where every thread stands and exits, and the run ends.
+ENDS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 PROTOC := build/protoc/bin/python
 # Without byte code every process compiles its libraries again: seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=

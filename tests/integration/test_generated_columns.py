@@ -96,6 +96,7 @@ def test_values_that_a_mariadb_may_compute_otherwise_are_the_sources_or_left_out
 
 
 @pytest.mark.row("S2", "L6")
+@pytest.mark.mariadb("a MySQL takes date_format in a STORED and in an indexed column")
 @pytest.mark.parametrize("first", [True, False], ids=["of the dump", "of a DDL"])
 def test_what_the_server_refuses_is_plain_or_left_out_whatever_the_list_says(
     source: MadeSource,

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from pumphouse.errors import ConversionUnknown
 from pumphouse.settings import TargetSettings
-from tests.support import mariadb
+from tests.support import kind, mariadb
 from tests.support.recorded import DIRECTORY, Recorded, load_and_compare, replayed
 from tests.tidb.chain import empty
 from tests.tidb.history import ACTIONS, TYPES
 
 RECORDS = sorted(DIRECTORY.glob("*.tar.xz"))
+# A DOUBLE of 22 characters becomes a VARCHAR in it; what a MySQL makes of such a value is not what TiDB makes of it.
+STOPS_MYSQL = "every_kind"
 _MOST_BYTES = 5_000_000  # of all that is in tests/recorded
 
 pytestmark = pytest.mark.row("S1", "S2", "S3", "L1", "L6")
@@ -37,6 +40,10 @@ def test_a_mariadb_equals_the_tidb_at_each_moment(
     empty(server)
     recorded = Recorded.read(record)
     with replayed(recorded, tmp_path, history=history, target=server) as settings:
+        if kind.is_mysql() and record.name.startswith(STOPS_MYSQL):
+            with pytest.raises(ConversionUnknown, match="from double to varchar"):
+                load_and_compare(recorded, settings)
+            return
         assert load_and_compare(recorded, settings) == []
 
 

@@ -248,10 +248,13 @@ class TargetConnection:
         return rows[0][0] if rows else None
 
     def columns_there(self, table: tuple[str, str]) -> dict[str, bool] | None:
-        """Columns of a table (database, name) in lower case, and whether the server computes them; None = no table."""
+        """Columns of a table (database, name), in lower case and in order, and whether the server computes them.
+
+        None = no table.
+        """
         rows = self.query(
             "SELECT column_name, COALESCE(generation_expression, '') <> '' FROM information_schema.columns"
-            " WHERE table_schema = %s AND table_name = %s",
+            " WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
             table,
         )
         return {str(name).lower(): bool(computed) for name, computed in rows} or None
