@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from pumphouse.settings import TargetSettings
-from tests.support import mariadb
+from tests.support import kind, mariadb
 from tests.support.tidb import MISSING, TidbCluster
 from tests.tidb.chain import play
 
+# What a MySQL makes of these values is not what TiDB makes of them: the load stops by name.
+STOPS_MYSQL = {"conversions", "every_kind"}
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.sql"))
 
 pytestmark = [
@@ -35,6 +37,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_the_target_equals_the_source(tidb: TidbCluster, server: TargetSettings, tmp_path: Path, script: Path) -> None:
-    played = play(tidb, server, 1, tmp_path, script=script.read_text().splitlines())
+    # One cluster, so each has an archive of its own id.
+    played = play(tidb, server, SCRIPTS.index(script), tmp_path, script=script.read_text().splitlines())
+    if kind.is_mysql() and script.stem in STOPS_MYSQL:
+        assert "stopped: ConversionUnknown" in str(played.found)
+        return
     assert played.found == []
     assert played.compared > 2
