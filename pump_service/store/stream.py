@@ -73,13 +73,17 @@ class Stream:
         for item in self._pending.between(0, batch.watermark):
             if item.is_prewrite and item.holds:
                 raise OrphanCommit(
-                    f"a second prewrite has start ts {item.start_ts}, with other content than the first",
+                    f"a prewrite has the start ts {item.start_ts}, which another record has: a prewrite of other content, "
+                    "or another transaction's commit",
                     hint="look at both, then `pumphouse archive accept`",
                     start_ts=item.start_ts, commit_ts=item.commit_ts,
                 )  # fmt: skip
             if item.late and item.holds:
+                why = f"came below the watermark {item.watermark}"
+                if item.commit_ts > item.watermark:
+                    why = "has the commit ts of another transaction, or is a second outcome of its own"
                 raise LateCommit(
-                    f"commit {item.commit_ts} (start ts {item.start_ts}) came below the watermark {item.watermark}",
+                    f"commit {item.commit_ts} (start ts {item.start_ts}) {why}",
                     hint="look at the transaction, then `pumphouse archive accept`",
                     start_ts=item.start_ts, commit_ts=item.commit_ts, watermark=item.watermark,
                 )  # fmt: skip

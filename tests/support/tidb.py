@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import urllib.request
+import zlib
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -73,10 +74,11 @@ class TidbCluster:
         return self.cluster.tso()
 
     def settings(self, root: Path, target: TargetSettings, restore_target: TargetSettings | None = None) -> Settings:
-        """From this TiDB by an archive under ``root`` to ``target``."""
+        """From this TiDB by an archive under ``root`` to ``target``: an archive of its own for each root."""
+        archive_id = f"{root.name}-{zlib.crc32(str(root).encode()):08x}"
         sections: dict[str, Any] = {
             "cluster": {"url": self.url},
-            "archive": {"root": f"file://{root}", "archive_id": root.name, "poll_interval_s": 0.05},
+            "archive": {"root": f"file://{root}", "archive_id": archive_id, "poll_interval_s": 0.05},
             "schema": {"history": self.history},
             "source": {"host": "127.0.0.1", "port": self.sql_ports[0], "user": "root"},
             "target": target,

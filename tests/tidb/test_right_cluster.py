@@ -68,8 +68,9 @@ def test_the_same_tidb_by_its_other_server_is_no_restore_target(
     settings = tidb.settings(
         tmp_path / "archive", TargetSettings(host="127.0.0.1", port=tidb.sql_ports[0], user="root"), other
     )
-    begun(settings)
-    dumped(settings)
+    alone = tidb.settings(tmp_path / "archive", TargetSettings())
+    begun(alone)
+    dumped(alone)  # with that target it would be refused
     if section == "target":  # the source is told by nothing but the target's own address
         settings = settings.model_copy(update={"source": type(settings.source)()})
     with pytest.raises(RestoreError, match="a lock that is held on the one is held on the other"):

@@ -37,8 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetSettings]
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_the_target_equals_the_source(tidb: TidbCluster, server: TargetSettings, tmp_path: Path, script: Path) -> None:
-    # One cluster, so each has an archive of its own id.
-    played = play(tidb, server, SCRIPTS.index(script), tmp_path, script=script.read_text().splitlines())
+    played = play(tidb, server, 1, tmp_path, script=script.read_text().splitlines())
     if kind.is_mysql() and script.stem in STOPS_MYSQL:
         assert "stopped: ConversionUnknown" in str(played.found)
         return

@@ -48,15 +48,16 @@ def _no_constant(text: str) -> Any:
     raise CodecError(f"{text} is no JSON")
 
 
-def _refuse(what: str) -> Never:
-    raise CodecError(f"a binlog cannot hold {what}", hint=_AS_TEXT)
+def _refuse(what: str, hint: str = _AS_TEXT) -> Never:
+    raise CodecError(f"a binlog cannot hold {what}", hint=hint)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         name, times = Counter(name for name, _ in pairs).most_common(1)[0]
-        _refuse(f"a JSON object that has the name {name[:40]!r} {times} times")
+        what = f"a JSON object that has the name {name[:40]!r} {times} times"
+        _refuse(what, "write each name once, or make the column a text")
     return found
 
 

@@ -304,6 +304,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
         row = _window_dict(each)
         notes = [f"{len(each.declared)} declared lost"] if each.declared else []
         notes += [f"{row['duplicates']} duplicates"] if row["duplicates"] else []
+        notes += [f"{len(each.accepted)} accepted by name"] if each.accepted else []
         notes += ["TiDB skipped binlogs"] if each.binlog_skipped else []
         notes += [f"no fsync: {', '.join(each.unsynced)}"] if each.unsynced else []
         table.add_row(
@@ -341,6 +342,7 @@ def _window_dict(manifest: Manifest) -> dict[str, Any]:
         "duplicates": len(manifest.duplicates),
         "pumps": [each.to_dict() for each in manifest.pumps],
         "declared": [each.to_dict() for each in manifest.declared],
+        "accepted": [each.to_dict() for each in manifest.accepted],
         "unsynced": list(manifest.unsynced),
         "binlog_skipped": manifest.binlog_skipped,
     }
