@@ -73,8 +73,8 @@ class Stream:
         for item in self._pending.between(0, batch.watermark):
             if item.is_prewrite and item.holds:
                 raise OrphanCommit(
-                    f"a prewrite has the start ts {item.start_ts}, which another record has: a prewrite of other content, "
-                    "or another transaction's commit",
+                    f"a prewrite has the start ts {item.start_ts}, which another record has: a prewrite of other "
+                    "content, or another transaction's commit",
                     hint="look at both, then `pumphouse archive accept`",
                     start_ts=item.start_ts, commit_ts=item.commit_ts,
                 )  # fmt: skip
