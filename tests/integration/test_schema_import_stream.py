@@ -121,6 +121,72 @@ def test_rows_of_every_type_and_ddl_of_killed_imports_reach_the_target(
         assert shown(server.query) == shown(_Server(target).query)
 
 
+@pytest.mark.row("W7", "A5", "R1", "L7")
+@pytest.mark.timeout(300)
+def test_a_new_table_that_has_rows_already_stops_what_would_lose_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that a script made and filled: its rows have no binlogs, and a target would stay empty without a word."""
+    cluster = FileCluster(tmp_path / "cluster")
+    with (
+        mariadb.directory_in_memory() as directory,
+        mariadb.server_in(directory / "source") as source,
+        mariadb.server_in(directory / "target") as target,
+        mariadb.server_in(directory / "restored") as restored,
+    ):
+        config = (
+            f'[cluster]\nurl = "file://{tmp_path}/cluster"\n[archive]\nroot = "file://{tmp_path}/archive"\n'
+            f'[schema]\nhistory = "mysql://root@127.0.0.1:{source.port}/history.jobs"\n'
+            f'history_password = "{source.password}"\n[load]\nengine = "local"\n'
+        )
+        for section, each in (("source", source), ("target", target), ("restore_target", restored)):
+            config += (
+                f'[{section}]\nhost = "127.0.0.1"\nport = {each.port}\nuser = "root"\npassword = "{each.password}"\n'
+            )
+        (tmp_path / "pumphouse.toml").write_text(config)
+        monkeypatch.chdir(tmp_path)
+        server = _Server(source)
+        server.sql(
+            "CREATE DATABASE shop", "CREATE TABLE shop.old (id INT PRIMARY KEY)", "INSERT INTO shop.old VALUES (1)"
+        )
+        with PumpServer(tmp_path, cluster):
+            assert "has rows already" not in run("schema", "import")  # a dump of the archive's beginning has them
+            run("archive", "init", "--dump")
+            run("snapshot")
+            run("load")
+            server.sql("CREATE TABLE shop.empty (id INT PRIMARY KEY)", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+            server.sql("INSERT INTO shop.t VALUES (1), (2)")
+            said = run("schema", "import")
+            assert "shop.t has rows already, which no binlog has" in said
+            assert "shop.empty has" not in said
+            run("snapshot")
+            for words in (("load",), ("restore", "--to", "latest", "--dry-run")):
+                stopped = failing(*words)
+                assert "shop.t had rows when `schema import` saw it first" in stopped
+                assert 'table = "shop.t"' in stopped
+            run("archive", "dump")
+            place = f"127.0.0.1:{restored.port}"
+            run("restore", "--to", "latest", "--replace", place)
+            assert _Server(restored).query("SELECT id FROM shop.t ORDER BY id") == [(1,), (2,)]
+            # A target that is loaded goes on without it, and gets it from the dump.
+            assert "shop.t had rows" in failing("load")
+            (tmp_path / "pumphouse.toml").write_text(
+                config + '[[load.rules]]\ndo = "park"\ntable = "shop.t"\nwhy = "its rows"\n'
+            )
+            assert "shop.t" in failing("load", code=3)
+            (tmp_path / "pumphouse.toml").write_text(config)
+            run("load", "--resync", "shop.t")
+            assert _Server(target).query("SELECT id FROM shop.t ORDER BY id") == [(1,), (2,)]
+            run("load")
+
+
+def failing(*words: str, code: int = 1) -> str:
+    """What a command says that ends with this code."""
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == code, done.output
+    return f"{done.output} {done.exception} {getattr(done.exception, 'hint', '')}"
+
+
 def run(*words: str) -> str:
     answer = CliRunner().invoke(cli, words)
     assert answer.exit_code == 0, f"{words}: {answer.output} {answer.exception}"

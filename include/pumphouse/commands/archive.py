@@ -35,7 +35,7 @@ from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.nodes import clock_time
 from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.errors import UsageError
-from pumphouse.model.tso import Tso, parse_time, show
+from pumphouse.model.tso import MAX_TSO, Tso, parse_time, show
 from pumphouse.parts import Parts
 from pumphouse.registry.base import Cluster
 from pumphouse.rpc.operator import proof
@@ -210,7 +210,7 @@ def init_command(context: Context, *, with_dump: bool, as_json: bool) -> None:
         click.echo("no Pump is registered with the cluster yet: pumphouse pump run", err=True)
     if report is not None:
         _print_dump(report)
-    elif genesis.base is None:
+    elif genesis.base is None and not opened.bases(MAX_TSO):
         click.echo("nothing can be restored before a dump is taken: pumphouse archive dump")
 
 
@@ -311,7 +311,7 @@ def ls_command(context: Context, *, as_json: bool) -> None:
             str(int(each.start)), show(each.end), str(row["rows"]), str(row["changes"]), str(row["ddls"]),
             decimal(int(row["bytes"])), str(len(each.pumps)), "; ".join(notes),
         )  # fmt: skip
-    console = Console() if sys.stdout.isatty() else Console(width=240)
+    console = Console(markup=False) if sys.stdout.isatty() else Console(markup=False, width=240)
     console.print(table)
     for each_lost in lost:
         click.echo(

@@ -53,7 +53,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     # A pipe gets whole lines: a narrow default width would cut ids.
-    console = Console() if sys.stdout.isatty() else Console(width=240)
+    console = Console(markup=False) if sys.stdout.isatty() else Console(markup=False, width=240)
     console.print(table)
 
 

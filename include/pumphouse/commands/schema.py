@@ -13,6 +13,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.schema_store import timeline_of
 from pumphouse.cli import Context, pass_context
 from pumphouse.errors import ConfigError, UnknownTable, UsageError
+from pumphouse.loader.rules import anew_hint
 from pumphouse.model.tso import Tso, parse_time, show
 from pumphouse.parts import Parts
 from pumphouse.runs import schema as schema_run
@@ -113,6 +114,11 @@ def import_command(
         click.echo(f"{report.history} {'would be' if dry_run else 'is'} created")
     for job_id, kind, query in report.jobs:
         click.echo(f"job {job_id} {kind}: {query}")
+    for table in report.unlogged:
+        click.echo(
+            f"{table} has rows already, which no binlog has: a load stops there. To go on, {anew_hint(table)}",
+            err=True,
+        )
     did = "would be written" if dry_run else "written"
     how = "with binlogs" if report.binlogs else "without binlogs: no archive has begun"
     click.echo(f"{len(report.jobs)} DDL jobs {did} ({how})" if report.jobs else "nothing changed: no DDL job")

@@ -32,8 +32,10 @@ from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageE
 from pumphouse.loader.apart import require_no_target
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, physical_ms, show
+from pumphouse.mysql import ServerConnection
 from pumphouse.registry.base import Cluster, KeepsReadable
-from pumphouse.schema.history import JobSource
+from pumphouse.schema.actions import is_system
+from pumphouse.schema.history import JobSource, MysqlTableSource
 from pumphouse.schema.versions import TableVersion
 from pumphouse.settings import Settings
 
@@ -42,6 +44,7 @@ log = structlog.get_logger()
 # A table that changes again and again, or that the history knows otherwise than the source, is given up then.
 _MOST_ROUNDS = 20
 _PAUSE_S = 2.0
+_SHOWN = 20  # names of tables in a sentence
 
 Progress = Callable[[str, int, int], None]
 
@@ -56,7 +59,8 @@ class DumpReport:
 
     ``rows_before``: of ``rows`` those that an earlier run had read. ``kept``: of ``tables`` those that were not read,
     but taken over from the dump that is exact from ``kept_from`` on; ``only``: the names that were asked for then.
-    ``without``: tables that a rule left out, with its reason.
+    ``without``: tables that a rule left out, with its reason; ``idle``: rules that fit no table. ``unknown``: tables of
+    the source that ``schema.history`` does not know.
     """
 
     key: str
@@ -72,6 +76,8 @@ class DumpReport:
     kept_from: Tso | None = None
     only: tuple[str, ...] = ()
     without: Mapping[str, str] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     def text(self) -> str:
         """What was read now, what by an earlier run, and what is older."""
@@ -86,6 +92,12 @@ class DumpReport:
         if self.without:
             told = ", ".join(f"{name} ({why})" for name, why in self.without.items())
             said += f"; NOT in it, by dump.without: {told}"
+        if self.idle:
+            said += f"; dump.without names no table by {', '.join(self.idle)}: check the spelling"
+        if self.unknown:
+            more = f" and {len(self.unknown) - _SHOWN} more" if len(self.unknown) > _SHOWN else ""
+            names = ", ".join(self.unknown[:_SHOWN]) + more
+            said += f"; NOT in it, because schema.history does not know them (`pumphouse schema import`): {names}"
         return said
 
 
@@ -153,6 +165,7 @@ class _Dump:
             pumps = [node.node_id for node in self._cluster.readable_nodes(NodeKind.PUMP)]
             require_binlogs(connection, self._settings.source, self._cluster.url, pumps)
             self._estimate = _estimated_rows(connection)
+            there = _tables_of(connection)
         found = self._unfinished()
         if found is not None and tables is not None and tuple(tables) != found.tables:
             names = ", ".join(found.tables or ("everything",))
@@ -195,6 +208,12 @@ class _Dump:
                     kept_from=None if earlier is None else earlier.ts,
                     only=begun.tables or (),
                     without={each.name: each.why for each in base.without},
+                    idle=tuple(
+                        rule.table
+                        for rule in self._settings.dump.without
+                        if not any(rule.covers(*version.name) for version in view.timeline.tables_at(view.end))
+                    ),
+                    unknown=self._unknown_tables(view, there),
                 )
             log.info("dump_round", round=number, low=int(low), tables=len(state.missing), again=dict(why))
             if why:
@@ -302,6 +321,12 @@ class _Dump:
             raise WindowHeld("the archive was extended too late")
         return ts
 
+    def _unknown_tables(self, view: ArchiveView, there: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+        """Of the tables that the source had at the begin, those that no job up to now ever named."""
+        known = {version.name for versions in view.timeline.versions.values() for version in versions}
+        ours = self._history.schema if isinstance(self._history, MysqlTableSource) else ""
+        return tuple(".".join(name) for name in there if name not in known and name[0] != ours)
+
     # -- reading
 
     def _chunks(self, low: Tso) -> Iterator[BaseChunk]:
@@ -378,6 +403,14 @@ def _unknown(view: ArchiveView, names: Sequence[str]) -> list[str]:
     """Names that no table has."""
     tables = [version.name for version in view.timeline.tables_at(view.end)]
     return [name for name in names if not any(_chosen(table, (name,)) for table in tables)]
+
+
+def _tables_of(connection: ServerConnection) -> list[tuple[str, str]]:
+    rows = execute(
+        connection,
+        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE' ORDER BY 1, 2",
+    )
+    return [(str(db), str(name)) for db, name in rows if not is_system(str(db))]
 
 
 def _estimated_rows(connection: object) -> int:

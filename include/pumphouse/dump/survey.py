@@ -123,7 +123,7 @@ def _born(events: Iterable[DdlEvent]) -> set[int]:
         for change in event.changes:
             if not _keeps_rows(change):
                 born -= set(_ids(change))
-            if event.action in _BIRTHS and change.after is not None:
+            if event.action in _BIRTHS and change.after is not None and not event.brings_rows:
                 born.add(change.after.table.id)
     return born
 

@@ -15,7 +15,7 @@ from pymysql.constants import ER
 from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavailable
 from pumphouse.loader.rules import places_of_loads, routes_of
 from pumphouse.loader.target import StatementFailed, TargetConnection
-from pumphouse.mysql import DUMP
+from pumphouse.mysql import DUMP, place
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import history_server
 from pumphouse.settings import NamedTarget, ServerSettings, Settings, TargetSettings
@@ -125,8 +125,8 @@ def same_server(mine: TargetConnection, other: ServerSettings) -> tuple[str, str
         theirs = TargetConnection.open(TargetSettings.model_validate(plain), timeout_s=_COMPARE_S, session=DUMP)
     except AccessDenied as error:
         raise ConfigError(
-            f"{server_name(other)} does not let us in, so nobody knows whether {mine.name} is the same server",
-            hint=f"correct its user and password in the settings: {error.__cause__}",
+            f"{place(other)} does not let us in, so nobody knows whether {mine.name} is the same server",
+            hint=f"correct user and password of {server_name(other)} in the settings: {error.__cause__}",
         ) from error
     except ConfigError as error:  # it speaks of the section that is opened like this elsewhere
         raise ConfigError(

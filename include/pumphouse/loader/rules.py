@@ -144,6 +144,9 @@ class Rules:
         rule = self.rule_of(event)
         if rule is not None:
             event = replace(event, problem="")
+        elif event.brings_rows:
+            why = "had rows when `schema import` saw it first, and no binlog has them"
+            event = replace(event, problem=f"{'.'.join(event.changes[0].known.name)} {why}")
         if rule is not None and not self.only:
             return event
         if self.only:

@@ -21,7 +21,7 @@ from pumphouse.loader.epochs import Epochs
 from pumphouse.loader.keys import key_columns
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.plan import ORDERED, TIDB_UNIT_BYTES, Mode, Plan, UnitId, bucket_counts
-from pumphouse.loader.rules import NO_RULES, Rules, ddl_hint, park_hint
+from pumphouse.loader.rules import NO_RULES, Rules, anew_hint, ddl_hint, park_hint
 from pumphouse.loader.state import NOTHING_BEGUN, Begun
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import is_system
@@ -177,6 +177,8 @@ def works_between(
                     require_known(stop)
                 except UnknownDdl as error:
                     error.hint = f"{error.hint}; {ddl_hint(stop.job.id)}"
+                    if stop.brings_rows:
+                        error.hint = anew_hint(".".join(stop.changes[0].known.name))
                     raise
         work = _merge_work(view, after, end, task, settings, rules)
         yield work if mode is Mode.MERGE else replace(work, plan=replace(work.plan, mode=mode, buckets={}))

@@ -125,6 +125,11 @@ class DdlEvent:
         return Tso(int(self.job.raw.get("real_start_ts") or 0) if self.action is Action.DROP_PARTITION else 0)
 
     @property
+    def brings_rows(self) -> bool:
+        """Whether the table had rows when its job was written: nobody made binlogs of them (`schema import`)."""
+        return self.action is Action.CREATE_TABLE and bool(self.job.raw.get("had_rows"))
+
+    @property
     def silent(self) -> bool:
         """Whether it changes nothing that a target could see."""
         return not self.changes and self.db_before is None and self.db_after is None and not self.problem

@@ -29,7 +29,10 @@ _IDENTITY = "SELECT @@hostname, @@port, @@datadir, @@server_id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """``jobs`` as (id, type, statement); ``binlogs``: whether each got one; ``notes``: what jobs do not say."""
+    """``jobs`` as (id, type, statement); ``binlogs``: whether each got one; ``notes``: what jobs do not say.
+
+    ``unlogged``: new tables that have rows already, which no binlog has.
+    """
 
     source: str
     history: str
@@ -38,6 +41,7 @@ class ImportReport:
     binlogs: bool
     notes: tuple[str, ...]
     dry_run: bool
+    unlogged: tuple[str, ...] = ()
 
 
 def import_schema(
@@ -79,6 +83,7 @@ def import_schema(
                     return _fill(connection, db, name, column)
 
                 jobs = plan_jobs(known, found, asked, dialect=dialect, zone=zone, fill=fill)
+                unlogged = [name for raw in jobs if (name := _marked(connection, raw))]
         except TableChanged as error:
             raise SchemaError(f"the schema changes under the import: {error}", hint="run it again") from error
         if asked.database and asked.database not in found.databases and not jobs:
@@ -98,7 +103,17 @@ def import_schema(
         binlogs=binlogs,
         notes=tuple(dict.fromkeys(note for note in found.notes if not note.startswith(f"{history.schema.lower()}: "))),
         dry_run=dry_run,
+        unlogged=tuple(unlogged) if binlogs else (),
     )
+
+
+def _marked(connection: Connection[Any], raw: Raw) -> str:
+    """The name of a new table that has rows already, ``database.table``, which its job says from now on; else ''."""
+    name = (raw["schema_name"], raw["table_name"])
+    if raw["type"] != Action.CREATE_TABLE.value or not execute(connection, f"SELECT 1 FROM {qualified(*name)} LIMIT 1"):  # noqa: S608
+        return ""
+    raw["had_rows"] = True
+    return ".".join(name)
 
 
 def _write(

@@ -107,3 +107,11 @@ def test_a_rule_leaves_out_what_would_have_to_be_read_and_nothing_else(source: M
     ]
     whole = look(source, low, [note(source, "t", low)]).tables
     assert look(source, low, [note(source, "kept", low)], rules, whole).without == ()
+
+
+def test_a_table_that_had_rows_when_its_job_was_written_was_not_born_empty(source: MadeSource) -> None:
+    low = source.cut()
+    made = [note(source, name, low) for name in ("kept", "t")]
+    source.create_table("imported", [column(1, "id", flag=3)])
+    source.rewrite_job(lambda job: job.update(had_rows=True))
+    assert names(look(source, low, made)) == (["kept", "t"], ["imported"])
