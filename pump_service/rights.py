@@ -119,8 +119,8 @@ class Rights:
         return PeerRefused(
             f"{what.rpartition('/')[2] if what.startswith('/') else what} is for operators, and {caller.peer} "
             f"shows {'a wrong token' if caller.authorization else 'no token'}",
-            hint="any of: set cluster.operator_token to the Pump's; call over the loopback of the Pump's machine, if it "
-            "listens there; use TLS with tls.cert_allowed_cn; pump.open_operations"
+            hint="any of: set cluster.operator_token to the Pump's; call over the loopback of the Pump's machine, if "
+            "it listens there; use TLS with tls.cert_allowed_cn; pump.open_operations"
             f"{f' = {right}' if right else ''} on the Pump opens it to everybody (docs/security.md)",
             peer=caller.peer,
         )
