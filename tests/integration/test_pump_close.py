@@ -22,6 +22,7 @@ from pumphouse.proto.binlog_pb2 import Binlog
 from pumphouse.proto.cistern_pb2 import NotifyReq, NotifyResp
 from pumphouse.proto.cistern_pb2_grpc import CisternServicer, add_CisternServicer_to_server
 from pumphouse.registry.file import FileCluster
+from tests.support.frozen import freeze
 from tests.support.pumpserver import PumpServer, commit, prewrite, rollback
 from tests.support.waiting import eventually
 
@@ -261,7 +262,7 @@ def test_a_pump_whose_node_id_another_data_directory_takes_stops_and_leaves_the_
 ) -> None:
     other = PumpServer(tmp_path / "other", cluster)
     other.directory.mkdir()
-    os.kill(pump.pid, signal.SIGSTOP)  # while it is heard, the other one is refused
+    freeze(pump.pid, cluster)  # while it is heard, the other one is refused
     eventually(lambda: is_silent(pump.registered()), within_s=20)
     with other.start():
         os.kill(pump.pid, signal.SIGCONT)

@@ -16,6 +16,7 @@ from pumphouse.errors import WindowHeld
 from pumphouse.model.node import NodeState
 from pumphouse.settings import ArchiveSettings
 from tests.integration.test_archive_on_pumps import Chain
+from tests.support.frozen import freeze
 from tests.support.nojobs import NoJobHistory
 from tests.support.oracle import Oracle, load
 from tests.support.pumpserver import PumpServer
@@ -95,7 +96,7 @@ def test_a_pump_that_is_closed_under_load_is_offline_within_two_snapshots_and_lo
 def test_a_pump_that_hangs_is_named_by_the_snapshot_that_waits_for_it(chain: Chain) -> None:
     chain.init()
     chain.write(0), chain.write(1)
-    os.kill(chain.pumps[1].pid, signal.SIGSTOP)
+    freeze(chain.pumps[1].pid, chain.cluster)
     named: set[tuple[str, str]] = set()
     try:
         chain.write(0)

@@ -16,6 +16,7 @@ from pumphouse.codec.payload import make_commit, make_prewrite
 from pumphouse.model.tso import Tso
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType
 from pumphouse.registry.file import FileCluster
+from tests.support.frozen import freeze
 from tests.support.pumpserver import PumpServer, Writers
 from tests.support.waiting import eventually
 
@@ -137,7 +138,7 @@ def test_a_frozen_pump_is_left_and_what_it_has_of_a_prewrite_is_the_same_as_the_
             eventually(
                 lambda: application.at("a") > 3 and application.at("b") > 3, within_s=60, what="both take writes"
             )
-            os.kill(a.pid, signal.SIGSTOP)
+            freeze(a.pid, cluster)
             try:
                 at_b = application.at("b")
                 eventually(lambda: application.at("b") > at_b + _ENOUGH, within_s=60, what="writers leave it")

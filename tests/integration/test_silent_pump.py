@@ -16,6 +16,7 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, Settings
+from tests.support.frozen import freeze
 from tests.support.nojobs import NoJobHistory, status_api
 from tests.support.pumpserver import PumpServer
 
@@ -43,7 +44,7 @@ def test_a_snapshot_names_a_stopped_pump_within_thirty_seconds(tmp_path: Path, h
         # The window waits for a moment that the Pump has not reached yet.
         until = str(int(cluster.tso()) + (8_000 << 18)) if when == "meanwhile" else "now"
         if when == "before":
-            os.kill(pump.pid, signal.SIGSTOP)
+            freeze(pump.pid, cluster)
         snapshot = subprocess.Popen(
             [*call, "snapshot", "--until", until],
             cwd=tmp_path,
@@ -54,7 +55,7 @@ def test_a_snapshot_names_a_stopped_pump_within_thirty_seconds(tmp_path: Path, h
         try:
             if when == "meanwhile":
                 time.sleep(4)
-                os.kill(pump.pid, signal.SIGSTOP)
+                freeze(pump.pid, cluster)
             at = time.monotonic()
             assert snapshot.stderr is not None
             said = next(line for line in snapshot.stderr if pump.node_id in line and "Pump" in line)

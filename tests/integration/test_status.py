@@ -40,6 +40,7 @@ from pumphouse.status.report import Finding, Severity, Status
 from tests.support import formats
 from tests.support.checkpoints import set_checkpoint
 from tests.support.documents import changed
+from tests.support.frozen import freeze
 from tests.support.killed import Killed, calls_until_killed
 from tests.support.madearchive import MadeSource, column
 from tests.support.mariadb import as_history, as_lines
@@ -225,7 +226,7 @@ def test_a_stopped_pump_is_named_within_thirty_seconds_and_all_else_is_shown(
     load.run(mine)
     target.close()
     look(mine)  # imports
-    os.kill(pump.pid, signal.SIGSTOP)
+    freeze(pump.pid, cluster)
     try:
         status = look(mine)
         (early,) = found(status, pump.node_id)
