@@ -270,11 +270,16 @@ def test_a_table_that_cannot_be_read_is_left_out_by_a_rule_and_nobody_who_wants_
     world.workload.stop_writers()  # a table without transactions keeps what a writer rolls back
     with session(world.settings.source) as connection:
         execute(connection, f"ALTER TABLE {name} ENGINE=MyISAM")
+        execute(connection, "CREATE TABLE legacy.nobody_said (id INT PRIMARY KEY)")
     with pytest.raises(SourceFailed, match=name.replace(".", r"`\.`")) as refused:
         world.dump()
     assert f'[[dump.without]]\ntable = "{name}"' in refused.value.hint
     rule = DumpRule(table=name.upper(), why=why)
-    report = world.dump(without=(rule,))
+    report = world.dump(without=(rule, DumpRule(table="shop.oders", why="a slip")))
+    assert (report.idle, report.unknown) == (("shop.oders",), ("legacy.nobody_said",))
+    assert "does not know them (`pumphouse schema import`): legacy.nobody_said" in report.text()
+    with session(world.settings.source) as connection:
+        execute(connection, "DROP TABLE legacy.nobody_said")
     assert report.resumed
     assert report.without == {name: why}
     assert f"NOT in it, by dump.without: {name} ({why})" in report.text()

@@ -194,7 +194,7 @@ class _Dump:
                 base = Base(begun=low, low=log_from, ts=at, tables=state.tables, columns=True, sha256="")
                 base = self._publish(replace(base, without=state.without))
                 segments = [segment for table in base.tables for segment in table.segments]
-                return DumpReport(
+                report = DumpReport(
                     key=layout.base_document(low),
                     low=low,
                     ts=base.ts,
@@ -215,6 +215,9 @@ class _Dump:
                     ),
                     unknown=self._unknown_tables(view, there),
                 )
+                if report.without or report.idle or report.unknown:
+                    log.warning("dump_lacks_tables", without=report.without, idle=report.idle, unknown=report.unknown)
+                return report
             log.info("dump_round", round=number, low=int(low), tables=len(state.missing), again=dict(why))
             if why:
                 # A DDL under way, or a job that is not in the history yet: it wants a moment.
