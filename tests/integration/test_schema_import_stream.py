@@ -79,13 +79,7 @@ def test_rows_of_every_type_and_ddl_of_killed_imports_reach_the_target(
         mariadb.server_in(directory / "source") as source,
         mariadb.server_in(directory / "target") as target,
     ):
-        (tmp_path / "pumphouse.toml").write_text(
-            f'[cluster]\nurl = "file://{tmp_path}/cluster"\n[archive]\nroot = "file://{tmp_path}/archive"\n'
-            f'[schema]\nhistory = "mysql://root@127.0.0.1:{source.port}/history.jobs"\n'
-            f'history_password = "{source.password}"\n[source]\nhost = "127.0.0.1"\nport = {source.port}\n'
-            f'password = "{source.password}"\n[target]\nhost = "127.0.0.1"\nport = {target.port}\nuser = "root"\n'
-            f'password = "{target.password}"\n[load]\nengine = "local"\n'
-        )
+        (tmp_path / "pumphouse.toml").write_text(config_of(tmp_path, source=source, target=target))
         monkeypatch.chdir(tmp_path)
         server = _Server(source)
         hand = Hand(server)
@@ -134,15 +128,7 @@ def test_a_new_table_that_has_rows_already_stops_what_would_lose_them(
         mariadb.server_in(directory / "target") as target,
         mariadb.server_in(directory / "restored") as restored,
     ):
-        config = (
-            f'[cluster]\nurl = "file://{tmp_path}/cluster"\n[archive]\nroot = "file://{tmp_path}/archive"\n'
-            f'[schema]\nhistory = "mysql://root@127.0.0.1:{source.port}/history.jobs"\n'
-            f'history_password = "{source.password}"\n[load]\nengine = "local"\n'
-        )
-        for section, each in (("source", source), ("target", target), ("restore_target", restored)):
-            config += (
-                f'[{section}]\nhost = "127.0.0.1"\nport = {each.port}\nuser = "root"\npassword = "{each.password}"\n'
-            )
+        config = config_of(tmp_path, source=source, target=target, restore_target=restored)
         (tmp_path / "pumphouse.toml").write_text(config)
         monkeypatch.chdir(tmp_path)
         server = _Server(source)
@@ -178,6 +164,19 @@ def test_a_new_table_that_has_rows_already_stops_what_would_lose_them(
             run("load", "--resync", "shop.t")
             assert _Server(target).query("SELECT id FROM shop.t ORDER BY id") == [(1,), (2,)]
             run("load")
+
+
+def config_of(directory: Path, **servers: MariaDbServer) -> str:
+    """Settings for these servers, by section; the history is on the source."""
+    source = servers["source"]
+    text = (
+        f'[cluster]\nurl = "file://{directory}/cluster"\n[archive]\nroot = "file://{directory}/archive"\n'
+        f'[schema]\nhistory = "mysql://root@127.0.0.1:{source.port}/history.jobs"\n'
+        f'history_password = "{source.password}"\n[load]\nengine = "local"\n'
+    )
+    for section, each in servers.items():
+        text += f'[{section}]\nhost = "127.0.0.1"\nport = {each.port}\nuser = "root"\npassword = "{each.password}"\n'
+    return text
 
 
 def failing(*words: str, code: int = 1) -> str:
