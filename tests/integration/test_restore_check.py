@@ -163,7 +163,7 @@ def test_a_source_that_does_not_let_us_in_stops_a_restore(
     wrong = source_at(server, password=SecretStr("wr0ng"))
     with pytest.raises(ConfigError, match="nobody knows") as refused:
         restore.run(to(settings, restore_target=spare, source=wrong), to=end, dry_run=False)
-    assert "correct its user and password" in refused.value.hint
+    assert f"correct user and password of {server.host}:{server.port}" in refused.value.hint
     assert "wr0ng" not in str(refused.value)
     shut = source_at(server, tls_ca=Path("/nowhere.pem"))
     with pytest.raises(ConfigError, match=r"nobody knows .*: tls_ca of its section") as refused:
