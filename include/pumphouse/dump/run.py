@@ -8,7 +8,6 @@ extending the archive: that also says which DDLs there were.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from pumphouse.dump.source import TableChanged, execute, require_binlogs, requir
 from pumphouse.dump.survey import Survey, survey
 from pumphouse.errors import ConfigError, ManifestConflict, SourceFailed, UsageError, WindowHeld
 from pumphouse.loader.apart import require_no_target
+from pumphouse.loader.rules import rule_text
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso, physical_ms, show
 from pumphouse.mysql import ServerConnection
@@ -393,8 +393,7 @@ class _Dump:
 
 def _without_hint(table: str) -> str:
     """What to type so that a dump goes on without a table."""
-    lines = ["[[dump.without]]", f"table = {json.dumps(table, ensure_ascii=False)}", 'why = "…"']
-    return "\n".join(["to dump the rest without it, add to pumphouse.toml:", "", *lines, "", ""])
+    return f"to dump the rest without it, {rule_text('', rules='dump.without', table=table)}"
 
 
 def _chosen(table: tuple[str, str], names: Sequence[str] | None) -> bool:

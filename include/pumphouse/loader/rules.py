@@ -266,11 +266,12 @@ def anew_hint(table: str) -> str:
     )
 
 
-def rule_text(do: str, **of: str | int) -> str:
-    """A rule as lines of a settings file that has none yet, or of its list."""
-    lines = [f'do = "{do}"', *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in of.items())]
+def rule_text(do: str, *, rules: str = "load.rules", **of: str | int) -> str:
+    """A rule as lines of a settings file that has none yet, or of its list. ``do`` '': the list has no such thing."""
+    said = ({"do": do} if do else {}) | of
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in said.items()]
     where = "add to pumphouse.toml, or to its list of rules:"
-    return "\n".join([where, "", "[[load.rules]]", *lines, 'why = "…"', "", ""])
+    return "\n".join([where, "", f"[[{rules}]]", *lines, 'why = "…"', "", ""])
 
 
 def create_rule_table(connection: TargetConnection) -> None:

@@ -127,7 +127,7 @@ class DdlEvent:
     @property
     def brings_rows(self) -> bool:
         """Whether the table had rows when its job was written: nobody made binlogs of them (`schema import`)."""
-        return self.action is Action.CREATE_TABLE and bool(self.job.raw.get("had_rows"))
+        return self.action is Action.CREATE_TABLE and bool(self.changes) and bool(self.job.raw.get("had_rows"))
 
     @property
     def silent(self) -> bool:
