@@ -57,8 +57,9 @@ class FailoverWorld:
         self._happenings = Happenings(source, seed)
         self._rng = random.Random(-seed)
         self._source, self._settings, self._pair, self._told = source, settings, pair, told
-        # What a run of a kind has run through so far.
+        # What a run of a kind has run through so far, and the most moments around statements that one had.
         self.places: dict[str, set[str]] = {kind: set() for kind in KINDS}
+        self.moments: Counter[str] = Counter()
 
     def learn(self) -> None:
         """One run of each kind that nobody ends."""
@@ -66,23 +67,23 @@ class FailoverWorld:
             self._publish()
             self._end_well(kind)
 
-    def round(self, kind: str, place: str, *, losing: bool = False, nth: int = 1) -> None:
-        """A window, a run that is killed before a line, a failover, the run again, and a comparison.
+    def round(self, kind: str, *, losing: bool = False, **where: Any) -> None:
+        """A window, a run that is killed, a failover, the run again, and a comparison.
 
-        ``losing``: the server that takes over lacks the last writes. ``nth``: time that the line has its turn.
+        ``losing``: the server that takes over lacks the last writes. ``where`` it is killed: see `KilledLoad`.
         """
         self._publish()
         if kind == "first load":
             self._empty()
-        run = self._start(kind, place=place, at_line=nth)
+        run = self._start(kind, **where)
         if losing:
             time.sleep(self._rng.uniform(0, 0.6))
             self._pair.hold()
         ended = run.end()
-        self._told.course.append(f"{kind} {place} {'loses' if losing else ''}: {ended}")
+        self._told.course.append(f"{kind} {where} {'loses' if losing else ''}: {ended}")
         assert not ended.error, ended
         self._told.places |= {ended.place} - {""}
-        self._told.failovers[kind] += 1
+        self._told.failovers[kind] += ended.killed
         if losing:
             self._pair.lose()
         else:
@@ -122,6 +123,7 @@ class FailoverWorld:
         assert not ended.error, ended
         assert not ended.killed
         self.places[kind] |= ended.places
+        self.moments[kind] = max(self.moments[kind], ended.moments)
         with TargetConnection.open(self._pair.settings) as target:
             assert target_rows(target) == self._source.snapshot()
             assert target.value("SELECT ts FROM pumphouse.checkpoint") == self._source.archive.end()
@@ -141,12 +143,11 @@ def in_method(method: Callable[..., Any]) -> set[str]:
     return {f"{file}:{first + at}" for at in range(len(lines))}
 
 
-def fail_over(world: FailoverWorld, rounds: list[tuple[str, str, bool]], told: Told, seed: int) -> None:
-    """Rounds of (kind, place, losing); an error says how to repeat them and what had happened."""
-    rng = random.Random(seed)
+@contextlib.contextmanager
+def repeatable(told: Told, seed: int) -> Iterator[None]:
+    """An error says how to repeat it and what had happened."""
     try:
-        for kind, place, losing in rounds:
-            world.round(kind, place, losing=losing, nth=rng.choice([1, 1, 2, 3]))
+        yield
     except BaseException as error:
         error.add_note("what happened:\n" + "\n".join(told.course))
         error.add_note(f"repeat it: PUMPHOUSE_SEED={seed}")
@@ -161,10 +162,13 @@ def test_a_sample_of_failovers_ends_equal(source: MadeSource, settings: Settings
     world = FailoverWorld(source, settings, pair, SEED, told)
     world.learn()
     statement = sorted(in_method(DdlExecutor._run) & world.places["merge"] & world.places["replay"])
-    for kind in ("merge", "replay"):
-        for place in rng.sample(statement, 2):
-            world.round(kind, place)
-    fail_over(world, [(kind, rng.choice(sorted(world.places[kind])), kind == "merge") for kind in KINDS], told, SEED)
+    with repeatable(told, SEED):
+        for kind in ("merge", "replay"):
+            for place in rng.sample(statement, 2):
+                world.round(kind, place=place, at_line=1)
+        for kind in KINDS:
+            place = rng.choice(sorted(world.places[kind]))
+            world.round(kind, losing=kind == "merge", place=place, at_line=rng.choice([1, 1, 2, 3]))
     assert len(told.places) > 4
 
 
@@ -221,19 +225,14 @@ def test_a_failover_at_each_step(
     part: int,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Each line of the loader that a run passes, once; every tenth time the last writes are lost.
-
-    PUMPHOUSE_FAILOVERS=N: N of the lines of each part, by chance. All take hours.
-    """
+    """Before and behind each statement by which a run changes the target; every tenth time the last writes are lost."""
     seed = random.SystemRandom().randrange(1 << 30)
     record_property("seed", seed)
-    told = Told()
+    told, rng = Told(), random.Random(seed)
     world = FailoverWorld(source, settings, pair, seed, told)
-    world.learn()
-    rng = random.Random(seed)
-    places = sorted(world.places[kind])[part::4]
-    rng.shuffle(places)
-    places = places[: int(os.environ.get("PUMPHOUSE_FAILOVERS", len(places)))]
-    fail_over(world, [(kind, place, rng.random() < 0.1) for place in places], told, seed)
+    with repeatable(told, seed):
+        world.learn()
+        for moment in range(1 + part, world.moments[kind] + 1, 4):
+            world.round(kind, losing=rng.random() < 0.1, at_moment=moment)
     record_property("rounds", sum(told.failovers.values()))
     record_property("places", len(told.places))

@@ -1,4 +1,4 @@
-"""Loads and restores in processes of their own that are killed with -9, at a random line of the loader or at a random moment.
+"""Loads and restores in processes of their own that are killed with -9: at a line of the loader, around a statement, at a moment.
 
 Children come from a fork server (`tests.support.loadserver`). The only thread that it has, jemalloc's (of pyarrow), is
 taken care of by jemalloc itself at a fork.
@@ -22,6 +22,7 @@ from typing import Any, Literal, Self
 
 import psutil
 import structlog
+from pymysql.connections import Connection as Session
 
 import pumphouse
 from pumphouse.runs import load, restore
@@ -41,8 +42,9 @@ class Ended:
 
     Args:
         killed: by SIGKILL.
-        place: ``file:line`` before which it sent itself a signal; '' = it did not.
+        place: ``file:line`` before which it sent itself a signal, or the statement around which; '' = it did not.
         lines: lines of the loader that ran, where it ended well.
+        moments: and moments around statements that change a server: two each.
         places: and which ones, as ``file:line``.
         error: type of what it raised; '' = it ended well.
         message: what that says.
@@ -51,6 +53,7 @@ class Ended:
     killed: bool
     place: str = ""
     lines: int = 0
+    moments: int = 0
     places: frozenset[str] = frozenset()
     error: str = ""
     message: str = ""
@@ -71,20 +74,23 @@ class KilledLoad:
         what: Literal["load", "restore"] = "load",
         at_line: int = 0,
         place: str = "",
+        at_moment: int = 0,
         sends: int = signal.SIGKILL,
         **how: Any,
     ) -> None:
         """``at_line``: it sends itself a signal before this line of the loader, counted over its threads; 0 = none.
 
         ``place``: only those of this ``file:line`` count.
+        ``at_moment``: instead of a line: 1 = before the first statement that changes a server, 2 = behind it, and so on.
         ``sends``: that signal: SIGKILL, or SIGSTOP, for one that stands still.
         ``how``: arguments of `pumphouse.runs.load.run`, or of that of `pumphouse.runs.restore`.
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([_SERVER])
+        chosen = Chosen(at_line, place, at_moment)
         with _environment():
             self._said, theirs = context.Pipe(duplex=False)
-            self._process = context.Process(target=_child, args=(settings, what, at_line, place, sends, how, theirs))
+            self._process = context.Process(target=_child, args=(settings, what, chosen, sends, how, theirs))
             self._process.start()
         theirs.close()
 
@@ -138,9 +144,16 @@ def _environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _child(
-    settings: Settings, what: str, at_line: int, place: str, sends: int, how: dict[str, Any], said: Connection
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Where a child sends itself a signal: see `KilledLoad`."""
+
+    line: int
+    place: str
+    moment: int
+
+
+def _child(settings: Settings, what: str, chosen: Chosen, sends: int, how: dict[str, Any], said: Connection) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     # The traceback of a thread goes where ours does, to the caller.
     threading.excepthook = lambda _: None
@@ -149,14 +162,16 @@ def _child(
         said.send({"place": place})
         os.kill(os.getpid(), sends)
 
-    lines = Lines(at_line, place, send)
+    lines = Lines(chosen.line, chosen.place, send)
+    moments = Moments(chosen.moment, send)
     try:
-        with lines:
+        with lines, moments:
             (restore.run if what == "restore" else load.run)(settings, **how)
     except Exception as error:
         said.send({"error": type(error).__name__, "message": f"{error}"[:500]})
     else:
-        said.send({"lines": lines.count, "places": frozenset(map(shown, lines.places))})
+        places = frozenset(map(shown, lines.places))
+        said.send({"lines": lines.count, "moments": moments.count, "places": places})
 
 
 Place = tuple[str, int]
@@ -201,3 +216,45 @@ class Lines:
                     if self._left == 0:
                         self._reached(shown(place))
         return self._line
+
+
+# A server is the same before and behind these.
+_READS = ("SELECT", "SHOW", "SET", "BEGIN", "START")
+
+
+class Moments:
+    """Counts the moments before and behind each statement that changes a server, and calls something at a chosen one."""
+
+    def __init__(self, chosen: int, reached: Callable[[str], None]) -> None:
+        self.count = 0
+        self._chosen, self._reached = chosen, reached
+        self._lock = threading.Lock()
+        self._sends = {name: getattr(Session, name) for name in ("query", "commit", "rollback")}
+
+    def __enter__(self) -> Self:
+        for name, send in self._sends.items():
+            setattr(Session, name, self._around(name, send))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, send in self._sends.items():
+            setattr(Session, name, send)
+
+    def _around(self, name: str, send: Callable[..., Any]) -> Callable[..., Any]:
+        def between(session: Session[Any], *sent: Any) -> Any:
+            sql = sent[0] if sent else name
+            text = sql.decode(errors="replace") if isinstance(sql, bytes | bytearray) else sql
+            if text.lstrip().upper().startswith(_READS):
+                return send(session, *sent)
+            self._pass(f"before {text[:80]}")
+            answer = send(session, *sent)
+            self._pass(f"behind {text[:80]}")
+            return answer
+
+        return between
+
+    def _pass(self, place: str) -> None:
+        with self._lock:
+            self.count += 1
+            if self.count == self._chosen:
+                self._reached(place)
