@@ -32,10 +32,10 @@ $(STAMP): requirements.lock pyproject.toml
 install: $(STAMP) ## Virtual environment from the lock (hashes checked)
 
 system: $(STAMP)  ## MariaDB, PostgreSQL, etcd and Chromium, where they are missing
-	@$(BIN)/python -m pumphouse.stack.system --browser
+	@$(BIN)/python -m tests.stack.system --browser
 
 servers: $(STAMP) # The same without the browser of the tests
-	@$(BIN)/python -m pumphouse.stack.system
+	@$(BIN)/python -m tests.stack.system
 
 check: $(STAMP) $(PROTOC) ## Format, lint, types, import contracts and circles, generated code
 	$(BIN)/ruff format --check .
@@ -102,13 +102,13 @@ campaign: $(STAMP) system ## What takes long; adds to docs/reliability.json
 	PUMPHOUSE_CAMPAIGN=1 $(BIN)/pytest --server mysql tests/integration tests/tidb -q -rs
 
 demo: $(STAMP) servers ## The whole product on this machine, checked from end to end (KEEP=1 leaves it running, SEED=N repeats a kill)
-	$(BIN)/pumphouse demo run $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.e2e run $(if $(KEEP),--keep) $(if $(SEED),--seed $(SEED))
 
 up: $(STAMP) servers ## The same stack to stay, with the UI
-	$(BIN)/pumphouse demo up
+	$(BIN)/python -m tests.e2e up
 
 down: $(STAMP)   ## End it
-	$(BIN)/pumphouse demo down
+	$(BIN)/python -m tests.e2e down
 
 docs: $(STAMP)   ## Write the pages of docs/ that come from the code again
 	$(BIN)/python -m tests.support.generated_docs

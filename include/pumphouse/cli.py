@@ -47,7 +47,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gc": ("pumphouse.commands.nodes:gc", "Trigger GC on the Pumps and show what holds it."),
     "diff": ("pumphouse.commands.diff:diff", "Compare two databases row by row."),
     "dags": ("pumphouse.commands.dags:dags", "Print the folder of the DAG files."),
-    "demo": ("pumphouse.commands.demo:demo", "The local stack: demo, up, down."),
 }
 
 

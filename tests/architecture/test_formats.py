@@ -15,14 +15,14 @@ from pump_service.lifecycle import TABLE, Action
 from pump_service.store import frame
 from pumphouse.archive import ddl, layout, segment
 from pumphouse.codec import key
-from pumphouse.demo.run import write_up
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.model.tso import Tso
 from pumphouse.registry.base import ResolverRecord
 from pumphouse.registry.file import FileCluster
 from pumphouse.registry.file_tso import boot_id
-from pumphouse.stack.local import LocalStack
+from tests.e2e.story import write_up
+from tests.stack.local import LocalStack
 from tests.support import formats
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,10 +13,10 @@ from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
 from pumphouse.dump.run import take_dump
 from pumphouse.model.table import Job
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.objectstore.open import open_store
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import ArchiveSettings, Settings, SourceSettings, TargetSettings
-from pumphouse.stack.dsn import Dsn
 from tests.bench.harness import Result, Watch
 from tests.bench.pumps import pump
 from tests.bench.sysbench import table_json

@@ -26,10 +26,10 @@ from pumphouse.archive.archive import Archive
 from pumphouse.model.tso import Tso
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.spark import SparkConnectServer
-from pumphouse.stack.supervisor import Supervisor
 from tests.bench.harness import Result, Sample, Watch
 from tests.bench.sysbench import Workload, table_json
+from tests.stack.spark import SparkConnectServer
+from tests.stack.supervisor import Supervisor
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource
 from tests.support.tidb import MISSING, UnistoreServer

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pumphouse.demo import airflow_watch as watch
 from pumphouse.diff.compare import compare
 from pumphouse.model.tso import compose
-from pumphouse.stack.airflow_api import AirflowApi
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.ports import free_port
-from pumphouse.stack.supervisor import StackError
+from pumphouse.mysql.dsn import Dsn
+from tests.e2e import airflow_watch as watch
+from tests.stack.airflow_api import AirflowApi
+from tests.stack.ports import free_port
+from tests.stack.supervisor import StackError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "pumphouse-test"

@@ -23,8 +23,8 @@ from pumphouse.model import tso
 from pumphouse.registry.open import open_cluster
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.airflow import AirflowServer
-from pumphouse.stack.supervisor import Supervisor
+from tests.stack.airflow import AirflowServer
+from tests.stack.supervisor import Supervisor
 from tests.support import mariadb
 from tests.support.madearchive import MadeSource, column, target_rows
 

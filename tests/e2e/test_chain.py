@@ -15,16 +15,16 @@ from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.client.admin import trigger_gc
 from pumphouse.demo.beginning import prepare
 from pumphouse.demo.dump import SourceDump
-from pumphouse.demo.freed import FileKeeper, check_freed, window_of
-from pumphouse.demo.marks import take_mark
 from pumphouse.demo.scenario import WHILE_RUNNING
-from pumphouse.demo.workload import Workload
 from pumphouse.diff.compare import DiffReport, compare
 from pumphouse.objectstore.open import open_store
 from pumphouse.runs import load, restore
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
-from pumphouse.stack.local import SMALL, LocalStack
+from tests.e2e.freed import FileKeeper, check_freed, window_of
+from tests.e2e.marks import take_mark
+from tests.e2e.workload import Workload
+from tests.stack.local import SMALL, LocalStack
 
 SETTINGS = {
     **SMALL,

@@ -10,17 +10,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pumphouse.demo.up import up_stack
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.open import open_cluster
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.supervisor import StackError, descendants
+from tests.e2e.up import up_stack
+from tests.stack.supervisor import StackError, descendants
 from tests.support import formats
 from tests.support.processes import lives
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def _demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from pumphouse.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, "demo", *arguments], check=False, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.e2e", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
 
 
 @pytest.mark.timeout(600)

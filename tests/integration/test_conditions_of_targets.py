@@ -16,14 +16,14 @@ from pumphouse.loader.grants import LOADING
 from pumphouse.loader.plan import Phase, UnitId
 from pumphouse.loader.target import StatementFailed, TargetConnection
 from pumphouse.loader.unit import Claim, UnitHead, apply_unit
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.replay import Dml, Replay, Txn
 from pumphouse.runs import load
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.mariadb import MariaDbServer
 from tests.integration.test_load_schema_edges import create_view
 from tests.integration.test_load_units import ids
+from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 from tests.support.kind import is_mysql
 from tests.support.loading import restored

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pumphouse.demo.first_load import look
-from pumphouse.demo.points import Seen, Stage
 from pumphouse.loader.target import TargetConnection
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.dsn import Dsn
+from tests.e2e.first_load import look
+from tests.e2e.points import Seen, Stage
 from tests.support.madearchive import Churn, MadeSource, column
 
 LOAD = {"engine": "local", "buckets": 3}

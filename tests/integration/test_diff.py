@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pumphouse.cli import cli
 from pumphouse.diff.compare import DiffReport, compare
 from pumphouse.errors import AccessDenied, ConfigError, UsageError
-from pumphouse.stack.mariadb import MariaDbServer
+from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 from tests.support.kind import is_mysql
 

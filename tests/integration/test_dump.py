@@ -22,9 +22,7 @@ from pumphouse.archive.verify import verify
 from pumphouse.archive.view import has_rows, read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.demo.beginning import prepare
-from pumphouse.demo.marks import Mark, take_mark
 from pumphouse.demo.scenario import WHILE_RUNNING
-from pumphouse.demo.workload import Workload, application_directory
 from pumphouse.diff.compare import compare
 from pumphouse.dump.chunks import ChunkWriter, Throttle
 from pumphouse.dump.run import DumpReport, take_dump
@@ -38,7 +36,9 @@ from pumphouse.parts import Parts
 from pumphouse.restore.run import RestoreReport
 from pumphouse.runs import load, restore
 from pumphouse.settings import DumpRule, LoadRule, Settings
-from pumphouse.stack.local import SMALL, LocalStack
+from tests.e2e.marks import Mark, take_mark
+from tests.e2e.workload import Workload, application_directory
+from tests.stack.local import SMALL, LocalStack
 from tests.support import formats
 from tests.support.killed import Killed
 

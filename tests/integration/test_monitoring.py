@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from pumphouse.registry.file import FileCluster
-from pumphouse.stack.ports import free_port
-from pumphouse.stack.system import find_program
+from tests.stack.ports import free_port
+from tests.stack.system import find_program
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
 

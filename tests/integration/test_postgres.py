@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
-from pumphouse.stack.postgres import PostgresServer
-from pumphouse.stack.supervisor import Supervisor
+from tests.stack.postgres import PostgresServer
+from tests.stack.supervisor import Supervisor
 
 
 def _connect(server: PostgresServer) -> Any:

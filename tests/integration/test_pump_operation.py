@@ -20,7 +20,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_channel
 from pumphouse.rpc.tls import http_connection
 from pumphouse.settings import TlsSettings
-from pumphouse.stack.ports import free_port
+from tests.stack.ports import free_port
 from tests.support.pumpserver import PumpServer, commit, prewrite, rollback
 from tests.support.waiting import eventually
 

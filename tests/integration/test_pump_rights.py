@@ -29,7 +29,7 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.operator import Proof, proof
 from pumphouse.rpc.status import from_rpc_error
 from pumphouse.settings import ClusterSettings
-from pumphouse.stack.pumps import CLI
+from tests.stack.pumps import CLI
 from tests.support.pumpserver import PumpServer, commit, prewrite
 from tests.support.waiting import eventually
 

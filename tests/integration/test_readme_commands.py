@@ -17,7 +17,7 @@ from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.model.tso import to_datetime
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.ports import free_port
+from tests.stack.ports import free_port
 from tests.support import mariadb
 from tests.support.waiting import eventually
 

@@ -21,7 +21,7 @@ from pumphouse.model.table import MysqlType
 from pumphouse.model.tso import Tso
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, SourceSettings, TargetSettings
-from pumphouse.stack.mariadb import MariaDbServer
+from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 from tests.support.kind import is_mysql
 from tests.support.madearchive import MadeSource, column, target_rows

@@ -35,7 +35,7 @@ from pumphouse.schema.versions import TimedJob, genesis_jobs
 from pumphouse.schema_import.changes import Asked
 from pumphouse.schema_import.run import ImportReport, import_schema
 from pumphouse.settings import ServerSettings, TargetSettings, TlsSettings
-from pumphouse.stack.mariadb import MariaDbServer
+from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 from tests.support.kind import is_mysql
 from tests.support.loading import drop_all

@@ -29,8 +29,8 @@ from pumphouse.diff.compare import compare
 from pumphouse.model.node import NodeKind
 from pumphouse.registry.file import FileCluster
 from pumphouse.schema_import.write import RESOLVER_ID
-from pumphouse.stack.mariadb import MariaDbServer
 from tests.integration.test_schema_import import Hand, shown
+from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually

@@ -32,6 +32,7 @@ from pumphouse.dump.run import take_dump
 from pumphouse.errors import BinlogError
 from pumphouse.model.tso import Tso
 from pumphouse.mysql import LOAD, connect
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.parts import Parts
 from pumphouse.registry.file import FileCluster
 from pumphouse.runs import load
@@ -39,8 +40,7 @@ from pumphouse.schema.history import MysqlTableSource, history_server
 from pumphouse.schema_import.changes import Asked
 from pumphouse.schema_import.run import import_schema
 from pumphouse.settings import Settings
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.mariadb import MariaDbServer
+from tests.stack.mariadb import MariaDbServer
 from tests.support.mariadb import directory_in_memory
 from tests.support.pumpserver import PumpServer
 from tests.support.variables import Globals, of_server

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from pumphouse.cli import cli
 from pumphouse.loader.target import TargetConnection
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.mariadb import MariaDbServer
+from tests.stack.mariadb import MariaDbServer
 from tests.support.madearchive import Churn, MadeSource, column, target_rows
 from tests.support.mariadb import directory_in_memory
 from tests.support.sparkcluster import SparkCluster, two_hosts, why_not

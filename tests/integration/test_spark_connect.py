@@ -18,9 +18,9 @@ import pytest
 
 from pumphouse.errors import ConfigError
 from pumphouse.settings import SparkSettings
-from pumphouse.stack.spark import SparkConnectServer
-from pumphouse.stack.supervisor import Supervisor
 from spark_tasks.session import build_session
+from tests.stack.spark import SparkConnectServer
+from tests.stack.supervisor import Supervisor
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,11 +8,11 @@ import pytest
 
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.registry.open import open_cluster
-from pumphouse.stack.local import LocalStack
-from pumphouse.stack.mariadb import MariaDbServer
-from pumphouse.stack.pumps import PumpProcess
-from pumphouse.stack.s3 import S3Server
-from pumphouse.stack.supervisor import StackError, Supervisor, tagged
+from tests.stack.local import LocalStack
+from tests.stack.mariadb import MariaDbServer
+from tests.stack.pumps import PumpProcess
+from tests.stack.s3 import S3Server
+from tests.stack.supervisor import StackError, Supervisor, tagged
 
 
 def test_mariadb_keeps_data_and_address_over_a_restart_and_ends(tmp_path: Path) -> None:

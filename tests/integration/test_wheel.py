@@ -15,7 +15,7 @@ import pytest
 
 from pumphouse.extras import EXTRA_OF
 from pumphouse.registry.file import FileCluster
-from pumphouse.stack.mariadb import MariaDbServer
+from tests.stack.mariadb import MariaDbServer
 from tests.support.pumpserver import PumpServer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from pumphouse.settings import TlsSettings
-from pumphouse.stack.ports import free_port
-from pumphouse.stack.system import etcd
+from tests.stack.ports import free_port
+from tests.stack.system import etcd
 
 # Elections wait for fsyncs. These servers are killed, never the machine, so memory will do where there is enough.
 _MEMORY = Path("/dev/shm")

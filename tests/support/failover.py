@@ -15,7 +15,7 @@ from typing import Any
 from pymysql.err import MySQLError
 
 from pumphouse.settings import TargetSettings
-from pumphouse.stack.mariadb import MariaDbServer
+from tests.stack.mariadb import MariaDbServer
 from tests.support import mariadb
 from tests.support.waiting import eventually
 

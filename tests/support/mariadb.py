@@ -11,7 +11,7 @@ from typing import Any
 from pumphouse.loader import fence
 from pumphouse.loader.target import TargetConnection
 from pumphouse.settings import SchemaSettings, ServerSettings, SourceSettings, TargetSettings
-from pumphouse.stack.mariadb import MariaDbServer
+from tests.stack.mariadb import MariaDbServer
 from tests.support.kind import chosen, is_mysql
 from tests.support.mysql import MySqlServer
 

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from pumphouse.durable import write_atomic
-from pumphouse.stack import system
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.mariadb import MariaDbServer
-from pumphouse.stack.supervisor import StackError
+from pumphouse.mysql.dsn import Dsn
+from tests.stack import system
+from tests.stack.mariadb import MariaDbServer
+from tests.stack.supervisor import StackError
 from tests.support.kind import MYSQL_PROGRAM, MYSQL_ROOT
 
 _SMALL = (

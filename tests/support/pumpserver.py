@@ -25,7 +25,7 @@ from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
 from pumphouse.registry.file import FileCluster
 from pumphouse.rpc.channel import open_channel
 from pumphouse.settings import TlsSettings
-from pumphouse.stack.ports import free_port
+from tests.stack.ports import free_port
 
 _CLI = (sys.executable, "-c", "from pumphouse.cli import main; main()")
 # Quick enough for tests; every number is a setting of the product.

@@ -17,12 +17,12 @@ import pymysql
 from pymysql.connections import Connection
 
 from pumphouse.model.tso import Tso
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.ports import free_port
-from pumphouse.stack.supervisor import Supervisor
+from tests.stack.ports import free_port
+from tests.stack.supervisor import Supervisor
 from tests.support.pumpserver import PumpServer
 
 BUILT = Path(__file__).resolve().parents[2] / "build" / "tidb"

@@ -20,8 +20,8 @@ from pymysql.cursors import SSCursor
 from pymysql.err import ProgrammingError
 
 from pumphouse.diff.rows import canonical_json
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.settings import TargetSettings
-from pumphouse.stack.dsn import Dsn
 
 _SYSTEM = {"mysql", "information_schema", "performance_schema", "metrics_schema", "sys", "test", "pumphouse"}
 _TABLES = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"

@@ -17,7 +17,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from pumphouse.stack.dsn import Dsn
+from pumphouse.mysql.dsn import Dsn
 from tests.support.tidb import UnistoreServer
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded" / "conversions.json"

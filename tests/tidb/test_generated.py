@@ -10,8 +10,8 @@ import pytest
 from pymysql.connections import Connection
 from pymysql.err import MySQLError
 
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.mariadb import MariaDbServer
+from pumphouse.mysql.dsn import Dsn
+from tests.stack.mariadb import MariaDbServer
 from tests.support.expressions import COLUMNS, TAKEN
 from tests.support.tidb import MISSING, UnistoreServer
 

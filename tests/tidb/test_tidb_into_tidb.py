@@ -18,10 +18,10 @@ from pumphouse.archive.init import init_archive
 from pumphouse.archive.snapshot import run_snapshot
 from pumphouse.dump.run import take_dump
 from pumphouse.model.tso import Tso
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.parts import Parts
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
-from pumphouse.stack.dsn import Dsn
 from tests.support.loading import restored
 from tests.support.tidb import MISSING, TidbCluster, UnistoreServer
 from tests.support.waiting import eventually

@@ -23,17 +23,17 @@ import pytest
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
-from pumphouse.demo import airflow_watch as watch
 from pumphouse.demo.beginning import prepare
 from pumphouse.demo.dump import SourceDump
-from pumphouse.demo.marks import take_mark
-from pumphouse.demo.workload import Workload
 from pumphouse.diff.compare import DiffReport, compare, user_schemas
 from pumphouse.model import tso
 from pumphouse.mysql import DUMP, connect
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
-from pumphouse.stack.local import SMALL, LocalStack
+from tests.e2e import airflow_watch as watch
+from tests.e2e.marks import take_mark
+from tests.e2e.workload import Workload
+from tests.stack.local import SMALL, LocalStack
 from tests.ui.pages import Pages
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ from pumphouse.errors import AccessDenied, ConfigError, LoadError, TargetUnavail
 from pumphouse.settings import ServerSettings, Settings
 
 if TYPE_CHECKING:
-    from pumphouse.stack.dsn import Dsn
+    from pumphouse.mysql.dsn import Dsn
 
 # Too many sessions, or the server ends: of no statement's making.
 _LOST = (1040, 1053, 1203, 1317, 1927)
@@ -151,7 +151,7 @@ def _history_beside(settings: Settings) -> tuple[str, ...]:
 
 def _side(context: Context, option: str, text: str) -> Dsn:
     """One side, by its section or its address; UsageError for a password among the arguments."""
-    from pumphouse.stack.dsn import Dsn
+    from pumphouse.mysql.dsn import Dsn
 
     if text in SECTIONS or text in context.settings.targets:
         return _of_section(context.settings, text)
@@ -167,7 +167,7 @@ def _side(context: Context, option: str, text: str) -> Dsn:
 
 
 def _of_section(settings: Settings, section: str) -> Dsn:
-    from pumphouse.stack.dsn import Dsn
+    from pumphouse.mysql.dsn import Dsn
 
     server: ServerSettings = settings.targets.get(section) or getattr(settings, section)
     if not server.unix_socket and not (server.host and "host" in server.model_fields_set):

@@ -15,8 +15,8 @@ from pumphouse.demo.rows import Row, SourceTable, connect
 from pumphouse.demo.store import create_bookkeeping
 from pumphouse.demo.values import ValueMaker
 from pumphouse.demo.world import BEFORE_GENESIS, PRELOADED
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.base import Cluster
-from pumphouse.stack.dsn import Dsn
 
 _BATCH = 200
 

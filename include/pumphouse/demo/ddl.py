@@ -23,10 +23,10 @@ from pumphouse.demo.store import HISTORY, SourceStore, prewrite_key
 from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import JobState
 from pumphouse.model.tso import Tso
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.actions import Action
 from pumphouse.schema.ident import quote
-from pumphouse.stack.dsn import Dsn
 
 _PUBLIC = SchemaState.PUBLIC.value
 

@@ -15,7 +15,7 @@ from pumphouse.demo.catalog import Catalog
 from pumphouse.demo.gate import Gate
 from pumphouse.demo.rows import SourceTable, connect
 from pumphouse.model.table import TableInfo
-from pumphouse.stack.dsn import Dsn
+from pumphouse.mysql.dsn import Dsn
 
 _BATCH = 500
 

@@ -9,8 +9,8 @@ import threading
 from pumphouse.client.resolver import ResolverServer
 from pumphouse.demo.store import KEY_PREFIX, SourceStore
 from pumphouse.log import configure_logging
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.open import open_cluster
-from pumphouse.stack.dsn import Dsn
 
 
 def main() -> int:

@@ -12,8 +12,8 @@ from pymysql.converters import encoders
 
 from pumphouse.codec.datum import Kind, Value, kind_of
 from pumphouse.model.table import ColumnInfo, MysqlType, TableInfo
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.schema.ident import qualified, quote
-from pumphouse.stack.dsn import Dsn
 
 Row = dict[int, Value]
 

@@ -15,7 +15,7 @@ from pymysql.connections import Connection
 
 from pumphouse.client.resolver import PENDING, ROLLED_BACK, Outcome, committed
 from pumphouse.model.tso import Tso
-from pumphouse.stack.dsn import Dsn
+from pumphouse.mysql.dsn import Dsn
 
 SCHEMA = "pumphouse_source"
 STATUS = f"{SCHEMA}.txn_status"

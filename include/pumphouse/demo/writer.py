@@ -35,8 +35,8 @@ from pumphouse.demo.values import ValueMaker
 from pumphouse.durable import create_exclusive, write_atomic
 from pumphouse.errors import BinlogError
 from pumphouse.log import configure_logging
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.open import open_cluster
-from pumphouse.stack.dsn import Dsn
 
 log = structlog.get_logger()
 

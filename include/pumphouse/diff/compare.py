@@ -19,8 +19,8 @@ from pymysql.cursors import Cursor, SSCursor
 from pumphouse.diff.rows import Column, Encode, encoder, quote, row_digest, select_expression
 from pumphouse.errors import SchemaError, UsageError
 from pumphouse.mysql import DUMP, ServerConnection, connect
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.schema.dialect import Dialect, charset_sql
-from pumphouse.stack.dsn import Dsn
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"})
 # Schemas of the product itself: bookkeeping on a target, and on the demo's source.

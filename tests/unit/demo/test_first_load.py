@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pumphouse.demo.first_load import stopped, told_of
-from pumphouse.demo.points import Seen
+from tests.e2e.first_load import stopped, told_of
+from tests.e2e.points import Seen
 
 _TICKING = """
 import pathlib, subprocess, sys, time

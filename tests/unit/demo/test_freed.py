@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from pump_service.store import frame
 from pumphouse.codec.payload import make_commit, make_fake, make_prewrite, make_rollback
-from pumphouse.demo.freed import FileKeeper, check_freed, records
-from pumphouse.stack.pumps import PumpProcess
-from pumphouse.stack.supervisor import Supervisor
+from tests.e2e.freed import FileKeeper, check_freed, records
+from tests.stack.pumps import PumpProcess
+from tests.stack.supervisor import Supervisor
 
 
 class _Archive:

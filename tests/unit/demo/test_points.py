@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pumphouse.demo.points import Point, Seen, Stage, choose
+from tests.e2e.points import Point, Seen, Stage, choose
 
 # What a target shows in the course of a first load.
 COURSE = (

@@ -14,9 +14,9 @@ from pumphouse.diff.compare import compare
 from pumphouse.dump.source import execute, session
 from pumphouse.errors import BinlogError, ConfigError, HistoryUnavailable, SourceFailed, TargetUnavailable
 from pumphouse.loader.target import TargetConnection
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.schema.history import open_history
 from pumphouse.settings import SchemaSettings, SourceSettings, TargetSettings
-from pumphouse.stack.dsn import Dsn
 from tests.support.certs import Authority
 from tests.support.rogue import OK, Rogue, text_rows
 

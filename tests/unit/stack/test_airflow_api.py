@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pumphouse.stack.airflow_api import AirflowApi
-from pumphouse.stack.supervisor import StackError
+from tests.stack.airflow_api import AirflowApi
+from tests.stack.supervisor import StackError
 
 RUNS = "/api/v2/dags/binlog_load/dagRuns"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pumphouse.stack import ports
+from tests.stack import ports
 
 
 def test_ports_are_free_differ_and_are_none_that_the_kernel_gives_away(

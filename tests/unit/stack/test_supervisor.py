@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pumphouse.stack.supervisor import StackError, Supervisor, tagged
+from tests.stack.supervisor import StackError, Supervisor, tagged
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(120)"]
 STUBBORN = [
@@ -60,7 +60,7 @@ def test_children_in_and_outside_the_group_end_with_the_stack(tmp_path: Path) ->
 
 def test_another_supervisor_ends_what_a_killed_one_left(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from pumphouse.stack.supervisor import Supervisor;"
+        "import sys; from pathlib import Path; from tests.stack.supervisor import Supervisor;"
         "Supervisor(Path(sys.argv[1])).start('a', [sys.executable, '-c', 'import time; time.sleep(120)']);"
         "import os; os.kill(os.getpid(), 9)"
     )

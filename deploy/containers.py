@@ -1,4 +1,4 @@
-"""What docker-compose.yaml runs beside the product itself: ``python -m pumphouse.stack.containers VERB``.
+"""What docker-compose.yaml runs beside the product itself: ``python -m deploy.containers VERB``.
 
 ``secrets`` makes each password once, as a file of a volume; ``source`` makes the demo's source, ``begin`` the archive,
 ``airflow`` Airflow's database, login and connections. Each may be run again and changes nothing then.
@@ -58,9 +58,9 @@ def secrets(options: argparse.Namespace) -> int:
 def source(options: argparse.Namespace) -> int:
     """Make the demo's databases, and the cluster, where they are not there."""
     from pumphouse.demo.beginning import prepare
+    from pumphouse.mysql.dsn import Dsn
     from pumphouse.registry.open import open_cluster
     from pumphouse.settings import Settings
-    from pumphouse.stack.dsn import Dsn
 
     if (options.directory / "begun").exists():
         return 0
@@ -92,9 +92,9 @@ def _begin(directory: Path) -> int:
     from pumphouse.demo.dump import SourceDump
     from pumphouse.errors import ConfigError
     from pumphouse.model.tso import show
+    from pumphouse.mysql.dsn import Dsn
     from pumphouse.parts import Parts
     from pumphouse.settings import Settings
-    from pumphouse.stack.dsn import Dsn
 
     settings = Settings.read()
     _bucket(settings.archive)
@@ -192,7 +192,7 @@ def alive(options: argparse.Namespace) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(prog="python -m pumphouse.stack.containers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m deploy.containers", description=__doc__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
     def verb(run: Callable[[argparse.Namespace], int], directory: Path | None = None) -> argparse.ArgumentParser:

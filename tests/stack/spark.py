@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from pumphouse.stack.airflow import PROJECT
-from pumphouse.stack.ports import free_port, listening
-from pumphouse.stack.supervisor import Supervisor
+from tests.stack.airflow import PROJECT
+from tests.stack.ports import free_port, listening
+from tests.stack.supervisor import Supervisor
 
 
 class SparkConnectServer:

@@ -15,10 +15,10 @@ import pymysql
 from pymysql.connections import Connection
 
 from pumphouse.durable import write_atomic
-from pumphouse.stack import system
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.ports import free_port
-from pumphouse.stack.supervisor import StackError, Supervisor
+from pumphouse.mysql.dsn import Dsn
+from tests.stack import system
+from tests.stack.ports import free_port
+from tests.stack.supervisor import StackError, Supervisor
 
 # What a laptop has to spare. The caller adds what it needs.
 _SMALL = (

@@ -10,9 +10,9 @@ import psutil
 import pymysql
 
 from pumphouse.model.tso import Tso
-from pumphouse.stack.airflow_api import AirflowApi
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.supervisor import Supervisor, descendants
+from pumphouse.mysql.dsn import Dsn
+from tests.stack.airflow_api import AirflowApi
+from tests.stack.supervisor import Supervisor, descendants
 
 SNAPSHOT, SCHEMA, LOAD, GC, RESTORE, APPLY = (
     "binlog_snapshot", "binlog_schema", "binlog_load", "pump_gc", "binlog_restore", "binlog_apply",

@@ -129,7 +129,7 @@ _LAST_HOLD = Stage.MERGE_PLANNED
 
 def choose(seed: int) -> tuple[Point, Point]:
     """Where the first load is held, and where it is killed; each kind of moment is as likely as any other."""
-    rng = random.Random(seed)  # noqa: S311 - no secret
+    rng = random.Random(seed)
     return _point(rng, [kind for kind in _KINDS if kind[0] <= _LAST_HOLD]), _point(rng, list(_KINDS))
 
 

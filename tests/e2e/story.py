@@ -16,24 +16,24 @@ from typing import Any
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
-from pumphouse.demo import airflow_watch as watch
 from pumphouse.demo.beginning import prepare
 from pumphouse.demo.dump import SourceDump
-from pumphouse.demo.first_load import HeldLoad, Killed, LoadWatch
-from pumphouse.demo.freed import FileKeeper, FreedCheck, check_freed, window_of
-from pumphouse.demo.marks import Mark, take_mark
-from pumphouse.demo.points import choose
-from pumphouse.demo.say import Say
 from pumphouse.demo.scenario import IN_FIRST_LOAD, WHILE_RUNNING
-from pumphouse.demo.workload import Workload
 from pumphouse.diff.compare import DiffReport, compare, user_schemas
 from pumphouse.durable import write_atomic
 from pumphouse.model.tso import Tso, show
 from pumphouse.mysql import DUMP, connect
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
-from pumphouse.stack.local import LocalStack
-from pumphouse.stack.supervisor import StackError
+from tests.e2e import airflow_watch as watch
+from tests.e2e.first_load import HeldLoad, Killed, LoadWatch
+from tests.e2e.freed import FileKeeper, FreedCheck, check_freed, window_of
+from tests.e2e.marks import Mark, take_mark
+from tests.e2e.points import choose
+from tests.e2e.say import Say
+from tests.e2e.workload import Workload
+from tests.stack.local import LocalStack
+from tests.stack.supervisor import StackError
 
 RESTORE_CONNECTION = "pumphouse_restore"
 # Compiled once, beside everything else, where this copy of the code has no cache of them yet.

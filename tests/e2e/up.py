@@ -9,16 +9,16 @@ from typing import Any
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.init import init_archive
-from pumphouse.demo import airflow_watch as watch
 from pumphouse.demo.beginning import prepare
 from pumphouse.demo.dump import SourceDump
-from pumphouse.demo.run import write_up
-from pumphouse.demo.say import Say
-from pumphouse.demo.workload import RESOLVER, Workload
 from pumphouse.model.tso import show
 from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
-from pumphouse.stack.local import SMALL, LocalStack
+from tests.e2e import airflow_watch as watch
+from tests.e2e.say import Say
+from tests.e2e.story import write_up
+from tests.e2e.workload import RESOLVER, Workload
+from tests.stack.local import SMALL, LocalStack
 
 # Transactions a second: enough to see something move.
 RATE = 5.0

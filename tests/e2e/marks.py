@@ -9,9 +9,9 @@ from pumphouse.demo.catalog import Catalog
 from pumphouse.demo.gate import Gate
 from pumphouse.demo.rows import SourceTable, connect
 from pumphouse.model.tso import Tso
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.ident import qualified, quote
-from pumphouse.stack.dsn import Dsn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def take_mark(directory: Path, source: Dsn, cluster: Cluster, *, name: str = "ma
                 copy = qualified(f"{name}_{db}", info.name)
                 names = ", ".join(quote(column.name) for column in table.stored)
                 cursor.execute(f"CREATE TABLE {copy} LIKE {table.name}")
-                cursor.execute(f"INSERT INTO {copy} ({names}) SELECT {names} FROM {table.name}")  # noqa: S608
+                cursor.execute(f"INSERT INTO {copy} ({names}) SELECT {names} FROM {table.name}")
                 rows += cursor.rowcount
             connection.commit()
         return Mark(ts=ts, schemas=schemas, tables=len(tables), rows=rows)

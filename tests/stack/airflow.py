@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from pumphouse.durable import write_atomic
-from pumphouse.stack.airflow_api import AirflowApi
-from pumphouse.stack.ports import free_port
-from pumphouse.stack.postgres import PostgresServer
-from pumphouse.stack.supervisor import StackError, Supervisor
+from tests.stack.airflow_api import AirflowApi
+from tests.stack.ports import free_port
+from tests.stack.postgres import PostgresServer
+from tests.stack.supervisor import StackError, Supervisor
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[2]
 PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 USER = "admin"
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pumphouse.stack.ports import free_port
-from pumphouse.stack.supervisor import Supervisor
+from tests.stack.ports import free_port
+from tests.stack.supervisor import Supervisor
 
 CLI = (sys.executable, "-c", "from pumphouse.cli import main; main()")
 

@@ -1,4 +1,4 @@
-"""What the stack needs from the machine: ``python -m pumphouse.stack.system [--browser]`` sees to it.
+"""What the stack needs from the machine: ``python -m tests.stack.system [--browser]`` sees to it.
 
 MariaDB, PostgreSQL (Airflow's database) and etcd come from Debian (no wheel ships a server). So does what tests need:
 Chromium, which walks through Airflow's pages, and Prometheus, which evaluates the dashboard. As root on a Debian they
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pumphouse.stack.supervisor import StackError
+from tests.stack.supervisor import StackError
 
 _SERVERS = ("mariadb-server", "etcd-server", "postgresql")
 _BROWSER = ("chromium", "chromium-driver", "prometheus")

@@ -77,7 +77,7 @@ class Supervisor:
         ``env`` is added to ours.
         """
         if self.alive(name):
-            raise StackError(f"{name} runs already", hint="pumphouse demo down", name=name)
+            raise StackError(f"{name} runs already", hint="make down", name=name)
         environment = {**os.environ, **(env or {}), TAG: self.tag}
         with self.log_path(name).open("ab") as log:
             process = subprocess.Popen(

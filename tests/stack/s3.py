@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from pumphouse.stack.ports import free_port, listening
-from pumphouse.stack.supervisor import StackError, Supervisor
+from tests.stack.ports import free_port, listening
+from tests.stack.supervisor import StackError, Supervisor
 
 BUCKET = "pumphouse"
 REGION = "us-east-1"
 ACCESS_KEY = "pumphouse"
-SECRET_KEY = "not-a-secret"  # noqa: S105 - moto checks nothing and listens on the loopback only
+SECRET_KEY = "not-a-secret"
 
 
 class S3Server:
@@ -55,10 +57,7 @@ class S3Server:
         """Start, wait until it listens, make the bucket."""
         for attempt in range(5):
             self.port = free_port()
-            code = "import sys; from moto.server import main; main(sys.argv[1:])"
-            self.supervisor.start(
-                self.name, [sys.executable, "-W", "ignore", "-c", code, "-H", "127.0.0.1", "-p", str(self.port)]
-            )
+            self.supervisor.start(self.name, [sys.executable, "-W", "ignore", "-m", "tests.stack.s3", str(self.port)])
             try:
                 self.supervisor.wait_until(self.name, lambda: listening(self.port), timeout_s=180)
                 break
@@ -79,3 +78,24 @@ class S3Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def serve(port: int) -> None:
+    """Serve until killed. moto checks a conditional put and carries it out in two steps: one PUT at a time."""
+    from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import run_simple
+
+    moto = DomainDispatcherApplication(create_backend_app)
+    turn = threading.Lock()
+
+    def application(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "PUT":
+            return moto(environ, start)  # type: ignore[no-any-return]
+        with turn:
+            return list(moto(environ, start))
+
+    run_simple("127.0.0.1", port, application, threaded=True, request_handler=MotoRequestHandler)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -1,6 +1,6 @@
 """What befalls the first load: windows with DDL are published while it is under way, and it is killed (`kill -9`).
 
-Both at points that come from a seed (`pumphouse.demo.points`). So that the first is sure on any machine, the load's
+Both at points that come from a seed (`tests.e2e.points`). So that the first is sure on any machine, the load's
 processes are stopped (SIGSTOP) for as long as the window takes; then the load goes on as after a long pause.
 """
 
@@ -17,12 +17,12 @@ import psutil
 import pymysql
 from pymysql.connections import Connection
 
-from pumphouse.demo import airflow_watch as watch
-from pumphouse.demo.points import Point, Seen, Stage
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.schema.actions import is_system
-from pumphouse.stack.airflow_api import AirflowApi
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.supervisor import StackError, Supervisor
+from tests.e2e import airflow_watch as watch
+from tests.e2e.points import Point, Seen, Stage
+from tests.stack.airflow_api import AirflowApi
+from tests.stack.supervisor import StackError, Supervisor
 
 # The target is not there yet, or a table of ours is not.
 _MISSING = {1049, 1146}
@@ -113,7 +113,7 @@ class LoadWatch(threading.Thread):
                     load = self._find()
                     if load is not None:
                         self._follow(load)
-        except BaseException as error:  # noqa: BLE001 - `check` raises it where it is seen
+        except BaseException as error:
             self.error = error
 
     def _find(self) -> _Load | None:

@@ -17,8 +17,8 @@ from pumphouse.demo.ddl import DdlEngine
 from pumphouse.demo.scenario import NamedStep
 from pumphouse.demo.writer import SLOW
 from pumphouse.registry.resolvers import is_live
-from pumphouse.stack.local import LocalStack
-from pumphouse.stack.supervisor import StackError
+from tests.stack.local import LocalStack
+from tests.stack.supervisor import StackError
 
 RESOLVER = "resolver"
 
@@ -145,7 +145,7 @@ class Workload:
                     if self._stop_ddl.wait(max(0.0, due - time.monotonic())):
                         return
                     self._run_step(engine, named, told)
-        except BaseException as error:  # noqa: BLE001 - `check` raises it where it is seen
+        except BaseException as error:
             self.ddl_error = error
 
     def _run_step(self, engine: DdlEngine, named: NamedStep, told: Callable[[str], None]) -> None:

@@ -1,6 +1,6 @@
 """The whole stack on this machine: three MariaDB servers, an object store, two Pumps, Airflow; in one directory.
 
-Everything listens on free loopback ports and is supervised (`pumphouse.stack.supervisor`). The settings of all parts
+Everything listens on free loopback ports and is supervised (`tests.stack.supervisor`). The settings of all parts
 are ``<directory>/pumphouse.toml``; the DAGs get their connections from Airflow.
 """
 
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from pumphouse.durable import write_atomic
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
-from pumphouse.stack.airflow import AirflowServer
-from pumphouse.stack.dsn import Dsn
-from pumphouse.stack.mariadb import MariaDbServer
-from pumphouse.stack.pumps import PumpProcess
-from pumphouse.stack.s3 import S3Server
-from pumphouse.stack.spark import SparkConnectServer
-from pumphouse.stack.supervisor import StackError, Supervisor
+from tests.stack.airflow import AirflowServer
+from tests.stack.mariadb import MariaDbServer
+from tests.stack.pumps import PumpProcess
+from tests.stack.s3 import S3Server
+from tests.stack.spark import SparkConnectServer
+from tests.stack.supervisor import StackError, Supervisor
 
 HISTORY_TABLE = "pumphouse_source.ddl_history"
 DATABASES = ("source", "target", "restore")
@@ -208,7 +208,7 @@ class LocalStack:
         for section, database in (("source", "source"), ("target", "target"), ("restore_target", "restore")):
             dsn = self.dsn(database)
             values[section] = {"host": dsn.host, "port": dsn.port, "user": dsn.user, "password": dsn.password}
-        lines = ["# Written by `pumphouse demo`; it holds passwords."]
+        lines = ["# Written by `make demo` or `make up`; it holds passwords."]
         for section, names in values.items():
             lines += ["", f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in names.items())]
         write_atomic(self.config, ("\n".join(lines) + "\n").encode(), mode=0o600)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from pumphouse.stack.supervisor import StackError
+from tests.stack.supervisor import StackError
 
 _DONE = {"success", "failed"}
 # How long a question stands before its first answer; at the n-th asking n times that.
@@ -215,7 +215,7 @@ class AirflowApi:
         if token:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)  # noqa: S310
+        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
         with _OPENER.open(request, timeout=self.timeout_s) as answer:
             text = answer.read()
         return json.loads(text) if text else None

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from pumphouse.durable import write_atomic
-from pumphouse.stack import system
-from pumphouse.stack.supervisor import StackError, Supervisor
+from tests.stack import system
+from tests.stack.supervisor import StackError, Supervisor
 
 if TYPE_CHECKING:
     import psycopg
