@@ -20,7 +20,7 @@ from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import Job, cistr
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
-from pumphouse.schema.actions import Action, is_system
+from pumphouse.schema.actions import Reach, Rows, facts_of, is_system
 
 _GROUP_JOBS = 4096
 
@@ -96,10 +96,13 @@ def look_at_later(archived: Iterable[ArchivedJob]) -> Later:
             raw = json.loads(each.job or "{}")
             binlog = raw.get("binlog") or {}
             names |= {str(raw.get("schema_name") or ""), cistr((binlog.get("DBInfo") or {}).get("db_name"))}
-            if raw.get("type") == Action.RECOVER_TABLE:
-                tables |= {int(raw.get("table_id") or 0), int((binlog.get("TableInfo") or {}).get("id") or 0)}
-            if raw.get("type") == Action.RECOVER_SCHEMA:
+            facts = facts_of(int(raw.get("type") or 0))
+            if facts.rows is not Rows.RETURN:
+                continue
+            if facts.reach is Reach.WHOLE_DATABASE:
                 schemas.add(int(raw.get("schema_id") or 0))
+            else:
+                tables |= {int(raw.get("table_id") or 0), int((binlog.get("TableInfo") or {}).get("id") or 0)}
         except (ValueError, TypeError, AttributeError):
             continue
     databases = sorted(name for name in names if name and not is_system(name))

@@ -29,7 +29,6 @@ from pumphouse.model import strict
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, name20
 from pumphouse.objectstore.base import ObjectStore
-from pumphouse.schema.actions import Action
 from pumphouse.schema.related import tied_to, trimmed
 from pumphouse.schema.versions import DdlEvent, TimedJob, Versions
 
@@ -344,8 +343,7 @@ def jobs_of_tables(store: ObjectStore, found: SchemaParts, table_ids: Iterable[i
     for row in _rows_at(store, found, elsewhere.keys() - tables):
         if row.job is not None and row.schema_version in elsewhere[row.at]:
             jobs[row.schema_version] = row
-    timed = [row.timed() for row in jobs.values()]
-    return [trimmed(each, tables) if each.job.type == Action.CREATE_TABLES else each for each in timed]
+    return [trimmed(row.timed(), tables) for row in jobs.values()]
 
 
 def _rows_at(store: ObjectStore, found: SchemaParts, tables: Iterable[int]) -> Iterator[Row]:

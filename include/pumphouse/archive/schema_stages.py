@@ -27,12 +27,12 @@ from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import DdlEntry, Manifest
 from pumphouse.archive.schema_parts import EVERYBODY, NOBODY, File, Row, order, places_of, write_rows
 from pumphouse.errors import SchemaError
-from pumphouse.model.table import Job, TableInfo
+from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
-from pumphouse.schema.actions import MAX_USER_TABLE_ID, SILENT, Action, action_of, is_system
-from pumphouse.schema.fold import Place, check_order, rename_args
-from pumphouse.schema.related import is_whole, trimmed
+from pumphouse.schema.actions import Reach
+from pumphouse.schema.fold import Place, check_order
+from pumphouse.schema.related import Tie, is_whole, touched, trimmed
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob, running_at_genesis
 
@@ -42,15 +42,7 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 # What `deal` holds before it gives all of it on.
 _HELD_BYTES = 64 << 20
 # Jobs of databases go to every fold: what they do is every table's.
-_EVERYBODYS = frozenset(
-    {
-        Action.CREATE_SCHEMA,
-        Action.MODIFY_SCHEMA_CHARSET,
-        Action.DROP_SCHEMA,
-        Action.RECOVER_SCHEMA,
-        Action.FLASHBACK_CLUSTER,
-    }
-)
+_EVERYBODYS = frozenset({Reach.DATABASE, Reach.WHOLE_DATABASE, Reach.CLUSTER})
 # Flags of a job: it changes the schema; every fold has it; it makes tables that are folded apart; it may touch tables
 # that it does not name.
 _COUNTS, _DONE, _SHARED, _BATCH, _UNTOLD = 1, 2, 4, 8, 16
@@ -183,48 +175,26 @@ def _read(store: ObjectStore, pieces: Iterable[DdlRun]) -> Iterator[tuple[int, i
 
 def _what(archived: ArchivedJob, job: Job, *, genesis: bool) -> tuple[int, dict[int, list[int]]]:
     """Flags of a job, and keys that it ties, by group: ids of tables and partitions, and names below 0."""
-    flags = _DONE if job.done else 0
-    if not job.schema_version or not (job.done if genesis else is_final(archived, job)):
-        return flags, {}
-    flags |= _COUNTS
-    action = action_of(job.type)
-    infos = {info.id: info for info in (job.table_info, *job.table_infos) if info is not None}
-    if _touches_nothing(action, job):
-        return flags, {}
-    if action in _EVERYBODYS or action is Action.UNKNOWN:
-        return flags | (_UNTOLD if action is Action.UNKNOWN else _SHARED), {}
-    if action is Action.CREATE_TABLES:
-        batch = {info.id: _keys(job.schema_id, info) for info in job.table_infos}
-        return (flags | _BATCH if len(batch) > 1 else flags), batch
-    ids = [*infos, *([job.table_id] if job.table_id else [])]
-    keys = [key for info in infos.values() for key in _keys(job.schema_id, info)]
-    if action is Action.RENAME_TABLES:
-        # A database is that of the job for one of the tables only.
-        keys = [key for key in keys if key >= 0]
-        args = rename_args(job)
-        if args is None and (not job.table_infos or any(info.is_view for info in infos.values())):
-            return flags | _UNTOLD, {}
-        for table_id, schema_id, name in args or ():
-            keys += [table_id, _name(schema_id, name)]
-    found = sorted({*ids, *keys}, reverse=True)
-    # Tables come first, the smallest of them at the head: it is where the job lies.
-    first = min((key for key in ids if key >= 0), default=None)
-    return flags, {} if first is None else {0: [first, *(key for key in found if key != first)]}
+    if not (job.done if genesis else is_final(archived, job)):
+        return (_DONE if job.done else 0), {}
+    flags = _DONE | _COUNTS
+    found = touched(job)
+    if found.reach is Reach.UNTOLD:
+        return flags | _UNTOLD, {}
+    if found.reach in _EVERYBODYS:
+        return flags | _SHARED, {}
+    groups = {min(tie.tables) if found.reach is Reach.EACH else 0: _keys(tie) for tie in found.ties}
+    return (flags | _BATCH if len(groups) > 1 else flags), groups
 
 
-def _touches_nothing(action: Action, job: Job) -> bool:
-    named = job.table_info or job.table_infos or job.table_id or job.db_info
-    unknown = action is Action.UNKNOWN and (is_system(job.schema_name) or not named)
-    return unknown or action in SILENT or job.table_id > MAX_USER_TABLE_ID
-
-
-def _keys(schema_id: int, info: TableInfo) -> list[int]:
-    """A table's id, those of its partitions, which EXCHANGE makes a table's, and its name, by which a view replaces."""
-    return [info.id, *info.partition_ids, _name(schema_id, info.name)]
+def _keys(tie: Tie) -> list[int]:
+    """Tables come first, the smallest of them at the head: it is where the job lies."""
+    first = min(tie.tables)
+    return [first, *sorted((tie.tables | tie.partitions) - {first}), *sorted(_name(*name) for name in tie.names)]
 
 
 def _name(schema_id: int, name: str) -> int:
-    digest = blake2b(f"{schema_id}.{name.lower()}".encode(), digest_size=8).digest()
+    digest = blake2b(f"{schema_id}.{name}".encode(), digest_size=8).digest()
     return -1 - (int.from_bytes(digest, "big") >> 1)
 
 

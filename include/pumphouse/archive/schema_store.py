@@ -22,7 +22,6 @@ from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import SCHEMA
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_parts import (
-    EVERYBODY,
     REMEDY,
     RULES,
     File,
@@ -39,8 +38,8 @@ from pumphouse.errors import BadManifest, ConfigError, ObjectExists, ObjectNotFo
 from pumphouse.model import strict
 from pumphouse.model.table import Job
 from pumphouse.model.tso import MAX_TSO, Tso, name20, show
-from pumphouse.schema.actions import Action, action_of
-from pumphouse.schema.related import is_whole
+from pumphouse.schema.actions import Reach
+from pumphouse.schema.related import is_whole, touched
 from pumphouse.schema.sequence import parse_setval
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob, genesis_jobs, running_at_genesis
@@ -221,16 +220,13 @@ def _told_apart(fresh: Sequence[TimedJob], stored: SchemaParts) -> bool:
 def _named_by(jobs: Iterable[TimedJob], stored: SchemaParts) -> set[int] | None:
     """Ids of the tables that jobs touch; None where one of them touches tables whose ids it does not have."""
     tables: set[int] = set()
-    for job in (each.job for each in jobs):
-        action = action_of(job.type)
-        if action in {Action.DROP_SCHEMA, Action.RECOVER_SCHEMA, Action.UNKNOWN}:
+    for found in (touched(each.job) for each in jobs):
+        if found.reach in {Reach.WHOLE_DATABASE, Reach.UNTOLD}:
             return None
-        if action is Action.RENAME_TABLES and not job.table_infos:
-            return None
-        if action is Action.CREATE_VIEW:  # It may replace another, by name.
+        if found.reach is Reach.REPLACED:
             tables |= {*stored.views}
-        tables |= {job.table_id, *(info.id for info in (job.table_info, *job.table_infos) if info is not None)}
-    return tables - {EVERYBODY}
+        tables |= {each for tie in found.ties for each in tie.tables}
+    return tables
 
 
 @dataclass(frozen=True, slots=True)

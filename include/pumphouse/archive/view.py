@@ -17,7 +17,7 @@ from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_store import fold_schema, fold_tables, newest_schema
 from pumphouse.errors import ConfigError
 from pumphouse.model.tso import MAX_TSO, Tso, show
-from pumphouse.schema.actions import Action, is_system
+from pumphouse.schema.actions import is_system
 from pumphouse.schema.sequence import SetVal, parse_setval
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TableVersion, with_kept
@@ -105,11 +105,9 @@ class ArchiveView:
     def _recovered(self, base: Base, to: Tso) -> bool:
         """Whether a table comes back in (base, to] that was dropped before the dump, which so lacks its rows."""
         return any(
-            self.timeline.at_ts(change.after.table.id, base.ts).dropped
+            self.timeline.at_ts(table_id, base.ts).dropped
             for event in self.timeline.ddls(base.ts, to)
-            if event.action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA)
-            for change in event.changes
-            if change.after is not None
+            for table_id in event.returning
         )
 
     def between(self, after: Tso, upto: Tso) -> tuple[Manifest, ...]:

@@ -10,11 +10,9 @@ from pumphouse.archive.base import BaseChunk, BaseTable, TableWithout
 from pumphouse.archive.view import ArchiveView, has_rows
 from pumphouse.loader.keys import key_columns
 from pumphouse.model.tso import Tso
-from pumphouse.schema.actions import Action
+from pumphouse.schema.actions import Reach
 from pumphouse.schema.versions import Change, DdlEvent, TableVersion
 from pumphouse.settings import DumpRule
-
-_BIRTHS = frozenset({Action.CREATE_TABLE, Action.CREATE_TABLES, Action.TRUNCATE_TABLE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ def survey(
     touched: dict[int, Tso] = {}
     every = Tso(0)
     for event in events:
-        if event.action is Action.FLASHBACK_CLUSTER:
+        if event.facts.reach is Reach.CLUSTER:
             every = event.commit_ts
         for change in event.changes:
             if event.problem or not _keeps_rows(change):
@@ -123,7 +121,7 @@ def _born(events: Iterable[DdlEvent]) -> set[int]:
         for change in event.changes:
             if not _keeps_rows(change):
                 born -= set(_ids(change))
-            if event.action in _BIRTHS and change.after is not None and not event.brings_rows:
+            if event.begins_empty and change.after is not None:
                 born.add(change.after.table.id)
     return born
 

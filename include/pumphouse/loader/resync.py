@@ -14,7 +14,7 @@ from pumphouse.loader.run import Loader
 from pumphouse.loader.state import Checkpoint, open_plan
 from pumphouse.loader.work import Work, base_work, works_between
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.actions import Action
+from pumphouse.schema.actions import Reach, Rows
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import qualified
 from pumphouse.schema.render import kept_name
@@ -172,7 +172,7 @@ def _kept_alone(events: Sequence[DdlEvent], name: str) -> tuple[DdlEvent, ...]:
     found = []
     for event in reversed(events):
         found.append(replace(event, kept=event.kept & ours) if event.kept else event)
-        if event.action in {Action.RECOVER_TABLE, Action.RECOVER_SCHEMA}:
+        if event.facts.rows is Rows.RETURN:
             sides = [change.after for change in event.changes if change.after is not None]
             ours -= {side.table.id for side in sides}
             ours |= {side.table.id for side in sides if ".".join(side.name).lower() == name}
@@ -183,7 +183,7 @@ def _require_kept(table: str, events: Sequence[DdlEvent]) -> None:
     """LoadError where the table comes back from a drop under another name, which a resync of one name does not see."""
     kept: set[int] = set()
     for event in events:
-        if event.action is Action.RECOVER_TABLE and not {c.after.table.id for c in event.changes if c.after} <= kept:
+        if event.facts.reach is not Reach.WHOLE_DATABASE and not event.returning <= kept:
             raise LoadError(
                 f"{table} cannot be brought back by itself: DDL job {event.job.id} recovered it from a table of "
                 f"another name: {event.job.query}",

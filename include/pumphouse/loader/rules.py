@@ -26,7 +26,7 @@ from pumphouse.loader.fence import Ownership
 from pumphouse.loader.state import lock_fence, read_all
 from pumphouse.loader.target import TargetConnection, has_checkpoints
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.actions import Action
+from pumphouse.schema.actions import Reach, Rows
 from pumphouse.schema.route import NO_ROUTES, Routes
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import Change, DdlEvent, TableVersion
@@ -154,7 +154,7 @@ class Rules:
         if not (self.tables or self.only) or not event.changes:
             return event
         out = [self._out(change) for change in event.changes]
-        crossing = None in out or (event.action is Action.EXCHANGE_PARTITION and len(set(out)) > 1)
+        crossing = None in out or (event.facts.rows is Rows.SWAP and len(set(out)) > 1)
         if crossing and not event.problem:
             names = sorted({".".join(s.name) for c in event.changes for s in (c.before, c.after) if s is not None})
             return replace(
@@ -172,12 +172,12 @@ class Rules:
 
         ``skipped``: a rule says that the target does nothing of it, so the table went nowhere.
         """
-        whole = event.db_before is not None or event.action is Action.RECOVER_SCHEMA
+        whole = event.db_before is not None or event.facts.reach is Reach.WHOLE_DATABASE
         if whole and not skipped and not all(self._out(change) for change in event.changes):
             why = f"DDL job {event.job.id} drops or brings back {self.only} with its database"
             return replace(event, db_before=None, db_after=None, problem=why)
         # A flashback of the cluster names no table, and may have changed the rows of each.
-        concerns = event.changes or event.action is Action.FLASHBACK_CLUSTER
+        concerns = event.changes or event.facts.reach is Reach.CLUSTER
         return replace(event, db_before=None, db_after=None, problem=event.problem if concerns else "")
 
     def _out(self, change: Change) -> bool | None:

@@ -435,8 +435,13 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether it changed the schema (done or synced)."""
-        return self.state in (JobState.DONE, JobState.SYNCED)
+        """Whether it changed the schema: it ended well, in a new schema version. No other job counts."""
+        return self.state in (JobState.DONE, JobState.SYNCED) and self.schema_version != 0
+
+    @property
+    def tables(self) -> tuple[TableInfo, ...]:
+        """Every table that it carries."""
+        return self.table_infos if self.table_info is None else (self.table_info, *self.table_infos)
 
     @property
     def raw(self) -> dict[str, Any]:

@@ -5,15 +5,15 @@ One `_Folder` is a fold in progress; it is mutable, private to one call, and end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from pumphouse.errors import SchemaError
 from pumphouse.model.table import MISREAD, DbInfo, Job, TableInfo, misread
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.actions import MAX_USER_TABLE_ID, SILENT, Action, action_of, is_system
-from pumphouse.schema.rename import parse_rename
+from pumphouse.schema.actions import FACTS, MAX_USER_TABLE_ID, Effect, Rows, action_of, is_system
+from pumphouse.schema.rename import parse_rename, rename_args
 from pumphouse.schema.versions import Change, DbVersion, DdlEvent, TableVersion, TimedJob, Versions, with_kept
 
 
@@ -22,7 +22,7 @@ def fold_jobs(timeline: Versions, jobs: Iterable[TimedJob]) -> Versions:
     known = {timed.job.id: timed for timed in timeline.jobs}
     fresh = []
     for timed in jobs:
-        if not timed.job.done or not timed.job.schema_version:
+        if not timed.job.done:
             continue
         other = known.get(timed.job.id)
         if other is None or timed.commit_ts > other.commit_ts or (other.genesis and not timed.genesis):
@@ -118,9 +118,10 @@ class _Folder:
         self._jobs.append(timed)
         self._timed, self._changes, self._db_before, self._db_after, self._problem = timed, [], None, None, ""
         action = action_of(job.type)
-        if action not in SILENT and job.table_id <= MAX_USER_TABLE_ID:
+        facts = FACTS[action]
+        if job.table_id <= MAX_USER_TABLE_ID:
             try:
-                self._take_effect(action, job)
+                self._take_effect(facts.effect, job)
             except SchemaError as error:
                 if not self._blind:
                     raise
@@ -134,15 +135,15 @@ class _Folder:
                 changes=tuple(self._changes),
                 db_before=self._db_before,
                 db_after=self._db_after,
-                lost=self._lost() if action in {Action.RECOVER_TABLE, Action.RECOVER_SCHEMA} else frozenset(),
+                lost=self._lost() if facts.rows is Rows.RETURN else frozenset(),
                 genesis=timed.genesis,
                 problem=self._problem,
             )
         )
 
-    def _take_effect(self, action: Action, job: Job) -> None:
+    def _take_effect(self, effect: Effect, job: Job) -> None:
         try:
-            _EFFECTS.get(action, _Folder._replace)(self, job)
+            _EFFECTS[effect](self, job)
         except SchemaError as error:
             if "job_id" in error.facts:
                 raise
@@ -270,7 +271,7 @@ class _Folder:
             (
                 {change.before.table.id: change.before.table for change in event.changes if change.before is not None}
                 for event in reversed(self._events)
-                if event.action is Action.DROP_SCHEMA and event.job.schema_id == info.id
+                if event.facts.effect is Effect.DROP_DATABASE and event.job.schema_id == info.id
             ),
             {},
         )
@@ -392,8 +393,7 @@ class _Folder:
 
     def _unknown(self, job: Job) -> None:
         """Of no consequence where it names no table or database; else followed as far as it says, as a problem."""
-        infos = {info.id: info for info in (*job.table_infos, job.table_info) if info is not None}
-        infos = {key: info for key, info in infos.items() if key <= MAX_USER_TABLE_ID}
+        infos = {info.id: info for info in job.tables if info.id <= MAX_USER_TABLE_ID}
         known = self._now(job.table_id)
         if is_system(job.schema_name) or not (infos or known or job.db_info):
             return
@@ -407,51 +407,36 @@ class _Folder:
             self._alter_schema(job)
 
     def _replace(self, job: Job) -> None:
-        """Every other type: the job carries the table as it is now."""
+        """The job carries the table as it is now."""
         info = self._info(job)
         before = self._now(info.id)
         schema_id = self._live.get(info.id, job.schema_id)
         self._changes.append(Change(before, self._put(schema_id, info)))
 
 
-def rename_args(job: Job) -> list[tuple[int, int, str]] | None:
-    """What RENAME of several tables did to each, (table id, new schema id, new name).
-
-    From its arguments (old schema ids, new schema ids, new names, table ids, …), where the history kept them.
-    """
-    args = job.raw.get("raw_args")
-    if not isinstance(args, list) or len(args) < 4:
-        return None
-    try:
-        names = [str(name["O"] if isinstance(name, dict) else name) for name in args[2]]
-        return list(zip(map(int, args[3]), map(int, args[1]), names, strict=True))
-    except (TypeError, ValueError, KeyError):
-        return None
-
-
 def _key(db: str, table: str) -> tuple[str, str]:
     return db.lower(), table.lower()
 
 
-_EFFECTS: dict[Action, Callable[[_Folder, Job], None]] = {
-    Action.CREATE_SCHEMA: _Folder._create_schema,  # noqa: SLF001
-    Action.MODIFY_SCHEMA_CHARSET: _Folder._alter_schema,  # noqa: SLF001
-    Action.DROP_SCHEMA: _Folder._drop_schema,  # noqa: SLF001
-    Action.RECOVER_SCHEMA: _Folder._recover_schema,  # noqa: SLF001
-    Action.CREATE_TABLE: _Folder._create,  # noqa: SLF001
-    Action.CREATE_VIEW: _Folder._create,  # noqa: SLF001
-    Action.CREATE_SEQUENCE: _Folder._create,  # noqa: SLF001
-    Action.RECOVER_TABLE: _Folder._create,  # noqa: SLF001
-    Action.CREATE_TABLES: _Folder._create_batch,  # noqa: SLF001
-    Action.DROP_TABLE: _Folder._drop,  # noqa: SLF001
-    Action.DROP_VIEW: _Folder._drop,  # noqa: SLF001
-    Action.DROP_SEQUENCE: _Folder._drop,  # noqa: SLF001
-    Action.TRUNCATE_TABLE: _Folder._truncate,  # noqa: SLF001
-    Action.RENAME_TABLE: _Folder._rename,  # noqa: SLF001
-    Action.RENAME_TABLES: _Folder._rename_tables,  # noqa: SLF001
-    Action.EXCHANGE_PARTITION: _Folder._exchange,  # noqa: SLF001
-    Action.FLASHBACK_CLUSTER: _Folder._flashback,  # noqa: SLF001
-    Action.PARTITION_BY: _Folder._repartition,  # noqa: SLF001
-    Action.REMOVE_PARTITIONING: _Folder._repartition,  # noqa: SLF001
-    Action.UNKNOWN: _Folder._unknown,  # noqa: SLF001
+def _nothing(_: _Folder, __: Job) -> None:
+    pass
+
+
+_EFFECTS: Mapping[Effect, Callable[[_Folder, Job], None]] = {
+    Effect.NOTHING: _nothing,
+    Effect.CREATE_DATABASE: _Folder._create_schema,  # noqa: SLF001
+    Effect.ALTER_DATABASE: _Folder._alter_schema,  # noqa: SLF001
+    Effect.DROP_DATABASE: _Folder._drop_schema,  # noqa: SLF001
+    Effect.RECOVER_DATABASE: _Folder._recover_schema,  # noqa: SLF001
+    Effect.CREATE: _Folder._create,  # noqa: SLF001
+    Effect.CREATE_EACH: _Folder._create_batch,  # noqa: SLF001
+    Effect.DROP: _Folder._drop,  # noqa: SLF001
+    Effect.TRUNCATE: _Folder._truncate,  # noqa: SLF001
+    Effect.RENAME: _Folder._rename,  # noqa: SLF001
+    Effect.RENAME_EACH: _Folder._rename_tables,  # noqa: SLF001
+    Effect.EXCHANGE: _Folder._exchange,  # noqa: SLF001
+    Effect.REPARTITION: _Folder._repartition,  # noqa: SLF001
+    Effect.REPLACE: _Folder._replace,
+    Effect.FLASHBACK: _Folder._flashback,  # noqa: SLF001
+    Effect.UNKNOWN: _Folder._unknown,  # noqa: SLF001
 }

@@ -1,4 +1,4 @@
-"""Which DDL jobs the history of some tables needs: a plan carries these, however long the archive's history is.
+"""What a DDL job touches, and which jobs the history of some tables needs: a plan carries these alone.
 
 Tables belong together where a job's effect on one depends on another: a rename that swaps names, EXCHANGE PARTITION, a
 new id (TRUNCATE, partitioning), a view that replaces another. A job that treats each of its tables alike (CREATE
@@ -9,14 +9,62 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
-from pumphouse.model.table import Job
+from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso
-from pumphouse.schema.actions import Action
+from pumphouse.schema.actions import MAX_USER_TABLE_ID, Reach, Rows, facts_of, is_system
+from pumphouse.schema.rename import rename_args
 from pumphouse.schema.versions import DdlEvent, TimedJob, Versions
 
-# Jobs that tie none of the tables that they touch.
-_EACH_ALIKE = frozenset({Action.CREATE_TABLES, Action.DROP_SCHEMA, Action.RECOVER_SCHEMA})
+
+class Tie(NamedTuple):
+    """Tables that a job ties together, by id and by (database id, name in lower case), with their partitions."""
+
+    tables: frozenset[int]
+    partitions: frozenset[int] = frozenset()
+    names: frozenset[tuple[int, str]] = frozenset()
+
+
+class Touched(NamedTuple):
+    """What a job touches, as far as it says so itself, before any other is folded."""
+
+    reach: Reach
+    ties: tuple[Tie, ...] = ()
+
+
+def touched(job: Job) -> Touched:
+    """Ask one job. Its reach is that of its type, NOTHING where it concerns nobody, UNTOLD where it lacks names."""
+    reach = facts_of(job.type).reach
+    if job.table_id > MAX_USER_TABLE_ID:
+        return Touched(Reach.NOTHING)
+    if reach is Reach.UNTOLD:
+        named = job.tables or job.table_id or job.db_info
+        return Touched(reach if named and not is_system(job.schema_name) else Reach.NOTHING)
+    if reach in {Reach.NOTHING, Reach.DATABASE, Reach.WHOLE_DATABASE, Reach.CLUSTER}:
+        return Touched(reach)
+    if reach is Reach.EACH:
+        return Touched(reach, tuple(_tie([info], job.schema_id) for info in {i.id: i for i in job.tables}.values()))
+    tie = _tie(job.tables, job.schema_id)
+    tables, names = tie.tables | ({job.table_id} - {0}), tie.names
+    if reach is Reach.RENAMED:
+        args = rename_args(job)
+        if args is None and (not job.table_infos or any(info.is_view for info in job.tables)):
+            return Touched(Reach.UNTOLD)
+        # The job's own database is that of one of the tables only.
+        names = frozenset((schema_id, name.lower()) for _, schema_id, name in args or ())
+        tables |= {table_id for table_id, _, _ in args or ()}
+    return Touched(reach, (Tie(tables, tie.partitions, names),) if tables else ())
+
+
+def _tie(infos: Iterable[TableInfo], schema_id: int) -> Tie:
+    """By their partitions, too, which EXCHANGE makes a table's, and by name, as a view replaces another by that."""
+    found = list(infos)
+    return Tie(
+        frozenset(info.id for info in found),
+        frozenset(each for info in found for each in info.partition_ids),
+        frozenset((schema_id, info.name.lower()) for info in found),
+    )
 
 
 def jobs_of(history: Versions, table_ids: Iterable[int]) -> Iterator[TimedJob]:
@@ -37,7 +85,7 @@ def jobs_of(history: Versions, table_ids: Iterable[int]) -> Iterator[TimedJob]:
     }
     for timed, event in zip(history.jobs, history.events, strict=True):
         if not tables.isdisjoint(event.table_ids):
-            yield trimmed(timed, tables) if event.action is Action.CREATE_TABLES else timed
+            yield trimmed(timed, tables)
         elif event.problem or not schemas.isdisjoint(_schema_ids(event)):
             yield timed
 
@@ -53,9 +101,7 @@ def whole_from(history: Versions) -> Tso | None:
     A DDL that was not understood may have touched any table. A database that no job makes has its name from the jobs of
     all of its tables.
     """
-    found = [
-        event.commit_ts for event in history.events if event.problem and event.action is not Action.FLASHBACK_CLUSTER
-    ]
+    found = [event.commit_ts for event in history.events if event.problem and event.facts.reach is not Reach.CLUSTER]
     for versions in history.databases.values():
         found += [each.commit_ts for each in versions if each.info is not None and not each.info.raw]
     return min(found, default=None)
@@ -84,8 +130,9 @@ def tied_to(event: DdlEvent, table_id: int) -> tuple[int, ...]:
     What TRUNCATE leaves needs no history of what was before it: else a table that is emptied daily had a long one.
     """
     tables = event.table_ids
-    old = event.action is not Action.TRUNCATE_TABLE or table_id == event.job.table_id
-    return tuple(sorted(tables)) if old and len(tables) > 1 and event.action not in _EACH_ALIKE else ()
+    old = event.facts.rows is not Rows.RENEW or table_id == event.job.table_id
+    alike = event.facts.reach in {Reach.EACH, Reach.WHOLE_DATABASE}
+    return tuple(sorted(tables)) if old and len(tables) > 1 and not alike else ()
 
 
 def _schema_ids(event: DdlEvent) -> set[int]:
@@ -94,6 +141,8 @@ def _schema_ids(event: DdlEvent) -> set[int]:
 
 def trimmed(timed: TimedJob, tables: set[int]) -> TimedJob:
     """A job that makes many tables, for some of them: of the others it would begin histories that nobody ends."""
+    if facts_of(timed.job.type).reach is not Reach.EACH:
+        return timed
     binlog = timed.job.raw["binlog"]
     some = [info for info in binlog["MultipleTableInfos"] if int(info["id"]) in tables]
     raw = {**timed.job.raw, "binlog": {**binlog, "MultipleTableInfos": some}}

@@ -1,4 +1,4 @@
-"""Old and new names of ``RENAME TABLE a TO b, c.d TO e.f``.
+"""Which tables a ``RENAME TABLE a TO b, c.d TO e.f`` renamed, by its arguments or by its statement.
 
 This is the one DDL whose job may not say in structure what it did: after a multi-table rename the history holds the
 tables with their new names, but no longer the databases. The statement does, and it is a plain list of names.
@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from pumphouse.errors import SchemaError
+from pumphouse.model.table import Job
 
 # In the order tried: quoted names (either quote: ANSI_QUOTES makes " a name, and no text can stand in this statement),
 # comments, bare names (also keywords), punctuation.
@@ -28,6 +29,21 @@ class Renamed(NamedTuple):
     old: str
     new_db: str
     new: str
+
+
+def rename_args(job: Job) -> list[tuple[int, int, str]] | None:
+    """What RENAME of several tables did to each, (table id, new schema id, new name).
+
+    From its arguments (old schema ids, new schema ids, new names, table ids, …), where the history kept them.
+    """
+    args = job.raw.get("raw_args")
+    if not isinstance(args, list) or len(args) < 4:
+        return None
+    try:
+        names = [str(name["O"] if isinstance(name, dict) else name) for name in args[2]]
+        return list(zip(map(int, args[3]), map(int, args[1]), names, strict=True))
+    except (TypeError, ValueError, KeyError):
+        return None
 
 
 def parse_rename(query: str) -> list[Renamed]:

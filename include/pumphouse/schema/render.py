@@ -3,7 +3,7 @@
 Rendered from the table infos before and after, never by editing the source's text: parsers of MySQL's SQL fail on much
 of TiDB's, and the text depends on a sql_mode that the binlog does not carry. On a TiDB it would not do the same either:
 DEFAULT CURRENT_TIMESTAMP fills old rows by the target's clock, RECOVER TABLE BY JOB names another job, a TTL deletes
-rows. The types that are known here are a closed list; everything else is UnknownDdl.
+rows. Which function here renders a type, its facts say (`pumphouse.schema.actions`); a type without is UnknownDdl.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Self
 from pumphouse.errors import SchemaError, UnknownDdl
 from pumphouse.model.table import MISREAD, TableInfo, misread
 from pumphouse.model.tso import show
-from pumphouse.schema.actions import SILENT, Action, is_system
+from pumphouse.schema.actions import Action, Facts, Form, Reach, is_system
 from pumphouse.schema.alter import AlterClauses, alter_clauses, partition_names
 from pumphouse.schema.dialect import Dialect, charset_sql
 from pumphouse.schema.ident import columns as column_list
@@ -130,6 +130,15 @@ class _Rendering:
     statements: list[Statement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def facts(self) -> Facts:
+        return self.event.facts
+
+    @property
+    def repeatable(self) -> bool:
+        """Of the DDL's own statement; what is around that says it by itself."""
+        return self.facts.repeatable
+
     def run(
         self,
         sql: str,
@@ -199,17 +208,18 @@ def render(
     """
     out = _Rendering(dialect, keep_schema, event, there, bare)
     require_known(event)
-    if event.silent or event.action in SILENT or _is_system(event):
+    if event.silent or event.facts.silent or _is_system(event):
         return Rendered()
-    rule = (_TIDB_RULES if dialect is Dialect.TIDB else _RULES).get(event.action)
-    if rule is None:
+    if event.facts.form is Form.NONE:
         raise UnknownDdl(
             f"DDL job {event.job.id} has the type {event.action.name}, which cannot be rendered",
             job_id=event.job.id,
             type=int(event.action),
         )
+    if dialect not in event.facts.on:
+        return Rendered((), (f"{event.action.name} has no meaning on {dialect}",))
     try:
-        rule(out)
+        _FORMS[event.facts.form](out)
     except SchemaError as error:
         error.facts.setdefault("job_id", event.job.id)
         raise
@@ -222,7 +232,7 @@ def require_known(event: DdlEvent) -> None:
     """UnknownDdl where nothing can be loaded past an event."""
     if not event.problem:
         return
-    if event.action is Action.FLASHBACK_CLUSTER:
+    if event.facts.reach is Reach.CLUSTER:
         hint = "make a new archive with `pumphouse archive init`, and a new target from it"
     elif event.divided:
         hint = "leave all of its tables out, or none"
@@ -276,21 +286,20 @@ def _both(change: Change, out: _Rendering) -> tuple[TableVersion, TableVersion]:
     return change.before, change.after
 
 
-# -- rules, by type
+# -- statements, by form
 
 
 def _create(out: _Rendering) -> None:
     for change in _changes(out):
         if change.after is None:
             raise SchemaError(f"DDL job {out.event.job.id} creates nothing", job_id=out.event.job.id)
-        _create_one(out, change.after)
+        _create_one(out, change.after, repeatable=out.repeatable)
 
 
-def _create_one(out: _Rendering, version: TableVersion) -> None:
+def _create_one(out: _Rendering, version: TableVersion, *, repeatable: bool = False) -> None:
     sql = create_object(version.db, version.table, out.dialect, bare=out.bare)
     out.notes += left_out(version.table, out.dialect, bare=out.bare)
-    # CREATE OR REPLACE VIEW may run twice; a table that exists already tells that its CREATE ran.
-    out.run(sql, version.name, repeatable=version.table.is_view)
+    out.run(sql, version.name, repeatable=repeatable)
     for key in add_foreign_keys(version.db, version.table, out.dialect):
         out.run(key, version.name, optional=True)
 
@@ -305,17 +314,13 @@ def _drop_one(out: _Rendering, version: TableVersion) -> None:
     if _waits(out, version):
         _keep(out, version)
     else:
-        _drop_now(out, version)
+        _drop_now(out, version, repeatable=out.repeatable)
 
 
-def _drop_now(out: _Rendering, version: TableVersion) -> None:
-    name = qualified(*version.name)
-    if version.table.is_view:
-        out.run(f"DROP VIEW IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
-    elif version.table.is_sequence:
-        out.run(f"DROP SEQUENCE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
-    else:
-        out.run(f"DROP TABLE IF EXISTS {name}", version.name, repeatable=True, gone=(version.name,))
+def _drop_now(out: _Rendering, version: TableVersion, *, repeatable: bool = True) -> None:
+    kind = "VIEW" if version.table.is_view else "SEQUENCE" if version.table.is_sequence else "TABLE"
+    sql = f"DROP {kind} IF EXISTS {qualified(*version.name)}"
+    out.run(sql, version.name, repeatable=repeatable, gone=(version.name,))
 
 
 def _waits(out: _Rendering, version: TableVersion) -> bool:
@@ -342,7 +347,7 @@ def _recover(out: _Rendering) -> None:
     # Views last: they are of tables.
     for version in sorted(found, key=lambda each: each.table.is_view):
         if version.table.is_view:
-            _create_one(out, version)
+            _create_one(out, version, repeatable=True)
         else:
             _recover_one(out, version)
 
@@ -354,7 +359,7 @@ def _truncate(out: _Rendering) -> None:
             _keep(out, before)
             _create_one(out, after)
         elif after is not None:
-            out.run(f"TRUNCATE TABLE {qualified(*after.name)}", after.name, repeatable=True)
+            out.run(f"TRUNCATE TABLE {qualified(*after.name)}", after.name, repeatable=out.repeatable)
 
 
 def _rename(out: _Rendering) -> None:
@@ -396,7 +401,7 @@ def _alter(out: _Rendering) -> None:
     for change in _changes(out):
         before, after = _both(change, out)
         if after.table.is_view:
-            _create_one(out, after)
+            _create_one(out, after, repeatable=True)
             continue
         computes = any(column.generated for column in before.table.columns)
         clauses = alter_clauses(
@@ -458,7 +463,7 @@ def _alter_sequence(out: _Rendering) -> None:
         restart = restart_of(out.event.job, after.table)
         begin = "" if restart is None else f" RESTART WITH {restart}"
         sql = f"ALTER SEQUENCE {qualified(*after.name)} {sequence_options(after.table)}{begin}"
-        out.run(sql, after.name, repeatable=True)
+        out.run(sql, after.name, repeatable=out.repeatable)
 
 
 def _add_partition(out: _Rendering) -> None:
@@ -489,7 +494,7 @@ def _truncate_partition(out: _Rendering) -> None:
         else:
             _require_same_rows(out, before, gone)
             sql = f"ALTER TABLE {qualified(*after.name)} TRUNCATE PARTITION {column_list(gone)}"
-        out.run(sql, after.name, repeatable=True)
+        out.run(sql, after.name, repeatable=out.repeatable)
         out.notes.append(
             f"{qualified(*after.name)}: TiDB drops what transactions that were open at TRUNCATE PARTITION commit into"
             " the partition; the target keeps it (docs/interop.md)"
@@ -567,7 +572,7 @@ def _exchange_partition(out: _Rendering) -> None:
 def _create_schema(out: _Rendering) -> None:
     info = out.event.db_after
     if info is not None:
-        out.run(create_database(info, out.dialect), (info.name, ""), repeatable=True)
+        out.run(create_database(info, out.dialect), (info.name, ""), repeatable=out.repeatable)
     _recover(out)
 
 
@@ -575,7 +580,7 @@ def _alter_schema(out: _Rendering) -> None:
     info = out.event.db_after
     if info is not None:
         charset = charset_sql(out.dialect, info.charset, info.collate)
-        out.run(f"ALTER DATABASE {quote(info.name)} {charset}", (info.name, ""), repeatable=True)
+        out.run(f"ALTER DATABASE {quote(info.name)} {charset}", (info.name, ""), repeatable=out.repeatable)
 
 
 def _drop_schema(out: _Rendering) -> None:
@@ -593,85 +598,24 @@ def _drop_schema(out: _Rendering) -> None:
         elif before.db.lower() != info.name.lower() and _there(before, out):
             _drop_now(out, before)  # a rule has it in another database there
     name = (info.name, "")
-    out.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", name, repeatable=True, gone=(name,))
+    out.run(f"DROP DATABASE IF EXISTS {quote(info.name)}", name, repeatable=out.repeatable, gone=(name,))
 
 
-def _nothing(out: _Rendering) -> None:
-    """The target has nothing like it."""
-    out.notes.append(f"{out.event.action.name} has no meaning on {out.dialect}")
-
-
-_OTHERS: dict[Action, Callable[[_Rendering], None]] = {
-    Action.CREATE_SCHEMA: _create_schema,
-    Action.RECOVER_SCHEMA: _create_schema,
-    Action.MODIFY_SCHEMA_CHARSET: _alter_schema,
-    Action.DROP_SCHEMA: _drop_schema,
-    Action.CREATE_TABLE: _create,
-    Action.CREATE_TABLES: _create,
-    Action.CREATE_VIEW: _create,
-    Action.CREATE_SEQUENCE: _create,
-    Action.ALTER_SEQUENCE: _alter_sequence,
-    Action.RECOVER_TABLE: _recover,
-    Action.DROP_TABLE: _drop,
-    Action.DROP_VIEW: _drop,
-    Action.DROP_SEQUENCE: _drop,
-    Action.TRUNCATE_TABLE: _truncate,
-    Action.RENAME_TABLE: _rename,
-    Action.RENAME_TABLES: _rename,
-    Action.ADD_PARTITION: _add_partition,
-    Action.DROP_PARTITION: _drop_partition,
-    Action.TRUNCATE_PARTITION: _truncate_partition,
-    Action.REORGANIZE_PARTITION: _reorganize_partition,
-    Action.EXCHANGE_PARTITION: _exchange_partition,
-    Action.PARTITION_BY: _repartition,
-    Action.REMOVE_PARTITIONING: _repartition,
-    Action.SET_TIFLASH_REPLICA: _nothing,
-    Action.SHARD_ROW_ID: _nothing,
-    Action.MODIFY_AUTO_ID_CACHE: _nothing,
-    Action.REBASE_AUTO_RANDOM: _nothing,
-    Action.ALTER_STATS_OPTIONS: _nothing,
-    Action.ALTER_TTL_INFO: _nothing,
-    Action.ALTER_TTL_REMOVE: _nothing,
+_FORMS: Mapping[Form, Callable[[_Rendering], None]] = {
+    Form.CREATE_DATABASE: _create_schema,
+    Form.ALTER_DATABASE: _alter_schema,
+    Form.DROP_DATABASE: _drop_schema,
+    Form.CREATE: _create,
+    Form.DROP: _drop,
+    Form.RECOVER: _recover,
+    Form.TRUNCATE: _truncate,
+    Form.RENAME: _rename,
+    Form.ALTER: _alter,
+    Form.ALTER_SEQUENCE: _alter_sequence,
+    Form.ADD_PARTITION: _add_partition,
+    Form.DROP_PARTITION: _drop_partition,
+    Form.TRUNCATE_PARTITION: _truncate_partition,
+    Form.REORGANIZE_PARTITION: _reorganize_partition,
+    Form.EXCHANGE_PARTITION: _exchange_partition,
+    Form.REPARTITION: _repartition,
 }
-
-# Everything that one ALTER TABLE can say is found by comparing the table before and after.
-_RULES = _OTHERS | dict.fromkeys(
-    (
-        Action.ADD_COLUMN,
-        Action.ADD_COLUMNS,
-        Action.DROP_COLUMN,
-        Action.DROP_COLUMNS,
-        Action.MODIFY_COLUMN,
-        Action.SET_DEFAULT_VALUE,
-        Action.ADD_INDEX,
-        Action.DROP_INDEX,
-        Action.DROP_INDEXES,
-        Action.RENAME_INDEX,
-        Action.ALTER_INDEX_VISIBILITY,
-        Action.ADD_PRIMARY_KEY,
-        Action.DROP_PRIMARY_KEY,
-        Action.MODIFY_TABLE_COMMENT,
-        Action.MODIFY_TABLE_CHARSET,
-        Action.REBASE_AUTO_ID,
-        Action.ADD_CHECK,
-        Action.DROP_CHECK,
-        Action.ALTER_CHECK,
-        Action.REPAIR_TABLE,
-        Action.ADD_FOREIGN_KEY,
-        Action.DROP_FOREIGN_KEY,
-        Action.MULTI_SCHEMA_CHANGE,
-    ),
-    _alter,
-)
-
-# Of what only a TiDB has, a TiDB is told.
-_TIDB_RULES = _RULES | dict.fromkeys(
-    (
-        Action.SHARD_ROW_ID,
-        Action.MODIFY_AUTO_ID_CACHE,
-        Action.REBASE_AUTO_RANDOM,
-        Action.ALTER_TTL_INFO,
-        Action.ALTER_TTL_REMOVE,
-    ),
-    _alter,
-)

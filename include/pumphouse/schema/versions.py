@@ -9,7 +9,7 @@ from typing import Any, Self
 from pumphouse.errors import HistoryUnavailable, SchemaError
 from pumphouse.model.table import DbInfo, Job, TableInfo
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.actions import Action
+from pumphouse.schema.actions import FACTS, Action, Facts, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def genesis_jobs(jobs: Iterable[Job], genesis_ts: Tso) -> list[TimedJob]:
     values serve. A job of the list that commits after genesis comes again with its window and is moved there.
     """
     timed, last = [], 0
-    for job in sorted((j for j in jobs if j.done and j.schema_version), key=lambda j: j.schema_version):
+    for job in sorted((j for j in jobs if j.done), key=lambda j: j.schema_version):
         last = max(last, min(job.finished_ts, genesis_ts))
         timed.append(TimedJob(Tso(last), job, genesis=True))
     return timed
@@ -114,6 +114,11 @@ class DdlEvent:
     divided: bool = False
 
     @property
+    def facts(self) -> Facts:
+        """What there is to know of its type."""
+        return FACTS[self.action]
+
+    @property
     def table_ids(self) -> frozenset[int]:
         """Ids of the tables that it touches, before and after: their epochs end here."""
         sides = (side for change in self.changes for side in (change.before, change.after))
@@ -121,13 +126,24 @@ class DdlEvent:
 
     @property
     def dropping_since(self) -> Tso:
-        """When a DROP PARTITION began, which may take a while; 0 of other DDLs, and where the job does not say it."""
-        return Tso(int(self.job.raw.get("real_start_ts") or 0) if self.action is Action.DROP_PARTITION else 0)
+        """When a job began whose rows go slowly (DROP PARTITION); 0 of others, and where the job does not say."""
+        return Tso(int(self.job.raw.get("real_start_ts") or 0) if self.facts.rows is Rows.GO_SLOWLY else 0)
+
+    @property
+    def begins_empty(self) -> bool:
+        """Whether the log has all rows of the tables that it makes."""
+        return self.facts.rows in {Rows.BEGIN, Rows.RENEW} and not self.brings_rows
+
+    @property
+    def returning(self) -> frozenset[int]:
+        """Ids of the tables whose rows it brings back from a drop."""
+        back = self.changes if self.facts.rows is Rows.RETURN else ()
+        return frozenset(change.after.table.id for change in back if change.after is not None)
 
     @property
     def brings_rows(self) -> bool:
         """Whether the table had rows when its job was written: nobody made binlogs of them (`schema import`)."""
-        return self.action is Action.CREATE_TABLE and bool(self.changes) and bool(self.job.raw.get("had_rows"))
+        return self.facts.rows is Rows.BEGIN and bool(self.changes) and bool(self.job.raw.get("had_rows"))
 
     @property
     def silent(self) -> bool:
@@ -171,8 +187,7 @@ def with_kept(
         whole = event.db_before is not None and event.db_after is None and event.db_before.id in schemas
         kept = frozenset(gone if whole else gone & recovered)
         recovered -= gone
-        if event.action in {Action.RECOVER_TABLE, Action.RECOVER_SCHEMA}:
-            recovered |= {c.after.table.id for c in event.changes if c.after is not None}
+        recovered |= event.returning
         out.append(event if kept == event.kept else replace(event, kept=kept))
     return tuple(reversed(out))
 

@@ -86,7 +86,7 @@ class _Plan:
         self.timeline = fold_history(history)
         self.found, self.asked, self.dialect, self.zone, self.fill = found, asked, dialect, zone, fill
         self.jobs: list[Raw] = []
-        self._next = max([_FIRST_ID, *(1 + each for job in history for each in _ids(job.raw))])
+        self._next = max([_FIRST_ID, *(1 + each for job in history for each in _ids(job))])
         self._version = max((job.schema_version for job in history), default=0)
         self._dbs: dict[str, Raw] = {
             info.name: {**info.raw, "id": info.id}
@@ -481,15 +481,11 @@ class _Plan:
 _AUTO, _ENUM = 512, 247
 
 
-def _ids(raw: Raw) -> Iterable[int]:
+def _ids(job: Job) -> Iterable[int]:
     """Every id that a job uses up."""
-    info = raw.get("binlog") or {}
-    tables = [each for each in (info.get("TableInfo"), *(info.get("MultipleTableInfos") or ())) if each]
-    yield from (int(raw.get(key) or 0) for key in ("id", "schema_id", "table_id"))
-    yield int((info.get("DBInfo") or {}).get("id") or 0)
-    for table in tables:
-        yield int(table["id"])
-        yield from (int(each["id"]) for each in (table.get("partition") or {}).get("definitions") or ())
+    yield from (job.id, job.schema_id, job.table_id, 0 if job.db_info is None else job.db_info.id)
+    for table in job.tables:
+        yield from (table.id, *table.partition_ids)
 
 
 def _largest(tables: Sequence[Raw], counter: str, objects: str) -> int:

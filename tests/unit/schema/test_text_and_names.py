@@ -1,12 +1,10 @@
 """What becomes part of SQL, and what is read from it."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from pumphouse.errors import SchemaError
-from pumphouse.schema.actions import Action
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.ident import columns, hex_literal, literal, qualified, quote
 from pumphouse.schema.rename import Renamed, parse_rename
@@ -78,11 +76,3 @@ def test_only_the_first_column_of_a_key_is_random() -> None:
     source.create("d.t", both, [primary], is_common_handle=True, auto_random_bits=4)
     (create,) = render(source.timeline().events[-1], Dialect.TIDB).statements
     assert re.findall(r"`(\w+)` int\b[^,]* AUTO_RANDOM\(4\)", create.sql) == ["id"], create.sql
-
-
-@pytest.mark.row("S2")
-def test_each_type_of_ddl_has_its_row_in_the_docs() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "ddl.md").read_text()
-    assert re.findall(r"^\| (\d+) \|", text, re.MULTILINE) == [
-        str(int(action)) for action in sorted(Action) if action is not Action.UNKNOWN
-    ]

@@ -1,0 +1,104 @@
+"""Every type of DDL job has its facts, and one without any is refused by name, everywhere alike."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+
+from pumphouse.archive.schema_parts import SchemaParts
+from pumphouse.archive.schema_stages import CannotTell
+from pumphouse.archive.schema_store import rebuild, whole_fold
+from pumphouse.archive.view import read_view
+from pumphouse.errors import UnknownDdl
+from pumphouse.loader.work import works_between
+from pumphouse.schema.actions import FACTS, Action, Facts, Reach
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.related import is_whole, touched
+from pumphouse.schema.render import render
+from pumphouse.settings import LoadSettings
+from tests.support.madearchive import MadeSource
+from tests.support.schemajobs import int_col
+from tests.support.serialfold import serial_fold
+
+_GROW = 212
+
+
+def grown(tmp_path: Path, action: int) -> MadeSource:
+    """An archive of two tables, of which a job of that type gave one a column."""
+    made = MadeSource(tmp_path / "archive")
+    for table in ("t", "other"):
+        made.create_table(table, [int_col("id", flag=4099, id=1)])
+    made.genesis()
+    raw = copy.deepcopy(made.tables["t"].info.raw)
+    raw["cols"].append(int_col("a", id=2) | {"offset": 1})
+    made.alter("t", action, raw)
+    made.cut()
+    return made
+
+
+def stored_of(made: MadeSource) -> SchemaParts:
+    key = rebuild(made.archive).key
+    return SchemaParts.from_json(key, made.archive.store.get(key))
+
+
+@pytest.mark.row("S2")
+def test_every_type_that_tidb_has_is_in_the_table_and_in_the_docs() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "ddl.md").read_text()
+    numbers = [int(each) for each in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
+    assert numbers == [*range(46), 47, *range(48, 66), *range(67, 73)]
+    assert sorted(FACTS) == [-1, *numbers] == sorted(Action)
+
+
+@pytest.mark.row("S2")
+@pytest.mark.parametrize("left_out", Facts._fields)
+def test_an_entry_that_leaves_out_a_fact_cannot_be_made(left_out: str) -> None:
+    facts = FACTS[Action.ADD_COLUMN]._asdict()
+    del facts[left_out]
+    with pytest.raises(TypeError, match=left_out):
+        Facts(**facts)
+
+
+@pytest.mark.row("S2")
+@pytest.mark.parametrize("action", [_GROW, Action.ADD_COLUMN])
+def test_a_type_without_an_entry_is_refused_by_name_everywhere_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: int
+) -> None:
+    monkeypatch.delitem(FACTS, action, raising=False)
+    made = grown(tmp_path, action)
+    job = made.jobs[-1].job
+    assert touched(job).reach is Reach.UNTOLD
+    named = f"DDL job {job.id} has the type {int(action)}, which this release does not know"
+    timeline = made.timeline()
+    assert timeline.events[-1].problem.startswith(named)
+    assert is_whole(timeline)
+    whole = whole_fold(made.archive, few=0)
+    assert whole is not None
+    with pytest.raises(CannotTell, match=f"DDL job {job.id} may touch tables"):
+        serial_fold(whole)
+    assert stored_of(made).whole
+    for dialect in Dialect:
+        with pytest.raises(UnknownDdl, match=named):
+            render(timeline.events[-1], dialect)
+    view = read_view(made.archive)
+    with pytest.raises(UnknownDdl, match=named):
+        list(works_between(view, view.genesis.ts, view.end, "load", LoadSettings()))
+
+
+@pytest.mark.row("S2")
+def test_a_type_is_known_everywhere_by_its_entry_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow = int.__new__(Action, _GROW)
+    grow._name_, grow._value_ = "GROW_TABLE", _GROW
+    monkeypatch.setitem(Action._value2member_map_, _GROW, grow)
+    monkeypatch.setitem(FACTS, grow, FACTS[Action.ADD_COLUMN])
+    made = grown(tmp_path, _GROW)
+    timeline = made.timeline()
+    assert [event.problem for event in timeline.events] == [""] * len(timeline.events)
+    assert not stored_of(made).whole
+    (statement,) = render(timeline.events[-1], Dialect.MARIADB)
+    assert statement.sql == "ALTER TABLE `d`.`t` ADD COLUMN `a` int(11) NULL DEFAULT NULL"
+    view = read_view(made.archive)
+    (work,) = works_between(view, view.genesis.ts, view.end, "load", LoadSettings())
+    assert [event.action for event in work.events] == [grow]
