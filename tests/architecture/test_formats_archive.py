@@ -26,7 +26,6 @@ from pumphouse.registry.file import FileCluster
 from pumphouse.settings import ArchiveSettings, SchemaSettings, Settings
 from tests.support import formats
 from tests.support.madearchive import column, table_info
-from tests.support.oldschema import write_old_schema
 from tests.support.pullpump import PullPump
 
 TABLE = TableInfo.from_dict(table_info(7, "t", [column(1, "id", flag=3)]))
@@ -201,18 +200,6 @@ def test_schema_objects_are_as_the_page_says(archive: Archive) -> None:
     assert len(files) == 2
     for key in files:
         formats.check_columns("schema-jobs", pq.ParquetFile(pa.BufferReader(archive.store.get(key))).schema_arrow)
-
-
-@pytest.mark.row("S1", "O7")
-def test_schema_objects_of_older_releases_are_as_the_page_says_whole_and_as_deltas(archive: Archive) -> None:
-    shown = formats.Shown()
-    keys = write_old_schema(archive)
-    found = [json.loads(archive.store.get(key)) for key in keys]
-    assert [each["base"] is None for each in found] == [True, False]
-    for key, each in zip(keys, found, strict=True):
-        shown.check("schema", each)
-        archive.store.delete(key)
-    assert shown.missing("schema") == []
 
 
 def test_the_hint_is_as_the_page_says(archive: Archive) -> None:

@@ -11,11 +11,9 @@ from typing import Any
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.document import dump, sha256
-from pumphouse.errors import ObjectNotFound
 
-# What version 2 has and version 1 had not, and the fields that name another document by its digest.
-_NEW = ("sha256", "manifest_sha256", "window_sha256")
-_DIGESTS = ("previous", "genesis_sha256", "base_sha256")
+# The fields that name another document by its digest.
+_DIGESTS = ("previous", "genesis_sha256")
 
 
 def changed(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
@@ -34,23 +32,20 @@ def resealed(value: Any) -> bytes:
 
 
 def to_version_1(archive: Archive) -> None:
-    """Write every document of an archive anew as version 1, chained by the digests of the new bytes."""
+    """Write genesis, windows and declarations anew as version 1; HEAD and schema/, which follow from them, go."""
     store = archive.store
     renamed: dict[str, str] = {}
-    for prefix in (layout.GENESIS, layout.WINDOWS, layout.SCHEMA, layout.DECLARED, layout.HEAD):
+    for prefix in (layout.GENESIS, layout.WINDOWS, layout.DECLARED):
         for key in [each.key for each in store.list(prefix)]:
             data = store.get(key)
-            value = {name: each for name, each in json.loads(data).items() if name not in _NEW}
+            value = {name: each for name, each in json.loads(data).items() if name != "sha256"}
             value["format_version"] = 1
             value |= {name: renamed[value[name]] for name in _DIGESTS if value.get(name)}
             old = (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
             renamed[sha256(data)] = sha256(old)
             store.put(key, old)
-    try:
-        if json.loads(store.get(layout.HEAD))["manifest"] == layout.GENESIS:
-            store.delete(layout.HEAD)  # it named windows only
-    except ObjectNotFound:
-        pass
+    for key in [layout.HEAD, *(each.key for each in store.list(layout.SCHEMA))]:
+        store.delete(key)
 
 
 # What a writer with a bug, or a stranger, could put in the place of any value.

@@ -23,13 +23,10 @@ _PUT_BACK = f"put it back from a copy of the archive; {LISTS_ALL}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The newest object of the chain: a manifest, or ``genesis.json`` before the first.
-
-    ``manifest_sha256`` is None in a HEAD of version 1, which says only that the object was there.
-    """
+    """The newest object of the chain: a manifest, or ``genesis.json`` before the first."""
 
     manifest: str
-    manifest_sha256: str | None
+    manifest_sha256: str
 
     @classmethod
     def of(cls, newest: Genesis | Manifest) -> Head:
@@ -46,8 +43,7 @@ class Head:
         """Read the stored object; BadManifest."""
 
         def read(value: dict[str, Any]) -> Head:
-            digest = None if value["format_version"] == 1 else strict.text(value["manifest_sha256"])
-            return cls(manifest=strict.text(value["manifest"]), manifest_sha256=digest)
+            return cls(manifest=strict.text(value["manifest"]), manifest_sha256=strict.text(value["manifest_sha256"]))
 
         remedy = f"delete it, {_WRITTEN_AGAIN}"
         head = parse(HEAD, data, KIND, read, remedy=remedy)
@@ -69,7 +65,7 @@ class Head:
                 f"{self.manifest} is named by HEAD and is not there: the archive's end was cut off",
                 hint=_PUT_BACK, path=self.manifest, offset=0, reason="missing",
             )  # fmt: skip
-        if self.manifest_sha256 not in (None, found.sha256):
+        if self.manifest_sha256 != found.sha256:
             raise BadManifest(
                 f"{self.manifest} has the digest {found.sha256}, HEAD says {self.manifest_sha256}",
                 hint=_PUT_BACK, path=self.manifest, offset=0, reason="sha256",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.ddl import ArchivedJob, read_jobs
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.layout import SCHEMA
 from pumphouse.archive.manifest import Manifest
@@ -24,38 +22,36 @@ from pumphouse.archive.schema_parts import (
     read_rows,
     rows_of,
 )
-from pumphouse.archive.schema_store import StoredSchema, jobs_at_genesis, schema_key, timed_jobs
+from pumphouse.archive.schema_store import jobs_at_genesis, timed_jobs
 from pumphouse.errors import BadSegment, BinlogError
 from pumphouse.model.tso import MAX_TSO, Tso
 from pumphouse.schema.related import whole_from
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import TimedJob, genesis_jobs
+from pumphouse.schema.versions import genesis_jobs
 
 
 def schema_problems(
     archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], keys: Sequence[str], *, deep: bool
 ) -> Iterator[tuple[str, str]]:
-    """(key, what is wrong) of these objects: name, origin, what it builds on, and where ``deep`` its jobs.
+    """(key, what is wrong) of these objects: name, origin, and where ``deep`` its jobs.
 
     They are listed before the manifests: an object that comes later was made from windows that these do not hold.
     """
-    stored: dict[Tso, StoredSchema] = {}
     documents: list[SchemaParts] = []
     files: set[str] = set()
     for key in keys:
         try:
             if key.startswith(DOCUMENTS):
                 documents.append(SchemaParts.from_json(key, archive.store.get(key)))
-            elif not key.startswith(FILES):
-                found = StoredSchema.from_json(key, archive.store.get(key))
-                stored[found.upto] = found
-            else:
+            elif key.startswith(FILES):
                 if deep:
                     read_file(archive.store, key)
                 files.add(key)
+            else:
+                yield key, f"{key} is no part of a stored schema: {REMEDY}"
         except BinlogError as error:
             yield key, str(error)
-    for key, what in _links(genesis, manifests, documents, stored):
+    for key, what in _links(genesis, manifests, documents):
         yield key, f"{what}: {REMEDY}"
     named = {file.key for document in documents for part in document.parts for file in part.files}
     missing = named.difference(keys)
@@ -63,27 +59,25 @@ def schema_problems(
         missing = missing.difference(each.key for each in archive.store.list(FILES))
     # What is there and damaged was said.
     yield from ((key, f"{key} is missing: {REMEDY}") for key in sorted(missing))
-    if deep and (stored or documents):
-        yield from _content_problems(archive, genesis, manifests, stored, documents, files)
+    if deep and documents:
+        yield from _content_problems(archive, genesis, manifests, documents, files)
 
 
 def _content_problems(
     archive: Archive,
     genesis: Genesis,
     manifests: Sequence[Manifest],
-    stored: dict[Tso, StoredSchema],
     documents: Sequence[SchemaParts],
     files: Container[str],
 ) -> Iterator[tuple[str, str]]:
     try:
         timeline = _derived(archive, genesis, manifests)
-        wrong = [schema_key(each.upto) for each in _derived_otherwise(archive, genesis, manifests, stored)]
     except BadSegment:
         return  # the jobs cannot be read; that is told of their own object
     except BinlogError as error:
         yield SCHEMA, f"the jobs of genesis and of the windows make no schema: {error}"
         return
-    for key in (*wrong, *_named_otherwise(timeline, documents)):
+    for key in _named_otherwise(timeline, documents):
         yield key, f"its jobs are not those of genesis and of the windows: {REMEDY}"
     for part in dict.fromkeys(part for document in documents for part in document.parts):
         if all(file.key in files for file in part.files):
@@ -91,29 +85,17 @@ def _content_problems(
 
 
 def _links(
-    genesis: Genesis,
-    manifests: Sequence[Manifest],
-    documents: Sequence[SchemaParts],
-    stored: dict[Tso, StoredSchema],
+    genesis: Genesis, manifests: Sequence[Manifest], documents: Sequence[SchemaParts]
 ) -> Iterator[tuple[str, str]]:
-    """What they were made from, and what they build on."""
+    """What they were made from."""
     ends = {genesis.ts: genesis.sha256} | {each.end: each.sha256 for each in manifests}
-    made: list[SchemaParts | StoredSchema] = [*documents, *stored.values()]
-    for each in made:
+    for each in documents:
         if each.genesis != genesis.sha256:
             yield each.key, "was made from another genesis"
         elif each.upto not in ends:
             yield each.key, "ends where no window does"
-        elif each.window and each.window != ends[each.upto]:
+        elif each.window != ends[each.upto]:
             yield each.key, "was made from another window"
-    for schema in stored.values():
-        if schema.base is None:
-            continue
-        base = stored.get(schema.base)
-        if base is None:
-            yield schema.key, f"builds on {schema_key(schema.base)}, which is not there"
-        elif base.sha256 != schema.base_sha256 or base.depth + 1 != schema.depth or base.upto >= schema.upto:
-            yield schema.key, f"builds on another {schema_key(schema.base)}"
 
 
 def _derived(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest]) -> Timeline:
@@ -165,24 +147,3 @@ def _same(one: Row, two: Row) -> bool:
     if one.job is None or two.job is None or one._replace(job=None) != two._replace(job=None):
         return False
     return bool(json.loads(one.job) == json.loads(two.job))
-
-
-def _derived_otherwise(
-    archive: Archive, genesis: Genesis, manifests: Sequence[Manifest], stored: dict[Tso, StoredSchema]
-) -> Iterator[StoredSchema]:
-    """Objects whose jobs are not what genesis and the windows up to their ts give."""
-    if not stored:
-        return
-    archived = list(chain.from_iterable(read_jobs(archive.store, each.ddl) for each in manifests if each.ddl))
-    archived.sort(key=lambda each: (each.commit_ts, each.start_ts))
-    jobs = [job for each in jobs_at_genesis(archive, manifests) if (job := each.parsed()) is not None]
-    timeline, at = Timeline.empty().fold(genesis_jobs(jobs, genesis.ts)), Tso(0)
-    for schema in sorted(stored.values(), key=lambda each: each.upto):
-        timeline, at = timeline.fold(_between(archived, at, schema.upto)), schema.upto
-        wanted = timeline.jobs if schema.base is None else tuple(_between(archived, schema.base, schema.upto))
-        if schema.jobs != wanted:
-            yield schema
-
-
-def _between(archived: Sequence[ArchivedJob], after: Tso, upto: Tso) -> list[TimedJob]:
-    return list(timed_jobs(each for each in archived if after < each.commit_ts <= upto))

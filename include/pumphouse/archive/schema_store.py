@@ -2,8 +2,7 @@
 
 What is stored at a window's end is every DDL job up to there, by table (`pumphouse.archive.schema_parts`). It is made
 from manifests alone, so two runs at one archive end make the same, and a lost object is made again. A document is
-written only where a window brought DDL. Older releases wrote ``schema/<ts>.json``, whole or as the jobs that came after
-another: these are read on.
+written only where a window brought DDL.
 """
 
 from __future__ import annotations
@@ -13,15 +12,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.ddl import ArchivedJob, is_final, read_groups, read_jobs
-from pumphouse.archive.document import parse, sha256
 from pumphouse.archive.genesis import Genesis
-from pumphouse.archive.layout import SCHEMA
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_parts import (
+    DOCUMENTS,
     REMEDY,
     RULES,
     File,
@@ -34,61 +31,14 @@ from pumphouse.archive.schema_parts import (
     taking_in,
 )
 from pumphouse.archive.schema_stages import DdlRun, FoldPlan, FoldSummary, Sizes, plan_fold, tasks_of
-from pumphouse.errors import BadManifest, ConfigError, ObjectExists, ObjectNotFound
-from pumphouse.model import strict
+from pumphouse.errors import BadManifest, ConfigError, ObjectExists
 from pumphouse.model.table import Job
-from pumphouse.model.tso import MAX_TSO, Tso, name20, show
+from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.schema.actions import Reach
 from pumphouse.schema.related import is_whole, touched
 from pumphouse.schema.sequence import parse_setval
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob, genesis_jobs, running_at_genesis
-
-KIND = "schema"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSchema:
-    """One object of an older release: the jobs up to ``upto`` that its base does not hold. ``depth`` 0 = whole.
-
-    ``genesis`` and ``window`` are digests of what it was made from: genesis, and the manifest that ends at ``upto``
-    (genesis again where none does); ``window`` is '' in an object of version 1.
-    """
-
-    upto: Tso
-    genesis: str
-    window: str
-    base: Tso | None
-    base_sha256: str
-    depth: int
-    jobs: tuple[TimedJob, ...]
-    sha256: str = ""
-
-    @property
-    def key(self) -> str:
-        """Its name."""
-        return schema_key(self.upto)
-
-    @classmethod
-    def from_json(cls, key: str, data: bytes) -> StoredSchema:
-        """Read a stored object; BadManifest."""
-
-        def read(value: dict[str, Any]) -> StoredSchema:
-            return cls(
-                upto=Tso(strict.integer(value["upto"])),
-                genesis=strict.text(value["genesis_sha256"]),
-                window="" if value["format_version"] == 1 else strict.text(value["window_sha256"]),
-                base=None if value["base"] is None else Tso(strict.integer(value["base"])),
-                base_sha256=strict.text(value["base_sha256"]),
-                depth=strict.integer(value["depth"]),
-                jobs=tuple(TimedJob.from_dict(job) for job in value["jobs"]),
-                sha256=sha256(data),
-            )
-
-        schema = parse(key, data, KIND, read, remedy=REMEDY)
-        if schema_key(schema.upto) != key:
-            raise BadManifest(f"{key} holds the schema up to {schema.upto}", hint=REMEDY, path=key, reason="name")
-        return schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +46,13 @@ class Folded:
     """A timeline and what it was folded from: the ``stored`` jobs it begins with, the ``jobs`` that came after."""
 
     timeline: Timeline
-    stored: SchemaParts | StoredSchema | None
+    stored: SchemaParts | None
     jobs: tuple[TimedJob, ...]
 
     @property
     def schema_version(self) -> int:
         """Of the newest job."""
-        stored = self.stored.schema_version if isinstance(self.stored, SchemaParts) else 0
-        return max(self.timeline.schema_version, stored)
+        return max(self.timeline.schema_version, 0 if self.stored is None else self.stored.schema_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +105,7 @@ def timeline_of(archive: Archive, upto: Tso | None = None) -> Timeline:
 def _fold_new(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso) -> Folded:
     """Like `fold_schema`; of tables that the new jobs do not touch it may know nothing."""
     stored = None if at is None else read_stored(archive, at, windows)
-    if isinstance(stored, SchemaParts) and stored.by_table:
+    if stored is not None and stored.by_table:
         fresh = tuple(timed_jobs(archive.jobs(windows, stored.upto, upto)))
         tables = _named_by(fresh, stored)
         if tables is not None and stored.precedes(fresh):
@@ -174,9 +123,9 @@ def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, u
     end = windows[-1].end if windows else genesis.ts
     if at is not None and at > end:
         raise BadManifest(
-            f"{schema_key(at)} was made from windows that are not there: the archive ends at {show(end)}",
+            f"{parts_key(at)} was made from windows that are not there: the archive ends at {show(end)}",
             hint="put the newest windows back; pumphouse archive verify says what is there",
-            path=schema_key(at),
+            path=parts_key(at),
             reason="end",
         )
     upto = end if upto is None else upto
@@ -185,7 +134,7 @@ def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, u
         stored, timeline, after = None, _from_genesis(jobs, genesis.ts, end), genesis.ts
     else:
         stored = read_stored(archive, at, windows)
-        timeline, after = Timeline.empty().fold(_jobs_of(archive, stored)), at
+        timeline, after = Timeline.empty().fold(all_jobs(archive.store, stored)), at
     fresh = tuple(timed_jobs(archive.jobs(windows, after, upto)))
     return Folded(timeline.fold(fresh), stored, fresh)
 
@@ -197,7 +146,7 @@ def fold_tables(archive: Archive, windows: Sequence[Manifest], at: Tso | None) -
     windows touches tables that it does not name: then it is the whole timeline.
     """
     stored = None if at is None else read_stored(archive, at, windows)
-    if not isinstance(stored, SchemaParts) or not stored.by_table:
+    if stored is None or not stored.by_table:
         return fold_schema(archive, windows, at).timeline
     archived = archive.jobs(windows, Tso(0), MAX_TSO)
     jobs = list(timed_jobs(archived))
@@ -240,7 +189,7 @@ class WholeFold:
     windows: tuple[Manifest, ...]
     upto: Tso
     since: Tso
-    stored: SchemaParts | StoredSchema | None
+    stored: SchemaParts | None
 
     def tasks(self, readers: int, sizes: Sizes) -> list[list[DdlRun]]:
         """What is read, by task; an object by no more than so many."""
@@ -260,7 +209,7 @@ class WholeFold:
     def left(self, plan: FoldPlan) -> list[Part]:
         """Stored parts that stay: what is folded is written from where they end."""
         stored = self.stored
-        if not isinstance(stored, SchemaParts) or stored.rules != RULES or plan.oldest_fresh <= stored.schema_version:
+        if stored is None or stored.rules != RULES or plan.oldest_fresh <= stored.schema_version:
             return []
         return taking_in(stored.parts, plan.jobs_above(stored.schema_version))[0]
 
@@ -297,7 +246,7 @@ def whole_fold(archive: Archive, upto: Tso | None = None, *, few: int) -> WholeF
         return None
     if stored is not None and _count(each for each in windows if each.end > stored.upto) <= few:
         fresh = list(timed_jobs(archive.jobs(windows, stored.upto, end)))
-        if not fresh or (isinstance(stored, SchemaParts) and _told_apart(fresh, stored)):
+        if not fresh or _told_apart(fresh, stored):
             return None
     every = tuple(archive.chain(genesis.ts))
     if genesis.ddl.jobs + _count(every) <= few:
@@ -312,17 +261,9 @@ def _count(windows: Iterable[Manifest]) -> int:
 
 def newest_schema(archive: Archive, upto: Tso | None = None) -> Tso | None:
     """Ts of the newest stored schema at or below ``upto`` (None = of all); None when there is none."""
-    newest = None
-    for each in archive.store.list(SCHEMA):
-        found = re.fullmatch(rf"{SCHEMA}(?:parts/)?(\d{{20}})\.json", each.key)
-        if found and (upto is None or int(found.group(1)) <= upto):
-            newest = Tso(max(int(found.group(1)), newest or 0))
-    return newest
-
-
-def schema_key(upto: Tso) -> str:
-    """Name of the object of an older release whose jobs end at ``upto``."""
-    return f"{SCHEMA}{name20(upto)}.json"
+    named = (re.fullmatch(rf"{DOCUMENTS}(\d{{20}})\.json", each.key) for each in archive.store.list(DOCUMENTS))
+    found = [Tso(int(name.group(1))) for name in named if name]
+    return max((each for each in found if upto is None or each <= upto), default=None)
 
 
 def _ends_window(archive: Archive, windows: Sequence[Manifest], ts: Tso) -> bool:
@@ -337,7 +278,7 @@ def _store(archive: Archive, windows: Sequence[Manifest], folded: Folded, upto: 
     sequences = {table_id for table_id, table in last if table.is_sequence}
     views = {table_id for table_id, table in last if table.is_view}
     parts: tuple[Part, ...] = ()
-    if isinstance(before, SchemaParts) and before.rules == RULES and before.precedes(folded.jobs):
+    if before is not None and before.rules == RULES and before.precedes(folded.jobs):
         parts, sequences, views = before.parts, {*before.sequences, *sequences}, {*before.views, *views}
     parts = extended(archive.store, parts, timeline)
     return _write_document(archive, windows, upto, is_whole(timeline), sequences, views, parts)
@@ -380,44 +321,18 @@ def _window_digest(genesis: Genesis, windows: Sequence[Manifest], ts: Tso) -> st
     return next((each.sha256 for each in windows if each.end == ts), "no window ends there")
 
 
-def read_stored(archive: Archive, upto: Tso, windows: Sequence[Manifest]) -> SchemaParts | StoredSchema:
+def read_stored(archive: Archive, upto: Tso, windows: Sequence[Manifest]) -> SchemaParts:
     """What is stored at ``upto``, made from the window that ends there; BadManifest."""
-    genesis = archive.genesis()
-    window = _window_digest(genesis, windows, upto)
-    found: SchemaParts | StoredSchema
-    try:
-        found = SchemaParts.from_json(parts_key(upto), archive.store.get(parts_key(upto)))
-    except ObjectNotFound:
-        found = StoredSchema.from_json(schema_key(upto), archive.store.get(schema_key(upto)))
-    _check_origin(found.key, found, genesis.sha256, window)
+    genesis, key = archive.genesis(), parts_key(upto)
+    found = SchemaParts.from_json(key, archive.store.get(key))
+    _check_origin(key, found, genesis.sha256, _window_digest(genesis, windows, upto))
     return found
 
 
-def _jobs_of(archive: Archive, stored: SchemaParts | StoredSchema) -> list[TimedJob]:
-    if isinstance(stored, SchemaParts):
-        return all_jobs(archive.store, stored)
-    jobs = list(stored.jobs)
-    while stored.base is not None:
-        key = schema_key(stored.base)
-        try:
-            found = StoredSchema.from_json(key, archive.store.get(key))
-        except ObjectNotFound as error:
-            raise BadManifest(
-                f"{key} is missing, another schema builds on it", hint=REMEDY, path=key, reason="missing"
-            ) from error
-        _check_origin(key, found, stored.genesis, "")
-        if found.sha256 != stored.base_sha256:
-            raise BadManifest(f"{key} is not what the next schema builds on", hint=REMEDY, path=key, reason="sha256")
-        stored = found
-        jobs += stored.jobs
-    return jobs
-
-
-def _check_origin(key: str, found: SchemaParts | StoredSchema, genesis: str, window: str) -> None:
-    """``window`` '' = not known; those that another builds on are bound by their digests."""
+def _check_origin(key: str, found: SchemaParts, genesis: str, window: str) -> None:
     if found.genesis != genesis:
         raise BadManifest(f"{key} was made from another genesis", hint=REMEDY, path=key, reason="genesis")
-    if found.window and window and found.window != window:
+    if found.window != window:
         raise BadManifest(f"{key} was made from another window", hint=REMEDY, path=key, reason="window")
 
 

@@ -11,7 +11,7 @@ from pumphouse.archive.verify import verify
 from pumphouse.errors import BadManifest
 from pumphouse.model.node import NodeKind
 from pumphouse.model.tso import Tso
-from tests.support.documents import changed, to_version_1
+from tests.support.documents import changed
 
 
 @pytest.fixture
@@ -147,16 +147,6 @@ def test_an_archive_with_genesis_alone_needs_no_head(world):
     pump.transaction()
     world.snapshot()
     assert world.archive.head() == Head.of(world.archive.last())
-
-
-@pytest.mark.row("O7")
-def test_a_head_of_version_1_says_only_that_its_manifest_was_there(three):
-    to_version_1(three.archive)
-    chain = three.archive.chain()
-    assert three.archive.head() == Head(manifest=chain[-1].key, manifest_sha256=None)
-    del three.store.objects[f"{three.cluster.cluster_id()}/{chain[-1].key}"]
-    with pytest.raises(BadManifest, match="is not there"):
-        three.archive.chain()
 
 
 def test_the_chain_since_a_moment_begins_with_the_window_that_holds_the_next_commit(three):

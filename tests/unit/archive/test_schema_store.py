@@ -14,11 +14,10 @@ from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.errors import BadManifest, HistoryUnavailable, SchemaError
 from pumphouse.model.table import Job
-from pumphouse.model.tso import Tso
+from pumphouse.model.tso import Tso, name20
 from pumphouse.schema.actions import Action
 from tests.support.documents import changed
 from tests.support.madearchive import MadeSource
-from tests.support.oldschema import write_old_schema
 from tests.support.randomhistory import RandomHistory
 from tests.support.schemajobs import Source, int_col
 
@@ -75,24 +74,6 @@ def test_new_jobs_are_a_part_that_takes_smaller_ones_in(made: MadeSource) -> Non
     assert [sum(part.jobs for part in each.parts) for each in stored] == list(range(3, 15))
     # What was not taken in lies where it lay.
     assert stored[3].parts[:2] == stored[2].parts
-
-
-@pytest.mark.row("S1", "O7")
-def test_what_an_older_release_stored_is_read_and_the_next_ddl_is_stored_by_table(made: MadeSource) -> None:
-    for n in range(3):
-        made.add_column("t", int_col(f"c{n}", id=2 + n))
-        made.cut()
-    old = write_old_schema(made.archive)
-    assert len(old) == 3
-    done = rebuild(made.archive)
-    assert (timeline_of(made.archive), done.jobs, done.key) == (made.timeline(), 0, "")
-    assert verify(made.archive).problems == []
-    made.add_column("t", int_col("more", id=9))
-    end = made.cut()
-    done = rebuild(made.archive)
-    assert (timeline_of(made.archive), done.jobs, done.key) == (made.timeline(), 1, parts_key(end))
-    assert rebuild(made.archive).jobs == 0
-    assert verify(made.archive).problems == []
 
 
 @pytest.mark.row("S1", "L1")
@@ -234,42 +215,13 @@ def test_a_damaged_missing_or_foreign_object_is_refused(made: MadeSource) -> Non
 
 
 @pytest.mark.row("A4", "O7")
-def test_a_damaged_missing_or_foreign_object_of_an_older_release_is_refused(made: MadeSource) -> None:
-    made.cut()
-    made.add_column("t", int_col("a", id=2))
-    made.cut()
-    base, delta = write_old_schema(made.archive)
-    store = made.archive.store
-    good = store.get(base)
-    for bad, match in (
-        (good.replace(b'"depth": 0', b'"depth": 1'), "is damaged"),
-        (changed(good, lambda s: s.update(depth=1)), "not what the next"),
-        (changed(good, lambda s: s.update(genesis_sha256="x")), "another genesis"),
-    ):
-        store.put(base, bad)
-        with pytest.raises(BadManifest, match=match):
-            rebuild(made.archive)
-        assert verify(made.archive).problems != []
-    store.put(base, good)
-    newest = store.get(delta)
-    for change in (
-        lambda s: s.update(window_sha256="0" * 64),
-        lambda s: s.update(base_sha256="0" * 64),
-        lambda s: s.update(upto=s["upto"] - 1),
-    ):
-        store.put(delta, changed(newest, change))
-        with pytest.raises(BadManifest):
-            rebuild(made.archive)
-        assert verify(made.archive).problems != []
-    store.put(delta, changed(newest, lambda s: s["jobs"].clear()))
-    assert verify(made.archive).problems != []
-    store.put(delta, newest)
-    assert verify(made.archive).problems == []
-    store.delete(base)
-    with pytest.raises(BadManifest, match="is missing"):
-        rebuild(made.archive)
-    store.delete(delta)
+def test_what_is_no_part_of_a_stored_schema_is_told_and_not_read(made: MadeSource) -> None:
+    end = made.cut()
+    key = f"schema/{name20(end)}.json"
+    made.archive.store.put(key, b"{}")
     assert timeline_of(made.archive) == made.timeline()
+    (problem,) = verify(made.archive).problems
+    assert (problem.key, problem.what.partition(":")[0]) == (key, f"{key} is no part of a stored schema")
 
 
 @pytest.mark.row("A3")
