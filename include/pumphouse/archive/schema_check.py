@@ -22,12 +22,10 @@ from pumphouse.archive.schema_parts import (
     read_rows,
     rows_of,
 )
-from pumphouse.archive.schema_store import jobs_at_genesis, timed_jobs
+from pumphouse.archive.schema_store import fold_schema
 from pumphouse.errors import BadSegment, BinlogError
-from pumphouse.model.tso import MAX_TSO, Tso
 from pumphouse.schema.related import whole_from
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import genesis_jobs
 
 
 def schema_problems(
@@ -60,18 +58,17 @@ def schema_problems(
     # What is there and damaged was said.
     yield from ((key, f"{key} is missing: {REMEDY}") for key in sorted(missing))
     if deep and documents:
-        yield from _content_problems(archive, genesis, manifests, documents, files)
+        yield from _content_problems(archive, manifests, documents, files)
 
 
 def _content_problems(
     archive: Archive,
-    genesis: Genesis,
     manifests: Sequence[Manifest],
     documents: Sequence[SchemaParts],
     files: Container[str],
 ) -> Iterator[tuple[str, str]]:
     try:
-        timeline = _derived(archive, genesis, manifests)
+        timeline = fold_schema(archive, manifests, None).timeline
     except BadSegment:
         return  # the jobs cannot be read; that is told of their own object
     except BinlogError as error:
@@ -96,13 +93,6 @@ def _links(
             yield each.key, "ends where no window does"
         elif each.window != ends[each.upto]:
             yield each.key, "was made from another window"
-
-
-def _derived(archive: Archive, genesis: Genesis, manifests: Sequence[Manifest]) -> Timeline:
-    """What genesis and the windows give."""
-    jobs = [job for each in jobs_at_genesis(archive, manifests) if (job := each.parsed()) is not None]
-    timeline = Timeline.empty().fold(genesis_jobs(jobs, genesis.ts))
-    return timeline.fold(timed_jobs(archive.jobs(manifests, Tso(0), MAX_TSO)))
 
 
 def _named_otherwise(timeline: Timeline, documents: Sequence[SchemaParts]) -> Iterator[str]:

@@ -15,7 +15,7 @@ import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from pumphouse.archive.ddl import ArchivedJob, is_final, read_groups
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import DdlEntry, Manifest
 from pumphouse.archive.schema_parts import EVERYBODY, NOBODY, File, Row, order, places_of, write_rows
+from pumphouse.archive.standing import Ints, Kept, at_genesis
 from pumphouse.errors import SchemaError
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso
@@ -34,9 +35,8 @@ from pumphouse.schema.actions import Reach
 from pumphouse.schema.fold import Place, check_order
 from pumphouse.schema.related import Tie, is_whole, touched, trimmed
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import TimedJob, running_at_genesis
+from pumphouse.schema.versions import TimedJob
 
-Ints = np.ndarray[Any, np.dtype[Any]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 # What `deal` holds before it gives all of it on.
@@ -45,7 +45,7 @@ _HELD_BYTES = 64 << 20
 _EVERYBODYS = frozenset({Reach.DATABASE, Reach.WHOLE_DATABASE, Reach.CLUSTER})
 # Flags of a job: it changes the schema; every fold has it; it makes tables that are folded apart; it may touch tables
 # that it does not name.
-_COUNTS, _DONE, _SHARED, _BATCH, _UNTOLD = 1, 2, 4, 8, 16
+_COUNTS, _SHARED, _BATCH, _UNTOLD = 1, 2, 4, 8
 
 _JOBS = pa.schema(
     [
@@ -176,15 +176,14 @@ def _read(store: ObjectStore, pieces: Iterable[DdlRun]) -> Iterator[tuple[int, i
 def _what(archived: ArchivedJob, job: Job, *, genesis: bool) -> tuple[int, dict[int, list[int]]]:
     """Flags of a job, and keys that it ties, by group: ids of tables and partitions, and names below 0."""
     if not (job.done if genesis else is_final(archived, job)):
-        return (_DONE if job.done else 0), {}
-    flags = _DONE | _COUNTS
+        return 0, {}
     found = touched(job)
     if found.reach is Reach.UNTOLD:
-        return flags | _UNTOLD, {}
+        return _COUNTS | _UNTOLD, {}
     if found.reach in _EVERYBODYS:
-        return flags | _SHARED, {}
+        return _COUNTS | _SHARED, {}
     groups = {min(tie.tables) if found.reach is Reach.EACH else 0: _keys(tie) for tie in found.ties}
-    return (flags | _BATCH if len(groups) > 1 else flags), groups
+    return (_COUNTS | _BATCH if len(groups) > 1 else _COUNTS), groups
 
 
 def _keys(tie: Tie) -> list[int]:
@@ -300,29 +299,16 @@ def plan_fold(
 
 
 def _standing(jobs: _Jobs, genesis_ts: Tso, end: Tso, upto: Tso) -> tuple[Ints, Ints]:
-    """The jobs that count, by schema version, and their commit ts: `jobs_at_genesis` and `Timeline.fold` in columns."""
-    genesis = jobs.origin == 0
-    doubtful = genesis & ((jobs.finished_ts > genesis_ts) | (jobs.finished_ts == 0))
-    if doubtful.any():
-        last = min(int(np.where(jobs.finished_ts == 0, end, jobs.finished_ts)[doubtful].max()), end)
-        windows = ~genesis & (jobs.commit_ts > genesis_ts) & (jobs.commit_ts <= last)
-        left_out = genesis & np.isin(jobs.archived_id, jobs.archived_id[windows])
-    else:
-        left_out = np.zeros(len(genesis), np.bool_)
-    done = genesis & ~left_out & (jobs.flags & _DONE > 0)
-    running = np.flatnonzero(done & (jobs.finished_ts > max(end, genesis_ts)))
-    if running.size:
-        raise running_at_genesis(int(jobs.id[running[0]]), int(jobs.finished_ts[running[0]]), end)
-    known = np.flatnonzero(done & (jobs.version != 0))
-    known = known[np.argsort(jobs.version[known], kind="stable")]
-    ts = jobs.commit_ts.copy()
-    ts[known] = np.maximum.accumulate(np.minimum(jobs.finished_ts[known], genesis_ts))
-    brought = np.flatnonzero(
-        ~genesis & (jobs.flags & _COUNTS > 0) & (jobs.commit_ts > genesis_ts) & (jobs.commit_ts <= upto)
-    )
-    brought = brought[np.argsort(jobs.commit_ts[brought], kind="stable")]
+    """The jobs that count, by schema version, and their commit ts: what `Timeline.fold` says of them, in columns."""
+    genesis, ts = jobs.origin == 0, jobs.commit_ts.copy()
+    kept, windows = np.flatnonzero(genesis), np.flatnonzero(~genesis & (ts > genesis_ts))
+    columns = Kept(jobs.archived_id[kept], jobs.version[kept], jobs.finished_ts[kept], jobs.flags[kept] & _COUNTS > 0)
+    chosen, places = at_genesis(columns, (jobs.archived_id[windows], ts[windows]), genesis_ts, end)
+    kept = kept[chosen]
+    ts[kept] = places
+    brought = windows[(jobs.flags[windows] & _COUNTS > 0) & (ts[windows] <= upto)]
     # Of doubles the later one counts, the first of equals, and a window's before that of genesis.
-    both = np.concatenate([known, brought])
+    both = np.concatenate([kept, brought[np.argsort(ts[brought], kind="stable")]])
     order = np.lexsort((-np.arange(len(both)), ts[both], ~genesis[both], jobs.id[both]))
     both = both[order]
     last_of = np.flatnonzero(np.append(np.diff(jobs.id[both]) != 0, True)[: len(both)])
@@ -467,12 +453,24 @@ def _given(held: dict[int, list[tuple[Any, ...]]]) -> Iterator[tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class FoldSummary:
-    """Of one fold: whether its tables can be told apart, which are sequences and views, those that new jobs touch."""
+    """Of a fold: whether its tables can be told apart, which are sequences and views, how many new jobs touch."""
 
     whole: bool
-    sequences: list[int]
-    views: list[int]
+    sequences: tuple[int, ...]
+    views: tuple[int, ...]
     tables: int
+
+    @classmethod
+    def of(cls, timeline: Timeline, since: Tso) -> FoldSummary:
+        """Jobs of windows behind ``since`` are new."""
+        last = [(table_id, versions[-1].table) for table_id, versions in timeline.versions.items()]
+        new = (event for event in timeline.events if not event.genesis and event.commit_ts > since)
+        return cls(
+            whole=is_whole(timeline),
+            sequences=tuple(table_id for table_id, table in last if table.is_sequence),
+            views=tuple(table_id for table_id, table in last if table.is_view),
+            tables=len({table for event in new for table in event.table_ids}),
+        )
 
     def to_json(self) -> bytes:
         """For the way to the driver."""
@@ -481,7 +479,8 @@ class FoldSummary:
     @classmethod
     def from_json(cls, data: bytes) -> FoldSummary:
         """Read it."""
-        return cls(**json.loads(data))
+        value = json.loads(data)
+        return cls(**value | {name: tuple(value[name]) for name in ("sequences", "views")})
 
 
 def fold_alone(
@@ -506,18 +505,12 @@ def fold_alone(
                 timed = trimmed(timed, {*tables})
             jobs.append(timed)
     timeline = Timeline.empty().fold(jobs)
-    last = [(table_id, versions[-1].table) for table_id, versions in timeline.versions.items()]
-    new = (event for event in timeline.events if not event.genesis and event.commit_ts > since)
-    summary = FoldSummary(
-        whole=is_whole(timeline)
-        or any(
-            event.job.id in batches and not event.table_ids <= {info.id for info in event.job.table_infos}
-            for event in timeline.events
-        ),
-        sequences=[table_id for table_id, table in last if table.is_sequence],
-        views=[table_id for table_id, table in last if table.is_view],
-        tables=len({table for event in new for table in event.table_ids}),
-    )
+    summary = FoldSummary.of(timeline, since)
+    if any(
+        event.job.id in batches and not event.table_ids <= {info.id for info in event.job.tables}
+        for event in timeline.events
+    ):
+        summary = replace(summary, whole=True)
     return summary, _ranged(_rows(timeline, elsewhere, batches, begin), bounds)
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.ddl import ArchivedJob, is_final, read_groups, read_jobs
+from pumphouse.archive.ddl import read_groups
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.schema_parts import (
@@ -31,14 +31,14 @@ from pumphouse.archive.schema_parts import (
     taking_in,
 )
 from pumphouse.archive.schema_stages import DdlRun, FoldPlan, FoldSummary, Sizes, plan_fold, tasks_of
+from pumphouse.archive.standing import timed_jobs, whole_history
 from pumphouse.errors import BadManifest, ConfigError, ObjectExists
-from pumphouse.model.table import Job
 from pumphouse.model.tso import MAX_TSO, Tso, show
 from pumphouse.schema.actions import Reach
-from pumphouse.schema.related import is_whole, touched
+from pumphouse.schema.related import touched
 from pumphouse.schema.sequence import parse_setval
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import TimedJob, genesis_jobs, running_at_genesis
+from pumphouse.schema.versions import TimedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,10 @@ def rebuild(archive: Archive, upto: Tso | None = None) -> Rebuilt:
     """
     at, windows, end = _seen(archive, upto)
     folded = _fold_new(archive, windows, at, end)
-    new = {timed.job.id for timed in folded.jobs}
-    tables = {table for event in folded.timeline.events if event.job.id in new for table in event.table_ids}
+    summary = FoldSummary.of(folded.timeline, archive.genesis().ts if at is None else at)
     kept = (folded.stored is not None and not folded.jobs) or not _ends_window(archive, windows, end)
-    key = "" if kept else _store(archive, windows, folded, end)
-    return Rebuilt(end, len(folded.jobs), len(tables), folded.schema_version, key)
+    key = "" if kept else _store(archive, windows, folded, summary, end)
+    return Rebuilt(end, len(folded.jobs), summary.tables, folded.schema_version, key)
 
 
 def timeline_of(archive: Archive, upto: Tso | None = None) -> Timeline:
@@ -104,13 +103,11 @@ def timeline_of(archive: Archive, upto: Tso | None = None) -> Timeline:
 
 def _fold_new(archive: Archive, windows: Sequence[Manifest], at: Tso | None, upto: Tso) -> Folded:
     """Like `fold_schema`; of tables that the new jobs do not touch it may know nothing."""
-    stored = None if at is None else read_stored(archive, at, windows)
-    if stored is not None and stored.by_table:
-        fresh = tuple(timed_jobs(archive.jobs(windows, stored.upto, upto)))
-        tables = _named_by(fresh, stored)
-        if tables is not None and stored.precedes(fresh):
-            known = jobs_of_tables(archive.store, stored, tables) if fresh else ()
-            return Folded(Timeline.empty().fold(known).fold(fresh), stored, fresh)
+    if at is not None:
+        stored = read_stored(archive, at, windows)
+        found = _fold_some(archive, stored, tuple(timed_jobs(archive.jobs(windows, at, upto))))
+        if found is not None:
+            return found
     return fold_schema(archive, windows, at, upto)
 
 
@@ -130,13 +127,11 @@ def fold_schema(archive: Archive, windows: Sequence[Manifest], at: Tso | None, u
         )
     upto = end if upto is None else upto
     if at is None:
-        jobs = [job for each in jobs_at_genesis(archive, windows) if (job := each.parsed()) is not None]
-        stored, timeline, after = None, _from_genesis(jobs, genesis.ts, end), genesis.ts
+        stored, (known, fresh) = None, whole_history(archive, windows, upto)
     else:
         stored = read_stored(archive, at, windows)
-        timeline, after = Timeline.empty().fold(all_jobs(archive.store, stored)), at
-    fresh = tuple(timed_jobs(archive.jobs(windows, after, upto)))
-    return Folded(timeline.fold(fresh), stored, fresh)
+        known, fresh = all_jobs(archive.store, stored), list(timed_jobs(archive.jobs(windows, at, upto)))
+    return Folded(Timeline.empty().fold(known).fold(fresh), stored, tuple(fresh))
 
 
 def fold_tables(archive: Archive, windows: Sequence[Manifest], at: Tso | None) -> Timeline:
@@ -145,29 +140,33 @@ def fold_tables(archive: Archive, windows: Sequence[Manifest], at: Tso | None) -
     Every database is there, and each sequence where one moved. Files of other tables are not read, unless a DDL of the
     windows touches tables that it does not name: then it is the whole timeline.
     """
-    stored = None if at is None else read_stored(archive, at, windows)
-    if stored is None or not stored.by_table:
-        return fold_schema(archive, windows, at).timeline
-    archived = archive.jobs(windows, Tso(0), MAX_TSO)
-    jobs = list(timed_jobs(archived))
-    fresh = [each for each in jobs if each.commit_ts > stored.upto]
-    tables = _named_by(jobs, stored)
-    if tables is None or not stored.precedes(fresh):
-        return fold_schema(archive, windows, at).timeline
-    tables |= {table for window in windows for segment in window.segments for table in segment.tables}
-    if any(each.job is None and parse_setval(each.commit_ts, each.query) is not None for each in archived):
-        tables |= {*stored.sequences}
-    timeline = Timeline.empty().fold(jobs_of_tables(archive.store, stored, tables))
-    return timeline.fold(fresh)
+    if at is not None:
+        stored, archived = read_stored(archive, at, windows), archive.jobs(windows, Tso(0), MAX_TSO)
+        more = {table for window in windows for segment in window.segments for table in segment.tables}
+        if any(each.job is None and parse_setval(each.commit_ts, each.query) is not None for each in archived):
+            more |= {*stored.sequences}
+        found = _fold_some(archive, stored, tuple(timed_jobs(archived)), more)
+        if found is not None:
+            return found.timeline
+    return fold_schema(archive, windows, at).timeline
 
 
-def _told_apart(fresh: Sequence[TimedJob], stored: SchemaParts) -> bool:
-    """Whether new jobs need no more of what is stored than the jobs of their tables."""
-    return stored.by_table and stored.precedes(fresh) and _named_by(fresh, stored) is not None
+def _fold_some(
+    archive: Archive, stored: SchemaParts, jobs: Sequence[TimedJob], more: Collection[int] = ()
+) -> Folded | None:
+    """Fold jobs with what is stored of the tables that they touch, and of ``more``; None = all of it is needed."""
+    tables = _touched(jobs, stored)
+    if tables is None:
+        return None
+    known = jobs_of_tables(archive.store, stored, {*tables, *more}) if jobs or more else ()
+    fresh = tuple(each for each in jobs if each.commit_ts > stored.upto)
+    return Folded(Timeline.empty().fold(known).fold(fresh), stored, fresh)
 
 
-def _named_by(jobs: Iterable[TimedJob], stored: SchemaParts) -> set[int] | None:
-    """Ids of the tables that jobs touch; None where one of them touches tables whose ids it does not have."""
+def _touched(jobs: Sequence[TimedJob], stored: SchemaParts) -> set[int] | None:
+    """Ids of the tables that jobs touch; None where these need more of what is stored than the jobs of such tables."""
+    if not stored.by_table or not stored.precedes(each for each in jobs if each.commit_ts > stored.upto):
+        return None
     tables: set[int] = set()
     for found in (touched(each.job) for each in jobs):
         if found.reach in {Reach.WHOLE_DATABASE, Reach.UNTOLD}:
@@ -225,10 +224,8 @@ class WholeFold:
             self.archive,
             self.windows,
             self.upto,
-            whole=False,
-            sequences=[table for each in summaries for table in each.sequences],
-            views=[table for each in summaries for table in each.views],
-            parts=(*left, new) if new.jobs else tuple(left),
+            summaries,
+            (*left, new) if new.jobs else tuple(left),
         )
         return Rebuilt(self.upto, plan.fresh, tables, plan.upto, key)
 
@@ -246,7 +243,7 @@ def whole_fold(archive: Archive, upto: Tso | None = None, *, few: int) -> WholeF
         return None
     if stored is not None and _count(each for each in windows if each.end > stored.upto) <= few:
         fresh = list(timed_jobs(archive.jobs(windows, stored.upto, end)))
-        if not fresh or _told_apart(fresh, stored):
+        if not fresh or _touched(fresh, stored) is not None:
             return None
     every = tuple(archive.chain(genesis.ts))
     if genesis.ddl.jobs + _count(every) <= few:
@@ -271,26 +268,21 @@ def _ends_window(archive: Archive, windows: Sequence[Manifest], ts: Tso) -> bool
     return ts == archive.genesis().ts or any(each.end == ts for each in windows)
 
 
-def _store(archive: Archive, windows: Sequence[Manifest], folded: Folded, upto: Tso) -> str:
+def _store(archive: Archive, windows: Sequence[Manifest], folded: Folded, summary: FoldSummary, upto: Tso) -> str:
     """Write what is new of a fold, and the document that names all of it; returns the document's name."""
-    timeline, before = folded.timeline, folded.stored
-    last = [(table_id, versions[-1].table) for table_id, versions in timeline.versions.items()]
-    sequences = {table_id for table_id, table in last if table.is_sequence}
-    views = {table_id for table_id, table in last if table.is_view}
+    before, summaries = folded.stored, [summary]
     parts: tuple[Part, ...] = ()
     if before is not None and before.rules == RULES and before.precedes(folded.jobs):
-        parts, sequences, views = before.parts, {*before.sequences, *sequences}, {*before.views, *views}
-    parts = extended(archive.store, parts, timeline)
-    return _write_document(archive, windows, upto, is_whole(timeline), sequences, views, parts)
+        parts = before.parts
+        summaries.append(FoldSummary(whole=False, sequences=before.sequences, views=before.views, tables=0))
+    return _write_document(archive, windows, upto, summaries, extended(archive.store, parts, folded.timeline))
 
 
 def _write_document(
     archive: Archive,
     windows: Sequence[Manifest],
     upto: Tso,
-    whole: bool,
-    sequences: Iterable[int],
-    views: Iterable[int],
+    summaries: Sequence[FoldSummary],
     parts: tuple[Part, ...],
 ) -> str:
     document = SchemaParts(
@@ -298,9 +290,9 @@ def _write_document(
         genesis=archive.genesis().sha256,
         window=_window_digest(archive.genesis(), windows, upto),
         rules=RULES,
-        whole=whole,
-        sequences=tuple(sorted(sequences)),
-        views=tuple(sorted(views)),
+        whole=any(each.whole for each in summaries),
+        sequences=tuple(sorted({table for each in summaries for table in each.sequences})),
+        views=tuple(sorted({table for each in summaries for table in each.views})),
         parts=parts,
     )
     try:
@@ -347,39 +339,3 @@ def _seen(archive: Archive, upto: Tso | None) -> tuple[Tso | None, list[Manifest
             f"the archive covers {show(genesis.ts)} to {show(end)}, asked for {show(upto)}", hint="pumphouse archive ls"
         )
     return at, windows, end if upto is None else upto
-
-
-def jobs_at_genesis(archive: Archive, windows: Sequence[Manifest]) -> list[ArchivedJob]:
-    """Jobs that make the schema at genesis, by schema version; their commit ts is not known and is 0.
-
-    A job that a window (of ``windows``, from genesis on) brings as well is left out: it is folded once, at its
-    window's commit ts. Only jobs that finished after genesis can be such, and a job's FinishedTS lies behind the commit
-    ts of its binlog.
-    """
-    genesis = archive.genesis()
-    end = windows[-1].end if windows else genesis.ts
-    jobs = read_jobs(archive.store, genesis.ddl)
-    finished = {each.job_id: job.finished_ts for each in jobs if (job := each.parsed()) is not None}
-    # A source that does not say when a job finished leaves all its jobs in doubt.
-    doubtful = [ts or end for ts in finished.values() if ts > genesis.ts or not ts]
-    if doubtful:
-        upto = Tso(min(max(doubtful), end))
-        brought = {each.job_id for each in archive.jobs(windows, genesis.ts, upto) if each.job is not None}
-        jobs = [each for each in jobs if each.job_id not in brought]
-    return jobs
-
-
-def _from_genesis(jobs: Iterable[Job], genesis_ts: Tso, end: Tso) -> Timeline:
-    known = list(jobs)
-    for job in known:
-        if job.done and job.finished_ts > max(end, genesis_ts):
-            raise running_at_genesis(job.id, job.finished_ts, end)
-    return Timeline.empty().fold(genesis_jobs(known, genesis_ts))
-
-
-def timed_jobs(archived: Iterable[ArchivedJob]) -> Iterable[TimedJob]:
-    """Jobs that change the schema, at their binlogs' commit ts. A binlog of an intermediate state has none yet."""
-    for each in archived:
-        job = each.parsed()
-        if job is not None and is_final(each, job):
-            yield TimedJob(each.commit_ts, job)

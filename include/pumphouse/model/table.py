@@ -111,8 +111,8 @@ def number_of(value: Any) -> int:
     if not isinstance(value, (int, str)):
         raise TypeError(f"{value!r:.60} is no number")
     number = int(value)
-    if not -(1 << 63) <= number < 1 << 64:
-        raise ValueError(f"{number} has more than 64 bits")
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{number} is no integer of 64 bits")
     return number
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
+from pumphouse.archive.ddl import read_jobs
 from pumphouse.archive.init import init_archive
-from pumphouse.archive.schema_store import jobs_at_genesis
 from pumphouse.archive.segment import read_segment
 from pumphouse.archive.snapshot import run_snapshot
+from pumphouse.archive.standing import whole_history
 from pumphouse.archive.verify import verify
 from pumphouse.codec.payload import row_changes
 from pumphouse.errors import BadManifest, ConfigError, CorruptionError, HistoryUnavailable, WindowHeld
@@ -57,8 +58,9 @@ def test_genesis_holds_the_schema_the_pumps_and_moves_the_checkpoint(world):
     assert [(each.node_id, each.drained) for each in genesis.pumps] == [("pump-1", False), ("pump-2", True)]
     assert genesis.pumps[0].incarnation == "one"
     assert genesis.schema_version == 10
-    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [3, 5, 9, 10]
-    assert json.loads(jobs_at_genesis(world.archive, world.archive.chain())[0].job)["binlog"]["SchemaVersion"] == 4
+    kept = read_jobs(world.archive.store, genesis.ddl)
+    assert [each.job_id for each in kept] == [3, 5, 9, 10]
+    assert json.loads(kept[0].job)["binlog"]["SchemaVersion"] == 4
     assert consumer.checkpoint(world.cluster, "main") == genesis.ts
     assert world.archive.end() == genesis.ts
     assert genesis.base is None
@@ -324,7 +326,7 @@ def test_genesis_waits_for_a_job_that_is_committed_and_not_in_the_history_yet(wo
         world.init()
     world.history.add(8)
     genesis = world.init()
-    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [8]
+    assert [each.job_id for each in read_jobs(world.archive.store, genesis.ddl)] == [8]
     assert genesis.ddl.jobs == 1
 
 
@@ -335,11 +337,12 @@ def test_a_job_that_is_in_genesis_and_in_a_window_is_taken_from_the_window(world
     world.history.add(1, start_ts=genesis_before, finished_ts=genesis_before)
     later = Tso(genesis_before + (3_600_000 << 18))
     world.history.add(2, start_ts=genesis_before, finished_ts=later)
-    world.init()
+    genesis = world.init()
     commit_ts = pump.ddl(2)
-    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [1, 2]
+    assert [each.job_id for each in read_jobs(world.archive.store, genesis.ddl)] == [1, 2]
     world.snapshot()
-    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [1]
+    begun, brought = whole_history(world.archive, world.archive.chain(), world.archive.end())
+    assert ([each.job.id for each in begun], [each.job.id for each in brought]) == ([1], [2])
     (job,) = world.archive.jobs(world.archive.chain(), world.archive.genesis().ts, world.archive.end())
     assert (job.job_id, job.commit_ts) == (2, commit_ts)
 
@@ -349,8 +352,8 @@ def test_a_job_begun_after_genesis_is_left_to_its_window(world):
     world.pump()
     world.history.add(1, start_ts=1)
     world.history.add(2, start_ts=world.cluster.tso() + (60_000 << 18))
-    world.init()
-    assert [each.job_id for each in jobs_at_genesis(world.archive, world.archive.chain())] == [1]
+    genesis = world.init()
+    assert [each.job_id for each in read_jobs(world.archive.store, genesis.ddl)] == [1]
 
 
 @pytest.mark.row("A3", "S1")

@@ -51,7 +51,7 @@ def test_a_window_without_ddl_writes_nothing_and_reads_no_history_again(
 ) -> None:
     made.cut()
     first = rebuild(made.archive)
-    monkeypatch.setattr(schema_store, "_from_genesis", None)
+    monkeypatch.setattr(schema_store, "whole_history", None)
     made.cut()
     again = rebuild(made.archive)
     assert (again.key, again.jobs) == ("", 0)
