@@ -58,9 +58,7 @@ class Ingest:
             return False
         if self._check_rows and intake.unreadable:
             return False
-        if intake.prewrites and (not self._lifecycle.takes_prewrites or self._store.read_only):
-            return False
-        if intake.prewrites < len(intake.records) and not self._lifecycle.takes_outcomes:
+        if self._refusal(prewrites=intake.prewrites > 0, outcomes=intake.prewrites < len(intake.records)) is not None:
             return False
         self._submitter.send(intake.records, done)
         return True
@@ -100,12 +98,11 @@ class Ingest:
         items, places = [], []
         # From here to the submission nothing waits: the state must be that of the moment at which it is handed over.
         for place, item in parsed:
-            try:
-                if not self._probe_or_refuse(item):
-                    items.append(item)
-                    places.append(place)
-            except BinlogError as error:
-                statuses[place] = error
+            is_prewrite = item.tp == BinlogType.PREWRITE
+            statuses[place] = self._refusal(prewrites=is_prewrite, outcomes=not is_prewrite)
+            if statuses[place] is None and (item.start_ts or item.commit_ts):  # a probe stores nothing
+                items.append(item)
+                places.append(place)
         answer: asyncio.Future[Statuses] = asyncio.get_running_loop().create_future()
         if not items:
             answer.set_result(statuses)
@@ -134,17 +131,16 @@ class Ingest:
                 )
         return taken
 
-    def _probe_or_refuse(self, item: Item) -> bool:
-        """Whether it is a probe; raises what the Pump does not take now."""
-        if item.tp == BinlogType.PREWRITE:
-            if not self._lifecycle.takes_prewrites:
-                state = self._lifecycle.state
-                raise PumpDraining(f"no online: {state}", state=str(state))
-            self._store.check_space()
-        elif not self._lifecycle.takes_outcomes:
-            state = self._lifecycle.state
-            raise PumpDraining(f"this Pump takes nothing more: {state}", state=str(state))
-        return item.start_ts == 0 and item.commit_ts == 0
+    def _refusal(self, *, prewrites: bool, outcomes: bool) -> BinlogError | None:
+        """Why the Pump does not take such writes now; None = it does."""
+        state = self._lifecycle.state
+        if prewrites and not self._lifecycle.takes_prewrites:
+            return PumpDraining(f"no online: {state}", state=str(state))
+        if prewrites and (full := self._store.refusal()) is not None:
+            return full
+        if outcomes and not self._lifecycle.takes_outcomes:
+            return PumpDraining(f"this Pump takes nothing more: {state}", state=str(state))
+        return None
 
 
 def _arrange(

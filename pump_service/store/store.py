@@ -36,7 +36,7 @@ from pump_service.store.settling import Settling
 from pump_service.store.stream import Stream
 from pump_service.store.writer import Writer
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import ConfigError, WriterFailed
+from pumphouse.errors import ConfigError, PumpReadOnly, WriterFailed
 from pumphouse.model.node import PumpExtra
 from pumphouse.model.position import Pointer
 from pumphouse.model.tso import Tso
@@ -260,10 +260,9 @@ class Store:
             self._writer.lock.release()
         return True
 
-    def check_space(self) -> None:
-        """Raise PumpReadOnly when prewrites are refused. The writer looks again; this spares it the work."""
-        if self._guard.read_only():
-            raise self._guard.refusal()
+    def refusal(self) -> PumpReadOnly | None:
+        """Why prewrites are refused; None = they are not. The writer looks again; this spares it the work."""
+        return self._guard.refusal() if self._guard.read_only() else None
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
