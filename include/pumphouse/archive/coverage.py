@@ -99,14 +99,25 @@ def only_given_up(entry: PumpEntry) -> bool:
     return entry.lost and not entry.drained
 
 
-def still_drained(now: NodeStatus | None, before: PumpEntry | None) -> bool:
-    """Whether the start that is registered is the one that the last manifest has as drained.
+def drained_at_genesis(now: NodeStatus) -> bool:
+    """Whether nothing of a Pump is the archive's: what an offline one once held lies before genesis."""
+    return now.state is NodeState.OFFLINE
+
+
+def still_drained(now: Started | None, before: PumpEntry | None) -> bool:
+    """Whether a start that was pulled is the one that the last manifest, or genesis, has as drained.
 
     Never a Go Pump: it cannot be told from one that was started again, so it has to prove it anew.
     """
-    if now is None or now.extra is None or before is None:
+    if now is None or before is None or not now.incarnation:
         return False
     return before.drained and same_start(now, before)
+
+
+def may_be_gone(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[Declaration] = ()) -> bool:
+    """Whether nothing can come from a Pump that is offline, or not registered: it was drained before, or given up."""
+    gone = now is None or now.state is NodeState.OFFLINE
+    return gone and before is not None and is_done(before) and _unchanged(now, before, declared)
 
 
 def drained_or_lost(report: PullReport, before: PumpEntry | None, end: Tso) -> tuple[bool, bool]:
@@ -122,7 +133,7 @@ def drained_or_lost(report: PullReport, before: PumpEntry | None, end: Tso) -> t
         return False, report.action is Action.LOST
     proved = bool(report.drained_to) and all(each.max_commit_ts <= end for each in report.segments)
     # Once drained stays drained for the same start, as a closing Pump takes no prewrites: nothing came since.
-    return proved or (report.drained and not report.segments), False
+    return proved or (still_drained(report, before) and not report.segments), False
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
@@ -148,9 +159,9 @@ def judge(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[D
     """
     node_id = now.node_id if now is not None else before.node_id if before is not None else ""
     hole = _declaration(node_id, before, now, declared, start)
+    if may_be_gone(now, before, declared):
+        return Verdict(node_id=node_id, action=Action.DRAINED)
     if now is None or now.state is NodeState.OFFLINE:
-        if before is not None and is_done(before) and _unchanged(now, before, declared):
-            return Verdict(node_id=node_id, action=Action.DRAINED)
         if hole is not None:
             return Verdict(node_id=node_id, action=Action.LOST, declared=hole)
         return Verdict(node_id=node_id, action=Action.HELD, why=_why_gone(now, before), hint=_way_out(node_id))

@@ -15,7 +15,7 @@ from pumphouse.archive import consumer, layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.base import BaseTable
 from pumphouse.archive.content import parse_binlog
-from pumphouse.archive.coverage import registry_digest, replaced_by, start_of
+from pumphouse.archive.coverage import drained_at_genesis, registry_digest, replaced_by, start_of
 from pumphouse.archive.ddl import ArchivedJob, write_jobs
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.history import needs_job
@@ -190,19 +190,18 @@ def _genesis(
 
 
 def _pump(status: NodeStatus, ts: Tso) -> PumpEntry:
-    offline = status.state is NodeState.OFFLINE
+    drained = drained_at_genesis(status)
     return PumpEntry(
         node_id=status.node_id,
         incarnation=start_of(status).incarnation,
         start_count=start_of(status).start_count,
         state=str(status.state),
         reached=ts,
-        # What an offline Pump once held lies before genesis: nothing of it is the archive's.
-        drained=offline,
+        drained=drained,
         sync_log=status.extra is None or status.extra.sync_log,
         batch=status.extra is not None and status.extra.batch,
         replaced=replaced_by(status),
-        registry=registry_digest(status) if offline and status.extra is None else "",
+        registry=registry_digest(status) if drained and status.extra is None else "",
     )
 
 

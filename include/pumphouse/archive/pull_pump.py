@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,18 @@ import pyarrow as pa
 from pumphouse.archive import layout
 from pumphouse.archive.archive import Archive
 from pumphouse.archive.content import content_digest, parse_binlog
-from pumphouse.archive.coverage import GONE, judge, registry_digest, same_incarnation, same_start
+from pumphouse.archive.coverage import (
+    GONE,
+    may_be_gone,
+    registry_digest,
+    same_incarnation,
+    same_start,
+    still_drained,
+)
 from pumphouse.archive.declare import settled_of
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.holders import holder
-from pumphouse.archive.manifest import AcceptedCommit, Declaration, LastBinlog, SegmentEntry
+from pumphouse.archive.manifest import AcceptedCommit, Declaration, LastBinlog, PumpEntry, SegmentEntry
 from pumphouse.archive.puller import LATE, ORPHAN, Frame, Puller, open_puller
 from pumphouse.archive.segment import SegmentWriter
 from pumphouse.archive.window import (
@@ -198,7 +206,6 @@ class _PumpPull:
             state=str(status.state),
             sync_log=seen.sync_log,
             batch=batch,
-            drained=self._proved_before(),
             segments=segments,
             drained_to=drained_to,
             tail_from=self._tail_from,
@@ -368,7 +375,7 @@ class _PumpPull:
         except _TimeUpError:
             if self._seen is not None and self._seen.blocked_by:
                 return Tso(0)
-            if self._proved_before() and not self._rows:
+            if still_drained(self._seen, self._before) and not self._rows:
                 return Tso(0)
             self._waiting_for = f"it is closing and has not shown that it is drained: {self._waiting_for}"
             raise
@@ -377,9 +384,11 @@ class _PumpPull:
             raise _TimeUpError
         return fence
 
-    def _proved_before(self) -> bool:
-        """Whether the last manifest says that this very start of the Pump is drained."""
-        return self._pump.drained and self._seen is not None and same_start(self._seen, self._pump)
+    @cached_property
+    def _before(self) -> PumpEntry | None:
+        """What the last manifest, or genesis, says of the Pump."""
+        pumps = (self._archive.last() or self._archive.genesis()).pumps
+        return next((each for each in pumps if each.node_id == self._pump.node_id), None)
 
     # -- the stream ---------------------------------------------------------------------------------------------
 
@@ -417,7 +426,7 @@ class _PumpPull:
         """Wait a little for a Pump that does not answer, or that answers without what is needed."""
         status = self._cluster.node(NodeKind.PUMP, self._pump.node_id)
         self._waiting_for = why if answers else f"it does not answer, the registry says {self._state_now()}: {why}"
-        if (status is None or status.state is NodeState.OFFLINE) and not self._rows and self._is_drained(status):
+        if not self._rows and may_be_gone(status, self._before):
             raise _DrainedError
         self._show(silent_at="" if status is None or answers else status.host)
         self._check_time()
@@ -426,14 +435,6 @@ class _PumpPull:
     def _state_now(self) -> str:
         status = self._cluster.node(NodeKind.PUMP, self._pump.node_id)
         return GONE if status is None else str(status.state)
-
-    def _is_drained(self, status: NodeStatus | None) -> bool:
-        """Whether the last manifest lets this Pump be offline."""
-        last, node_id = self._archive.last(), self._pump.node_id
-        before = next(
-            (e for e in (self._archive.genesis() if last is None else last).pumps if e.node_id == node_id), None
-        )
-        return judge(status, before, (), self._plan.start).action is Action.DRAINED
 
     def _check_identity(self, frame: Frame) -> None:
         node_id, pump = self._pump.node_id, self._pump

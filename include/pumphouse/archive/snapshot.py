@@ -20,7 +20,6 @@ from pumphouse.archive.coverage import (
     judge_all,
     replaced_by,
     start_of,
-    still_drained,
 )
 from pumphouse.archive.declare import declarations
 from pumphouse.archive.failed import noting
@@ -174,7 +173,6 @@ def _planned_pumps(
                 start_count=start.start_count,
                 state=GONE if status is None else str(status.state),
                 registry=entry.registry if entry is not None and verdict.action is Action.DRAINED else "",
-                drained=still_drained(status, entry),
                 declared=verdict.declared,
                 needed=verdict.needed,
                 replaced=replaced_by(one),

@@ -65,7 +65,6 @@ class PlannedPump:
     start_count: int
     state: str
     registry: str = ""  # digest of a Go Pump's registry value when it was first seen offline
-    drained: bool = False  # the last manifest says so, for this very start of the Pump
     declared: Declaration | None = None
     needed: bool = False  # without that declaration the Pump would hold the window
     last: LastBinlog | None = None
@@ -130,7 +129,6 @@ class PullReport:
     sync_log: bool = True
     batch: bool = True
     registry: str = ""
-    drained: bool = False  # the manifest before says so, for the start of the Pump that was pulled
     segments: tuple[SegmentEntry, ...] = ()
     drained_to: Tso = Tso(0)
     tail_from: Tso = Tso(0)
