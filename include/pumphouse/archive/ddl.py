@@ -20,7 +20,7 @@ from pumphouse.model.binlog import SchemaState
 from pumphouse.model.table import Job, cistr
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.base import ObjectStore
-from pumphouse.schema.actions import Reach, Rows, facts_of, is_system
+from pumphouse.schema.actions import Reach, Rows, action_of, is_system
 
 _GROUP_JOBS = 4096
 
@@ -96,7 +96,7 @@ def look_at_later(archived: Iterable[ArchivedJob]) -> Later:
             raw = json.loads(each.job or "{}")
             binlog = raw.get("binlog") or {}
             names |= {str(raw.get("schema_name") or ""), cistr((binlog.get("DBInfo") or {}).get("db_name"))}
-            facts = facts_of(int(raw.get("type") or 0))
+            facts = action_of(int(raw.get("type") or 0)).facts
             if facts.rows is not Rows.RETURN:
                 continue
             if facts.reach is Reach.WHOLE_DATABASE:

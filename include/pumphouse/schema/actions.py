@@ -1,92 +1,15 @@
 """Every type of DDL job, and the facts about it (docs/formats.md, "DDL jobs"; docs/ddl.md).
 
-`FACTS` is the one place that says what a type is. Fold, stored schema, dumps, loads, rules and the renderer read it. A
-number without an entry is UNKNOWN to all of them: nothing is loaded past such a job where it names a table or database.
+`Action` is the one place that says what a type is. Fold, stored schema, dumps, loads, rules and the renderer read it. A
+number that is not there is UNKNOWN to all of them: nothing is loaded past such a job if it names a table or database.
 """
 
 from __future__ import annotations
 
 from enum import Enum, IntEnum, auto
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pumphouse.schema.dialect import Dialect
-
-
-class Action(IntEnum):
-    """Type of a DDL job; all that TiDB up to 8.3 has. 46 and 66 were never in a release."""
-
-    UNKNOWN = -1
-    NONE = 0
-    CREATE_SCHEMA = 1
-    DROP_SCHEMA = 2
-    CREATE_TABLE = 3
-    DROP_TABLE = 4
-    ADD_COLUMN = 5
-    DROP_COLUMN = 6
-    ADD_INDEX = 7
-    DROP_INDEX = 8
-    ADD_FOREIGN_KEY = 9
-    DROP_FOREIGN_KEY = 10
-    TRUNCATE_TABLE = 11
-    MODIFY_COLUMN = 12
-    REBASE_AUTO_ID = 13
-    RENAME_TABLE = 14
-    SET_DEFAULT_VALUE = 15
-    SHARD_ROW_ID = 16
-    MODIFY_TABLE_COMMENT = 17
-    RENAME_INDEX = 18
-    ADD_PARTITION = 19
-    DROP_PARTITION = 20
-    CREATE_VIEW = 21
-    MODIFY_TABLE_CHARSET = 22
-    TRUNCATE_PARTITION = 23
-    DROP_VIEW = 24
-    RECOVER_TABLE = 25
-    MODIFY_SCHEMA_CHARSET = 26
-    LOCK_TABLE = 27
-    UNLOCK_TABLE = 28
-    REPAIR_TABLE = 29
-    SET_TIFLASH_REPLICA = 30
-    UPDATE_TIFLASH_STATUS = 31
-    ADD_PRIMARY_KEY = 32
-    DROP_PRIMARY_KEY = 33
-    CREATE_SEQUENCE = 34
-    ALTER_SEQUENCE = 35
-    DROP_SEQUENCE = 36
-    ADD_COLUMNS = 37
-    DROP_COLUMNS = 38
-    MODIFY_AUTO_ID_CACHE = 39
-    REBASE_AUTO_RANDOM = 40
-    ALTER_INDEX_VISIBILITY = 41
-    EXCHANGE_PARTITION = 42
-    ADD_CHECK = 43
-    DROP_CHECK = 44
-    ALTER_CHECK = 45
-    RENAME_TABLES = 47
-    DROP_INDEXES = 48
-    ALTER_TABLE_ATTRIBUTES = 49
-    ALTER_PARTITION_ATTRIBUTES = 50
-    CREATE_PLACEMENT_POLICY = 51
-    ALTER_PLACEMENT_POLICY = 52
-    DROP_PLACEMENT_POLICY = 53
-    ALTER_PARTITION_PLACEMENT = 54
-    MODIFY_SCHEMA_PLACEMENT = 55
-    ALTER_TABLE_PLACEMENT = 56
-    ALTER_CACHE_TABLE = 57
-    ALTER_STATS_OPTIONS = 58
-    ALTER_NOCACHE_TABLE = 59
-    CREATE_TABLES = 60
-    MULTI_SCHEMA_CHANGE = 61
-    FLASHBACK_CLUSTER = 62
-    RECOVER_SCHEMA = 63
-    REORGANIZE_PARTITION = 64
-    ALTER_TTL_INFO = 65
-    ALTER_TTL_REMOVE = 67
-    CREATE_RESOURCE_GROUP = 68
-    ALTER_RESOURCE_GROUP = 69
-    DROP_RESOURCE_GROUP = 70
-    PARTITION_BY = 71
-    REMOVE_PARTITIONING = 72
 
 
 class Effect(Enum):
@@ -179,91 +102,105 @@ class Facts(NamedTuple):
         return self.effect is Effect.NOTHING
 
 
-_ALL, _NO_TARGET, _TIDB = frozenset(Dialect), frozenset[Dialect](), frozenset({Dialect.TIDB})
-_SILENT = Facts(Effect.NOTHING, Reach.NOTHING, Rows.STAY, Form.NONE, True, _NO_TARGET)
+_ALL, _NOWHERE, _TIDB = frozenset(Dialect), frozenset[Dialect](), frozenset({Dialect.TIDB})
+_SILENT = Facts(Effect.NOTHING, Reach.NOTHING, Rows.STAY, Form.NONE, True, _NOWHERE)
 _ALTER = Facts(Effect.REPLACE, Reach.TABLES, Rows.STAY, Form.ALTER, False, _ALL)
 # A target that is no TiDB has nothing like it.
 _OPTION = _ALTER._replace(on=_TIDB)
-_IGNORED = _ALTER._replace(on=_NO_TARGET)
+_IGNORED = _ALTER._replace(on=_NOWHERE)
 
-FACTS: dict[Action, Facts] = {
-    Action.UNKNOWN: Facts(Effect.UNKNOWN, Reach.UNTOLD, Rows.ANY, Form.NONE, False, _NO_TARGET),
-    Action.NONE: _SILENT,
-    Action.CREATE_SCHEMA: Facts(Effect.CREATE_DATABASE, Reach.DATABASE, Rows.STAY, Form.CREATE_DATABASE, True, _ALL),
-    Action.DROP_SCHEMA: Facts(Effect.DROP_DATABASE, Reach.WHOLE_DATABASE, Rows.GO, Form.DROP_DATABASE, True, _ALL),
-    Action.CREATE_TABLE: Facts(Effect.CREATE, Reach.TABLES, Rows.BEGIN, Form.CREATE, False, _ALL),
-    Action.DROP_TABLE: Facts(Effect.DROP, Reach.TABLES, Rows.GO, Form.DROP, True, _ALL),
-    Action.ADD_COLUMN: _ALTER,
-    Action.DROP_COLUMN: _ALTER,
-    Action.ADD_INDEX: _ALTER,
-    Action.DROP_INDEX: _ALTER,
-    Action.ADD_FOREIGN_KEY: _ALTER,
-    Action.DROP_FOREIGN_KEY: _ALTER,
-    Action.TRUNCATE_TABLE: Facts(Effect.TRUNCATE, Reach.TABLES, Rows.RENEW, Form.TRUNCATE, True, _ALL),
-    Action.MODIFY_COLUMN: _ALTER,
-    Action.REBASE_AUTO_ID: _ALTER,
-    Action.RENAME_TABLE: Facts(Effect.RENAME, Reach.TABLES, Rows.STAY, Form.RENAME, False, _ALL),
-    Action.SET_DEFAULT_VALUE: _ALTER,
-    Action.SHARD_ROW_ID: _OPTION,
-    Action.MODIFY_TABLE_COMMENT: _ALTER,
-    Action.RENAME_INDEX: _ALTER,
-    Action.ADD_PARTITION: Facts(Effect.REPLACE, Reach.TABLES, Rows.STAY, Form.ADD_PARTITION, False, _ALL),
-    Action.DROP_PARTITION: Facts(Effect.REPLACE, Reach.TABLES, Rows.GO_SLOWLY, Form.DROP_PARTITION, False, _ALL),
-    Action.CREATE_VIEW: Facts(Effect.CREATE, Reach.REPLACED, Rows.BEGIN, Form.CREATE, True, _ALL),
-    Action.MODIFY_TABLE_CHARSET: _ALTER,
-    Action.TRUNCATE_PARTITION: Facts(Effect.REPLACE, Reach.TABLES, Rows.GO, Form.TRUNCATE_PARTITION, True, _ALL),
-    Action.DROP_VIEW: Facts(Effect.DROP, Reach.TABLES, Rows.GO, Form.DROP, True, _ALL),
-    Action.RECOVER_TABLE: Facts(Effect.CREATE, Reach.TABLES, Rows.RETURN, Form.RECOVER, False, _ALL),
-    Action.MODIFY_SCHEMA_CHARSET: Facts(
-        Effect.ALTER_DATABASE, Reach.DATABASE, Rows.STAY, Form.ALTER_DATABASE, True, _ALL
-    ),
-    Action.LOCK_TABLE: _SILENT,
-    Action.UNLOCK_TABLE: _SILENT,
-    Action.REPAIR_TABLE: _ALTER,
-    Action.SET_TIFLASH_REPLICA: _IGNORED,
-    Action.UPDATE_TIFLASH_STATUS: _SILENT,
-    Action.ADD_PRIMARY_KEY: _ALTER,
-    Action.DROP_PRIMARY_KEY: _ALTER,
-    Action.CREATE_SEQUENCE: Facts(Effect.CREATE, Reach.TABLES, Rows.BEGIN, Form.CREATE, False, _ALL),
-    Action.ALTER_SEQUENCE: Facts(Effect.REPLACE, Reach.TABLES, Rows.STAY, Form.ALTER_SEQUENCE, True, _ALL),
-    Action.DROP_SEQUENCE: Facts(Effect.DROP, Reach.TABLES, Rows.GO, Form.DROP, True, _ALL),
-    Action.ADD_COLUMNS: _ALTER,
-    Action.DROP_COLUMNS: _ALTER,
-    Action.MODIFY_AUTO_ID_CACHE: _OPTION,
-    Action.REBASE_AUTO_RANDOM: _OPTION,
-    Action.ALTER_INDEX_VISIBILITY: _ALTER,
-    Action.EXCHANGE_PARTITION: Facts(Effect.EXCHANGE, Reach.TABLES, Rows.SWAP, Form.EXCHANGE_PARTITION, False, _ALL),
-    Action.ADD_CHECK: _ALTER,
-    Action.DROP_CHECK: _ALTER,
-    Action.ALTER_CHECK: _ALTER,
-    Action.RENAME_TABLES: Facts(Effect.RENAME_EACH, Reach.RENAMED, Rows.STAY, Form.RENAME, False, _ALL),
-    Action.DROP_INDEXES: _ALTER,
-    Action.ALTER_TABLE_ATTRIBUTES: _SILENT,
-    Action.ALTER_PARTITION_ATTRIBUTES: _SILENT,
-    Action.CREATE_PLACEMENT_POLICY: _SILENT,
-    Action.ALTER_PLACEMENT_POLICY: _SILENT,
-    Action.DROP_PLACEMENT_POLICY: _SILENT,
-    Action.ALTER_PARTITION_PLACEMENT: _SILENT,
-    Action.MODIFY_SCHEMA_PLACEMENT: _SILENT,
-    Action.ALTER_TABLE_PLACEMENT: _SILENT,
-    Action.ALTER_CACHE_TABLE: _SILENT,
-    Action.ALTER_STATS_OPTIONS: _IGNORED,
-    Action.ALTER_NOCACHE_TABLE: _SILENT,
-    Action.CREATE_TABLES: Facts(Effect.CREATE_EACH, Reach.EACH, Rows.BEGIN, Form.CREATE, False, _ALL),
-    Action.MULTI_SCHEMA_CHANGE: _ALTER,
-    Action.FLASHBACK_CLUSTER: Facts(Effect.FLASHBACK, Reach.CLUSTER, Rows.ANY, Form.NONE, False, _NO_TARGET),
-    Action.RECOVER_SCHEMA: Facts(
-        Effect.RECOVER_DATABASE, Reach.WHOLE_DATABASE, Rows.RETURN, Form.CREATE_DATABASE, True, _ALL
-    ),
-    Action.REORGANIZE_PARTITION: Facts(Effect.REPLACE, Reach.TABLES, Rows.STAY, Form.REORGANIZE_PARTITION, False, _ALL),
-    Action.ALTER_TTL_INFO: _OPTION,
-    Action.ALTER_TTL_REMOVE: _OPTION,
-    Action.CREATE_RESOURCE_GROUP: _SILENT,
-    Action.ALTER_RESOURCE_GROUP: _SILENT,
-    Action.DROP_RESOURCE_GROUP: _SILENT,
-    Action.PARTITION_BY: Facts(Effect.REPARTITION, Reach.TABLES, Rows.STAY, Form.REPARTITION, False, _ALL),
-    Action.REMOVE_PARTITIONING: Facts(Effect.REPARTITION, Reach.TABLES, Rows.STAY, Form.REPARTITION, False, _ALL),
-}
+
+class DdlType(IntEnum):
+    """A number with its facts: a member without any cannot be made."""
+
+    facts: Facts
+
+    def __new__(cls, number: int, facts: Facts) -> Self:
+        """Make a member."""
+        member = int.__new__(cls, number)
+        member._value_, member.facts = number, facts
+        return member
+
+
+class Action(DdlType):
+    """Type of a DDL job; all that TiDB up to 8.3 has. 46 and 66 were never in a release."""
+
+    UNKNOWN = -1, Facts(Effect.UNKNOWN, Reach.UNTOLD, Rows.ANY, Form.NONE, False, _NOWHERE)
+    NONE = 0, _SILENT
+    CREATE_SCHEMA = 1, Facts(Effect.CREATE_DATABASE, Reach.DATABASE, Rows.STAY, Form.CREATE_DATABASE, True, _ALL)
+    DROP_SCHEMA = 2, Facts(Effect.DROP_DATABASE, Reach.WHOLE_DATABASE, Rows.GO, Form.DROP_DATABASE, True, _ALL)
+    CREATE_TABLE = 3, Facts(Effect.CREATE, Reach.TABLES, Rows.BEGIN, Form.CREATE, False, _ALL)
+    DROP_TABLE = 4, Facts(Effect.DROP, Reach.TABLES, Rows.GO, Form.DROP, True, _ALL)
+    ADD_COLUMN = 5, _ALTER
+    DROP_COLUMN = 6, _ALTER
+    ADD_INDEX = 7, _ALTER
+    DROP_INDEX = 8, _ALTER
+    ADD_FOREIGN_KEY = 9, _ALTER
+    DROP_FOREIGN_KEY = 10, _ALTER
+    TRUNCATE_TABLE = 11, Facts(Effect.TRUNCATE, Reach.TABLES, Rows.RENEW, Form.TRUNCATE, True, _ALL)
+    MODIFY_COLUMN = 12, _ALTER
+    REBASE_AUTO_ID = 13, _ALTER
+    RENAME_TABLE = 14, Facts(Effect.RENAME, Reach.TABLES, Rows.STAY, Form.RENAME, False, _ALL)
+    SET_DEFAULT_VALUE = 15, _ALTER
+    SHARD_ROW_ID = 16, _OPTION
+    MODIFY_TABLE_COMMENT = 17, _ALTER
+    RENAME_INDEX = 18, _ALTER
+    ADD_PARTITION = 19, Facts(Effect.REPLACE, Reach.TABLES, Rows.STAY, Form.ADD_PARTITION, False, _ALL)
+    DROP_PARTITION = 20, Facts(Effect.REPLACE, Reach.TABLES, Rows.GO_SLOWLY, Form.DROP_PARTITION, False, _ALL)
+    CREATE_VIEW = 21, Facts(Effect.CREATE, Reach.REPLACED, Rows.BEGIN, Form.CREATE, True, _ALL)
+    MODIFY_TABLE_CHARSET = 22, _ALTER
+    TRUNCATE_PARTITION = 23, Facts(Effect.REPLACE, Reach.TABLES, Rows.GO, Form.TRUNCATE_PARTITION, True, _ALL)
+    DROP_VIEW = 24, Facts(Effect.DROP, Reach.TABLES, Rows.GO, Form.DROP, True, _ALL)
+    RECOVER_TABLE = 25, Facts(Effect.CREATE, Reach.TABLES, Rows.RETURN, Form.RECOVER, False, _ALL)
+    MODIFY_SCHEMA_CHARSET = 26, Facts(Effect.ALTER_DATABASE, Reach.DATABASE, Rows.STAY, Form.ALTER_DATABASE, True, _ALL)
+    LOCK_TABLE = 27, _SILENT
+    UNLOCK_TABLE = 28, _SILENT
+    REPAIR_TABLE = 29, _ALTER
+    SET_TIFLASH_REPLICA = 30, _IGNORED
+    UPDATE_TIFLASH_STATUS = 31, _SILENT
+    ADD_PRIMARY_KEY = 32, _ALTER
+    DROP_PRIMARY_KEY = 33, _ALTER
+    CREATE_SEQUENCE = 34, Facts(Effect.CREATE, Reach.TABLES, Rows.BEGIN, Form.CREATE, False, _ALL)
+    ALTER_SEQUENCE = 35, Facts(Effect.REPLACE, Reach.TABLES, Rows.STAY, Form.ALTER_SEQUENCE, True, _ALL)
+    DROP_SEQUENCE = 36, Facts(Effect.DROP, Reach.TABLES, Rows.GO, Form.DROP, True, _ALL)
+    ADD_COLUMNS = 37, _ALTER
+    DROP_COLUMNS = 38, _ALTER
+    MODIFY_AUTO_ID_CACHE = 39, _OPTION
+    REBASE_AUTO_RANDOM = 40, _OPTION
+    ALTER_INDEX_VISIBILITY = 41, _ALTER
+    EXCHANGE_PARTITION = 42, Facts(Effect.EXCHANGE, Reach.TABLES, Rows.SWAP, Form.EXCHANGE_PARTITION, False, _ALL)
+    ADD_CHECK = 43, _ALTER
+    DROP_CHECK = 44, _ALTER
+    ALTER_CHECK = 45, _ALTER
+    RENAME_TABLES = 47, Facts(Effect.RENAME_EACH, Reach.RENAMED, Rows.STAY, Form.RENAME, False, _ALL)
+    DROP_INDEXES = 48, _ALTER
+    ALTER_TABLE_ATTRIBUTES = 49, _SILENT
+    ALTER_PARTITION_ATTRIBUTES = 50, _SILENT
+    CREATE_PLACEMENT_POLICY = 51, _SILENT
+    ALTER_PLACEMENT_POLICY = 52, _SILENT
+    DROP_PLACEMENT_POLICY = 53, _SILENT
+    ALTER_PARTITION_PLACEMENT = 54, _SILENT
+    MODIFY_SCHEMA_PLACEMENT = 55, _SILENT
+    ALTER_TABLE_PLACEMENT = 56, _SILENT
+    ALTER_CACHE_TABLE = 57, _SILENT
+    ALTER_STATS_OPTIONS = 58, _IGNORED
+    ALTER_NOCACHE_TABLE = 59, _SILENT
+    CREATE_TABLES = 60, Facts(Effect.CREATE_EACH, Reach.EACH, Rows.BEGIN, Form.CREATE, False, _ALL)
+    MULTI_SCHEMA_CHANGE = 61, _ALTER
+    FLASHBACK_CLUSTER = 62, Facts(Effect.FLASHBACK, Reach.CLUSTER, Rows.ANY, Form.NONE, False, _NOWHERE)
+    RECOVER_SCHEMA = (
+        63,
+        Facts(Effect.RECOVER_DATABASE, Reach.WHOLE_DATABASE, Rows.RETURN, Form.CREATE_DATABASE, True, _ALL),
+    )
+    REORGANIZE_PARTITION = 64, Facts(Effect.REPLACE, Reach.TABLES, Rows.STAY, Form.REORGANIZE_PARTITION, False, _ALL)
+    ALTER_TTL_INFO = 65, _OPTION
+    ALTER_TTL_REMOVE = 67, _OPTION
+    CREATE_RESOURCE_GROUP = 68, _SILENT
+    ALTER_RESOURCE_GROUP = 69, _SILENT
+    DROP_RESOURCE_GROUP = 70, _SILENT
+    PARTITION_BY = 71, Facts(Effect.REPARTITION, Reach.TABLES, Rows.STAY, Form.REPARTITION, False, _ALL)
+    REMOVE_PARTITIONING = 72, Facts(Effect.REPARTITION, Reach.TABLES, Rows.STAY, Form.REPARTITION, False, _ALL)
+
 
 # Nothing of these schemas is replicated.
 SYSTEM_SCHEMAS = frozenset(
@@ -274,18 +211,12 @@ SYSTEM_SCHEMAS = frozenset(
 MAX_USER_TABLE_ID = (1 << 48) - 1 - 1000
 
 
+_TYPES = {int(action): action for action in Action}
+
+
 def action_of(type_: int) -> Action:
-    """The action of a job; UNKNOWN where there are no facts about it: the fold says whether that matters."""
-    try:
-        action = Action(type_)
-    except ValueError:
-        return Action.UNKNOWN
-    return action if action in FACTS else Action.UNKNOWN
-
-
-def facts_of(type_: int) -> Facts:
-    """The facts about a job's type."""
-    return FACTS[action_of(type_)]
+    """The action of a job; UNKNOWN where nothing is known of its type: the fold says whether that matters."""
+    return _TYPES.get(type_, Action.UNKNOWN)
 
 
 def is_system(db: str) -> bool:

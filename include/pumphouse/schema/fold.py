@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pumphouse.errors import SchemaError
 from pumphouse.model.table import MISREAD, DbInfo, Job, TableInfo, misread
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.actions import FACTS, MAX_USER_TABLE_ID, Effect, Rows, action_of, is_system
+from pumphouse.schema.actions import MAX_USER_TABLE_ID, Effect, Rows, action_of, is_system
 from pumphouse.schema.rename import parse_rename, rename_args
 from pumphouse.schema.versions import Change, DbVersion, DdlEvent, TableVersion, TimedJob, Versions, with_kept
 
@@ -118,10 +118,9 @@ class _Folder:
         self._jobs.append(timed)
         self._timed, self._changes, self._db_before, self._db_after, self._problem = timed, [], None, None, ""
         action = action_of(job.type)
-        facts = FACTS[action]
         if job.table_id <= MAX_USER_TABLE_ID:
             try:
-                self._take_effect(facts.effect, job)
+                self._take_effect(action.facts.effect, job)
             except SchemaError as error:
                 if not self._blind:
                     raise
@@ -135,7 +134,7 @@ class _Folder:
                 changes=tuple(self._changes),
                 db_before=self._db_before,
                 db_after=self._db_after,
-                lost=self._lost() if facts.rows is Rows.RETURN else frozenset(),
+                lost=self._lost() if action.facts.rows is Rows.RETURN else frozenset(),
                 genesis=timed.genesis,
                 problem=self._problem,
             )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pumphouse.model.table import Job, TableInfo
 from pumphouse.model.tso import Tso
-from pumphouse.schema.actions import MAX_USER_TABLE_ID, Reach, Rows, facts_of, is_system
+from pumphouse.schema.actions import MAX_USER_TABLE_ID, Reach, Rows, action_of, is_system
 from pumphouse.schema.rename import rename_args
 from pumphouse.schema.versions import DdlEvent, TimedJob, Versions
 
@@ -35,7 +35,7 @@ class Touched(NamedTuple):
 
 def touched(job: Job) -> Touched:
     """Ask one job. Its reach is that of its type, NOTHING where it concerns nobody, UNTOLD where it lacks names."""
-    reach = facts_of(job.type).reach
+    reach = action_of(job.type).facts.reach
     if job.table_id > MAX_USER_TABLE_ID:
         return Touched(Reach.NOTHING)
     if reach is Reach.UNTOLD:
@@ -141,7 +141,7 @@ def _schema_ids(event: DdlEvent) -> set[int]:
 
 def trimmed(timed: TimedJob, tables: set[int]) -> TimedJob:
     """A job that makes many tables, for some of them: of the others it would begin histories that nobody ends."""
-    if facts_of(timed.job.type).reach is not Reach.EACH:
+    if action_of(timed.job.type).facts.reach is not Reach.EACH:
         return timed
     binlog = timed.job.raw["binlog"]
     some = [info for info in binlog["MultipleTableInfos"] if int(info["id"]) in tables]

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pumphouse.errors import HistoryUnavailable, SchemaError
 from pumphouse.model.table import DbInfo, Job, TableInfo
 from pumphouse.model.tso import Tso, show
-from pumphouse.schema.actions import FACTS, Action, Facts, Rows
+from pumphouse.schema.actions import Action, Facts, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class DdlEvent:
     @property
     def facts(self) -> Facts:
         """What there is to know of its type."""
-        return FACTS[self.action]
+        return self.action.facts
 
     @property
     def table_ids(self) -> frozenset[int]:

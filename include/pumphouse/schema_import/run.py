@@ -14,7 +14,7 @@ from pumphouse.errors import ConfigError, SchemaError, UsageError
 from pumphouse.loader.apart import require_no_target
 from pumphouse.model.node import NodeKind, NodeState
 from pumphouse.registry.base import Cluster
-from pumphouse.schema.actions import Action
+from pumphouse.schema.actions import Action, action_of
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema_import.changes import Asked, Zone, plan_jobs
@@ -98,7 +98,7 @@ def import_schema(
     return ImportReport(
         source=where(source),
         history=history.url,
-        jobs=tuple((raw["id"], Action(raw["type"]).name, raw["query"]) for raw in jobs),
+        jobs=tuple((raw["id"], action_of(raw["type"]).name, raw["query"]) for raw in jobs),
         created=created,
         binlogs=binlogs,
         notes=tuple(dict.fromkeys(note for note in found.notes if not note.startswith(f"{history.schema.lower()}: "))),

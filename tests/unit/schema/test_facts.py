@@ -14,7 +14,8 @@ from pumphouse.archive.schema_store import rebuild, whole_fold
 from pumphouse.archive.view import read_view
 from pumphouse.errors import UnknownDdl
 from pumphouse.loader.work import works_between
-from pumphouse.schema.actions import FACTS, Action, Facts, Reach
+from pumphouse.schema import actions
+from pumphouse.schema.actions import Action, DdlType, Facts, Reach, action_of
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.related import is_whole, touched
 from pumphouse.schema.render import render
@@ -49,16 +50,29 @@ def test_every_type_that_tidb_has_is_in_the_table_and_in_the_docs() -> None:
     text = (Path(__file__).parents[3] / "docs" / "ddl.md").read_text()
     numbers = [int(each) for each in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
     assert numbers == [*range(46), 47, *range(48, 66), *range(67, 73)]
-    assert sorted(FACTS) == [-1, *numbers] == sorted(Action)
+    assert [-1, *numbers] == sorted(Action)
+    assert [action_of(each) for each in numbers] == numbers
 
 
 @pytest.mark.row("S2")
 @pytest.mark.parametrize("left_out", Facts._fields)
 def test_an_entry_that_leaves_out_a_fact_cannot_be_made(left_out: str) -> None:
-    facts = FACTS[Action.ADD_COLUMN]._asdict()
+    facts = Action.ADD_COLUMN.facts._asdict()
     del facts[left_out]
     with pytest.raises(TypeError, match=left_out):
         Facts(**facts)
+
+
+@pytest.mark.row("S2")
+def test_a_type_without_facts_cannot_be_made() -> None:
+    class Whole(DdlType):
+        GROW_TABLE = _GROW, Action.ADD_COLUMN.facts
+
+    assert Whole.GROW_TABLE.facts is Action.ADD_COLUMN.facts
+    with pytest.raises(TypeError, match="facts"):
+
+        class Bare(DdlType):
+            GROW_TABLE = _GROW
 
 
 @pytest.mark.row("S2")
@@ -66,7 +80,7 @@ def test_an_entry_that_leaves_out_a_fact_cannot_be_made(left_out: str) -> None:
 def test_a_type_without_an_entry_is_refused_by_name_everywhere_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: int
 ) -> None:
-    monkeypatch.delitem(FACTS, action, raising=False)
+    monkeypatch.delitem(actions._TYPES, action, raising=False)
     made = grown(tmp_path, action)
     job = made.jobs[-1].job
     assert touched(job).reach is Reach.UNTOLD
@@ -89,10 +103,8 @@ def test_a_type_without_an_entry_is_refused_by_name_everywhere_alike(
 
 @pytest.mark.row("S2")
 def test_a_type_is_known_everywhere_by_its_entry_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    grow = int.__new__(Action, _GROW)
-    grow._name_, grow._value_ = "GROW_TABLE", _GROW
-    monkeypatch.setitem(Action._value2member_map_, _GROW, grow)
-    monkeypatch.setitem(FACTS, grow, FACTS[Action.ADD_COLUMN])
+    grow = DdlType("Grow", {"GROW_TABLE": (_GROW, Action.ADD_COLUMN.facts)}).GROW_TABLE
+    monkeypatch.setitem(actions._TYPES, _GROW, grow)
     made = grown(tmp_path, _GROW)
     timeline = made.timeline()
     assert [event.problem for event in timeline.events] == [""] * len(timeline.events)
