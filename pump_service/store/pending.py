@@ -55,6 +55,11 @@ class PendingCommit:
         """Whether pulls and the deletion limit still mind it."""
         return not self.accepted and (self.late or self.orphan)
 
+    @property
+    def holds_as_late(self) -> bool:
+        """Whether pulls still say that it is late."""
+        return not self.accepted and self.late
+
 
 class PendingCommits:
     """All late and orphan commits that are still on file."""

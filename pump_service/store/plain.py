@@ -139,7 +139,7 @@ class PlainReader:
         if found is None:
             yield Binlog(ts, start, commit, ORPHAN)
             return
-        flag = LATE if isinstance(what, PendingCommit) and what.late and not what.accepted else IN_ORDER
+        flag = LATE if isinstance(what, PendingCommit) and what.holds_as_late else IN_ORDER
         yield Binlog(ts, start, frame.merge(self._prewrite(found, start, cache), commit), flag)
 
     def _prewrite(self, pointer: Pointer, start_ts: int, cache: RecordCache) -> bytes:

@@ -53,7 +53,7 @@ class Stream:
             more=found.last < upto,
         )  # fmt: skip
         if self._pending:
-            batch.behind = [item for item in self._pending.between(0, after) if item.late and item.holds]
+            batch.behind = [item for item in self._pending.between(0, after) if item.holds_as_late]
             if strict:
                 self._refuse_flagged(batch)
         # GC may have passed while this was read; then something may be missing.
@@ -78,7 +78,7 @@ class Stream:
                     hint="look at both, then `pumphouse archive accept`",
                     start_ts=item.start_ts, commit_ts=item.commit_ts,
                 )  # fmt: skip
-            if item.late and item.holds:
+            if item.holds_as_late:
                 why = f"came below the watermark {item.watermark}"
                 if item.commit_ts > item.watermark:
                     why = "has the commit ts of another transaction, or is a second outcome of its own"

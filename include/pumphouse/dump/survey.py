@@ -69,7 +69,7 @@ def survey(
             every = event.commit_ts
         for change in event.changes:
             if event.problem or not _keeps_rows(change):
-                touched |= dict.fromkeys(_ids(change), event.commit_ts)
+                touched |= dict.fromkeys(change.ids, event.commit_ts)
     born = _born(events)
     attempts: dict[int, dict[Tso, dict[int, BaseChunk]]] = defaultdict(lambda: defaultdict(dict))
     for chunk in chunks:
@@ -120,14 +120,10 @@ def _born(events: Iterable[DdlEvent]) -> set[int]:
     for event in events:
         for change in event.changes:
             if not _keeps_rows(change):
-                born -= set(_ids(change))
+                born -= change.ids
             if event.begins_empty and change.after is not None:
                 born.add(change.after.table.id)
     return born
-
-
-def _ids(change: Change) -> list[int]:
-    return [side.table.id for side in (change.before, change.after) if side is not None]
 
 
 def _keeps_rows(change: Change) -> bool:

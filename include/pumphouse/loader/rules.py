@@ -156,7 +156,7 @@ class Rules:
         out = [self._out(change) for change in event.changes]
         crossing = None in out or (event.facts.rows is Rows.SWAP and len(set(out)) > 1)
         if crossing and not event.problem:
-            names = sorted({".".join(s.name) for c in event.changes for s in (c.before, c.after) if s is not None})
+            names = sorted({".".join(side.name) for change in event.changes for side in change.sides})
             return replace(
                 event,
                 problem=f"DDL job {event.job.id} moves rows between tables of which a rule leaves out some, not all: "
@@ -182,7 +182,7 @@ class Rules:
 
     def _out(self, change: Change) -> bool | None:
         """Whether a change is of a table that is left out; None = it takes one from the one side to the other."""
-        sides = {self.leaves_out(side) for side in (change.before, change.after) if side is not None}
+        sides = {self.leaves_out(side) for side in change.sides}
         return None if len(sides) > 1 else sides == {True}
 
     def leaves_out(self, version: TableVersion) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from pumphouse.errors import HistoryUnavailable, SchemaError
+from pumphouse.errors import HistoryUnavailable
 from pumphouse.model.table import DbInfo, Job, TableInfo
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import Action, Facts, Rows
@@ -83,12 +83,19 @@ class Change:
     after: TableVersion | None
 
     @property
+    def sides(self) -> tuple[TableVersion, ...]:
+        """Those of the two that there are."""
+        return tuple(side for side in (self.before, self.after) if side is not None)
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Table ids, before and after."""
+        return frozenset(side.table.id for side in self.sides)
+
+    @property
     def known(self) -> TableVersion:
         """The later of the two."""
-        found = self.after or self.before
-        if found is None:
-            raise SchemaError("a change of no table")
-        return found
+        return self.sides[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +128,7 @@ class DdlEvent:
     @property
     def table_ids(self) -> frozenset[int]:
         """Ids of the tables that it touches, before and after: their epochs end here."""
-        sides = (side for change in self.changes for side in (change.before, change.after))
-        return frozenset(side.table.id for side in sides if side is not None)
+        return frozenset(each for change in self.changes for each in change.ids)
 
     @property
     def dropping_since(self) -> Tso:
