@@ -302,8 +302,12 @@ def _standing(jobs: _Jobs, genesis_ts: Tso, end: Tso, upto: Tso) -> tuple[Ints, 
     """The jobs that count, by schema version, and their commit ts: what `Timeline.fold` says of them, in columns."""
     genesis, ts = jobs.origin == 0, jobs.commit_ts.copy()
     kept, windows = np.flatnonzero(genesis), np.flatnonzero(~genesis & (ts > genesis_ts))
-    columns = Kept(jobs.archived_id[kept], jobs.version[kept], jobs.finished_ts[kept], jobs.flags[kept] & _COUNTS > 0)
-    chosen, places = at_genesis(columns, (jobs.archived_id[windows], ts[windows]), genesis_ts, end)
+    chosen, places = at_genesis(
+        Kept(jobs.archived_id[kept], jobs.version[kept], jobs.finished_ts[kept], jobs.flags[kept] & _COUNTS > 0),
+        (jobs.archived_id[windows], ts[windows]),
+        genesis_ts,
+        end,
+    )
     kept = kept[chosen]
     ts[kept] = places
     brought = windows[(jobs.flags[windows] & _COUNTS > 0) & (ts[windows] <= upto)]

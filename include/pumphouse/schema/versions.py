@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
 
 from pumphouse.errors import HistoryUnavailable
 from pumphouse.model.table import DbInfo, Job, TableInfo
@@ -22,16 +21,6 @@ class TimedJob:
     commit_ts: Tso
     job: Job
     genesis: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON object: ``commit_ts``, ``job`` (whole, as the cluster wrote it), ``genesis`` when true."""
-        data: dict[str, Any] = {"commit_ts": int(self.commit_ts), "job": self.job.raw}
-        return data | {"genesis": True} if self.genesis else data
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read the JSON object."""
-        return cls(Tso(int(data["commit_ts"])), Job.from_dict(data["job"]), bool(data.get("genesis", False)))
 
 
 def genesis_jobs(jobs: Iterable[Job], genesis_ts: Tso) -> list[TimedJob]:
