@@ -8,11 +8,10 @@ from pumphouse.codec.datum import Kind, Value, kind_of
 from pumphouse.codec.defaults import ordinal
 from pumphouse.errors import CodecError, ConfigError, UnknownTable
 from pumphouse.model.table import ColumnInfo, TableInfo
-from pumphouse.model.tso import MAX_TSO, Tso
+from pumphouse.model.tso import MAX_TSO
 from pumphouse.schema.generated import carried
 from pumphouse.schema.history import JobSource, open_history
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import genesis_jobs
 from pumphouse.settings import SchemaSettings
 
 
@@ -65,7 +64,7 @@ def tables(history: str | SchemaSettings | JobSource, password: str = "") -> Tab
             raise ConfigError("no history is named", hint="give mysql://user@host:port/schema.table")
     else:
         source = history
-    timeline = Timeline.empty().fold(genesis_jobs(source.jobs(), Tso(0)))
+    timeline = Timeline.of_history(source.jobs())
     infos = {
         version.name: version.table
         for version in timeline.tables_at(MAX_TSO)

@@ -18,7 +18,7 @@ from pumphouse.model.tso import Tso, show
 from pumphouse.schema.alter import match_columns
 from pumphouse.schema.fold import fold_jobs
 from pumphouse.schema.related import jobs_of
-from pumphouse.schema.versions import DdlEvent, TableVersion, TimedJob, Versions
+from pumphouse.schema.versions import DdlEvent, TableVersion, TimedJob, Versions, genesis_jobs
 
 FORMAT_VERSION = 2
 _UNKNOWN = (
@@ -35,6 +35,11 @@ class Timeline(Versions):
     def empty(cls) -> Timeline:
         """Before any DDL; only the schema ``mysql`` (id 1) is there."""
         return cls()
+
+    @classmethod
+    def of_history(cls, jobs: Iterable[Job]) -> Timeline:
+        """Of a whole history, all of it at one moment: what is there when it ends."""
+        return cls.empty().fold(genesis_jobs(jobs, Tso(0)))
 
     def fold(self, jobs: Iterable[TimedJob]) -> Timeline:
         """Timeline with more jobs, given in any order.

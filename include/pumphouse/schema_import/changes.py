@@ -24,7 +24,7 @@ from pumphouse.schema.ident import qualified, quote
 from pumphouse.schema.render import render
 from pumphouse.schema.table_sql import checks, create_object, index_sql, plain_indexes, table_charset
 from pumphouse.schema.timeline import Timeline
-from pumphouse.schema.versions import TimedJob, genesis_jobs
+from pumphouse.schema.versions import TimedJob
 from pumphouse.schema_import.columns import Raw, named
 from pumphouse.schema_import.partitions import partition_steps
 from pumphouse.schema_import.read import Found, Name
@@ -56,11 +56,6 @@ class Zone:
     unknown: bool = False
 
 
-def fold_history(jobs: Iterable[Job]) -> Timeline:
-    """Timeline of a whole history; its end is at `END`."""
-    return Timeline.empty().fold(genesis_jobs(jobs, Tso(0)))
-
-
 END = MAX_TSO
 
 
@@ -83,7 +78,7 @@ class _Plan:
     def __init__(
         self, history: Sequence[Job], found: Found, asked: Asked, dialect: Dialect, zone: Zone, fill: Fill
     ) -> None:
-        self.timeline = fold_history(history)
+        self.timeline = Timeline.of_history(history)
         self.found, self.asked, self.dialect, self.zone, self.fill = found, asked, dialect, zone, fill
         self.jobs: list[Raw] = []
         self._next = max([_FIRST_ID, *(1 + each for job in history for each in _ids(job))])
