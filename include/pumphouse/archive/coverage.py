@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pumphouse.archive.manifest import Declaration, PumpEntry
 from pumphouse.archive.window import Action, PullReport
-from pumphouse.model.node import NodeState, NodeStatus, Replaced
+from pumphouse.model.node import NodeStatus, Replaced
 from pumphouse.model.tso import Tso, show
 
 GONE = "gone"
@@ -101,7 +101,7 @@ def only_given_up(entry: PumpEntry) -> bool:
 
 def drained_at_genesis(now: NodeStatus) -> bool:
     """Whether nothing of a Pump is the archive's: what an offline one once held lies before genesis."""
-    return now.state is NodeState.OFFLINE
+    return now.left
 
 
 def still_drained(now: Started | None, before: PumpEntry | None) -> bool:
@@ -116,7 +116,7 @@ def still_drained(now: Started | None, before: PumpEntry | None) -> bool:
 
 def may_be_gone(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[Declaration] = ()) -> bool:
     """Whether nothing can come from a Pump that is offline, or not registered: it was drained before, or given up."""
-    gone = now is None or now.state is NodeState.OFFLINE
+    gone = now is None or now.left
     return gone and before is not None and is_done(before) and _unchanged(now, before, declared)
 
 
@@ -161,7 +161,7 @@ def judge(now: NodeStatus | None, before: PumpEntry | None, declared: Sequence[D
     hole = _declaration(node_id, before, now, declared, start)
     if may_be_gone(now, before, declared):
         return Verdict(node_id=node_id, action=Action.DRAINED)
-    if now is None or now.state is NodeState.OFFLINE:
+    if now is None or now.left:
         if hole is not None:
             return Verdict(node_id=node_id, action=Action.LOST, declared=hole)
         return Verdict(node_id=node_id, action=Action.HELD, why=_why_gone(now, before), hint=_way_out(node_id))

@@ -85,7 +85,7 @@ def _way_out(blocked_by: Tso) -> str:
 def _unpulled(cluster: Cluster, plan: WindowPlan, pump: PlannedPump) -> PullReport:
     """A Pump from which nothing can come: drained, or given up."""
     status = cluster.node(NodeKind.PUMP, pump.node_id)
-    seen_offline = status is not None and status.extra is None and status.state is NodeState.OFFLINE
+    seen_offline = status is not None and status.extra is None and status.left
     return PullReport(
         node_id=pump.node_id,
         action=pump.action,

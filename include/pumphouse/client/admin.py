@@ -267,7 +267,7 @@ def trigger_gc(
         if pump.extra is None
         else _gc_of(cluster.cluster_id(), pump, tls, proof, timeout_s)
         for pump in cluster.nodes(NodeKind.PUMP)
-        if pump.state != NodeState.OFFLINE
+        if not pump.left
     ]
 
 
@@ -375,9 +375,7 @@ def failures(reports: list[PumpGc]) -> BinlogError | None:
 
 def behind(cluster: Cluster, ts: Tso) -> list[NodeStatus]:
     """Consumers that are not offline and have not read up to ``ts``."""
-    return [
-        node for node in cluster.nodes(NodeKind.DRAINER) if node.state != NodeState.OFFLINE and node.max_commit_ts < ts
-    ]
+    return [node for node in cluster.nodes(NodeKind.DRAINER) if not node.left and node.max_commit_ts < ts]
 
 
 def not_reached(

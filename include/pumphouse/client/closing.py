@@ -8,7 +8,7 @@ import grpc
 
 from pumphouse.client.admin import behind
 from pumphouse.errors import BinlogError
-from pumphouse.model.node import NodeState, NodeStatus
+from pumphouse.model.node import NodeStatus
 from pumphouse.model.tso import show
 from pumphouse.proto.pumphouse_pb2 import StatusRequest
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
@@ -60,7 +60,7 @@ class Waiting:
 
 def waits_for(cluster: Cluster, status: NodeStatus | None, tls: TlsSettings | None = None) -> Waiting:
     """What keeps a Pump that was asked to close. Never fails: it is said beside something else."""
-    if status is None or status.state == NodeState.OFFLINE:
+    if status is None or status.left:
         return Waiting(node_id=status.node_id if status is not None else "")
     try:
         cluster_id = cluster.cluster_id()

@@ -99,8 +99,8 @@ def consumer_dict(status: NodeStatus, stale_s: float) -> dict[str, Any]:
     """A consumer as the commands show it; one without an address is no process: an archive, or registered by hand."""
     return _node_dict(status) | {
         "kind": "drainer" if status.host else "reader",
-        "stale": status.state != NodeState.OFFLINE and admin.age_s(status) > stale_s,
-        "holds_gc": status.state != NodeState.OFFLINE,
+        "stale": not status.left and admin.age_s(status) > stale_s,
+        "holds_gc": not status.left,
     }
 
 
@@ -110,11 +110,7 @@ def consumer_dict(status: NodeStatus, stale_s: float) -> dict[str, Any]:
 @pass_context
 def pumps(context: Context, *, show_offline: bool, as_json: bool) -> None:
     """List the Pumps, and how far each has ordered its stream."""
-    found = [
-        p
-        for p in open_registry(context.settings).readable_nodes(NodeKind.PUMP)
-        if show_offline or p.state != NodeState.OFFLINE
-    ]
+    found = [p for p in open_registry(context.settings).readable_nodes(NodeKind.PUMP) if show_offline or not p.left]
     if as_json:
         print_json([pump_dict(pump) for pump in found])
         return
@@ -131,7 +127,7 @@ def pumps(context: Context, *, show_offline: bool, as_json: bool) -> None:
 def _list_consumers(settings: Settings, *, show_offline: bool, as_json: bool) -> None:
     stale_s = settings.archive.consumer_stale_s
     nodes = open_registry(settings).readable_nodes(NodeKind.DRAINER)
-    found = [consumer_dict(node, stale_s) for node in nodes if show_offline or node.state != NodeState.OFFLINE]
+    found = [consumer_dict(node, stale_s) for node in nodes if show_offline or not node.left]
     if as_json:
         print_json(found)
         return

@@ -19,7 +19,7 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.commands.nodes import yes_option
 from pumphouse.commands.pump_status import status_command
 from pumphouse.errors import PumpUnavailable, UsageError
-from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import parse_time, show
 from pumphouse.progress import bar
 from pumphouse.proto.pumphouse_pb2 import SettleRequest, StatusRequest
@@ -144,7 +144,7 @@ def _holders(
 
     A retried one may be on several. A Pump shows its oldest ones only: with ``node`` that one is taken at its word.
     """
-    pumps = [n for n in cluster.nodes(NodeKind.PUMP) if n.state is not NodeState.OFFLINE and node in (None, n.node_id)]
+    pumps = [n for n in cluster.nodes(NodeKind.PUMP) if not n.left and node in (None, n.node_id)]
     if not pumps:
         what = "no Pump is registered" if node is None else f"no Pump {node!r} is registered, or it is offline"
         raise UsageError(what, hint="`pumphouse pumps` lists them")

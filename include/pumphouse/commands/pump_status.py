@@ -12,7 +12,7 @@ from pumphouse.cli import Context, pass_context
 from pumphouse.client import admin
 from pumphouse.commands.nodes import clock_time, json_option, open_registry, print_json, print_table
 from pumphouse.errors import PumpUnavailable, UsageError
-from pumphouse.model.node import NodeState, NodeStatus
+from pumphouse.model.node import NodeStatus
 from pumphouse.model.tso import show
 from pumphouse.proto.pumphouse_pb2 import PendingCommit, StatusRequest, StatusResponse
 from pumphouse.proto.pumphouse_pb2_grpc import PumpBatchStub
@@ -56,7 +56,7 @@ def _last_seen(node: NodeStatus) -> str:
 
 
 def _next_step(node: NodeStatus) -> str:
-    if node.state is NodeState.OFFLINE:
+    if node.left:
         return (
             "it is out of the cluster; unless it was declared lost, `pumphouse pump run` on its data directory"
             " brings it back"

@@ -119,6 +119,11 @@ class NodeStatus:
     extra: PumpExtra | None = None
     unknown: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def left(self) -> bool:
+        """Whether it has left the cluster: nothing waits for it, and it holds nothing, GC neither."""
+        return self.state is NodeState.OFFLINE
+
     def with_(self, **changes: Any) -> NodeStatus:
         """Copy with changes."""
         return replace(self, **changes)

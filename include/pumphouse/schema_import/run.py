@@ -12,7 +12,7 @@ from pymysql.connections import Connection
 from pumphouse.dump.source import TableChanged, execute, require_primary, session, where
 from pumphouse.errors import ConfigError, SchemaError, UsageError
 from pumphouse.loader.apart import require_no_target
-from pumphouse.model.node import NodeKind, NodeState
+from pumphouse.model.node import NodeKind
 from pumphouse.registry.base import Cluster
 from pumphouse.schema.actions import Action, action_of
 from pumphouse.schema.history import MysqlTableSource
@@ -131,7 +131,7 @@ def _write(
 
 
 def _consumed(cluster: Cluster) -> bool:
-    return any(node.state is not NodeState.OFFLINE for node in cluster.nodes(NodeKind.DRAINER))
+    return any(not node.left for node in cluster.nodes(NodeKind.DRAINER))
 
 
 def _without(asked: Asked, history: str) -> Asked:

@@ -26,7 +26,7 @@ from pumphouse.loader.failed import read_failed as read_failed_load
 from pumphouse.loader.plan import Mode
 from pumphouse.loader.rules import Rules, read_left_out
 from pumphouse.loader.target import TargetConnection, address, has_checkpoints
-from pumphouse.model.node import NodeKind, NodeState, NodeStatus
+from pumphouse.model.node import NodeKind, NodeStatus
 from pumphouse.model.tso import MAX_TSO, Tso, compose, physical_ms, show
 from pumphouse.parts import Parts
 from pumphouse.proto.pumphouse_pb2 import StatusRequest, StatusResponse
@@ -80,9 +80,7 @@ def look(
     known = registry if isinstance(registry, tuple) else None
     nodes = known[1] if known else []
     pumps = [
-        (node, _Asked(partial(_ask, node, known[0] if known else 0, settings.tls)))
-        for node in nodes
-        if node.state is not NodeState.OFFLINE
+        (node, _Asked(partial(_ask, node, known[0] if known else 0, settings.tls))) for node in nodes if not node.left
     ]
     found = archive.answer(left()) if known else registry
     if not isinstance(found, ArchiveStatus):
@@ -167,7 +165,7 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
 
 def _before_init(parts: Parts, pumps: Sequence[NodeStatus]) -> str:
     """What has to be typed before `archive init` ('' = nothing): a Pump first, then the schema where nobody logs it."""
-    if all(node.state is NodeState.OFFLINE for node in pumps):
+    if all(node.left for node in pumps):
         return "pumphouse pump run --data-dir DIR --addr HOST:PORT"
     history = parts.history
     if isinstance(history, MysqlTableSource):
@@ -323,12 +321,12 @@ def _rows(section: str, settings: TargetSettings, answer: Any) -> list[TargetSta
 
 
 def _consumer(node: NodeStatus, stale_s: float, clock: Clock) -> ConsumerStatus:
-    age, out = admin.age_s(node, clock), node.state is NodeState.OFFLINE
+    age = admin.age_s(node, clock)
     return ConsumerStatus(
         node_id=node.node_id,
         state=str(node.state),
         checkpoint=node.max_commit_ts,
         age_s=age,
-        stale=not out and age > stale_s,
-        holds_gc=not out,
+        stale=not node.left and age > stale_s,
+        holds_gc=not node.left,
     )
