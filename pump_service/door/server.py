@@ -70,7 +70,7 @@ class Server:
         self._full_until = float("-inf")  # nobody is idle before then
         self._servers: list[asyncio.Server] = []
         self.tally = Tally(limits.calls)
-        self.runs = Runs(self.limits.streams)
+        self.runs = Runs(limits)
         self.turn = Turn(loop, self.runs, self.deadlines)
         self.feeders = 0  # connections that bring requests in plenty
         self.paused = False  # whoever takes the requests has no room

@@ -21,6 +21,8 @@ from pump_service.door.server import Server
 from pump_service.door.sniff import Sniffer
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+# Without indexing, new name: what stands behind it is a length and the value.
+TIMEOUT_LITERAL = b"\x00\x0cgrpc-timeout"
 GROUP, UNARY, DOWN, UP, BOTH = "/t.T/Group", "/t.T/Unary", "/t.T/Down", "/t.T/Up", "/t.T/Both"
 
 

@@ -11,7 +11,8 @@ In the order of reading, with the one owner of each piece of state:
     output       what the peer takes, and what goes out to it (`Output`); `replies`: its header blocks
     events       what a peer has done to a stream
     protocol     the loop over frames, and the calls that it takes itself
-    headers      the peer's header blocks (HPACK)
+    table        the peer's dynamic table (HPACK), and the kernel that reads header blocks by it
+    headers      what header blocks mean
     incoming     frames of streams, rule by rule; `blocks`: header blocks in parts
     control      frames of the connection; `floods`: how many of them that cost nothing
     batch        calls of a turn in columns; `runs`, `lean`: the kernel that fills them

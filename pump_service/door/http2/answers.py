@@ -84,7 +84,7 @@ class Answers:
             if self._fit(len(answer), 1):
                 self._unary_one(stream_id, answer)
                 return
-            stream = Stream(stream_id, 0, output.initial_window + extra, None)
+            stream = Stream(stream_id, 0, output.initial_window + extra + batch.credit(stream_id), None)
             stream.remote_closed = True
             streams.begin(stream)
         elif stream_id in streams.open:

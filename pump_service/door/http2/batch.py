@@ -19,15 +19,15 @@ DEADLINE = Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 class Batch:
     """Filled while a connection reads, handed over once, answered once."""
 
-    __slots__ = ("_parts", "_single", "_timed", "_timed_runs", "deadline", "group", "lost", "mixed", "stream_ids")
+    __slots__ = ("_parts", "_runs", "_single", "_timed", "deadline", "group", "lost", "mixed", "stream_ids")
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.stream_ids: list[int] = []
         self._parts: list[Requests | Run] = []
         self._single: list[bytes] = []  # messages behind the last of the parts
-        self._timed: dict[int, float] = {}  # deadlines of calls that have one and no state elsewhere, by stream id
-        self._timed_runs: list[tuple[Run, float]] = []  # and of runs with any, whose time runs since
+        self._runs: list[Run] = []
+        self._timed: dict[int, float] | None = None  # deadlines of calls that are in runs, by stream id, when looked at
         self.deadline = math.inf  # the first of them
         self.lost = False  # some calls ended before their answer
         self.mixed = False  # some calls have a stream of their own
@@ -35,25 +35,17 @@ class Batch:
     def add(self, stream_id: int, message: bytes) -> None:
         """A call with a stream of its own: its request came in several pieces."""
         self.mixed = True
-        self.take(stream_id, message, math.inf)
-
-    def take(self, stream_id: int, message: bytes, deadline: float) -> None:
-        """A call; infinity is no deadline."""
         self.stream_ids.append(stream_id)
         self._single.append(message)
-        if deadline < math.inf:
-            self._timed[stream_id] = deadline
-            self.deadline = min(self.deadline, deadline)
 
-    def take_run(self, run: Run, began: float) -> None:
-        """Calls that came one behind the other, at ``began``."""
-        if self._single:
-            self._end_single()
+    def take(self, run: Run) -> None:
+        """Calls that came one behind the other."""
+        self._end_single()
         self._parts.append(run)
+        self._runs.append(run)
         self.stream_ids += run.stream_ids
         if run.soonest >= 0:
-            self._timed_runs.append((run, began))
-            self.deadline = min(self.deadline, began + run.soonest / 1e9)
+            self.deadline = min(self.deadline, run.began + run.soonest / 1e9)
 
     def _end_single(self) -> None:
         if self._single:
@@ -72,12 +64,17 @@ class Batch:
             if isinstance(part, Run):
                 part.chunk = b""
 
+    def credit(self, stream_id: int) -> int:
+        """What the peer takes of the answer to a call of a run beyond its initial window."""
+        return next((run.credits()[stream_id] for run in self._runs if stream_id in run.stream_ids), 0)
+
     def expired(self, now: float) -> list[int]:
         """Calls whose deadline has passed; `deadline` is that of the next."""
         timed = self._timed
-        for run, began in self._timed_runs:
-            timed.update(zip(run.stream_ids, run.deadlines(began), strict=True))
-        self._timed_runs = []
+        if timed is None:
+            timed = {}
+            for run in self._runs:
+                timed.update(zip(run.stream_ids, run.deadlines(), strict=True))
         self._timed = {n: deadline for n, deadline in timed.items() if now < deadline < math.inf}
         self.deadline = min(self._timed.values(), default=math.inf)
         return [n for n, deadline in timed.items() if deadline <= now]

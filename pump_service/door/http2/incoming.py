@@ -15,9 +15,10 @@ from pump_service.door.http2.control import Control
 from pump_service.door.http2.events import Cancelled, Ended, Event, Opened, Received
 from pump_service.door.http2.floods import Bucket
 from pump_service.door.http2.frames import ConnectionFault, StreamFault
-from pump_service.door.http2.headers import MALFORMED, HeaderReader
+from pump_service.door.http2.headers import HeaderReader
 from pump_service.door.http2.output import Output
 from pump_service.door.http2.streams import Stream, Streams
+from pump_service.door.http2.table import MALFORMED
 from pump_service.door.http2.windows import Windows
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Head, malformed
@@ -128,7 +129,7 @@ class Incoming:
 
     def _begin(self, block: Block) -> None:
         data = block.joined()
-        head, timeout = self._headers.blocks.get(data) or self._headers.read(data)
+        head, timeout = self._headers.read(data)
         if block.on_itself:
             self._streams.last_id = block.stream_id
             raise StreamFault(block.stream_id, frames.PROTOCOL_ERROR, "a stream that depends on itself")

@@ -1,8 +1,9 @@
-"""Calls that came whole, many at a time: a kernel walks over HEADERS and DATA of one socket read.
+"""Calls that came whole, many at a time: a kernel walks over the frames of one socket read.
 
-It takes calls whose header block is, byte for byte, one that this connection has had before, perhaps with a literal
-``grpc-timeout`` behind it, and whose request lies whole in the one DATA frame that follows. At the first frame that is
-anything else it stops; `connection` and `headers` say in plain Python what such a call is, and take it from there.
+It takes calls whose header section is that of an earlier call of the connection, but for the timeout, and whose request
+lies whole in one DATA frame that follows its HEADERS. WINDOW_UPDATEs may stand in front of the DATA, as gRPC core sends
+them, and those of the connection anywhere. At the first frame that is anything else it stops; `protocol` and `incoming`
+say in plain Python what that is, and take it from there.
 """
 
 # mypy: disable-error-code="arg-type, assignment, return-value, no-any-return"
@@ -12,23 +13,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from pump_service.door.http2.headers import TIMEOUT_LITERAL
+from pump_service.door.http2.frames import MAX_WINDOW
+from pump_service.door.http2.table import MALFORMED, NO_TIMEOUT, Table, read_block
 from pumphouse.codec.jit import Bytes, Ints, kernel, primitive
 
-# Columns of the calls: stream ids, where the messages begin among all bytes that were taken, how long they are, and
-# timeouts in nanoseconds, NO_TIMEOUT where there is none.
-IDS, STARTS, SIZES, TIMEOUTS, COLUMNS = range(5)
-NO_TIMEOUT = -1
+# Columns of the calls: stream ids, where the messages begin among all bytes that were taken, how long they are,
+# timeouts in nanoseconds (`table.NO_TIMEOUT`), and what the peer takes of the answer beyond its initial window.
+IDS, STARTS, SIZES, TIMEOUTS, CREDITS, COLUMNS = range(6)
 # The kernel's table. What it is given: where the calls begin, the stream id that theirs are above, how many calls at
-# most, bytes of a message at most, and of earlier runs how many calls, and bytes from the first to the last of each.
-# And what it says: where it stopped, bytes of DATA frames, the shortest timeout or NO_TIMEOUT.
-AT, LAST, ROOM, MOST, CALLS, BYTES, END, TAKEN, SOONEST, TABLE = range(10)
+# most, bytes of a frame, of a message and of a header list at most, the initial window, and of earlier runs how many
+# calls, and bytes from the first to the last of each.
+# And what it says: where it stopped, bytes of DATA frames, the shortest timeout, what the peer takes more of the
+# connection, why it stopped, and of the call where it did the size of its section, where it ends, what the peer takes
+# more of the connection inside of it, or the fault.
+AT, LAST, ROOM, FRAME_BYTES, LONGEST, LIST, WINDOW, CALLS, BYTES = range(9)
+END, TAKEN, SOONEST, CREDIT, STOP, SECTION, NEXT, MORE, FAULT, TABLE = range(9, 19)
 GIVEN = END
-# A call without a header block and message: the heads of both frames, and the message's prefix.
-SHORTEST = 9 + 9 + 5
-_LITERAL = np.frombuffer(TIMEOUT_LITERAL, np.uint8)
+# Why it stopped: at a frame that is not for it; at a call whose header block it has read, and which has another
+# section: its row stands behind those that were taken; at a header block that cannot be read.
+FRAME, OTHER, BROKEN = range(3)
 _LARGEST_ID = 0x7FFFFFFF
-_FOREVER_S = 1e9
+_DATA, _HEADERS, _WINDOW_UPDATE = 0, 1, 8
 
 
 @primitive
@@ -41,90 +46,98 @@ def _be(data: Bytes, at: int, size: int) -> int:
 
 
 @primitive
-def timeout_of(data: Bytes, at: int, end: int) -> float:  # noqa: PLR0911 - each is a kind of nonsense
-    """Seconds of the one ``grpc-timeout`` literal that lies here; below 0 when it is anything else."""
-    value = at + len(_LITERAL) + 1
-    digits = end - 1 - value
-    if digits < 1 or digits > 8 or data[value - 1] != end - value:
-        return -1.0
-    for byte in range(len(_LITERAL)):
-        if data[at + byte] != _LITERAL[byte]:
-            return -1.0
-    number = np.int64(0)
-    for place in range(value, end - 1):
-        if data[place] < 0x30 or data[place] > 0x39:
-            return -1.0
-        number = number * 10 + np.int64(data[place]) - 0x30
-    unit = data[end - 1]
-    if unit == 0x48:
-        return number * 3600.0
-    if unit == 0x4D:
-        return number * 60.0
-    if unit == 0x53:
-        return number * 1.0
-    if unit == 0x6D:
-        return number * 1e-3
-    if unit == 0x75:
-        return number * 1e-6
-    if unit == 0x6E:
-        return number * 1e-9
-    return -1.0
+def _credit(data: Bytes, at: int, size: int) -> int:
+    """What the WINDOW_UPDATE that lies here gives; 0 when there is none, or it gives nothing."""
+    if size - at < 13 or data[at + 3] != _WINDOW_UPDATE or _be(data, at, 3) != 4:
+        return 0
+    return _be(data, at + 9, 4) & 0x7FFFFFFF
 
 
 @kernel
-def take_calls(data: Bytes, block: Bytes, wide: Ints, table: Ints) -> int:
+def take_calls(  # noqa: C901, PLR0912, PLR0915 - one loop over frames
+    data: Bytes, like: Bytes, arena: Bytes, entries: Ints, numbers: Ints, out: Bytes, wide: Ints, table: Ints
+) -> int:
     """Calls behind those that the columns have; returns how many.
 
-    ``data``: what was read. ``block``: the header block that they have. ``wide``: the columns. ``table``: as above.
+    ``data``: what was read. ``like``: the section that they have. ``arena``, ``entries``, ``numbers``: the peer's
+    `Table`. ``out``: the section of `OTHER` (`table.scratch`). ``wide``: the columns. ``table``: as above.
     """
-    at, last, most = table[AT], table[LAST], table[MOST]
+    at, last = table[AT], table[LAST]
     first, size = table[CALLS], len(data)
     row, shift = first, table[BYTES] - at
-    stop = min(first + table[ROOM], wide.shape[1])
-    taken = 0
-    soonest = np.inf
-    while row < stop and size - at >= SHORTEST + len(block):
+    room = min(first + table[ROOM], wide.shape[1])
+    taken = connection = np.int64(0)
+    soonest = np.int64(NO_TIMEOUT)
+    stop, table[FAULT] = FRAME, 0
+    while size - at >= 9:
+        if data[at + 3] == _WINDOW_UPDATE:
+            credit = _credit(data, at, size)
+            if credit == 0 or _be(data, at + 5, 4) != 0:
+                break
+            connection += credit
+            at += 13
+            continue
+        end = at + 9 + _be(data, at, 3)
         stream_id = _be(data, at + 5, 4)
-        begin = at + 9
-        end = begin + _be(data, at, 3)
-        if data[at + 3] != 1 or data[at + 4] != 4 or size - end < 14:  # HEADERS, END_HEADERS alone
+        if row >= room or data[at + 3] != _HEADERS or data[at + 4] != 4:  # END_HEADERS alone
+            break
+        if end - at - 9 > table[FRAME_BYTES]:
             break
         if stream_id <= last or stream_id > _LARGEST_ID or stream_id & 1 == 0:
             break
-        behind = begin + len(block)
-        if end < behind:
+        behind, own, others = end, np.int64(0), np.int64(0)
+        while True:
+            credit = _credit(data, behind, size)
+            if credit == 0:
+                break
+            whose = _be(data, behind + 5, 4)
+            if whose == stream_id:
+                own += credit
+            elif whose == 0:
+                others += credit
+            else:
+                break
+            behind += 13
+        if size - behind < 14 or table[WINDOW] + own > MAX_WINDOW:
             break
-        same = True
-        for byte in range(len(block)):
-            if data[begin + byte] != block[byte]:
+        length = _be(data, behind + 10, 4)
+        # DATA, END_STREAM alone, of one message that is not compressed.
+        if data[behind + 3] != _DATA or data[behind + 4] != 1 or _be(data, behind + 5, 4) != stream_id:
+            break
+        if data[behind + 9] != 0 or _be(data, behind, 3) != length + 5:
+            break
+        if length > table[LONGEST] or length > size - behind - 14:
+            break
+        section, timeout, fault = read_block(data, at + 9, end, arena, entries, numbers, out, table[LIST])
+        if fault:
+            table[FAULT], stop = fault, BROKEN
+            break
+        wide[IDS, row], wide[STARTS, row], wide[SIZES, row] = stream_id, shift + behind + 14, length
+        wide[TIMEOUTS, row], wide[CREDITS, row] = timeout, own
+        same = section == len(like) and timeout != MALFORMED
+        for byte in range(section if same else 0):
+            if out[byte] != like[byte]:
                 same = False
                 break
         if not same:
+            table[SECTION], table[NEXT], table[MORE], stop = section, behind + 14 + length, others, OTHER
             break
-        timeout = np.inf
-        if end > behind:
-            timeout = timeout_of(data, behind, end)
-            if timeout < 0:
-                break
-        length = _be(data, end + 10, 4)
-        # DATA, END_STREAM alone, of one message that is not compressed.
-        if data[end + 3] != 0 or data[end + 4] != 1 or _be(data, end + 5, 4) != stream_id or data[end + 9] != 0:
-            break
-        if _be(data, end, 3) != length + 5 or length > most or length > size - end - 14:
-            break
-        wide[IDS, row], wide[STARTS, row], wide[SIZES, row] = stream_id, shift + end + 14, length
-        wide[TIMEOUTS, row] = NO_TIMEOUT if timeout == np.inf else np.int64(min(timeout, _FOREVER_S) * 1e9)
-        soonest = min(soonest, timeout)
+        if timeout != NO_TIMEOUT and (soonest == NO_TIMEOUT or timeout < soonest):
+            soonest = timeout
         taken += length + 5
+        connection += others
         row += 1
         last = stream_id
-        at = end + 14 + length
-    table[END], table[TAKEN] = at, taken
-    table[SOONEST] = NO_TIMEOUT if soonest == np.inf else np.int64(min(soonest, _FOREVER_S) * 1e9)
+        at = behind + 14 + length
+    table[END], table[TAKEN], table[SOONEST] = at, taken, soonest
+    table[CREDIT], table[STOP] = connection, stop
     return row - first
 
 
 def warm() -> None:
     """Load the kernel."""
-    nothing = np.frombuffer(b"", np.uint8)
-    take_calls(nothing, nothing, np.empty((COLUMNS, 0), np.int64), np.zeros(TABLE, np.int64))
+    nothing, table = np.frombuffer(b"", np.uint8), Table()
+    take_calls(
+        nothing, nothing, table.arena, table.entries, table.numbers, np.empty(0, np.uint8),
+        np.empty((COLUMNS, 0), np.int64), np.zeros(TABLE, np.int64),
+    )  # fmt: skip

@@ -1,15 +1,14 @@
 """One HTTP/2 connection, the server's side: bytes in, events out; answers in, bytes out. No socket, clock or loop.
 
-All frames of a read are handled in one loop. The common case, a call whose HEADERS and DATA came whole, for a method
-that is handled by the group, is taken here: those that have the headers of the last go through a kernel together
-(`lean`), another is taken by itself. `incoming` has every other frame.
+All frames of a read are handled in one loop. Calls that came whole, for a method that is handled by the group, are
+taken by a kernel (`lean`), all that follow each other at once. `incoming` has every other frame.
 """
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Callable
+
+import numpy as np
 
 from pump_service.door.group import Refusal
 from pump_service.door.http2 import frames
@@ -18,19 +17,19 @@ from pump_service.door.http2.batch import Batch
 from pump_service.door.http2.events import Cancelled, Event, Failed
 from pump_service.door.http2.floods import Bucket
 from pump_service.door.http2.frames import ConnectionFault, StreamFault
-from pump_service.door.http2.headers import MALFORMED, TIMEOUT_LITERAL, Fields, HeaderReader
+from pump_service.door.http2.headers import Fields, HeaderReader, refuse, timeout_s
 from pump_service.door.http2.incoming import Incoming
-from pump_service.door.http2.lean import SHORTEST
+from pump_service.door.http2.lean import FRAME
 from pump_service.door.http2.output import Output
-from pump_service.door.http2.runs import Runs
+from pump_service.door.http2.runs import Reading, Run, Runs
 from pump_service.door.http2.streams import Stream, Streams, Tally
+from pump_service.door.http2.table import MALFORMED
 from pump_service.door.http2.windows import Windows
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Group, Head
 
 _HEAD = frames.HEAD.unpack_from
-# Head of a DATA frame and prefix of the message in it.
-_DATA_HEAD = struct.Struct(">IBIBI").unpack_from
+_NOTHING = np.frombuffer(b"", np.uint8)
 
 
 class Http2:
@@ -66,16 +65,16 @@ class Http2:
         self._batches: dict[Group, Batch] = {}
         self._events: list[Event] = []
         self._bucket = Bucket(limits.idle_frames, limits.idle_frames_per_s, now)
-        self._headers: HeaderReader[Head] = HeaderReader(meaning, limits.header_list)
+        self._headers: HeaderReader[Head] = HeaderReader(meaning, limits.header_list, runs.scratch)
         self._incoming = Incoming(
             limits, self.streams, self.windows, self.output, self.answers, self._headers, self._bucket, refusal,
             self._events.append,
         )  # fmt: skip
         self._prefaced = False
         self._rest = frames.Rest()
-        self._repeated = b""  # header block of the last common call, which the next ones are expected to have
+        self._like = _NOTHING  # section of the last call of a group method, which the next ones are expected to have
+        self._group: Group | None = None  # and whose it is
         self._largest = limits.frame << 8 | 0xFF
-        self._most = min(limits.frame - 5, limits.message)  # bytes of a message that is taken here
 
     def begin(self) -> None:
         """Say our settings; what we allow beyond the defaults holds from the start."""
@@ -166,76 +165,57 @@ class Http2:
                 break
             try:
                 # HEADERS, END_HEADERS alone
-                if flags == 4 and word & 0xFF == 1 and (behind := self._common(data, at, end, stream_id, now)):
-                    end = behind
-                else:
+                if flags != 4 or word & 0xFF != 1 or not (behind := self._calls(data, at, now)):
                     self.windows.check()
                     incoming.frame(word & 0xFF, flags, stream_id & 0x7FFFFFFF, data[at + 9 : end])
+                    behind = end
             except StreamFault as fault:
                 incoming.reset(fault)
-            at = end
+                behind = end
+            at = behind
         self.windows.check()
         return at
 
-    def _common(self, data: bytes, at: int, end: int, stream_id: int, now: float) -> int:
-        """Take calls that came whole, or the HEADERS of one; where they end, 0 for anything else."""
+    def _calls(self, data: bytes, at: int, now: float) -> int:
+        """Take the calls that came whole from ``at`` on; where they end, 0 for none."""
         streams = self.streams
-        if not (
-            streams.last_id < stream_id < 0x80000000
-            and stream_id & 1
-            and len(data) - end >= 14
-            and self._incoming.plain
-            and streams.room > 0
-        ):
+        if not self._incoming.plain or streams.room <= 0:
             return 0
-        data_word, data_flags, data_id, compressed, length = _DATA_HEAD(data, end)
-        behind: int = end + 14 + length
-        if (
-            data_id != stream_id
-            or data_flags != 1  # END_STREAM alone
-            or data_word != (length + 5) << 8  # DATA, of one message
-            or compressed
-            or behind > len(data)
-            or length > self._most
-        ):
-            return 0
-        if self._is_like_the_last(data, at + 9, end) and (of_all := self._run(data, at, now)):
-            return of_all
-        block = data[at + 9 : end]
-        head, timeout = self._headers.blocks.get(block) or self._headers.read(block)
-        if not head.lean or head.group is None or timeout == MALFORMED:
-            # Read already, and the table has moved: the frame must not be read again.
-            self._incoming.request(stream_id, head, timeout, end_stream=False)
-            return end
-        self._repeated = self._headers.repeated(block) or self._repeated
-        batch = streams.lean[stream_id] = self.batch(head.group)
-        batch.take(stream_id, data[end + 14 : behind], math.inf if timeout is None else now + timeout)
-        streams.last_id = stream_id
-        self.windows.received(length + 5)
-        return behind
+        found = self._runs.take(
+            data, at, self._headers.table, self._like, last=streams.last_id, room=streams.room,
+            window=self.output.initial_window, now=now,
+        )  # fmt: skip
+        if found.run is not None and self._group is not None:
+            self._take(found.run, self._group, found.taken)
+        if found.credit:
+            self.output.credit_connection(found.credit)
+        if found.stop == FRAME:
+            return found.end if found.end > at else 0
+        refuse(found.fault)
+        return self._other(data, found, now)
 
-    def _is_like_the_last(self, data: bytes, at: int, end: int) -> bool:
-        """Whether a header block is the last one's, but for a timeout that may follow."""
-        known = self._repeated
-        behind = at + len(known)
-        return data.startswith(known, at) and (behind == end or data.startswith(TIMEOUT_LITERAL, behind))
-
-    def _run(self, data: bytes, at: int, now: float) -> int:
-        """Take calls like the last one, many at once; where they end, 0 when there are none."""
-        block = self._repeated
-        if len(data) - at < 2 * (SHORTEST + len(block)):
-            return 0  # one costs less without
-        head, timeout = self._headers.blocks.get(block, (None, None))
-        if head is None or not head.lean or head.group is None or timeout is not None:
-            return 0  # the peer's table has moved, and with it what the block means
-        streams = self.streams
-        found = self._runs.take(data, at, streams.last_id, streams.room, self._most, block)
-        if found is None:
-            return 0
-        run, end, taken = found
-        batch = self.batch(head.group)
-        batch.take_run(run, now)
+    def _take(self, run: Run, group: Group, taken: int) -> None:
+        """Calls of the kernel's are open."""
+        streams, batch = self.streams, self.batch(group)
+        batch.take(run)
         streams.lean.update(dict.fromkeys(run.stream_ids, batch))
         streams.last_id = run.stream_ids[-1]
         self.windows.received(taken)
-        return end
+
+    def _other(self, data: bytes, found: Reading, now: float) -> int:
+        """The call that has another section, whose header block must not be read again; where what was taken ends."""
+        section = self._runs.scratch[: found.section].tobytes()
+        head = self._headers.head(section)
+        stream_id, size, timeout = self._runs.other()
+        if head.lean and head.group is not None and timeout != MALFORMED:
+            self._like, self._group = np.frombuffer(section, np.uint8), head.group
+            self._take(self._runs.take_other(data, found, now), head.group, size + 5)
+            if found.more:
+                self.output.credit_connection(found.more)
+            return found.next
+        try:
+            self._incoming.request(stream_id, head, timeout_s(timeout), end_stream=False)
+        except StreamFault as fault:
+            self._incoming.reset(fault)
+        behind: int = found.end + frames.HEAD.size + (_HEAD(data, found.end)[0] >> 8)
+        return behind

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import hpack
 import pytest
@@ -11,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pump_service.door.http2.frames import COMPRESSION_ERROR, ConnectionFault
-from pump_service.door.http2.headers import MALFORMED, TIMEOUT, Fields, HeaderReader, timeout_s
+from pump_service.door.http2.headers import Fields, HeaderReader, timeout_s
 from pump_service.door.http2.replies import HEADERS, TRAILERS, ReplyBlocks, fields, literal, percent_encoded
+from pump_service.door.http2.table import MALFORMED, TIMEOUT, scratch
 from pump_service.door.routes import Routes
+from tests.support.plaincalls import timeout_ns
 
 NAMES = st.sampled_from([b":path", b":method", b"grpc-timeout", b"user-agent", b"x-a", b"x-b", b"content-type"])
 FIELD = st.tuples(NAMES, st.binary(max_size=40))
@@ -21,8 +25,8 @@ LISTS = st.lists(FIELD, max_size=8)
 REQUEST = ((b":method", b"POST"), (b":path", b"/a/B"), (b"content-type", b"application/grpc"))
 
 
-def reader() -> HeaderReader[Fields]:
-    return HeaderReader(lambda fields: fields, 1 << 16)
+def reader(make: Callable[[Fields], Any] = lambda fields: fields, most: int = 1 << 16) -> HeaderReader[Any]:
+    return HeaderReader(make, most, scratch(1 << 16, most))
 
 
 @given(st.lists(st.tuples(LISTS, st.booleans(), st.sampled_from([None, 0, 40, 200, 4096])), max_size=12))
@@ -33,14 +37,10 @@ def test_blocks_of_an_encoder_are_read_as_they_were_meant(blocks: list[tuple[lis
             encoder.header_table_size = size
         block = encoder.encode(headers, huffman=huffman)
         want = tuple(headers)
-        timeouts = [timeout_s(value) for name, value in want if name == TIMEOUT]
-        before = copy.deepcopy(ours)
-        assert before.fields(block) == want
+        timeouts = [timeout_s(timeout_ns(value)) for name, value in want if name == TIMEOUT]
         rest, timeout = ours.read(block)
         assert rest == tuple(field for field in want if field[0] != TIMEOUT)
         assert timeout == (None if not timeouts else timeouts[0] if len(timeouts) == 1 else MALFORMED)
-        again = ours.blocks.get(block)
-        assert again is None or again == (rest, timeout)
 
 
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=6))
@@ -54,62 +54,27 @@ def test_any_bytes_are_read_or_refused_as_the_library_does_it(blocks: list[bytes
                 ours.fields(block)
             assert refused.value.code == COMPRESSION_ERROR
             return
-        assert ours.fields(block) == want
+        assert ours.fields(block) == tuple(field for field in want if field[0] != TIMEOUT)
         table = library.header_table.dynamic_entries
-        assert copy.deepcopy(ours).fields(bytes(range(0xBE, 0xBE + len(table)))) == tuple(table)
+        again = copy.deepcopy(ours).fields(bytes(range(0xBE, 0xBE + len(table))))
+        assert again == tuple(field for field in table if field[0] != TIMEOUT)
 
 
-def test_a_block_of_indexed_fields_alone_is_known_by_its_bytes_until_the_table_changes() -> None:
-    encoder, ours = hpack.Encoder(), reader()
-    encoder.encode(REQUEST)  # both tables: filled by the first block
-    ours.fields(hpack.Encoder().encode(REQUEST))
-    block = encoder.encode(REQUEST)
-    assert max(block) >= 0x80 and len(block) == 3
-    assert ours.read(block) == (REQUEST, None)
-    assert ours.blocks[block] == (REQUEST, None)
-    ours.read(encoder.encode([*REQUEST, (b"x-new", b"1")]))
-    assert block not in ours.blocks  # its indices mean something else now
-
-
-def test_a_timeout_that_is_new_with_every_call_costs_one_literal() -> None:
-    encoder = hpack.Encoder()
-    first, known = encoder.encode(REQUEST), encoder.encode(REQUEST)
+def test_equal_fields_mean_the_same_however_they_are_written_and_are_looked_at_once() -> None:
     made: list[Fields] = []
-    ours: HeaderReader[Fields] = HeaderReader(lambda fields: made.append(fields) or fields, 1 << 16)
-    ours.read(first)
-    for n in range(5):
-        block = known + literal(TIMEOUT, b"%dm" % (14_000 + n))
-        assert ours.read(block) == (REQUEST, (14_000 + n) * 1e-3)
-    assert len(made) == 1
-    assert len(ours.blocks) == 1  # what comes before the timeout; nothing for each call
-
-
-@pytest.mark.parametrize(
-    ("tail", "timeout"),
-    [
-        (literal(TIMEOUT, b"5S") + literal(TIMEOUT, b"6S"), MALFORMED),
-        (literal(TIMEOUT, b"5S") + literal(b"x", b"y"), 5.0),
-        (literal(TIMEOUT, b""), MALFORMED),
-        (b"\x00\x0cgrpc-timeout\x82" + b"\x08\x8f", None),  # Huffman; judged below
-    ],
-)
-def test_what_only_looks_like_the_quick_case_is_read_in_full(tail: bytes, timeout: float | None) -> None:
+    ours = reader(lambda fields: made.append(fields) or fields)
     encoder = hpack.Encoder()
-    ours = reader()
-    ours.read(encoder.encode(REQUEST))
-    known = encoder.encode(REQUEST)
-    ours.read(known + literal(TIMEOUT, b"1S"))
-    plain = reader()
-    plain.read(hpack.Encoder().encode(REQUEST))
-    assert known in ours.blocks and known not in plain.blocks
-    try:
-        want = plain.read(known + tail)
-    except ConnectionFault:
-        with pytest.raises(ConnectionFault):
-            ours.read(known + tail)
-        return
-    assert ours.read(known + tail) == want
-    assert timeout is None or want[1] == timeout
+    for n in range(5):
+        block = encoder.encode([*REQUEST, (TIMEOUT, b"%dm" % (14_000 + n))], huffman=bool(n % 2))
+        assert ours.read(block) == (REQUEST, pytest.approx((14_000 + n) * 1e-3))
+    assert made == [REQUEST]
+
+
+def test_more_entries_than_the_table_has_room_for_push_out_the_oldest() -> None:
+    encoder, library, ours = hpack.Encoder(), hpack.Decoder(), reader()
+    for n in range(3000):
+        block = encoder.encode([(b"x-%d" % (n % 7), b"v" * (n * 37 % 300)), (b"y", b"%d" % n)])
+        assert ours.fields(block) == tuple((bytes(a), bytes(b)) for a, b in library.decode(block, raw=True))
 
 
 @pytest.mark.parametrize(
@@ -117,12 +82,15 @@ def test_what_only_looks_like_the_quick_case_is_read_in_full(tail: bytes, timeou
     [(b"1H", 3600), (b"2M", 120), (b"15S", 15), (b"14999m", 14.999), (b"7u", 7e-6), (b"99999999n", 0.099999999)],
 )
 def test_timeouts(text: bytes, seconds: float) -> None:
-    assert timeout_s(text) == pytest.approx(seconds)
+    (_, timeout) = reader().read(literal(TIMEOUT, text))
+    assert timeout == pytest.approx(seconds)
+    assert timeout == timeout_s(timeout_ns(text))
 
 
 @pytest.mark.parametrize("text", [b"", b"S", b"1", b"1s", b"-1S", b"1_0S", b" 1S", b"123456789S", b"\xb2S", b"1.5S"])
 def test_timeouts_that_are_none(text: bytes) -> None:
-    assert timeout_s(text) == MALFORMED
+    assert reader().read(literal(TIMEOUT, text)) == ((), MALFORMED)
+    assert timeout_ns(text) == MALFORMED
 
 
 def test_an_index_that_cannot_be_and_lengths_beyond_the_block_are_refused_before_they_cost_anything() -> None:
@@ -190,11 +158,11 @@ def test_long_metadata_is_read_by_the_library(key: str, value: bytes) -> None:
 
 def test_references_to_large_entries_are_not_followed_above_the_limit() -> None:
     routes = Routes(32 << 10)
-    reader = HeaderReader(routes.head, 32 << 10)
+    ours = reader(routes.head, 32 << 10)
     start = b"\x83\x86\x84\x40\x01a\x7f" + bytes([4000 - 127 & 0x7F | 0x80, 4000 - 127 >> 7]) + b"v" * 4000
-    assert reader.read(start)[0].http_status != 431
-    fields = reader.fields(b"\x83\x86\x84" + b"\xbe" * 32_000 + b"\x40\x01b\x01c")
+    assert ours.read(start)[0].http_status != 431
+    fields = ours.fields(b"\x83\x86\x84" + b"\xbe" * 32_000 + b"\x40\x01b\x01c")
     assert sum(len(name) + len(value) + 32 for name, value in fields) < (32 << 10) + 4033
     assert len(fields) < 20  # the table is kept up all the same
-    assert reader.fields(b"\xbe\xbf") == ((b"b", b"c"), (b"a", b"v" * 4000))
-    assert reader.read(b"\x83\x86\x84" + b"\xbf" * 32_000)[0].http_status == 431
+    assert ours.fields(b"\xbe\xbf") == ((b"b", b"c"), (b"a", b"v" * 4000))
+    assert ours.read(b"\x83\x86\x84" + b"\xbf" * 32_000)[0].http_status == 431

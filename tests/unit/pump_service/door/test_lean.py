@@ -10,20 +10,31 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+import hpack
 import numpy as np
 import pytest
 
 from pump_service.door.calls import Call
 from pump_service.door.group import Answer, Refusal, Requests
-from pump_service.door.http2 import lean
 from pump_service.door.http2 import runs as door_runs
-from pump_service.door.http2.headers import MALFORMED, TIMEOUT_LITERAL, timeout_s
-from pump_service.door.http2.lean import COLUMNS, MOST, ROOM, SOONEST, TABLE, take_calls
-from pump_service.door.http2.protocol import Http2
+from pump_service.door.http2.lean import take_calls
 from pump_service.door.http2.streams import Stream
 from pump_service.door.limits import Limits
 from pump_service.door.server import Server
-from tests.support.doorkit import GROUP, UNARY, Echo, Peer, StillLoop, answers, frame, prefixed, statuses, still
+from tests.support.doorkit import (
+    GROUP,
+    TIMEOUT_LITERAL,
+    UNARY,
+    Echo,
+    Peer,
+    StillLoop,
+    answers,
+    frame,
+    prefixed,
+    statuses,
+    still,
+)
+from tests.support.plaincalls import PlainTables, one_fault
 from tests.unit.pump_service.door.test_protocol import run
 
 LIMITS = Limits(message=3000, streams=60)
@@ -215,9 +226,10 @@ def _state(peer: Peer) -> tuple[Any, ...]:
 def test_runs_are_answered_as_the_same_calls_one_by_one(
     seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    one_fault(monkeypatch)
     by_kernel = _conversed(seed)
     assert sum(taken)
-    monkeypatch.setattr(Http2, "_run", lambda *_: 0)
+    PlainTables().patch(monkeypatch)
     taken.clear()
     assert _conversed(seed) == by_kernel
     assert not taken
@@ -404,28 +416,16 @@ def _talk(seed: int) -> tuple[Any, ...]:
 def test_reads_of_several_connections_are_answered_as_the_same_calls_one_by_one(
     seed: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    one_fault(monkeypatch)
     by_kernel = _talk(seed)
     assert sum(taken)
     taken.clear()
-    monkeypatch.setattr(Http2, "_run", lambda *_: 0)
+    PlainTables().patch(monkeypatch)
     plain = _talk(seed)
     assert not taken
     for one, other in zip(by_kernel[0], plain[0], strict=True):
         assert one == other
     assert by_kernel[1:] == plain[1:]
-
-
-@pytest.mark.parametrize("value", [*TIMEOUTS, b"17m", b"17u", b"17n", b"17M", b"17H", bytes(130)])
-def test_a_timeout_is_what_the_plain_way_says(value: bytes) -> None:
-    block = b"\x82"
-    data = np.frombuffer(call(1, with_timeout(block, value[:120]), b"m"), np.uint8).copy()
-    wide, table = np.empty((COLUMNS, 1), np.int64), np.zeros(TABLE, np.int64)
-    table[ROOM], table[MOST] = 1, 100
-    rows = take_calls(data, np.frombuffer(block, np.uint8).copy(), wide, table)
-    plain = timeout_s(value[:120]) if value else MALFORMED
-    assert rows == (plain != MALFORMED)
-    if rows:
-        assert wide[lean.TIMEOUTS, 0] == table[SOONEST] == int(min(plain, 1e9) * 1e9)
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -479,18 +479,72 @@ def test_what_waits_for_its_answer_holds_no_whole_reads(connections: int, reads:
     check()
 
 
-def test_calls_whose_headers_take_turns_are_not_tried_in_runs(taken: list[int]) -> None:
+def test_calls_whose_headers_take_turns_are_one_group_all_the_same() -> None:
     @run
     async def check() -> None:
         peer = Peer(limits=LIMITS).greet()
-        for stream_id in (1, 3):
-            peer.send(call(stream_id, peer.block(GROUP), b""))
         block = peer.block(GROUP)
         other = block + b"\x00\x03x-a\x01b"
+        peer.send(b"".join(call(11 + 2 * n, other if n % 2 else block, b"%d" % n) for n in range(20)))
+        assert [requests for requests, _ in peer.echo.groups] == [[b"%d" % n for n in range(20)]]
+        assert set(answers(await peer.settle())) == {11 + 2 * n for n in range(20)}
+
+    check()
+
+
+# ---- as clients write ------------------------------------------------------------------------------------------------
+
+
+def test_calls_with_window_updates_inside_as_grpc_core_writes_them_are_taken_in_one_run(taken: list[int]) -> None:
+    @run
+    async def check() -> None:
+        peer = await acquainted()
         taken.clear()
-        peer.send(b"".join(call(11 + 2 * n, other if n % 2 else block, b"") for n in range(20)))
-        peer.send(b"".join(call(111 + 2 * n, block, b"") + frame(8, 0, 0, b"\0\0\0\1") * 5 for n in range(10)))
-        assert len(taken) <= 12
+        block, window = peer.block(GROUP), peer.connection.http2.output.window
+        credit = frame(8, 0, 0, struct.pack(">I", 45))
+        sent = b""
+        for n in range(11, 51, 2):
+            own = frame(8, 0, n, b"\0\0\0\x05")
+            sent += frame(1, 4, n, block) + own + credit + frame(0, 1, n, prefixed(b"m%d" % n)) + credit
+        peer.send(sent)
+        assert taken == [20]
+        assert peer.connection.http2.output.window == window + 40 * 45 - sum(5 + 3 for _ in range(20))
+        assert set(answers(await peer.settle())) == set(range(11, 51, 2))
+
+    check()
+
+
+def test_an_answer_above_the_initial_window_uses_what_a_window_update_inside_the_call_gave() -> None:
+    @run
+    async def check() -> None:
+        peer = await acquainted()
+        peer.send(frame(4, 0, 0, struct.pack(">HI", 4, 10)))
+        peer.send(
+            frame(1, 4, 11, peer.block(GROUP)) + frame(8, 0, 11, b"\0\0\0\x0a") + frame(0, 1, 11, prefixed(b"x" * 15))
+        )
+        assert answers(await peer.settle())[11][0] == prefixed(b"x" * 15)
+
+    check()
+
+
+def test_timeouts_that_go_into_the_table_are_calls_like_the_last(taken: list[int]) -> None:
+    """grpc-go indexes each of them: what all other indices mean moves with every call, and falls out of the table."""
+
+    @run
+    async def check() -> None:
+        peer = Peer().greet()
+        encoder = hpack.Encoder()
+        fields = [
+            (":method", "POST"), (":scheme", "http"), (":path", GROUP), (":authority", "a"),
+            ("content-type", "application/grpc"), ("user-agent", "grpc-go/1.76.0"), ("te", "trailers"),
+        ]  # fmt: skip
+        sent = b""
+        for n in range(400):
+            block = encoder.encode([*fields, ("grpc-timeout", f"{14_999_000 + n}u")])
+            sent += call(1 + 2 * n, block, b"%d" % n)
+        peer.send(sent)
+        assert taken == [0, 399]
+        assert set(answers(await peer.settle())) == set(range(1, 801, 2))
 
     check()
 

@@ -6,12 +6,15 @@ import asyncio
 import gc
 import math
 import random
+import struct
 
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
 from pump_service.door.group import Requests
-from pump_service.door.http2.runs import Run, Runs
+from pump_service.door.http2.runs import Reading, Run, Runs
+from pump_service.door.http2.table import Table
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Group
 from pump_service.door.server import Server
@@ -20,6 +23,10 @@ from tests.unit.pump_service.door.test_lean import call, with_timeout
 from tests.unit.pump_service.door.test_protocol import run
 
 BLOCK = b"\x82\x86"
+LIKE = np.frombuffer(
+    b"".join(struct.pack(">II", len(n), len(v)) + n + v for n, v in ((b":method", b"GET"), (b":scheme", b"http"))),
+    np.uint8,
+)
 
 
 def calls(first: int, *messages: bytes, timeouts: dict[int, bytes] | None = None) -> bytes:
@@ -31,10 +38,19 @@ def calls(first: int, *messages: bytes, timeouts: dict[int, bytes] | None = None
     )
 
 
-def took(runs: Runs, data: bytes, *, at: int = 0, last: int = 0, room: int = 100) -> Run:
-    found = runs.take(data, at, last, room, 10_000, BLOCK)
-    assert found is not None
-    return found[0]
+def made(streams: int) -> Runs:
+    return Runs(Limits(streams=streams, message=10_000))
+
+
+def take(runs: Runs, data: bytes, *, at: int = 0, last: int = 0, room: int = 100) -> Reading:
+    """Calls whose section is that of `BLOCK`, at 10 s."""
+    return runs.take(data, at, Table(), LIKE, last=last, room=room, window=65_535, now=10.0)
+
+
+def took(runs: Runs, data: bytes, *, at: int = 0, room: int = 100) -> Run:
+    run = take(runs, data, at=at, room=room).run
+    assert run is not None
+    return run
 
 
 def held_of(runs: Runs) -> list[int]:
@@ -51,22 +67,22 @@ def left(runs: Runs) -> int:
 
 
 def test_a_run_ends_where_something_else_comes() -> None:
-    runs = Runs(100)
+    runs = made(100)
     before, other = b"what was before", frame(6, 0, 0, b"12345678")
     data = calls(3, b"one", b"", b"three")
-    found = runs.take(before + data + other, len(before), 1, 100, 10_000, BLOCK)
-    assert found is not None
-    run, end, taken = found
-    assert (run.stream_ids, end, taken) == ([3, 5, 7], len(before + data), 3 + 0 + 5 + 3 * 5)
+    found = take(runs, before + data + other, at=len(before), last=1)
+    run = found.run
+    assert run is not None
+    assert (run.stream_ids, found.end, found.taken) == ([3, 5, 7], len(before + data), 3 + 0 + 5 + 3 * 5)
     assert (run.message_bytes, run.soonest, run.chunk) == (8, -1, data)
     assert list(runs.requests([run])) == [b"one", b"", b"three"]
 
 
 def test_where_there_is_no_call_there_is_no_run() -> None:
-    runs = Runs(100)
-    assert runs.take(frame(6, 0, 0, b"12345678") * 5, 0, 0, 9, 10_000, BLOCK) is None
-    assert runs.take(calls(1, b"long"), 0, 0, 9, 3, BLOCK) is None
-    assert runs.take(calls(1, b"again"), 0, 1, 9, 10_000, BLOCK) is None
+    runs = made(100)
+    assert take(runs, frame(6, 0, 0, b"12345678") * 5).run is None
+    assert take(runs, calls(1, b"!" * 10_001)).run is None
+    assert take(runs, calls(1, b"again"), last=1).run is None
     assert held_of(runs) == []
     assert took(runs, calls(1, b"one")).first == 0
 
@@ -75,7 +91,7 @@ def test_where_there_is_no_call_there_is_no_run() -> None:
 
 
 def test_all_that_was_gathered_is_the_columns_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = Runs(100)
+    runs = made(100)
     reads = [calls(1, b"one", b"two"), b"???" + calls(1, b"", b"four", b"five") + b"!", calls(21, b"six" * 100)]
     parts = [took(runs, reads[0]), took(runs, reads[1], at=3), took(runs, reads[2])]
     monkeypatch.setattr(Run, "requests", None)  # it is not asked for
@@ -95,7 +111,7 @@ def test_all_that_was_gathered_is_the_columns_as_they_are(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("seed", range(40))
 def test_any_parts_in_any_order_are_the_messages_of_these_and_no_others(seed: int) -> None:
     chance = random.Random(seed)
-    runs = Runs(60)
+    runs = made(60)
     for _ in range(6):
         parts: list[tuple[Requests | Run, list[bytes]]] = []
         for _ in range(chance.randint(1, 9)):
@@ -122,7 +138,7 @@ def test_any_parts_in_any_order_are_the_messages_of_these_and_no_others(seed: in
 
 
 def test_what_is_lost_among_others_is_not_there_and_the_others_are() -> None:
-    runs = Runs(100)
+    runs = made(100)
     one, lost, three = (took(runs, calls(1, name, name * 2)) for name in (b"one", b"lost", b"three"))
     assert list(runs.requests([one, three])) == [b"one", b"oneone", b"three", b"threethree"]
     assert held_of(runs) == []
@@ -131,7 +147,7 @@ def test_what_is_lost_among_others_is_not_there_and_the_others_are() -> None:
 
 
 def test_two_methods_that_were_gathered_together_each_get_their_own() -> None:
-    runs = Runs(100)
+    runs = made(100)
     first, other, second = (took(runs, calls(1, name)) for name in (b"first", b"other", b"second"))
     assert list(runs.requests([first, second])) == [b"first", b"second"]
     newer = took(runs, calls(1, b"newer"))
@@ -140,14 +156,14 @@ def test_two_methods_that_were_gathered_together_each_get_their_own() -> None:
 
 
 def test_requests_that_came_one_by_one_stay_where_they_are_among_runs() -> None:
-    runs = Runs(100)
+    runs = made(100)
     run, single = took(runs, calls(1, b"a", b"b")), Requests.of([b"x", b""])
     assert list(runs.requests([single, run, single])) == [b"x", b"", b"a", b"b", b"x", b""]
     assert runs.requests([single]) is single
 
 
 def test_more_calls_than_the_columns_have_room_for_are_handed_over_all_the_same() -> None:
-    runs = Runs(1000)
+    runs = made(1000)
     parts: list[Run] = []
     expected = []
     for number in range(9):
@@ -159,16 +175,16 @@ def test_more_calls_than_the_columns_have_room_for_are_handed_over_all_the_same(
     assert list(runs.requests([*parts])) == expected
     assert not any(part.chunk for part in parts)
     for number, part in enumerate(parts):
-        assert part.deadlines(5.0) == [5.0 + number if n == number else math.inf for n in range(900)]
+        assert part.deadlines() == [10.0 + number if n == number else math.inf for n in range(900)]
 
 
 def test_the_columns_are_used_to_the_last_row_and_not_beyond() -> None:
-    runs = Runs(10)
+    runs = made(10)
     firsts = [took(runs, calls(1, *[b"%d" % n] * 8), room=8).first for n in range(4096 // 8)]
     assert firsts == list(range(0, 4096, 8))
     assert took(runs, calls(1, b"more"), room=1).first == 0
     assert held_of(runs) == [len(calls(1, b"more"))]
-    large = Runs(5000)
+    large = made(5000)
     for _ in range(2):
         assert took(large, calls(1, *[b"x"] * 5000), room=5000).first == 0
 
@@ -177,16 +193,16 @@ def test_the_columns_are_used_to_the_last_row_and_not_beyond() -> None:
 
 
 def test_each_run_knows_the_timeouts_of_its_own_calls() -> None:
-    runs = Runs(100)
+    runs = made(100)
     one = took(runs, calls(1, *[b"x"] * 4, timeouts={1: b"3S", 2: b"250m"}))
     two = took(runs, calls(1, *[b"x"] * 3))
     three = took(runs, calls(1, *[b"x"] * 2, timeouts={0: b"0S", 1: b"7u"}))
     assert [one.soonest, two.soonest, three.soonest] == [250_000_000, -1, 0]
     runs.requests([one, two, three])
     took(runs, calls(1, *[b"y"] * 50, timeouts=dict.fromkeys(range(50), b"9S")))  # in the same columns
-    assert one.deadlines(10.0) == [math.inf, 13.0, 10.25, math.inf]
-    assert two.deadlines(10.0) == [math.inf] * 3
-    assert three.deadlines(10.0) == pytest.approx([10.0, 10.000007], abs=2e-9)
+    assert one.deadlines() == [math.inf, 13.0, 10.25, math.inf]
+    assert two.deadlines() == [math.inf] * 3
+    assert three.deadlines() == pytest.approx([10.0, 10.000007], abs=2e-9)
 
 
 # ---- what is held ----------------------------------------------------------------------------------------------------
@@ -290,6 +306,6 @@ async def test_what_waits_with_others_goes_with_its_connection() -> None:
 async def test_what_was_read_and_not_handed_over_goes_with_its_connection() -> None:
     server, echo, (one, _) = await _pair()
     part = took(server.runs, calls(1, b"lost" * 1000))
-    one.connection.http2.batch(Group(GROUP, echo.group)).take_run(part, 0.0)
+    one.connection.http2.batch(Group(GROUP, echo.group)).take(part)
     one.wire.protocol.connection_lost(None)
     assert not part.chunk

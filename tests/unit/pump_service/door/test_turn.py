@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from pump_service.door.group import Answer, Refusal, Requests
-from pump_service.door.http2.headers import TIMEOUT_LITERAL
 from pump_service.door.server import Server
 from pump_service.door.turn import Turn
 from tests.support.doorkit import (
     GROUP,
+    TIMEOUT_LITERAL,
     Echo,
     Peer,
     answers,

@@ -13,13 +13,23 @@ from pump_service.door.group import Refusal
 from pump_service.door.http2 import frames as f
 from pump_service.door.http2.batch import DEADLINE, Batch
 from pump_service.door.http2.events import Cancelled, Ended, Event, Failed, Opened, Received
-from pump_service.door.http2.headers import TIMEOUT_LITERAL
 from pump_service.door.http2.protocol import Http2
 from pump_service.door.http2.runs import Runs
 from pump_service.door.http2.streams import Stream
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Routes
-from tests.support.doorkit import GROUP, PREFACE, UNARY, answers, frame, goaways, prefixed, resets, statuses
+from tests.support.doorkit import (
+    GROUP,
+    PREFACE,
+    TIMEOUT_LITERAL,
+    UNARY,
+    answers,
+    frame,
+    goaways,
+    prefixed,
+    resets,
+    statuses,
+)
 
 
 class Client:
@@ -31,7 +41,7 @@ class Client:
         routes.add_group(GROUP, lambda requests, answer: None)
         routes.add_method(UNARY, object())
         self.wanted = 0
-        self.runs = Runs(limits.streams)
+        self.runs = Runs(limits)
         self.http2 = Http2(limits, routes.head, self.runs, now=0.0, refusal=refusal, wanted=self._count)
         self.http2.begin()
         self.encoder, self.decoder = hpack.Encoder(), hpack.Decoder()
