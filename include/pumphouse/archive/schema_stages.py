@@ -25,7 +25,7 @@ import pyarrow as pa
 from pumphouse.archive.ddl import ArchivedJob, is_final, read_groups
 from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import DdlEntry, Manifest
-from pumphouse.archive.schema_parts import EVERYBODY, NOBODY, File, Row, order, places_of, write_rows
+from pumphouse.archive.schema_parts import COLUMNS, EVERYBODY, NOBODY, File, Row, order, places_of, write_rows
 from pumphouse.archive.standing import Ints, Kept, at_genesis
 from pumphouse.errors import SchemaError
 from pumphouse.model.table import Job
@@ -77,17 +77,6 @@ _DEALT = pa.schema(
         ("genesis", pa.bool_()),
         ("shared", pa.bool_()),
         ("tables", pa.list_(pa.int64())),
-        ("job", pa.large_string()),
-    ]
-)
-_ROWS = pa.schema(
-    [
-        ("table_id", pa.int64()),
-        ("schema_version", pa.int64()),
-        ("at", pa.int64()),
-        ("tied", pa.list_(pa.int64())),
-        ("commit_ts", pa.int64()),
-        ("genesis", pa.bool_()),
         ("job", pa.large_string()),
     ]
 )
@@ -460,8 +449,8 @@ class FoldSummary:
     """Of a fold: whether its tables can be told apart, which are sequences and views, how many new jobs touch."""
 
     whole: bool
-    sequences: tuple[int, ...]
-    views: tuple[int, ...]
+    sequences: Sequence[int]
+    views: Sequence[int]
     tables: int
 
     @classmethod
@@ -471,8 +460,8 @@ class FoldSummary:
         new = (event for event in timeline.events if not event.genesis and event.commit_ts > since)
         return cls(
             whole=is_whole(timeline),
-            sequences=tuple(table_id for table_id, table in last if table.is_sequence),
-            views=tuple(table_id for table_id, table in last if table.is_view),
+            sequences=[table_id for table_id, table in last if table.is_sequence],
+            views=[table_id for table_id, table in last if table.is_view],
             tables=len({table for event in new for table in event.table_ids}),
         )
 
@@ -483,8 +472,7 @@ class FoldSummary:
     @classmethod
     def from_json(cls, data: bytes) -> FoldSummary:
         """Read it."""
-        value = json.loads(data)
-        return cls(**value | {name: tuple(value[name]) for name in ("sequences", "views")})
+        return cls(**json.loads(data))
 
 
 def fold_alone(
@@ -541,13 +529,13 @@ def _ranged(rows: Sequence[Row], bounds: Sequence[tuple[int, int]]) -> Iterator[
     for row in rows:
         here = bisect_right(bounds, (row.table_id, row.schema_version))
         if some and (here != number or size >= _HELD_BYTES):
-            yield number, _dumped(some, _ROWS)
+            yield number, _dumped(some, COLUMNS)
             some, size = [], 0
         some.append(row)
         size += len(row.job or "")
         number = here
     if some:
-        yield number, _dumped(some, _ROWS)
+        yield number, _dumped(some, COLUMNS)
 
 
 # -- write
@@ -594,19 +582,3 @@ def _loaded(blob: bytes) -> pa.Table:
 
 def _columns(table: pa.Table) -> list[Ints]:
     return [column.to_numpy() for column in table.columns]
-
-
-__all__ = [
-    "CannotTell",
-    "DdlRun",
-    "FoldPlan",
-    "FoldSummary",
-    "Sizes",
-    "components",
-    "deal",
-    "fold_alone",
-    "plan_fold",
-    "survey",
-    "tasks_of",
-    "write_range",
-]  # fmt: skip
