@@ -118,7 +118,7 @@ def commit_window(
         log.error("tidb_skips_binlogs", window=manifest.key, hint="its writes are in no Pump: POST /binlog/recover")
     consumer.move(archive, cluster, consumer.of_snapshot(settings.airflow, manifest.end))
     # What is below the window is shown by its Pump as late or orphan, whatever else it was accepted as.
-    shown = [each for each in accepted if each.kind in ("late", "orphan") or each.commit_ts <= manifest.start]
+    shown = [each for each in accepted if each.kind in AcceptedCommit.KEPT_OUT or each.commit_ts <= manifest.start]
     _tell(archive, cluster, settings, shown)
     done = PublishedWindow.of(manifest, plan.until)
     log.info("window_published", **{name: each for name, each in asdict(done).items() if name not in _NOT_LOGGED})

@@ -17,7 +17,7 @@ from pumphouse.archive.coverage import replaced_by, start_of
 from pumphouse.archive.document import LISTS_ALL, dump, parse
 from pumphouse.archive.manifest import AcceptedCommit, Declaration, PumpEntry
 from pumphouse.archive.publish import put_once
-from pumphouse.archive.puller import Puller, open_puller
+from pumphouse.archive.puller import Puller, kept_out, open_puller
 from pumphouse.archive.stats import table_stats
 from pumphouse.errors import BadManifest, BinlogError, PositionCollected, UsageError
 from pumphouse.model.node import NodeKind, NodeStatus
@@ -171,11 +171,10 @@ def accept(
         raise UsageError(f"no Pump {node_id!r} is registered", hint="pumphouse pumps", node_id=node_id)
     puller = open_puller(status, archive.cluster_id, tls, proof)
     try:
-        shown = puller.status()
-        commits = [] if shown is None else [*(("late", e) for e in shown.late), *(("orphan", e) for e in shown.orphans)]
+        commits = kept_out(puller.status())
         kind = next((kind for kind, each in commits if (each.start_ts, each.commit_ts) == (start_ts, commit_ts)), None)
         told_of = kind is not None
-        if kind != "orphan":
+        if kind != AcceptedCommit.ORPHAN:
             # A late one that cannot be read is left out, like any other.
             found = _kind_of(puller, start_ts, commit_ts)
             kind = found if kind is None or found == AcceptedCommit.UNREADABLE else kind

@@ -265,8 +265,10 @@ class AcceptedCommit:
     UNREADABLE = "unreadable"
     DDL = "ddl"
     DIFFERS = "differs"
-    GIVES_UP = frozenset({"orphan", UNREADABLE, DDL, DIFFERS})  # by name: something is in no target for it
+    ORPHAN = "orphan"
+    GIVES_UP = frozenset({ORPHAN, UNREADABLE, DDL, DIFFERS})  # by name: something is in no target for it
     LATE = "late"  # the same, where its commit ts lies below the window
+    KEPT_OUT = frozenset({LATE, ORPHAN})  # of its stream by the Pump, which shows it
     ARCHIVE = "archive"  # ``who`` of one that was taken by itself; its object under declared/ follows the manifest
 
     def to_dict(self) -> dict[str, Any]:

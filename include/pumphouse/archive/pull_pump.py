@@ -30,7 +30,7 @@ from pumphouse.archive.declare import settled_of
 from pumphouse.archive.duplicates import digest_of
 from pumphouse.archive.holders import holder
 from pumphouse.archive.manifest import AcceptedCommit, Declaration, LastBinlog, PumpEntry, SegmentEntry
-from pumphouse.archive.puller import LATE, ORPHAN, Frame, Puller, open_puller
+from pumphouse.archive.puller import LATE, ORPHAN, Frame, Puller, kept_out, open_puller
 from pumphouse.archive.segment import SegmentWriter
 from pumphouse.archive.window import (
     Action,
@@ -282,7 +282,7 @@ class _PumpPull:
         start_ts, commit_ts = batch.column("start_ts")[row].as_py(), batch.column("commit_ts")[row].as_py()
         late = flag == LATE
         self._pending[start_ts, commit_ts] = PendingCommit(
-            kind="late" if late else "orphan",
+            kind=AcceptedCommit.LATE if late else AcceptedCommit.ORPHAN,
             start_ts=Tso(start_ts),
             commit_ts=Tso(commit_ts),
             digest=content_digest(batch.column("payload")[row].as_py()) if late else "",
@@ -314,15 +314,14 @@ class _PumpPull:
         archive has listed it in a manifest.
         """
         node_id, start = self._pump.node_id, self._plan.start
-        commits = [("late", each) for each in status.late] + [("orphan", each) for each in status.orphans]
-        commits = [(kind, each) for kind, each in commits if self._genesis < each.commit_ts <= start]
+        commits = [(kind, each) for kind, each in kept_out(status) if self._genesis < each.commit_ts <= start]
         settled = settled_of(self._archive, node_id) if any(each.accepted for _, each in commits) else frozenset()
         for kind, each in commits:
             start_ts, commit_ts = Tso(each.start_ts), Tso(each.commit_ts)
             if each.accepted and layout.settled_key(node_id, start_ts, commit_ts) in settled:
                 continue
             digest = ""
-            if kind == "late":
+            if kind == AcceptedCommit.LATE:
                 # Below the Pump's GC point nothing can be compared: then it is accepted by name or not at all.
                 with suppress(PositionCollected):
                     found = puller.first_after(Tso(commit_ts - 1), _FIRST_BINLOG_S)
@@ -333,22 +332,21 @@ class _PumpPull:
         self, status: StatusResponse, reached: Tso, segments: Sequence[SegmentEntry]
     ) -> Iterator[PendingCommit]:
         """Those above the window's start; _MissedError where there is a payload to bring."""
-        for kind, commits in (("late", status.late), ("orphan", status.orphans)):
-            for each in commits:
-                key = (int(each.start_ts), int(each.commit_ts))
-                if each.commit_ts <= self._plan.start or key in self._pending:
-                    continue
-                if each.commit_ts > reached:
-                    # The next window brings it.
-                    if each.commit_ts <= self._position and not each.accepted and not self._tail_from:
-                        self._tail_from = Tso(each.commit_ts)
-                    continue
-                commit = PendingCommit(kind=kind, start_ts=Tso(key[0]), commit_ts=Tso(key[1]), digest="")
-                if kind == "orphan":
-                    yield commit
-                # One that was accepted comes like any other, if it came in time.
-                elif not each.accepted or not digest_of(self._archive.store, segments, *map(Tso, key)):
-                    raise _MissedError(commit)
+        for kind, each in kept_out(status):
+            key = (int(each.start_ts), int(each.commit_ts))
+            if each.commit_ts <= self._plan.start or key in self._pending:
+                continue
+            if each.commit_ts > reached:
+                # The next window brings it.
+                if each.commit_ts <= self._position and not each.accepted and not self._tail_from:
+                    self._tail_from = Tso(each.commit_ts)
+                continue
+            commit = PendingCommit(kind=kind, start_ts=Tso(key[0]), commit_ts=Tso(key[1]), digest="")
+            if kind == AcceptedCommit.ORPHAN:
+                yield commit
+            # One that was accepted comes like any other, if it came in time.
+            elif not each.accepted or not digest_of(self._archive.store, segments, *map(Tso, key)):
+                raise _MissedError(commit)
 
     # -- a closing Pump -----------------------------------------------------------------------------------------
 

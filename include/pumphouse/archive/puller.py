@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import grpc
 import pyarrow as pa
 
-from pumphouse.archive.manifest import LastBinlog
+from pumphouse.archive.manifest import AcceptedCommit, LastBinlog
 from pumphouse.errors import BadBinlog, BinlogError, CorruptionError, PumpUnavailable
 from pumphouse.model.node import NodeStatus
 from pumphouse.model.tso import Tso
@@ -25,6 +25,7 @@ from pumphouse.proto.pump_pb2 import Pos, PullBinlogReq
 from pumphouse.proto.pump_pb2_grpc import PumpStub
 from pumphouse.proto.pumphouse_pb2 import (
     AcceptRequest,
+    PendingCommit,
     PullBatchesRequest,
     PullBatchesResponse,
     StatusRequest,
@@ -95,6 +96,14 @@ class Puller(Protocol):
     def close(self) -> None:
         """Hang up."""
         ...
+
+
+def kept_out(status: StatusResponse | None) -> list[tuple[str, PendingCommit]]:
+    """What a Pump says that it kept out of its stream: (late or orphan, the commit); [] of a Go Pump."""
+    if status is None:
+        return []
+    late = [(AcceptedCommit.LATE, each) for each in status.late]
+    return late + [(AcceptedCommit.ORPHAN, each) for each in status.orphans]
 
 
 def open_puller(status: NodeStatus, cluster_id: int, tls: TlsSettings | None = None, proof: Proof = ()) -> Puller:

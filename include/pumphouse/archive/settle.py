@@ -36,7 +36,7 @@ def settle_pending(
     by_name = {(each.node_id, each.start_ts, each.commit_ts): each for each in records}
     for node_id, each in pending:
         named = by_name.get((node_id, each.start_ts, each.commit_ts))
-        if named is not None and not (named.kind == "late" and each.commit_ts <= start):
+        if named is not None and not (named.kind == AcceptedCommit.LATE and each.commit_ts <= start):
             taken.append(named)
             continue
         other = None if each.why else _elsewhere(archive, node_id, each, segments if each.commit_ts > start else None)
@@ -93,6 +93,6 @@ def _elsewhere(
         return node_id
     for other, digests in found.items():
         # A transaction in parts has several digests: then this Pump's own parts are what can be compared.
-        if commit.kind == "orphan" or digests in (mine, (commit.digest,)):
+        if commit.kind == AcceptedCommit.ORPHAN or digests in (mine, (commit.digest,)):
             return other
     return None
