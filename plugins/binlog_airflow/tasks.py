@@ -232,7 +232,7 @@ def restore_target(plan: dict[str, Any], run_id: str, conn_id: str, *, accept_lo
 
     Who approved the plan approved the server in it: the connection must still name that one.
     """
-    from pumphouse.restore.run import ShownPlan
+    from pumphouse.restore.report import ShownPlan
     from pumphouse.runs import restore
 
     (settings, into), shown = _restore_settings(conn_id), plan["plan"]

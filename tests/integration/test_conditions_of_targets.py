@@ -15,7 +15,7 @@ from pumphouse.loader import fence
 from pumphouse.loader.grants import LOADING
 from pumphouse.loader.plan import Phase, UnitId
 from pumphouse.loader.target import StatementFailed, TargetConnection
-from pumphouse.loader.unit import Claim, UnitHead, apply_unit
+from pumphouse.loader.unit import Claim, UnitHead, apply_units
 from pumphouse.mysql.dsn import Dsn
 from pumphouse.replay import Dml, Replay, Txn
 from pumphouse.runs import load
@@ -320,6 +320,6 @@ def test_a_duplicate_of_another_table_is_no_unit_that_was_applied(target: Target
         target.execute("CREATE TRIGGER d.ad AFTER DELETE ON d.applied FOR EACH ROW INSERT INTO d.log VALUES (OLD.id)")
         head = UnitHead(unit=UnitId(0, Phase.DELETE, 7, 0), db="d", table="applied", key=("id",))
         with pytest.raises(StatementFailed, match="Duplicate entry"):
-            apply_unit(owner, Claim(task="main", plan=1, fence=owned.number), head, [ids(1)])
+            apply_units(owner, Claim(task="main", plan=1, fence=owned.number), [(head, [ids(1)])])
         assert target.query("SELECT id FROM d.applied") == [(1,)]
         fence.check_lock(owner)

@@ -15,7 +15,7 @@ import pytest
 
 from pumphouse.errors import DdlRefused, DdlUncertain, FenceLost, HistoryUnavailable, LoadError, SchemaError, UnknownDdl
 from pumphouse.loader import fence
-from pumphouse.loader.ddl import DdlExecutor, create_ddl_table, forget_ddl
+from pumphouse.loader.ddl import DdlExecutor, forget_ddl
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import ColumnFlag, Job, TableInfo
 from pumphouse.model.tso import Tso
@@ -1040,8 +1040,8 @@ def test_a_ddl_that_the_target_refuses_names_the_job_and_can_be_tried_again(targ
     assert len(target.run(source)) == 1
 
 
-def test_the_ddl_table_is_made_once(target: Target) -> None:
-    create_ddl_table(target.connection)
+def test_our_tables_are_made_once(target: Target) -> None:
+    target.connection.create_tables()
     assert target.connection.warnings() == []
 
 

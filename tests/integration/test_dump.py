@@ -33,7 +33,7 @@ from pumphouse.loader.keys import key_columns
 from pumphouse.model.tso import Tso
 from pumphouse.objectstore.file import FileStore
 from pumphouse.parts import Parts
-from pumphouse.restore.run import RestoreReport
+from pumphouse.restore.report import RestoreReport
 from pumphouse.runs import load, restore
 from pumphouse.settings import DumpRule, LoadRule, Settings
 from tests.e2e.marks import Mark, take_mark

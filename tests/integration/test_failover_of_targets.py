@@ -25,7 +25,7 @@ from pumphouse.errors import TargetUnavailable
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.target import TargetConnection
-from pumphouse.replay import executor
+from pumphouse.replay import rounds
 from pumphouse.runs import load
 from pumphouse.settings import Settings, TargetSettings
 from tests.integration.test_restore_check import Tunnel
@@ -178,7 +178,7 @@ def test_an_address_that_means_another_server_meanwhile_gets_no_row(
     source: MadeSource, settings: Settings, pair: ReplicatingPair, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner's session is on the old server still, and gets the DDL; rows behind that would be before it there."""
-    monkeypatch.setattr(executor, "_IDLE_S", 0.0)  # a session is left in the pool for no time
+    monkeypatch.setattr(rounds, "_IDLE_S", 0.0)  # a session is left in the pool for no time
     source.create_table("t", [column(1, "id", flag=3)])
     source.genesis()
     with contextlib.closing(pair.primary.connect(autocommit=True)) as session, session.cursor() as cursor:

@@ -456,7 +456,7 @@ def test_a_row_that_cannot_be_read_whole_keeps_no_other_from_being_taken_back(
     late.delete(before.id, encode_delete(before, {1: 1, 2: b"ab"}, handle=handle))
     source.commit(source.tick(), late.build())
     source.cut(pumps=1)
-    for where, what in ((state, "move_checkpoint"), (replay_load, "stream")):
+    for where, what in ((state, "move_checkpoint"), (replay_load.Stream, "run")):
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(where, what, killer)
             load.run(settings)

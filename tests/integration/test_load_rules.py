@@ -28,9 +28,10 @@ from pumphouse.errors import (
     UnknownTable,
     UsageError,
 )
-from pumphouse.loader import begin, run
+from pumphouse.executor import build, executor
+from pumphouse.executor.executor import Executor
+from pumphouse.loader import rules as loader_rules
 from pumphouse.loader.ddl import DdlExecutor
-from pumphouse.loader.run import Loader
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType, TableInfo
 from pumphouse.runs import load
@@ -259,7 +260,7 @@ def test_rows_come_once_where_a_rule_for_a_drop_of_a_column_goes_in_a_plan_that_
         t.insert("t", a=1, b=11)
     source.drop_column("t", "b")
     source.cut()
-    monkeypatch.setattr(Loader, "run_ddl", lambda *_: (_ for _ in ()).throw(Killed))
+    monkeypatch.setattr(Executor, "_run_ddl", lambda *_: (_ for _ in ()).throw(Killed))
     with pytest.raises(Killed):
         load.run(ruled(settings, {"do": "skip", "ddl": source.jobs[-1].job.id}))
     monkeypatch.undo()
@@ -288,7 +289,6 @@ def test_a_rule_goes_past_a_ddl_that_nobody_knows(
     assert target_rows(target) == source.snapshot()
     # Or without its table, by what is left out.
     done = restored(ruled(settings, {"do": "park", "table": "d.t"}), to=end, dry_run=False)
-    assert done.load is not None
     assert list(done.load.parked) == ["d.t"]
 
 
@@ -365,7 +365,7 @@ def test_a_resync_that_fails_says_that_the_table_waits_for_another(
     source.genesis()
     load.run(settings)
     with monkeypatch.context() as patch, pytest.raises(DdlRefused) as caught:
-        patch.setattr(begin, "create_object", lambda *_, **__: "CREATE TABLE nowhere.t (id INT)")
+        patch.setattr(build, "create_object", lambda *_, **__: "CREATE TABLE nowhere.t (id INT)")
         load.run(settings, resync="d.t")
     assert "d.t is left out until `pumphouse load --resync d.t` has ended" in caught.value.hint
     load.run(settings, resync="d.t")
@@ -844,7 +844,7 @@ def test_a_replay_that_was_killed_as_it_began_writes_down_what_it_leaves_out(
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(run, "record", killed)
+        patch.setattr(executor, "record", killed)
         load.run(told)
     report = load.run(told)
     assert [subject for subject, *_ in history(target)] == [f"txn {left_out}"]
@@ -887,7 +887,7 @@ def test_a_rule_for_a_transaction_of_a_replay_that_has_begun_is_told_to_be_too_l
 
 
 @pytest.mark.row("L7")
-@pytest.mark.parametrize("killed_at", ["in time", "before it was forgotten"])
+@pytest.mark.parametrize("killed_at", ["in time", "before it was forgotten", "before its plan was given up"])
 def test_a_rule_that_is_gone_is_obeyed_by_no_run_behind_the_plan_that_was_given_up(
     source: MadeSource, settings: Settings, target: TargetConnection, monkeypatch: pytest.MonkeyPatch, killed_at: str
 ) -> None:
@@ -907,7 +907,8 @@ def test_a_rule_that_is_gone_is_obeyed_by_no_run_behind_the_plan_that_was_given_
         load.run(ruled(settings, {"do": "skip", "ddl": job}))
     if killed_at != "in time":
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            patch.setattr(run, "forget_passed", killed)
+            where, what = (loader_rules, "end_rules") if "forgotten" in killed_at else (Executor, "_discard")
+            patch.setattr(where, what, killed)
             load.run(settings)
     load.run(settings)
     assert target_rows(target) == source.snapshot()

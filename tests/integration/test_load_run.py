@@ -21,9 +21,9 @@ from pumphouse.errors import (
     UnknownTable,
     UsageError,
 )
+from pumphouse.executor.executor import Executor
 from pumphouse.loader import fence, stages, state, unit
 from pumphouse.loader.report import LoadReport
-from pumphouse.loader.run import Loader
 from pumphouse.loader.target import TargetConnection, read_checkpoint
 from pumphouse.loader.work import works_between
 from pumphouse.model.table import MysqlType
@@ -260,7 +260,7 @@ def test_a_load_to_a_moment_inside_a_plan_that_was_begun_is_refused_and_the_plan
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loader, "_prepare", die)
+        patch.setattr(Executor, "_prepare", die)
         with pytest.raises(KeyboardInterrupt):
             load.run(settings)
     plan = state.open_plan(target, "main")
@@ -459,7 +459,7 @@ def test_an_open_plan_of_other_ddls_is_made_anew_or_goes_on_by_those_that_there_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loader, "run", die)
+        patch.setattr(Executor, "_tell", die)
         with pytest.raises(KeyboardInterrupt):
             load.run(settings)
     plan = state.open_plan(target, "main")

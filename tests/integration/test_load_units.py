@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from typing import Any
 
@@ -18,13 +18,19 @@ from pumphouse.loader.columns import Column
 from pumphouse.loader.keyless import COUNT
 from pumphouse.loader.plan import UnitId
 from pumphouse.loader.target import TargetConnection
-from pumphouse.loader.unit import Claim, UnitHead, apply_unit, apply_units
+from pumphouse.loader.unit import Claim, UnitHead, apply_units
 from pumphouse.model.table import MysqlType
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
 from tests.support.kind import is_mysql
 from tests.support.loading import drop_all
 from tests.support.waiting import eventually
+
+
+def apply_unit(connection: TargetConnection, claim: Claim, head: UnitHead, batches: Sequence[pa.RecordBatch]) -> bool:
+    """One unit; whether it was applied now."""
+    (done,) = apply_units(connection, claim, [(head, batches)])
+    return done
 
 
 @pytest.fixture

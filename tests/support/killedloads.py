@@ -30,7 +30,7 @@ from pumphouse.settings import Settings
 
 _HOME = Path(pumphouse.__file__).parent
 # Whose lines are counted: those of a load, without what reads and writes bytes for everybody.
-_TRACED = tuple(str(_HOME / room) for room in ("loader", "replay", "restore", "runs"))
+_TRACED = tuple(str(_HOME / room) for room in ("executor", "loader", "replay", "restore", "runs"))
 _SERVER = "tests.support.loadserver"
 # OpenBLAS starts no thread, and no connection reads the certificates of the whole world for a server on this machine.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "SSL_CERT_FILE": os.devnull}

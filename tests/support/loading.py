@@ -14,7 +14,7 @@ import pytest
 from pumphouse.loader.apart import server_name
 from pumphouse.loader.target import TargetConnection
 from pumphouse.registry.open import open_cluster
-from pumphouse.restore.run import RestoreReport
+from pumphouse.restore.report import RestoreReport
 from pumphouse.runs import restore
 from pumphouse.settings import Settings, TargetSettings
 from tests.support import mariadb

@@ -57,6 +57,8 @@ NOT_WHOLE = 3
     metavar="DB.TABLE",
     help="Rebuild one table from the dump and the log, even if a rule left it out.",
 )
+@click.option("--anew", is_flag=True, help="Begin an unfinished first load or --resync from its first step.")
+@click.option("--dry-run", is_flag=True, help="Print the steps; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
 def load(
@@ -70,6 +72,8 @@ def load(
     equal_at: str | None,
     abandon_plan: str | None,
     resync: tuple[str, ...],
+    anew: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Load the archive into the target, in safe mode, from where the target stands.
@@ -96,6 +100,8 @@ def load(
             equal_at=moment(settings, equal_at),
             abandon=abandon_plan or "",
             resync=table or "",
+            anew=anew,
+            dry_run=dry_run,
             progress=progress,
         )
     if as_json:
@@ -128,12 +134,16 @@ def _print(report: LoadReport, aim: str) -> None:
     for name, reason in sorted(report.parked.items()):
         without = "" if reason.endswith(RESYNC) else "take its rule away, then "
         click.echo(f"  ! {name} is {reason}; to bring it back: {without}`pumphouse load {aim}--resync {name}`")
+    if report.dry_run:
+        click.echo(f"{report.target} would be at {show(report.to_ts)}")
+        print_steps(report)
     idle = report.from_ts == report.to_ts and not report.plans
     done = (
         f"{report.inserted} rows put, {report.deleted} keys taken, {report.ddls} DDLs, {report.units} units, "
         f"{report.seconds} s"
     )
-    click.echo(f"{report.target} is at {show(report.to_ts)}: {'nothing to do' if idle else done}")
+    if not report.dry_run:
+        click.echo(f"{report.target} is at {show(report.to_ts)}: {'nothing to do' if idle else done}")
     for name, reason in () if idle else sorted(report.skipped.items()):
         click.echo(f"  left out: {name} ({reason})")
     if report.engine:
@@ -141,6 +151,14 @@ def _print(report: LoadReport, aim: str) -> None:
     for note in report.notes:
         click.echo(f"  note: {note}")
     print_losses(report.losses)
+
+
+def print_steps(report: LoadReport) -> None:
+    """What a run will do, in order."""
+    for step in report.steps:
+        click.echo(f"  {step['what']}{' (done before)' if step['state'] == 'done before' else ''}")
+    if not report.steps:
+        click.echo("  nothing to do")
 
 
 def print_losses(losses: Losses) -> None:

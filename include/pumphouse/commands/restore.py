@@ -8,12 +8,12 @@ import sys
 import click
 
 from pumphouse.cli import Context, pass_context
-from pumphouse.commands.load import cluster_now, naming, print_losses
+from pumphouse.commands.load import cluster_now, naming, print_losses, print_steps
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
 from pumphouse.restore.check import Into
 from pumphouse.restore.plan import parse_moment
-from pumphouse.restore.run import RestoreReport
+from pumphouse.restore.report import RestoreReport
 
 
 @click.command()
@@ -43,6 +43,7 @@ from pumphouse.restore.run import RestoreReport
 @click.option("--take-over", is_flag=True, help="End another run that holds the target.")
 @click.option("--run-id", default="", help="Name of this run; a run takes over from one of the same name.")
 @click.option("--accept-losses", is_flag=True, help="Restore even if something in the range was declared lost.")
+@click.option("--anew", is_flag=True, help="Begin an unfinished restore to the same moment from its first step.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 @pass_context
 def restore(
@@ -56,6 +57,7 @@ def restore(
     take_over: bool,
     run_id: str,
     accept_losses: bool,
+    anew: bool,
     as_json: bool,
 ) -> None:
     """Restore the restore target (settings section restore_target) to a moment in the archive's range.
@@ -88,6 +90,7 @@ def restore(
                     take_over=take_over,
                     accept_losses=accept_losses,
                     replace=typed,
+                    anew=anew,
                     progress=progress,
                 )
         else:
@@ -96,7 +99,7 @@ def restore(
         click.echo(json.dumps(done.to_dict(), indent=2))
     elif dry_run:
         _print_plan(done, latest=latest)
-    elif done.load is not None:
+    else:
         load = done.load
         click.echo(f"restored to {show(at)}: {load.inserted} rows put, {load.ddls} DDLs, {load.seconds} s")
         if load.engine:
@@ -141,4 +144,6 @@ def _print_plan(report: RestoreReport, *, latest: bool) -> None:
     for name, there in (*plan.routes.databases, *plan.routes.tables):
         click.echo(f"  ! by a rule: {name} is called {there} there")
     click.echo(f"tables    {plan.tables} then")
+    click.echo("steps")
+    print_steps(report.load)
     print_losses(plan.losses)

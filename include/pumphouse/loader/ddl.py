@@ -31,7 +31,7 @@ from pumphouse.errors import ConversionUnknown, DdlRefused, DdlUncertain, LoadEr
 from pumphouse.loader.fence import Ownership, check_lock
 from pumphouse.loader.looks import Look, Looks, Verdict, settle
 from pumphouse.loader.rules import anew_hint, ddl_hint
-from pumphouse.loader.state import lock_fence
+from pumphouse.loader.state import fenced
 from pumphouse.loader.target import NO_SUCH_EXPRESSION, StatementFailed, TargetConnection
 from pumphouse.model.tso import show
 from pumphouse.mysql import LOOSE_MODE, SQL_MODE
@@ -43,18 +43,6 @@ from pumphouse.schema.versions import DdlEvent
 
 log = structlog.get_logger()
 
-TABLE = """CREATE TABLE IF NOT EXISTS {s}.`ddl` (
-  task VARCHAR(64) NOT NULL,
-  commit_ts BIGINT UNSIGNED NOT NULL COMMENT 'of the DDL binlog',
-  job_id BIGINT NOT NULL,
-  step INT UNSIGNED NOT NULL COMMENT 'place among the statements of this DDL',
-  statement LONGTEXT NOT NULL COMMENT 'JSON: the statement and how it can be settled, see pumphouse/schema/render.py',
-  state VARCHAR(16) NOT NULL COMMENT 'planned, intent or done',
-  looks LONGTEXT NULL COMMENT 'JSON: what the statement''s objects looked like before it',
-  fence BIGINT UNSIGNED NOT NULL COMMENT 'owner that wrote this row last',
-  updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
-  PRIMARY KEY (task, commit_ts, job_id, step)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
 
 # MariaDB cuts fractions of seconds where TiDB and MySQL round them.
 _ROUNDING = "TIME_ROUND_FRACTIONAL"
@@ -79,16 +67,6 @@ class _Step:
     looks: list[Look] | None
 
 
-def create_ddl_table(connection: TargetConnection) -> None:
-    """Make the table ``ddl`` where it is missing; the schema must be there."""
-    have = connection.value(
-        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'ddl'",
-        (connection.settings.schema_name,),
-    )
-    if have is None:
-        connection.execute(TABLE.format(s=connection.schema))
-
-
 def forget_ddl(connection: TargetConnection) -> None:
     """Forget every DDL of every task, and the tables kept for a recovery: part of a restore's reset.
 
@@ -102,7 +80,6 @@ def forget_ddl(connection: TargetConnection) -> None:
     )
     for (name,) in kept:
         connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, str(name))}")
-    create_ddl_table(connection)
     connection.execute(f"DELETE FROM {connection.table('ddl')}")
 
 
@@ -121,14 +98,11 @@ class DdlExecutor:
         owner: Ownership,
         task: str,
         *,
-        dialect: Dialect | None = None,
         routes: Routes = NO_ROUTES,
     ) -> None:
-        self._connection, self._routes = connection, routes
+        self._connection, self._routes, self.dialect = connection, routes, connection.dialect
         self._owner = owner
         self._task = task
-        self.dialect = dialect or Dialect.of_version(str(connection.value("SELECT VERSION()")))
-        create_ddl_table(connection)
         self._looks = Looks(connection)
 
     def execute(self, event: DdlEvent, instead: Sequence[str] | None = None) -> DdlReport:
@@ -225,8 +199,7 @@ class DdlExecutor:
             return steps
         first = max((step.number for step in kept), default=-1) + 1
         keep = [step.number for step in kept]
-        with self._connection.transaction():
-            lock_fence(self._connection, self._owner)
+        with fenced(self._connection, self._owner):
             for step in steps:
                 if step.number not in keep:
                     self._connection.execute(
@@ -266,9 +239,8 @@ class DdlExecutor:
         ]
 
     def _mark(self, event: DdlEvent, step: _Step, state: str, looks: list[Look] | None = None) -> None:
-        with self._connection.transaction():
+        with fenced(self._connection, self._owner):
             # Exclusive: waits for the units of the epoch before, and keeps out an owner that was replaced.
-            lock_fence(self._connection, self._owner)
             self._connection.execute(
                 f"UPDATE {self._table} SET state = %s, looks = COALESCE(%s, looks), fence = %s"
                 " WHERE task = %s AND commit_ts = %s AND job_id = %s AND step = %s",

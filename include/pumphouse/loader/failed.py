@@ -11,21 +11,7 @@ from contextlib import contextmanager, suppress
 from pumphouse.errors import BinlogError, UsageError
 from pumphouse.loader.target import TargetConnection
 
-TABLE = """CREATE TABLE IF NOT EXISTS {s}.`failed` (
-  task VARCHAR(64) NOT NULL PRIMARY KEY,
-  failed_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
-  error VARCHAR(64) NOT NULL COMMENT 'class of the error',
-  message TEXT NOT NULL,
-  hint TEXT NOT NULL
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
-
 _TIMEOUT_S = 5.0
-
-
-def create_failed_table(connection: TargetConnection) -> None:
-    """Make the table where it is missing; the schema must be there."""
-    if not _there(connection):
-        connection.execute(TABLE.format(s=connection.schema))
 
 
 @contextmanager
@@ -51,7 +37,7 @@ def noting(connection: TargetConnection, task: str) -> Iterator[None]:
 
 def read_failed(connection: TargetConnection, task: str) -> str:
     """``2026-11-21 03:00:00Z: message`` of a load that failed, where none has ended well since; '' = there is none."""
-    if not _there(connection):
+    if not connection.has_table("failed"):
         return ""
     rows = connection.query(
         f"SELECT DATE_FORMAT(failed_at, '%%Y-%%m-%%d %%H:%%i:%%sZ'), message FROM {connection.table('failed')}"
@@ -59,11 +45,3 @@ def read_failed(connection: TargetConnection, task: str) -> str:
         (task,),
     )
     return "".join(f"{at}: {message}" for at, message in rows)
-
-
-def _there(connection: TargetConnection) -> bool:
-    found = connection.value(
-        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'failed'",
-        (connection.settings.schema_name,),
-    )
-    return found is not None

@@ -7,24 +7,24 @@ from collections.abc import Iterable, Sequence
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import LoadError
 from pumphouse.loader.rules import Rules, routes_of, rule_text
-from pumphouse.loader.target import TargetConnection
+from pumphouse.loader.target import address
 from pumphouse.loader.work import databases_between, skipped_ddls
 from pumphouse.model.tso import Tso
 from pumphouse.schema.versions import DdlEvent
-from pumphouse.settings import LoadRule
+from pumphouse.settings import LoadRule, TargetSettings
 
 _GONE = "a database with the name of our own schema, which the history has dropped again"
 
 
 def require_names(
-    connection: TargetConnection, view: ArchiveView, rules: Rules, after: Tso, upto: Tso, more: Iterable[str] = ()
+    target: TargetSettings, view: ArchiveView, rules: Rules, after: Tso, upto: Tso, more: Iterable[str] = ()
 ) -> None:
-    """Refuse names of the source that would meet there, with each other or with our own schema.
+    """Refuse names of the source that would meet on a target, with each other or with our own schema.
 
     LoadError when a database (``more``: also one of these) would replace the schema of our tables, without regard
     to case: some servers make one of both. ConfigError when rules make one of two.
     """
-    routes, own = rules.routes, connection.settings.schema_name
+    routes, own, where = rules.routes, target.schema_name, address(target)
     databases = databases_between(view.timeline, after, upto, rules)
     for ts in (after, upto):
         rules.require_apart(databases, view.timeline.tables_at(ts))
@@ -35,14 +35,14 @@ def require_names(
     clash = next((name for there, name in names.items() if there.casefold() == own.casefold()), None)
     if clash is not None:
         raise LoadError(
-            f"the source has a database {clash!r}, and on target {connection.name} the schema {own!r} keeps "
+            f"the source has a database {clash!r}, and on target {where} the schema {own!r} keeps "
             "the state of the load",
             hint=f"was it imported from a wrong server: `pumphouse schema import --drop {clash}` on the source, then "
             "load to a moment after that. Is it the source's: give it another name there, "
             + rule_text("route", database=clash, to="…")
             + "or, for a target that is empty or to be restored, set target.schema_name (restore_target.schema_name) "
             "to a name of its own",
-            target=connection.name,
+            target=where,
             database=clash,
         )
 

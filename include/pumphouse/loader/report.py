@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
+
+import structlog
 
 from pumphouse.archive.manifest import Declaration
 from pumphouse.loader.losses import Losses, Range
+from pumphouse.loader.rules import Rules
+from pumphouse.loader.state import NOTHING_RECORDED, Recorded
+from pumphouse.loader.steps import Given, Steps
+from pumphouse.loader.target import address
 from pumphouse.model.tso import Tso
+
+log = structlog.get_logger()
 
 
 class Progress(Protocol):
@@ -45,6 +53,8 @@ class LoadReport:
         declared: what was given up in the ranges that were loaded; see `Losses` for this and the next two.
         unsynced: Pumps that ran without fsync then.
         binlog_skipped: ranges in which TiDB skipped binlogs.
+        steps: what the run consists of, in order: ``step``, ``what``, ``state`` (to do, done, done before).
+        dry_run: whether nothing was done.
         engine: where the last plan was decoded and applied, and why there; '' where nothing was.
         seconds: duration.
     """
@@ -66,8 +76,41 @@ class LoadReport:
     declared: list[Declaration] = field(default_factory=list)
     unsynced: list[str] = field(default_factory=list)
     binlog_skipped: list[Range] = field(default_factory=list)
+    steps: list[dict[str, str]] = field(default_factory=list)
+    dry_run: bool = False
     engine: str = ""
     seconds: float = 0.0
+
+    @classmethod
+    def of(cls, given: Given) -> Self:
+        """As it begins: what the rules of a run leave out, and what is to be said of them."""
+        target, task, rules = address(given.target), given.task, given.rules
+        report = cls(
+            target=target, task=task, from_ts=Tso(0), to_ts=Tso(0), parked=rules.parked,
+            skipped={name: str(each) for name, each in rules.tables.items() if not each.parked},
+        )  # fmt: skip
+        report.tell_unheard(rules)
+        said = Rules.of(given.settings.rules, Tso(0))
+        report.notes += [
+            f"{name} is still left out, though no rule says so any more: `pumphouse load --resync` brings a table back"
+            for name in sorted(report.skipped)
+            if said.left_out(name) is None
+        ]
+        if rules.parked:
+            log.warning("tables_parked", target=target, task=task, tables=rules.parked)
+        return report
+
+    def planned(self, steps: Steps, recorded: Recorded = NOTHING_RECORDED, *, dry_run: bool = True) -> Self:
+        """The same, with what is to be done; ``dry_run``: and nothing was."""
+        self.from_ts, self.to_ts, self.dry_run = steps.from_ts, steps.to_ts, dry_run
+        self.steps = steps.to_dict(recorded)
+        return self
+
+    def tell_unheard(self, rules: Rules) -> None:
+        """Rules that fit nothing are said: a name that is misspelt would do nothing, without a word."""
+        for what in rules.unheard_of:
+            self.notes.append(f"{what}; is it misspelt?")
+            log.warning("rule_of_nothing", target=self.target, task=self.task, what=what)
 
     @property
     def losses(self) -> Losses:

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pumphouse.errors import BinlogError, LoadError, UnknownDdl, UsageError
-from pumphouse.loader.begin import create, create_foreign_keys, databases_of, in_creation_order
-from pumphouse.loader.ddl import forget_ddl_of
-from pumphouse.loader.report import LoadReport
-from pumphouse.loader.rules import RESYNC, Rules, bring_back, park_hint
-from pumphouse.loader.run import Loader
-from pumphouse.loader.state import Checkpoint, open_plan
+from pumphouse.errors import LoadError, UnknownDdl, UsageError
+from pumphouse.loader.begin import databases_of, in_creation_order
+from pumphouse.loader.planner import require_ready, unfinished
+from pumphouse.loader.rules import RESYNC, Rules, park_hint, parked
+from pumphouse.loader.state import Checkpoint
+from pumphouse.loader.steps import Apply, BringBack, Build, ForeignKeys, Given, Park, Step, Steps
 from pumphouse.loader.work import Work, base_work, works_between
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import Reach, Rows
-from pumphouse.schema.dialect import Dialect
-from pumphouse.schema.ident import qualified
 from pumphouse.schema.render import kept_name
-from pumphouse.schema.table_sql import create_database
 from pumphouse.schema.versions import DdlEvent
 
 _DUMP = "take a new dump (`pumphouse archive dump`), load beyond it, and try again"
 
 
-def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
-    """Make one table what the source's is at the checkpoint. Killed, it is left out; run it again.
+def plan_resync(given: Given, checkpoint: Checkpoint, table: str) -> Steps:
+    """Make one table what the source's is at the checkpoint. Killed, it is left out; run it again, and it goes on.
 
     A table that is not left out is parked for the time: a plan that is open ends without it first.
 
@@ -33,45 +29,69 @@ def resync(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
         UsageError: there is no such table, or a rule of the settings leaves it out.
         LoadError: the archive cannot tell this table's rows from those of others.
     """
-    connection, view, task = loader.connection, loader.view, loader.task
-    loader.require_ready(checkpoint)
-    name = table.lower()
+    require_ready(given, checkpoint)
+    view, name, plan = given.view, table.lower(), given.standing.plan
     if name.count(".") != 1:
         raise UsageError(f"{table} is no table", hint="a table is written as database.table")
-    asked = Rules.of(loader.settings.rules, checkpoint.ts)
-    if asked.left_out(name) is not None or _ids_of(loader, name) & asked.tables.keys():
+    asked = Rules.of(given.settings.rules, checkpoint.ts)
+    if asked.left_out(name) is not None or _ids_of(given, name) & asked.tables.keys():
         raise UsageError(
             f"load.rules still leaves {table} out",
             hint="take its rule away, or name it in the rule's `but`, then try again",
         )
-    if loader.rules.left_out(name) is None:
+    left_out = given.rules.left_out(name) is not None
+    if not left_out:
         names = {".".join(each.name).lower() for versions in view.timeline.versions.values() for each in versions}
         if name not in names:
             raise UsageError(f"the source has no table {table}", hint="it is written as database.table")
-    plan = open_plan(connection, task)
     upto = checkpoint.ts if plan is None or plan.only else max(checkpoint.ts, plan.to_ts)
-    _require_newest(loader, table, upto, stopped=plan is not None)
-    if loader.rules.left_out(name) is None:
-        # Before it is parked: what cannot be brought back stays as it is.
-        _works(loader, table, upto)
-        loader.park(name, checkpoint.ts, RESYNC)
-    try:
-        return _made_anew(loader, checkpoint, table)
-    except BinlogError as error:
-        again = f"{table} is left out until `pumphouse load --resync {table}` has ended: run it again"
-        error.hint = f"{again}; {error.hint}" if error.hint else again
-        raise
+    _require_newest(given, table, upto, stopped=plan is not None)
+    before: tuple[Step, ...] = ()
+    if not left_out:
+        before = (Park(table=name, since=checkpoint.ts, why=RESYNC),)
+        given = replace(given, rules=parked(given.rules, name, checkpoint.ts, RESYNC))
+    open_ends, work = unfinished(given)
+    at = checkpoint.ts if work is None else max(checkpoint.ts, work.plan.to_ts)
+    steps = Steps(from_ts=checkpoint.ts, to_ts=at, anew=_anew(given, table, at))
+    if plan is not None and plan.only == name and given.standing.recorded.digest == steps.digest():
+        return steps
+    return replace(steps, before=(*before, *open_ends, *(() if work is None else (Apply(work=work),))))
 
 
-def _require_newest(loader: Loader, table: str, at: Tso, *, stopped: bool) -> None:
+def _anew(given: Given, table: str, at: Tso) -> tuple[Step, ...]:
+    """Build it, fill it from the dump and the log, follow it again."""
+    view, name = given.view, table.lower()
+    rules, first, later = _works(given, table, at)
+    found = [v for v in in_creation_order(view.timeline, first.plan.to_ts) if ".".join(v.name).lower() == name]
+    versions = tuple(map(rules.routes.version, found))
+    return (
+        Build(
+            drop_tables=tuple(_places(given, name, at)),
+            # Somebody may have dropped it.
+            databases=tuple(
+                replace(info, name=rules.routes.database(info.name))
+                for info in databases_of(view.timeline, at)
+                if info.name.lower() == name.partition(".")[0]
+            ),
+            objects=versions,
+            ddls=tuple(int(event.commit_ts) for work in later for event in work.events),
+        ),
+        Apply(work=first),
+        ForeignKeys(objects=versions),
+        *(Apply(work=work) for work in later),
+        BringBack(subjects=(name, *sorted(_ids_of(given, name)))),
+    )
+
+
+def _require_newest(given: Given, table: str, at: Tso, *, stopped: bool) -> None:
     """UsageError where a dump that read the table lies above what the target has: it would be made without that.
 
     ``stopped``: a load has not ended, maybe because of this table.
     """
-    ids = _ids_of(loader, table.lower())
+    ids = _ids_of(given, table.lower())
     newer = [
         base.ts
-        for base in loader.view.bases
+        for base in given.view.bases
         for each in base.tables
         if base.ts > at and str(each.table_id) in ids and (each.low or base.begun) >= base.begun
     ]
@@ -84,53 +104,21 @@ def _require_newest(loader: Loader, table: str, at: Tso, *, stopped: bool) -> No
         )
 
 
-def _made_anew(loader: Loader, checkpoint: Checkpoint, table: str) -> LoadReport:
-    connection, view, task, name = loader.connection, loader.view, loader.task, table.lower()
-    opened = loader.opened()
-    at = checkpoint.ts if opened is None else max(checkpoint.ts, loader.run(opened))
-    loader.report.from_ts, loader.report.to_ts = checkpoint.ts, at
-    rules, first, later = _works(loader, table, at)
-    dialect = Dialect.of_version(str(connection.value("SELECT VERSION()")))
-    events = [event for work in later for event in work.events]
-    forget_ddl_of(connection, task, [int(event.commit_ts) for event in events])
-    found = [v for v in in_creation_order(view.timeline, first.plan.to_ts, dialect) if ".".join(v.name).lower() == name]
-    versions = [rules.routes.version(version) for version in found]
-    for info in databases_of(view.timeline, at):
-        if info.name.lower() == name.partition(".")[0]:  # somebody may have dropped it
-            there = replace(info, name=rules.routes.database(info.name))
-            connection.execute(create_database(there, dialect))
-    loader.make_databases()
-    for place in _places(loader, name, at):
-        connection.execute(f"DROP TABLE IF EXISTS {qualified(*place)}")
-    for version in versions:
-        loader.report.notes += create(connection, version, dialect)
-    loader.run(loader.begin(first))
-    loader.report.notes += create_foreign_keys(connection, versions)
-    for work in later:
-        loader.run(loader.begin(work))
-    for subject in (name, *sorted(_ids_of(loader, name) & loader.rules.tables.keys())):
-        bring_back(connection, loader.owner, task, subject)
-    loader.report.parked.pop(name, None)
-    for subject in (name, *_ids_of(loader, name)):
-        loader.report.skipped.pop(subject, None)
-    return loader.finish(at)
-
-
-def _places(loader: Loader, name: str, at: Tso) -> list[tuple[str, str]]:
+def _places(given: Given, name: str, at: Tso) -> list[tuple[str, str]]:
     """What is to go of a table, ``database.table`` in lower case: it under each spelling that the source had of it.
 
     And what was kept of it for a recovery, where the table is there: a resync that was killed may have left that.
     """
-    timeline, own = loader.view.timeline, loader.connection.settings.schema_name
+    timeline, own = given.view.timeline, given.target.schema_name
     names = {version.name for versions in timeline.versions.values() for version in versions}
     there = {version.table.id for version in timeline.tables_at(at)}
-    kept = {kept_name(own, int(each)) for each in _ids_of(loader, name) if int(each) in there}
-    return sorted(kept | {loader.rules.routes.table(*each) for each in names if ".".join(each).lower() == name})
+    kept = {kept_name(own, int(each)) for each in _ids_of(given, name) if int(each) in there}
+    return sorted(kept | {given.rules.routes.table(*each) for each in names if ".".join(each).lower() == name})
 
 
-def _ids_of(loader: Loader, name: str) -> set[str]:
+def _ids_of(given: Given, name: str) -> set[str]:
     """Ids that a table, ``database.table`` in lower case, ever had, and those of its partitions."""
-    timeline = loader.view.timeline
+    timeline = given.view.timeline
     ids = {
         table_id
         for table_id, versions in timeline.versions.items()
@@ -139,14 +127,14 @@ def _ids_of(loader: Loader, name: str) -> set[str]:
     return {str(each) for each in ids | {part for part, of in timeline.partitions.items() if of in ids}}
 
 
-def _works(loader: Loader, table: str, at: Tso) -> tuple[Rules, Work, list[Work]]:
+def _works(given: Given, table: str, at: Tso) -> tuple[Rules, Work, list[Work]]:
     """The rules, the dump's plan and those behind it that make one table what it is at a moment."""
-    view, task, settings = loader.view, loader.task, loader.settings
+    view, task, settings = given.view, given.task, given.settings
     # By id: tables that the archive knows nothing of, whose rows are met all the same.
-    ids = _ids_of(loader, table.lower())
-    by_id = {name: each for name, each in loader.rules.tables.items() if name.isdecimal() and name not in ids}
+    ids = _ids_of(given, table.lower())
+    by_id = {name: each for name, each in given.rules.tables.items() if name.isdecimal() and name not in ids}
     # Not those by which an open plan passed DDLs: the table is made by the settings of now.
-    rules = replace(loader.rules, ddls=Rules.of(settings.rules, at).ddls, tables=by_id, only=table.lower())
+    rules = replace(given.rules, ddls=Rules.of(settings.rules, at).ddls, tables=by_id, only=table.lower())
     base = view.base_for(at, rules.leaves_out_name)
     if base is None:
         without = view.lacking(at, rules.leaves_out_name)

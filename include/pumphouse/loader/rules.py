@@ -23,7 +23,7 @@ from typing import Self
 
 from pumphouse.errors import BinlogError, LoadError, UnknownTable
 from pumphouse.loader.fence import Ownership
-from pumphouse.loader.state import lock_fence, read_all
+from pumphouse.loader.state import fenced, read_all
 from pumphouse.loader.target import TargetConnection, has_checkpoints
 from pumphouse.model.tso import Tso, show
 from pumphouse.schema.actions import Reach, Rows
@@ -31,19 +31,6 @@ from pumphouse.schema.route import NO_ROUTES, Routes
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import Change, DdlEvent, TableVersion
 from pumphouse.settings import LoadRule
-
-TABLE = """CREATE TABLE IF NOT EXISTS {s}.`rule` (
-  task VARCHAR(64) NOT NULL,
-  subject VARCHAR(255) NOT NULL COMMENT 'ddl or txn <commit ts>, table <name or pattern>, route <name> to <name>',
-  ts BIGINT UNSIGNED NOT NULL COMMENT 'commit ts of the DDL; checkpoint from which on the table is left out',
-  rule LONGTEXT NOT NULL COMMENT 'JSON: as in the setting load.rules',
-  who VARCHAR(255) NOT NULL COMMENT 'user and host of the run that used it first',
-  why TEXT NOT NULL,
-  used_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
-  ended_at TIMESTAMP(6) NULL COMMENT 'since when it is history: the table was brought back, or the target restored',
-  PRIMARY KEY (task, subject, ts)
-) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
-
 
 # Why a table is parked that a resync makes anew.
 RESYNC = "load --resync"
@@ -274,23 +261,9 @@ def rule_text(do: str, *, rules: str = "load.rules", **of: str | int) -> str:
     return "\n".join([where, "", f"[[{rules}]]", *lines, 'why = "…"', "", ""])
 
 
-def create_rule_table(connection: TargetConnection) -> None:
-    """Make the table ``rule`` where it is missing; the schema must be there."""
-    have = connection.value(
-        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'rule'",
-        (connection.settings.schema_name,),
-    )
-    if have is None:
-        connection.execute(TABLE.format(s=connection.schema))
-
-
 def read_left_out(connection: TargetConnection, task: str) -> dict[str, LeftOut]:
-    """Tables that a task leaves out on this target; {} where no release that has rules was there."""
-    have = connection.value(
-        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'rule'",
-        (connection.settings.schema_name,),
-    )
-    if have is None:
+    """Tables that a task leaves out on this target."""
+    if not connection.has_table("rule"):
         return {}
     rows = connection.query(
         f"SELECT subject, ts, rule, who, why FROM {connection.table('rule')}"
@@ -328,11 +301,7 @@ def places_of_loads(connection: TargetConnection, cluster_id: int, databases: It
 
 def _recorded(connection: TargetConnection, task: str) -> list[LoadRule]:
     """Routes in the table ``rule`` that are in force."""
-    have = connection.value(
-        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = 'rule'",
-        (connection.settings.schema_name,),
-    )
-    if have is None:
+    if not connection.has_table("rule"):
         return []
     rows = connection.query(
         f"SELECT rule FROM {connection.table('rule')} WHERE task = %s AND ended_at IS NULL AND subject LIKE 'route %%'",
@@ -372,40 +341,46 @@ def require_in_place(
             )
 
 
-def _take_up_routes(
-    connection: TargetConnection, owner: Ownership, task: str, settings: Sequence[LoadRule], since: Tso
-) -> None:
-    """Write routes down; those that are gone, which no table had any more, are history."""
-    routes = {_subject(rule): rule for rule in settings if rule.do == "route"}
-    known = {_subject(rule) for rule in _recorded(connection, task)}
-    for subject in known - routes.keys():
-        end_rules(connection, owner, task, subject)
-    for subject in routes.keys() - known:
-        record(connection, owner, task, subject, since, routes[subject])
-
-
 def _subject(rule: LoadRule) -> str:
     return f"route {(rule.table or rule.database).lower()} to {rule.to}"
 
 
-def take_up(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """What a run writes down of its rules: subjects that are history, and (subject, ts, rule) that are used now."""
+
+    ended: tuple[str, ...] = ()
+    begun: tuple[tuple[str, Tso, LoadRule], ...] = ()
+
+    def write_down(self, connection: TargetConnection, owner: Ownership, task: str) -> None:
+        """In the table ``rule``."""
+        for subject in self.ended:
+            end_rules(connection, owner, task, subject)
+        for subject, ts, rule in self.begun:
+            record(connection, owner, task, subject, ts, rule)
+
+
+def rules_of_run(
     connection: TargetConnection,
-    owner: Ownership,
     task: str,
     settings: Sequence[LoadRule],
     since: Tso,
     timeline: Timeline,
     begun: Tso | None = None,
-) -> Rules:
-    """The rules of a run: the target's and those of the settings, which are written down there from now on.
+) -> tuple[Rules, Uses]:
+    """The rules of a run: the target's and those of the settings, which are to be written down there. Changes nothing.
 
     ``since``: the checkpoint; 0 where the target has none yet. ``timeline``: at least of what changes from there on.
-    ``begun``: where an open plan begins.
+    ``begun``: where an open plan begins that goes on.
     """
     known = read_left_out(connection, task)
     asked = Rules.of(settings, since)
     unheard_of: list[str] = []
-    _take_up_routes(connection, owner, task, settings, since)
+    routes = {_subject(rule): rule for rule in settings if rule.do == "route"}
+    recorded = {_subject(rule) for rule in _recorded(connection, task)}
+    # Routes that are gone, which no table had any more, are history.
+    ended = [*(recorded - routes.keys())]
+    used = [(subject, since, routes[subject]) for subject in routes.keys() - recorded]
     for rule in settings:
         name = rule.table.lower()
         if not name or rule.do == "route":
@@ -419,16 +394,20 @@ def take_up(
         if have is None or (have.parked, have.but) != (wanted.parked, but):
             # Parked or skipped: since when it was left out stays the same.
             known[name] = replace(wanted, since=since if have is None else have.since, but=but)
-            record(connection, owner, task, f"table {name}", known[name].since, rule.model_copy(update={"but": but}))
+            used.append((f"table {name}", known[name].since, rule.model_copy(update={"but": but})))
     # A DDL that was passed by a rule stays so, also when the rule is gone before its plan has ended. The checkpoint may
-    # be inside that plan.
+    # be inside that plan. When no plan goes on, how one passed DDLs is history.
     after = since if begun is None else min(since, begun)
-    ddls = {**_passed(connection, task, after), **asked.ddls}
+    passed = _passed(connection, task, after)
+    if begun is None:
+        ended += [f"ddl {ts}" for ts in passed]
+    ddls = asked.ddls if begun is None else {**passed, **asked.ddls}
     unheard_of += [
         *_unheard_routes(connection, asked.routes, timeline),
         *_unheard_ddls(connection, asked.ddls, timeline),
     ]
-    return replace(asked, ddls=ddls, tables=known, unheard_of=tuple(unheard_of))
+    rules = replace(asked, ddls=ddls, tables=known, unheard_of=tuple(unheard_of))
+    return rules, Uses(ended=tuple(ended), begun=tuple(used))
 
 
 def _is_heard_of(connection: TargetConnection, name: str, routes: Routes, timeline: Timeline) -> bool:
@@ -470,7 +449,7 @@ def _unheard_routes(connection: TargetConnection, routes: Routes, timeline: Time
 def _unheard_ddls(connection: TargetConnection, ddls: Mapping[int, LoadRule], timeline: Timeline) -> Iterator[str]:
     """Rules for DDLs that do not come now, and never came by that rule."""
     known = {int(each) for event in timeline.events for each in (event.job.id, event.commit_ts)}
-    if not ddls.keys() - known:
+    if not ddls.keys() - known or not connection.has_table("rule"):
         return
     used = connection.query(f"SELECT rule FROM {connection.table('rule')} WHERE subject LIKE 'ddl %%'")
     known |= {LoadRule.model_validate_json(text).ddl for (text,) in used}
@@ -480,6 +459,8 @@ def _unheard_ddls(connection: TargetConnection, ddls: Mapping[int, LoadRule], ti
 
 def _passed(connection: TargetConnection, task: str, since: Tso) -> dict[int, LoadRule]:
     """By commit ts, the rules by which DDLs behind a moment were passed."""
+    if not connection.has_table("rule"):
+        return {}
     rows = connection.query(
         f"SELECT ts, rule FROM {connection.table('rule')}"
         " WHERE task = %s AND ended_at IS NULL AND subject LIKE 'ddl %%' AND ts > %s",
@@ -488,20 +469,10 @@ def _passed(connection: TargetConnection, task: str, since: Tso) -> dict[int, Lo
     return {int(ts): LoadRule.model_validate_json(rule) for ts, rule in rows}
 
 
-def forget_passed(
-    connection: TargetConnection, owner: Ownership, task: str, rules: Rules, settings: Sequence[LoadRule], since: Tso
-) -> Rules:
-    """The rules when no plan is open any more: how one passed DDLs is history, the next goes by the settings."""
-    for ts in _passed(connection, task, since):
-        end_rules(connection, owner, task, f"ddl {ts}")
-    return replace(rules, ddls=Rules.of(settings, since).ddls)
-
-
 def record(connection: TargetConnection, owner: Ownership, task: str, subject: str, ts: Tso, rule: LoadRule) -> None:
     """Write a use down, in a transaction of its own; the same use again changes nothing."""
     text = rule.model_dump_json(exclude_defaults=True)
-    with connection.transaction():
-        lock_fence(connection, owner)
+    with fenced(connection, owner):
         connection.execute(
             f"INSERT INTO {connection.table('rule')} (task, subject, ts, rule, who, why)"
             " VALUES (%s, %s, %s, %s, %s, %s)"
@@ -514,8 +485,7 @@ def record(connection: TargetConnection, owner: Ownership, task: str, subject: s
 
 def end_rules(connection: TargetConnection, owner: Ownership, task: str | None, subject: str | None = None) -> None:
     """They are history: of every task where a restore begins, or of one table that was brought back."""
-    with connection.transaction():
-        lock_fence(connection, owner)
+    with fenced(connection, owner):
         connection.execute(
             f"UPDATE {connection.table('rule')} SET ended_at = NOW(6) WHERE ended_at IS NULL"
             " AND (%s IS NULL OR task = %s) AND (%s IS NULL OR subject = %s)",
@@ -523,14 +493,16 @@ def end_rules(connection: TargetConnection, owner: Ownership, task: str | None, 
         )
 
 
-def park(
-    connection: TargetConnection, owner: Ownership, task: str, rules: Rules, name: str, since: Tso, why: str
-) -> Rules:
-    """A table is left out from now on, and that is written down: the rules then."""
-    rule = LoadRule(do="park", table=name, why=why)
-    record(connection, owner, task, f"table {name}", since, rule)
-    parked = LeftOut(table=name, parked=True, since=since, who=_who(rule), why=why)
-    return replace(rules, tables={**rules.tables, name: parked})
+def parked(rules: Rules, name: str, since: Tso, why: str) -> Rules:
+    """The rules when a table, ``database.table`` in lower case, is left out from now on (`park`)."""
+    who = _who(LoadRule(do="park", table=name, why=why))
+    left_out = LeftOut(table=name, parked=True, since=since, who=who, why=why)
+    return replace(rules, tables={**rules.tables, name: left_out})
+
+
+def park(connection: TargetConnection, owner: Ownership, task: str, name: str, since: Tso, why: str) -> None:
+    """A table is left out from now on: that is written down."""
+    record(connection, owner, task, f"table {name}", since, LoadRule(do="park", table=name, why=why))
 
 
 def bring_back(connection: TargetConnection, owner: Ownership, task: str, name: str) -> None:

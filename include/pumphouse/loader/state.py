@@ -1,12 +1,14 @@
-"""Rows of `checkpoint`, `plan` and `applied`: what a target knows of its load. Each change is one transaction."""
+"""Rows of `checkpoint`, `plan`, `applied` and `step`: what a target knows of its load. A change is one transaction."""
 
 # Names in statements are quoted by pumphouse.schema.ident; values go as parameters.
 # ruff: noqa: S608
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pumphouse.errors import FenceLost, LoadError
@@ -48,6 +50,62 @@ class Begun:
 
 
 NOTHING_BEGUN = Begun()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Steps that were written down together and have not ended: their digest; by number, the notes of those done."""
+
+    digest: str = ""
+    done: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+NOTHING_RECORDED = Recorded()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a target says of a task: read once, when it is owned. ``begun``: how far the open plan came."""
+
+    checkpoint: Checkpoint | None = None
+    plan: Plan | None = None
+    begun: Begun = NOTHING_BEGUN
+    recorded: Recorded = NOTHING_RECORDED
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing of the open plan was applied: it is given up, as a new one sees more of the archive."""
+        plan, begun = self.plan, self.begun
+        return plan is not None and plan.mode is not Mode.REPLAY and not _touched(plan, begun)
+
+
+def _touched(plan: Plan, begun: Begun) -> bool:
+    return bool(begun.units) or (plan.mode is Mode.MERGE and begun.ddl > 0)
+
+
+def read_standing(connection: TargetConnection, task: str) -> Standing:
+    """Everything that planners need of the target's tables."""
+    plan = open_plan(connection, task)
+    return Standing(
+        checkpoint=read(connection, task),
+        plan=plan,
+        begun=NOTHING_BEGUN if plan is None else begun(connection, plan),
+        recorded=recorded(connection, task),
+    )
+
+
+def recorded(connection: TargetConnection, task: str) -> Recorded:
+    """The steps that were written down for a task; none where a release that has them was never there."""
+    try:
+        rows = connection.query(
+            f"SELECT number, digest, state, notes FROM {connection.table('step')} WHERE task = %s", (task,)
+        )
+    except StatementFailed as error:
+        if error.code not in NO_SUCH:
+            raise
+        rows = []
+    done = {int(number): tuple(json.loads(notes)) for number, _, state, notes in rows if state == "done"}
+    return Recorded(digest=rows[0][1], done=done) if rows else NOTHING_RECORDED
 
 
 def read(connection: TargetConnection, task: str) -> Checkpoint | None:
@@ -100,15 +158,48 @@ def reach(connection: TargetConnection, cluster_id: int) -> Tso:
 
 def write(connection: TargetConnection, owner: Ownership, checkpoint: Checkpoint) -> None:
     """Put a task's checkpoint as a whole (a start or a restore, never the course of a load)."""
-    with connection.transaction():
-        lock_fence(connection, owner)
+    with fenced(connection, owner):
         _put(connection, checkpoint)
+
+
+def record_steps(
+    connection: TargetConnection, owner: Ownership, task: str, digest: str, steps: Sequence[tuple[str, str]]
+) -> None:
+    """Write steps down, (kind, what) each, in place of what was written down before, for whatever task."""
+    with fenced(connection, owner):
+        connection.execute(f"DELETE FROM {connection.table('step')}")
+        for number, (kind, what) in enumerate(steps):
+            connection.execute(
+                f"INSERT INTO {connection.table('step')} (task, number, kind, what, digest, state, notes)"
+                " VALUES (%s, %s, %s, %s, %s, 'planned', '[]')",
+                (task, number, kind, what, digest),
+            )
+
+
+def step_done(
+    connection: TargetConnection, owner: Ownership, task: str, number: int, notes: Sequence[str] = ()
+) -> None:
+    """A step has ended, with what it has to say."""
+    with fenced(connection, owner):
+        _mark_step(connection, task, number, notes)
+
+
+def _mark_step(connection: TargetConnection, task: str, number: int, notes: Sequence[str] = ()) -> None:
+    connection.execute(
+        f"UPDATE {connection.table('step')} SET state = 'done', notes = %s WHERE task = %s AND number = %s",
+        (json.dumps(list(notes)), task, number),
+    )
+
+
+def forget_steps(connection: TargetConnection, owner: Ownership) -> None:
+    """None are under way: whoever plans the same begins anew."""
+    with fenced(connection, owner):
+        connection.execute(f"DELETE FROM {connection.table('step')}")
 
 
 def reset(connection: TargetConnection, owner: Ownership, checkpoint: Checkpoint) -> None:
     """Forget plans and units of every task and begin anew with one checkpoint row: a restore's first change."""
-    with connection.transaction():
-        lock_fence(connection, owner)
+    with fenced(connection, owner):
         for name in ("plan", "applied", "checkpoint"):
             connection.execute(f"DELETE FROM {connection.table(name)}")
         _put(connection, checkpoint)
@@ -123,17 +214,20 @@ def _put(connection: TargetConnection, checkpoint: Checkpoint) -> None:
     )  # fmt: skip
 
 
-def lock_fence(connection: TargetConnection, owner: Ownership) -> None:
-    """Inside a transaction: take the fence exclusively (waits for running units) and compare its number."""
-    # Every row: on a TiDB units hold others than the first.
-    found = connection.value(f"SELECT number FROM {connection.table('fence')} ORDER BY id FOR UPDATE")
-    if found is None or int(found) != owner.number:
-        raise FenceLost(
-            f"target {connection.name} has a new owner (fence {found}, ours is {owner.number}): this run ends",
-            target=connection.name,
-            have=owner.number,
-            found=found,
-        )
+@contextmanager
+def fenced(connection: TargetConnection, owner: Ownership) -> Iterator[None]:
+    """A transaction that has the fence exclusively: it waits for running units; FenceLost when it has a new owner."""
+    with connection.transaction():
+        # Every row: on a TiDB units hold others than the first.
+        found = connection.value(f"SELECT number FROM {connection.table('fence')} ORDER BY id FOR UPDATE")
+        if found is None or int(found) != owner.number:
+            raise FenceLost(
+                f"target {connection.name} has a new owner (fence {found}, ours is {owner.number}): this run ends",
+                target=connection.name,
+                have=owner.number,
+                found=found,
+            )
+        yield
 
 
 def open_plan(connection: TargetConnection, task: str) -> Plan | None:
@@ -163,8 +257,7 @@ def begun(connection: TargetConnection, plan: Plan) -> Begun:
 
 def amend_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:
     """Write an open plan's row anew: other boundaries behind what was begun, other tables left out, a later end."""
-    with connection.transaction():
-        lock_fence(connection, owner)
+    with fenced(connection, owner):
         connection.execute(
             f"UPDATE {connection.table('plan')} SET to_ts = %s, spec = %s, digest = %s"
             " WHERE task = %s AND number = %s AND state = 'open'",
@@ -181,8 +274,7 @@ def move_checkpoint(connection: TargetConnection, task: str, ts: Tso) -> None:
 
 def begin_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> None:
     """Commit the plan row before its first unit."""
-    with connection.transaction():
-        lock_fence(connection, owner)
+    with fenced(connection, owner):
         connection.execute(
             f"INSERT INTO {connection.table('plan')} (task, number, from_ts, to_ts, mode, spec, digest, state)"
             " VALUES (%s, %s, %s, %s, %s, %s, %s, 'open')",
@@ -194,14 +286,15 @@ def begin_plan(connection: TargetConnection, owner: Ownership, plan: Plan) -> No
         )
 
 
-def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, *, checkpoint: Tso) -> Ownership:
+def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, step: int | None = None) -> Ownership:
     """Close the plan, move the checkpoint, clear `applied` and raise the fence, as one; what we own from then on.
+
+    ``step``: number of the step that ends by it, where it was written down.
 
     Under the exclusive fence no unit is running. One that wakes up later (an executor that was thought dead) no longer
     finds its id in `applied`: the number, which is another one by then, keeps it from applying itself again.
     """
-    with connection.transaction():
-        lock_fence(connection, owner)
+    with fenced(connection, owner):
         closed = connection.execute(
             f"UPDATE {connection.table('plan')} SET state = 'closed'"
             " WHERE task = %s AND number = %s AND state = 'open'",
@@ -211,8 +304,10 @@ def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, *, ch
             raise FenceLost(f"plan {plan.number} of task {plan.task} is not open any more", target=connection.name)
         connection.execute(
             f"UPDATE {connection.table('checkpoint')} SET ts = %s WHERE task = %s AND ts <= %s",
-            (checkpoint, plan.task, checkpoint),
+            (plan.to_ts, plan.task, plan.to_ts),
         )
+        if step is not None:
+            _mark_step(connection, plan.task, step)
         connection.execute(
             f"DELETE FROM {connection.table('applied')} WHERE task = %s AND plan = %s",
             (plan.task, plan.number),
@@ -222,17 +317,15 @@ def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, *, ch
     return raised
 
 
-def set_state(
-    connection: TargetConnection, owner: Ownership, task: str, state: TargetState, reason: str, *, ts: Tso | None = None
-) -> None:
-    """Change the state of a task's target (and its ts, where a restore ends)."""
-    with connection.transaction():
-        lock_fence(connection, owner)
+def set_state(connection: TargetConnection, owner: Ownership, task: str, state: TargetState, reason: str) -> None:
+    """Change the state of a task's target. Ready, it has no steps any more that a run might go on with."""
+    with fenced(connection, owner):
         connection.execute(
-            f"UPDATE {connection.table('checkpoint')} SET state = %s, reason = %s, ts = COALESCE(%s, ts)"
-            " WHERE task = %s",
-            (str(state), reason, ts, task),
+            f"UPDATE {connection.table('checkpoint')} SET state = %s, reason = %s WHERE task = %s",
+            (str(state), reason, task),
         )
+        if state is TargetState.READY:
+            connection.execute(f"DELETE FROM {connection.table('step')}")
 
 
 def discard_untouched(connection: TargetConnection, owner: Ownership, plan: Plan) -> bool:
@@ -242,13 +335,8 @@ def discard_untouched(connection: TargetConnection, owner: Ownership, plan: Plan
     """
     ddl, reach = connection.table("ddl"), "task = %s AND commit_ts > %s AND commit_ts <= %s"
     args = (plan.task, plan.from_ts, plan.to_ts)
-    with connection.transaction():
-        lock_fence(connection, owner)
-        touched = applied_units(connection, plan) or (
-            plan.mode is Mode.MERGE
-            and connection.value(f"SELECT 1 FROM {ddl} WHERE {reach} AND state <> 'planned' LIMIT 1", args)
-        )
-        if touched:
+    with fenced(connection, owner):
+        if _touched(plan, begun(connection, plan)):
             return False
         if plan.mode is Mode.MERGE:
             connection.execute(f"DELETE FROM {ddl} WHERE {reach} AND state = 'planned'", args)
@@ -261,13 +349,13 @@ def discard_untouched(connection: TargetConnection, owner: Ownership, plan: Plan
 
 def discard_resync(connection: TargetConnection, owner: Ownership, plan: Plan) -> Ownership:
     """Forget a resync that did not end: its table is left out as before, and the next one makes it anew."""
-    with connection.transaction():
-        lock_fence(connection, owner)
+    with fenced(connection, owner):
         args = (plan.task, plan.number)
         connection.execute(f"DELETE FROM {connection.table('applied')} WHERE task = %s AND plan = %s", args)
         connection.execute(
             f"UPDATE {connection.table('plan')} SET state = 'discarded' WHERE task = %s AND number = %s", args
         )
+        connection.execute(f"DELETE FROM {connection.table('step')}")
         raised = replace(owner, number=owner.number + 1)
         connection.execute(f"UPDATE {connection.table('fence')} SET number = %s", (raised.number,))
     return raised
@@ -275,12 +363,12 @@ def discard_resync(connection: TargetConnection, owner: Ownership, plan: Plan) -
 
 def abandon_plan(connection: TargetConnection, owner: Ownership, plan: Plan, reason: str) -> None:
     """Give an open plan up: the target is neither before nor after it and is marked so."""
-    with connection.transaction():
-        lock_fence(connection, owner)
+    with fenced(connection, owner):
         connection.execute(
             f"UPDATE {connection.table('plan')} SET state = 'abandoned' WHERE task = %s AND number = %s",
             (plan.task, plan.number),
         )
+        connection.execute(f"DELETE FROM {connection.table('step')}")
         connection.execute(
             f"UPDATE {connection.table('checkpoint')} SET state = %s, reason = %s WHERE task = %s",
             (str(TargetState.INCONSISTENT), reason, plan.task),

@@ -56,8 +56,8 @@ PACKET_BYTES = 1 << 20
 _STREAM_ROWS = 10_000
 
 # ``{s}`` is the quoted schema. One row of `fence` is the target's; everything else is keyed by task.
-TABLES = (
-    """CREATE TABLE IF NOT EXISTS {s}.`fence` (
+TABLES = {
+    "fence": """CREATE TABLE IF NOT EXISTS {s}.`fence` (
   id TINYINT UNSIGNED NOT NULL PRIMARY KEY COMMENT 'always 1: the fence belongs to the target',
   number BIGINT UNSIGNED NOT NULL COMMENT 'raised by every new owner, every plan begun and every plan closed',
   run VARCHAR(255) NOT NULL COMMENT 'run that owns the target now, or owned it last',
@@ -65,7 +65,7 @@ TABLES = (
   connection_id BIGINT UNSIGNED NOT NULL COMMENT 'its connection, which holds the GET_LOCK',
   since TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
-    """CREATE TABLE IF NOT EXISTS {s}.`checkpoint` (
+    "checkpoint": """CREATE TABLE IF NOT EXISTS {s}.`checkpoint` (
   task VARCHAR(64) NOT NULL PRIMARY KEY,
   ts BIGINT UNSIGNED NOT NULL COMMENT 'every transaction with commit ts <= this is in the target, none above it',
   state VARCHAR(16) NOT NULL COMMENT 'ready, incomplete (only a restore clears it) or inconsistent (the same)',
@@ -74,7 +74,7 @@ TABLES = (
   plan_number BIGINT UNSIGNED NOT NULL COMMENT 'largest plan number given out',
   updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
-    """CREATE TABLE IF NOT EXISTS {s}.`plan` (
+    "plan": """CREATE TABLE IF NOT EXISTS {s}.`plan` (
   task VARCHAR(64) NOT NULL,
   number BIGINT UNSIGNED NOT NULL,
   from_ts BIGINT UNSIGNED NOT NULL,
@@ -85,7 +85,7 @@ TABLES = (
   state VARCHAR(16) NOT NULL COMMENT 'open or closed',
   PRIMARY KEY (task, number)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
-    """CREATE TABLE IF NOT EXISTS {s}.`applied` (
+    "applied": """CREATE TABLE IF NOT EXISTS {s}.`applied` (
   task VARCHAR(64) NOT NULL,
   plan BIGINT UNSIGNED NOT NULL,
   epoch INT UNSIGNED NOT NULL,
@@ -95,7 +95,48 @@ TABLES = (
   row_count BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (task, plan, epoch, phase, table_id, bucket)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
-)
+    "step": """CREATE TABLE IF NOT EXISTS {s}.`step` (
+  task VARCHAR(64) NOT NULL,
+  number INT UNSIGNED NOT NULL COMMENT 'place among the steps that were written down together',
+  kind VARCHAR(16) NOT NULL COMMENT 'reset, build, apply, foreign_keys, ready or bring_back',
+  what TEXT NOT NULL COMMENT 'for people',
+  digest CHAR(64) NOT NULL COMMENT 'SHA-256 of all of them: a run that plans others begins anew',
+  state VARCHAR(16) NOT NULL COMMENT 'planned or done',
+  notes LONGTEXT NOT NULL COMMENT 'JSON: what the step left out, for the report',
+  updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (task, number)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    "ddl": """CREATE TABLE IF NOT EXISTS {s}.`ddl` (
+  task VARCHAR(64) NOT NULL,
+  commit_ts BIGINT UNSIGNED NOT NULL COMMENT 'of the DDL binlog',
+  job_id BIGINT NOT NULL,
+  step INT UNSIGNED NOT NULL COMMENT 'place among the statements of this DDL',
+  statement LONGTEXT NOT NULL COMMENT 'JSON: the statement and how it can be settled, see pumphouse/schema/render.py',
+  state VARCHAR(16) NOT NULL COMMENT 'planned, intent or done',
+  looks LONGTEXT NULL COMMENT 'JSON: what the statement''s objects looked like before it',
+  fence BIGINT UNSIGNED NOT NULL COMMENT 'owner that wrote this row last',
+  updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (task, commit_ts, job_id, step)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    "rule": """CREATE TABLE IF NOT EXISTS {s}.`rule` (
+  task VARCHAR(64) NOT NULL,
+  subject VARCHAR(255) NOT NULL COMMENT 'ddl or txn <commit ts>, table <name or pattern>, route <name> to <name>',
+  ts BIGINT UNSIGNED NOT NULL COMMENT 'commit ts of the DDL; checkpoint from which on the table is left out',
+  rule LONGTEXT NOT NULL COMMENT 'JSON: as in the setting load.rules',
+  who VARCHAR(255) NOT NULL COMMENT 'user and host of the run that used it first',
+  why TEXT NOT NULL,
+  used_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  ended_at TIMESTAMP(6) NULL COMMENT 'since when it is history: the table was brought back, or the target restored',
+  PRIMARY KEY (task, subject, ts)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    "failed": """CREATE TABLE IF NOT EXISTS {s}.`failed` (
+  task VARCHAR(64) NOT NULL PRIMARY KEY,
+  failed_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  error VARCHAR(64) NOT NULL COMMENT 'class of the error',
+  message TEXT NOT NULL,
+  hint TEXT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+}
 
 
 class RetryUnit(LoadError):
@@ -203,8 +244,8 @@ class TargetConnection:
         """Quoted, qualified name of one of our tables."""
         return qualified(self.settings.schema_name, name)
 
-    def create_tables(self) -> None:
-        """Make the schema and our tables where they are missing; LoadError where the schema is somebody else's."""
+    def create_tables(self, *names: str) -> None:
+        """Make the schema and our tables (or some) where they are missing; LoadError where it is somebody else's."""
         # Looked up first: CREATE … IF NOT EXISTS leaves a warning and takes a metadata lock.
         found = set(self.query(
             "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = %s",
@@ -220,9 +261,17 @@ class TargetConnection:
                 hint="set schema_name of the target to a name that no other database there has (pumphouse is usual)",
                 target=self.name,
             )
-        for text, name in zip(TABLES, ("fence", "checkpoint", "plan", "applied"), strict=True):
+        for name in names or TABLES:
             if name not in have:
-                self.execute(text.format(s=self.schema))
+                self.execute(TABLES[name].format(s=self.schema))
+
+    def has_table(self, name: str) -> bool:
+        """Whether one of our tables is there: a target may be new, or of a release that did not have it."""
+        found = self.value(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            (self.settings.schema_name, name),
+        )
+        return found is not None
 
     def execute(self, statement: str, args: Sequence[Any] | None = None) -> int:
         """Run one statement; returns the affected rows."""

@@ -113,18 +113,6 @@ class Claim:
     fence: int
 
 
-def apply_unit(
-    connection: TargetConnection,
-    claim: Claim,
-    head: UnitHead,
-    batches: Sequence[pa.RecordBatch],
-    *,
-    clock: Clock = SYSTEM_CLOCK,
-) -> bool:
-    """Apply a unit, or find that it was applied: False. A deadlock or lock time-out is tried again from the start."""
-    return _retried(connection, claim, [(head, batches)], clock)
-
-
 def apply_units(
     connection: TargetConnection, claim: Claim, units: Sequence[Unit], *, clock: Clock = SYSTEM_CLOCK
 ) -> list[bool]:

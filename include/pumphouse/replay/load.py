@@ -2,37 +2,39 @@
 
 The checkpoint moves with each round, in its last transaction; rows that come once (`Shape.once`) lie in it. What else a
 round had on the target when the run ended is taken back by the next one: every key that the round may have touched gets
-the row that the first change of it found. From there on all is as if the run had not ended. DDL is as in a merge.
+the row that the first change of it found. From there on all is as if the run had not ended. DDLs run in between, as in
+a merge, by whoever carries the steps of the load out.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from pumphouse.errors import CodecError, LoadError, SchemaError
-from pumphouse.loader import fence, state
+from pumphouse.loader import state
 from pumphouse.loader.context import LoadContext
-from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.plan import Plan
-from pumphouse.loader.run import Loader
+from pumphouse.loader.report import LoadReport, Progress
 from pumphouse.loader.tables import comes_first
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.work import Work
 from pumphouse.model.tso import Tso
 from pumphouse.replay.batches import Batches
 from pumphouse.replay.change import Change, Round
-from pumphouse.replay.executor import Executor
 from pumphouse.replay.images import Images
 from pumphouse.replay.order import in_commit_order
+from pumphouse.replay.rounds import Rounds
 from pumphouse.replay.statements import key_line
 from pumphouse.replay.steps import Safety
 from pumphouse.schema.versions import DdlEvent
+from pumphouse.settings import LoadSettings
 
 _COLUMNS = ("commit_ts", "start_ts", "part", "payload")
 # What a run leaves behind is found by it: a later release may make it larger, not smaller.
@@ -41,89 +43,101 @@ _ROUND_ROWS = 40_000
 _Changes = tuple[int, list[Change], bool]
 
 
-def take_back(loader: Loader, work: Work) -> None:
-    """Put back what the run before may have written of its last round: the target is as it was at the checkpoint.
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """A plan of the mode replay on a target that its caller owns.
 
-    ``work``: of the plan as that run had it, which says by what keys the rows were written.
+    Args:
+        connection: the one that owns the target; the caller uses it only for DDLs that it is given.
+        fence: number that each transaction must find.
+        work: the plan; of `take_back` as the run before had it, which says by what keys the rows were written.
+        context: what decoding it needs.
+        settings: the section [load].
+        report: what was done is counted there.
+        progress: told of each step.
     """
-    _Stream(loader, work).take_back()
 
+    connection: TargetConnection
+    fence: int
+    work: Work
+    context: LoadContext
+    settings: LoadSettings
+    report: LoadReport
+    progress: Progress
 
-def stream(loader: Loader, work: Work) -> None:
-    """Carry out a plan of the mode replay (`Loader`), from the checkpoint on."""
-    _Stream(loader, work).run()
+    def run(self) -> Generator[DdlEvent]:
+        """Carry everything of the plan above the checkpoint out.
 
+        Yields each DDL when all before it is committed; when the next one is asked for, it has run.
+        """
+        images, batches = Images(self.context), Batches(rows=_ROUND_ROWS, seconds=float("inf"))
+        safety = Safety.ONCE if self.settings.safe_mode else Safety.STRICT
+        with self._rounds(safety) as rounds:
+            events = deque(placed(self.work.events, self.work.plan))
 
-class _Stream:
-    def __init__(self, loader: Loader, work: Work) -> None:
-        found = state.read(loader.connection, loader.task)
-        if found is None:
-            raise LoadError(f"task {loader.task} has no checkpoint on {loader.connection.name}")
-        self._loader, self._work = loader, work
-        self._at, self._context = Tso(max(found.ts, work.plan.from_ts)), loader.context(work)
-        self._batches = Batches(rows=_ROUND_ROWS, seconds=float("inf"))
-        self._ddls = DdlExecutor(loader.connection, loader.owner, loader.task, routes=loader.rules.routes)
-        connections = loader.settings.connections
-        self._safety = Safety.ONCE if loader.settings.safe_mode else Safety.STRICT
-        self._executor = Executor(
-            loader.connection.settings,
-            loader.connection,
-            loader.owner.number,
-            connections=connections,
-            job_rows=_ROUND_ROWS // (2 * connections),
-            safety=lambda: self._safety,
+            def drain() -> None:
+                for round_ in batches.take():
+                    rounds.submit(round_)
+                rounds.drain()
+
+            for commit_ts, changes, first in self._transactions(images):
+                while events and events[0][0] < commit_ts:
+                    drain()
+                    yield events.popleft()[1]
+                for round_ in batches.put(commit_ts, changes, 0.0, apart=first and images.apart):
+                    rounds.submit(round_)
+            drain()
+            for _, event in events:
+                yield event
+
+    def take_back(self) -> Generator[DdlEvent]:
+        """Put back what the run before may have written of its last round: the target is as it was at the checkpoint.
+
+        Every key that the round may have touched gets the row that it had before. The round began in the first
+        transaction above the checkpoint or behind it, closed at so many rows, and went beyond no DDL. Yields DDLs that
+        have to run before.
+        """
+        before, events = _Before(), deque(placed(self.work.events, self.work.plan))
+        upto = rows = 0
+        with self._rounds(Safety.CLEARED) as rounds:
+            for commit_ts, changes, _ in self._decodable(Images(self.context, whole=True)):
+                while not upto and events and events[0][0] < commit_ts:
+                    yield events.popleft()[1]
+                if upto and (rows >= _ROUND_ROWS or (events and events[0][0] < commit_ts)):
+                    break
+                rows += len(changes) if upto else 0
+                upto = commit_ts
+                before.add(changes)
+            for step in (before.going(), before.coming()):
+                rounds.submit(Round(groups=[[change] for change in step]))
+            rounds.drain()
+
+    @contextmanager
+    def _rounds(self, safety: Safety) -> Iterator[Rounds]:
+        rounds = Rounds(
+            self.connection.settings,
+            self.connection,
+            self.fence,
+            connections=self.settings.connections,
+            job_rows=_ROUND_ROWS // (2 * self.settings.connections),
+            safety=lambda: safety,
             close_round=self._close_round,
             committed=self._count,
             failed=lambda _: None,
         )
-
-    def run(self) -> None:
-        """Everything of the plan above the checkpoint, then its end."""
-        images = Images(self._context)
         try:
-            events = deque(placed(self._work.events, self._work.plan))
-            for commit_ts, changes, first in self._transactions(images):
-                self._ddls_before(commit_ts, events)
-                for round_ in self._batches.put(commit_ts, changes, 0.0, apart=first and images.apart):
-                    self._executor.submit(round_)
-            self._drain()
-            for _, event in events:
-                self._ddl(event)
+            yield rounds
         finally:
-            self._executor.stop()
-
-    def take_back(self) -> None:
-        """Give every key that the last round may have touched the row that it had before (`take_back`).
-
-        The round began in the first transaction above the checkpoint or behind it, closed at so many rows, and went
-        beyond no DDL.
-        """
-        self._safety = Safety.CLEARED
-        before, events = _Before(), deque(placed(self._work.events, self._work.plan))
-        upto = rows = 0
-        try:
-            for commit_ts, changes, _ in self._decodable(Images(self._context, whole=True)):
-                if not upto:
-                    self._ddls_before(commit_ts, events)
-                elif rows >= _ROUND_ROWS or (events and events[0][0] < commit_ts):
-                    break
-                else:
-                    rows += len(changes)
-                upto = commit_ts
-                before.add(changes)
-            for step in (before.going(), before.coming()):
-                self._executor.submit(Round(groups=[[change] for change in step]))
-            self._executor.drain()
-        finally:
-            self._executor.stop()
-
-    def _ddls_before(self, commit_ts: int, events: deque[tuple[int, DdlEvent]]) -> None:
-        while events and events[0][0] < commit_ts:
-            self._ddl(events.popleft()[1])
+            rounds.stop()
 
     def _transactions(self, images: Images) -> Iterator[tuple[int, list[Change], bool]]:
         """Commit ts, changes, and whether it is the first that was decoded with some others."""
-        for rows in _rows_of(self._work, self._context, self._at, self._loader.progress):
+        task = self.work.plan.task
+        found = state.read(self.connection, task)
+        if found is None:
+            raise LoadError(f"task {task} has no checkpoint on {self.connection.name}")
+        after = Tso(max(found.ts, self.work.plan.from_ts))
+        for rows in _rows_of(self.work, self.context, after, self.progress):
             changes, commit_ts = images.changes(rows)
             ends = [*map(int, np.flatnonzero(np.diff(commit_ts)) + 1), len(changes)] if changes else []
             for begin, end in pairwise([0, *ends]):
@@ -134,22 +148,12 @@ class _Stream:
         with suppress(CodecError, SchemaError):
             yield from self._transactions(images)
 
-    def _drain(self) -> None:
-        for round_ in self._batches.take():
-            self._executor.submit(round_)
-        self._executor.drain()
-
-    def _ddl(self, event: DdlEvent) -> None:
-        self._drain()
-        fence.check_lock(self._loader.connection)
-        self._loader.run_ddl(self._ddls, self._work, event)
-
     def _close_round(self, connection: TargetConnection, round_: Round) -> None:
         if round_.txns:
-            state.move_checkpoint(connection, self._loader.task, Tso(round_.txns[-1]))
+            state.move_checkpoint(connection, self.work.plan.task, Tso(round_.txns[-1]))
 
     def _count(self, round_: Round) -> None:
-        report = self._loader.report
+        report = self.report
         if not round_.rows and not round_.txns:
             return  # of what was taken back
         report.units += 1
@@ -212,9 +216,7 @@ def placed(events: tuple[DdlEvent, ...], plan: Plan) -> list[tuple[int, DdlEvent
     return sorted(out, key=lambda each: each[0])
 
 
-def _rows_of(
-    work: Work, context: LoadContext, after: Tso, progress: Callable[[str, int, int], None]
-) -> Iterator[pa.Table]:
+def _rows_of(work: Work, context: LoadContext, after: Tso, progress: Progress) -> Iterator[pa.Table]:
     """Transactions above the checkpoint, window by window."""
     done = 0
     for _, group in groupby(work.pieces, key=lambda piece: piece.window):

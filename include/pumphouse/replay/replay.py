@@ -1,7 +1,7 @@
 """The loader on a stream of transactions, as a library (rows L2, L3, L5, L8): Input, Successes, Close, Run, SafeMode.
 
 The thread that calls `run` takes transactions from the input, translates and groups them; rounds of independent groups
-go through connections of the executor's, one round at a time; each transaction is told when it is committed.
+go through connections of `Rounds`, one round at a time; each transaction is told when it is committed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pumphouse.replay.batches import Batches
 from pumphouse.replay.catalog import Catalog
 from pumphouse.replay.change import Change, Round, Txn
 from pumphouse.replay.ddl import run_ddl
-from pumphouse.replay.executor import Executor, require_loadable
 from pumphouse.replay.intake import Closed, Intake
 from pumphouse.replay.metrics import InputMetrics
 from pumphouse.replay.outcome import Successes
 from pumphouse.replay.position import Positions
+from pumphouse.replay.rounds import Rounds, require_loadable
 from pumphouse.replay.safemode import SafeMode
 from pumphouse.replay.steps import Safety
 from pumphouse.replay.translate import Translator
@@ -86,7 +86,7 @@ class Replay:
         try:
             require_loadable(self._owner)
             require_engine(self._owner)
-            self._owner.create_tables()
+            self._owner.create_tables("fence", "checkpoint", "plan", "applied")
             require_state(self._owner)
             owned = fence.acquire(self._owner, run=f"replay-{secrets.token_hex(4)}", take_over=take_over, clock=clock)
             self._positions = Positions(self._owner, task)
@@ -98,7 +98,7 @@ class Replay:
         self._safe = SafeMode(unclean=not found.clean, later=safe_mode, clock=clock)
         self._catalog = Catalog(target, triggers)
         self._translator = Translator(self._catalog)
-        self._executor = Executor(
+        self._rounds = Rounds(
             target,
             self._owner,
             owned.number,
@@ -132,7 +132,7 @@ class Replay:
                 while True:
                     self._take()
             self._flush()
-            self._executor.drain()
+            self._rounds.drain()
             self._positions.end()
         except BaseException as error:
             self._fail(error)
@@ -170,7 +170,7 @@ class Replay:
             _require_place(txn, changes)
             now, apart = self._clock.monotonic(), self._translator.apart
             for round_ in self._batches.put(txn, changes, now, apart=apart):
-                self._executor.submit(round_)
+                self._rounds.submit(round_)
 
     def _known(self, txn: Txn) -> bool:
         """Whether an earlier run committed it."""
@@ -178,11 +178,11 @@ class Replay:
 
     def _flush(self) -> None:
         for round_ in self._batches.take():
-            self._executor.submit(round_)
+            self._rounds.submit(round_)
 
     def _ddl(self, txn: Txn) -> None:
         self._flush()
-        self._executor.drain()
+        self._rounds.drain()
         if txn.ddl is not None and not self._known(txn):
             run_ddl(self._owner, txn.ddl, safe=self._safe.on)
             self._positions.move(txn.commit_ts)
@@ -198,7 +198,7 @@ class Replay:
 
     def _end(self) -> None:
         self.successes.end()
-        self._executor.stop()
+        self._rounds.stop()
         self._owner.leave()
 
 

@@ -34,7 +34,7 @@ _PLAIN = {b"t": b"\t", b"n": b"\n"}
 
 
 def run_step(connection: TargetConnection, step: Step, safety: Safety) -> None:
-    """Run one step inside a transaction. Rows without a key come once (`pumphouse.replay.executor`): never safe."""
+    """Run one step inside a transaction. Rows without a key come once (`pumphouse.replay.rounds`): never safe."""
     require_transactional(connection, step.shape.db, step.shape.table)
     try:
         _run(connection, step, safety if step.shape.key else Safety.STRICT)

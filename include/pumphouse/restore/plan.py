@@ -1,4 +1,7 @@
-"""What a restore to a moment reads and does. Pure: from genesis, manifests and the timeline alone (rows R1, R2)."""
+"""What a restore to a moment reads and does. Pure: from genesis, manifests and the timeline alone (rows R1, R2).
+
+Its steps are those of a first load (`pumphouse.loader.begin`), and the plans up to the moment.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from typing import Any
 from pumphouse.archive.manifest import Manifest
 from pumphouse.archive.view import ArchiveView
 from pumphouse.errors import RestoreError, TargetUnreachable
+from pumphouse.loader.begin import fill
 from pumphouse.loader.losses import Losses, losses_of
 from pumphouse.loader.rules import Rules, lacking_hint
+from pumphouse.loader.steps import Apply, Given, Ready, Steps
 from pumphouse.loader.work import SegmentPart, Work, base_work, databases_between, total_bytes, works_between
 from pumphouse.model.tso import Tso, parse_time, physical_ms, show
 from pumphouse.schema.actions import is_system
@@ -84,6 +89,22 @@ class RestorePlan:
     routes: Routes
     tables: int
     losses: Losses
+
+    def steps(self, given: Given, beside: Sequence[str] = ()) -> Steps:
+        """What is done: the target is emptied, built as the dump has it, filled, and loaded up to the moment.
+
+        Args:
+            given: what the plan was made from, and the server that is replaced.
+            beside: databases there that loads made by other rules.
+        """
+        base, *works = self.works
+        why = f"a restore to {show(self.to)} has not ended"
+        drop = self.dropped(given.target.schema_name)
+        filled = fill(given, base, drop, why, beside=beside, taken_up=tuple(given.settings.rules))
+        # Only at its end may the target be loaded further; until then a load is refused.
+        ready = Ready(reason=f"restored to {show(self.to)}")
+        applied = (Apply(work=work) for work in works)
+        return Steps(from_ts=self.base, to_ts=self.to, anew=(*filled, *applied, ready))
 
     def dropped(self, own: str) -> list[str]:
         """Databases that are dropped on a target whose schema ``own`` keeps the state of its loads.

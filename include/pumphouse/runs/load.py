@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import structlog
 
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.errors import ConfigError, LoadError, UsageError
+from pumphouse.executor.executor import Executor
+from pumphouse.executor.own import give_up, own_target, require_ours
 from pumphouse.loader.apart import require_not_source, shared_with
-from pumphouse.loader.begin import begin_equal, begin_from_base, is_beginning, require_new
+from pumphouse.loader.begin import is_beginning, plan_equal, plan_first, ready_at, require_new
 from pumphouse.loader.failed import noting
+from pumphouse.loader.fence import Ownership
 from pumphouse.loader.names import passing_own
-from pumphouse.loader.plan import Plan
+from pumphouse.loader.planner import plan_abandon, plan_load, plan_repeat
 from pumphouse.loader.report import LoadReport, Progress, silent
-from pumphouse.loader.resync import resync as bring_back
-from pumphouse.loader.rules import Rules, read_routes, require_in_place, routes_of, rule_text, take_up
-from pumphouse.loader.run import Loader, own_target
-from pumphouse.loader.run import abandon as give_up
-from pumphouse.loader.state import Checkpoint, is_known, open_plan
+from pumphouse.loader.resync import plan_resync
+from pumphouse.loader.rules import Rules, read_routes, require_in_place, routes_of, rule_text, rules_of_run
+from pumphouse.loader.state import NOTHING_RECORDED, Standing, is_known, read_standing
+from pumphouse.loader.steps import Given, Steps
 from pumphouse.loader.target import TargetConnection
 from pumphouse.loader.unfit import of_the_server
 from pumphouse.model.tso import Tso, show
 from pumphouse.parts import Parts
-from pumphouse.replay import load as replay
 from pumphouse.settings import LoadRule, LoadSettings, Settings, TargetSettings
 
 log = structlog.get_logger()
@@ -43,6 +46,8 @@ def run(
     equal_at: Tso | None = None,
     abandon: str = "",
     resync: str = "",
+    anew: bool = False,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> LoadReport:
     """Bring a target to ``to`` (the archive's end), in one plan or several.
@@ -58,6 +63,8 @@ def run(
         equal_at: first load only: the target equals the source at this moment.
         abandon: give the open plan up for this reason; the target is inconsistent then.
         resync: a table that is made anew, also one that a rule left out; nothing else is done but what is open.
+        anew: a first load or a resync that did not end begins anew, in place of going on where it stopped.
+        dry_run: only plan; the report has the steps, and nothing is changed.
         progress: told of each step.
 
     Raises:
@@ -78,54 +85,92 @@ def run(
             rules = passing_own(settings.load.rules, view, target.schema_name)
             return settings.load.model_copy(update={"rules": rules})
 
-        with TargetConnection.open(target, owner=True) as connection:
+        with TargetConnection.open(target, owner=not dry_run) as connection:
             first = None if is_known(connection) else seen(None)
             if first is not None:
                 _require_new(connection, settings, ruled(first).rules, first, to, equal_at)
-            owner, found = own_target(
-                connection,
-                task=task,
-                cluster_id=archive.cluster_id,
-                run=run_id or new_run_id(),
-                take_over=take_over,
-            )
-            if abandon:
-                give_up(connection, owner, task, abandon)
-                at = Tso(0) if found is None else found.ts
-                return LoadReport(target=connection.name, task=task, from_ts=at, to_ts=at)
-            with noting(connection, task):
-                moved = found is not None and read_routes(connection, task) != routes_of(settings.load.rules)
-                opened = None if found is None else open_plan(connection, task)
-                since = None if resync or moved else _since(found, opened, repeat)
-                # Not the first one where another run has begun meanwhile: it may have seen more.
-                view = first if first is not None and found is None else seen(since)
-                load = ruled(view)
-                rules = load.rules
-                if found is not None and moved:
-                    upto = found.ts if opened is None else max(found.ts, opened.to_ts)
-                    require_in_place(connection, task, rules, view.timeline, found.ts, upto)
-                if equal_at is not None:
-                    found = begin_equal(connection, owner, task, view, equal_at)
-                since = Tso(0) if found is None or is_beginning(found) else found.ts
-                loader = Loader(
-                    view=view,
-                    archive_settings=settings.archive,
-                    connection=connection,
-                    owner=owner,
-                    settings=load,
-                    task=task,
-                    engine=parts.engine,
-                    progress=progress,
-                    rules=take_up(
-                        connection, owner, task, rules, since, view.timeline, None if opened is None else opened.from_ts
-                    ),
-                    streaming=replay,
+            owner = None
+            if not dry_run:
+                run_id = run_id or new_run_id()
+                owner = own_target(
+                    connection, task=task, cluster_id=archive.cluster_id, run=run_id, take_over=take_over
                 )
-                if resync and found is not None:
-                    return bring_back(loader, found, resync)
-                if found is None or is_beginning(found):
-                    found = begin_from_base(loader, found, to)
-                return loader.forward(found, to) if repeat is None else loader.repeat(found, repeat)
+            elif first is None:
+                require_ours(connection, task, archive.cluster_id)
+            if abandon:
+                return _abandon(connection, owner, task, abandon)
+            with nullcontext() if owner is None else noting(connection, task):
+                standing = Standing() if owner is None and first is not None else read_standing(connection, task)
+                standing = replace(standing, recorded=NOTHING_RECORDED) if anew else standing
+                found, plan = standing.checkpoint, standing.plan
+                moved = found is not None and read_routes(connection, task) != routes_of(settings.load.rules)
+                # Not the first one where another run has begun meanwhile: it may have seen more.
+                view = first if found is None else None
+                view = view or seen(None if resync or moved else _since(standing, repeat))
+                load = ruled(view)
+                if found is not None and moved:
+                    upto = found.ts if plan is None else max(found.ts, plan.to_ts)
+                    require_in_place(connection, task, load.rules, view.timeline, found.ts, upto)
+                since = (equal_at or Tso(0)) if found is None or is_beginning(found) else found.ts
+                begun = None if plan is None or standing.untouched else plan.from_ts
+                rules, uses = rules_of_run(connection, task, load.rules, since, view.timeline, begun)
+                given = Given(view=view, standing=standing, rules=rules, settings=load, task=task, target=target)
+                with _left_out_until_the_end(resync, given):
+                    steps = _plan(connection, given, to=to, repeat=repeat, equal_at=equal_at, resync=resync)
+                if owner is None:
+                    return LoadReport.of(given).planned(steps, standing.recorded)
+                uses.write_down(connection, owner, task)
+                executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
+                with _left_out_until_the_end(resync):
+                    return executor.carry_out(steps, again=anew)
+
+
+def _abandon(connection: TargetConnection, owner: Ownership | None, task: str, reason: str) -> LoadReport:
+    """Give the open plan up; without ``owner`` only say so."""
+    steps = plan_abandon(read_standing(connection, task), task, connection.name, reason)
+    if owner is not None:
+        give_up(connection, owner, steps)
+    report = LoadReport(target=connection.name, task=task, from_ts=steps.from_ts, to_ts=steps.to_ts)
+    return report.planned(steps, dry_run=owner is None)
+
+
+def _plan(
+    connection: TargetConnection,
+    given: Given,
+    *,
+    to: Tso | None,
+    repeat: Tso | None,
+    equal_at: Tso | None,
+    resync: str,
+) -> Steps:
+    """The steps of what was asked for."""
+    found = given.standing.checkpoint
+    begin: Steps | None = None
+    if equal_at is not None:
+        begin = plan_equal(given, equal_at)
+    elif resync and found is not None:
+        return plan_resync(given, found, resync)
+    elif found is None or is_beginning(found):
+        begin = plan_first(given, require_new(connection, given.view, given.rules, to, begun=found is not None))
+    if begin is not None:
+        found = ready_at(given, begin.to_ts)
+        given = replace(given, standing=Standing(checkpoint=found))
+    if found is None:
+        raise AssertionError
+    on = plan_load(given, found, to) if repeat is None else plan_repeat(given, found, repeat)
+    return on if begin is None else replace(on, before=(*begin.before, *on.before), anew=begin.anew)
+
+
+@contextmanager
+def _left_out_until_the_end(table: str, given: Given | None = None) -> Iterator[None]:
+    """An error of a resync says that its table is left out until that has ended; with ``given`` only where it is."""
+    try:
+        yield
+    except LoadError as error:
+        if table and (given is None or given.rules.left_out(table.lower()) is not None):
+            again = f"{table} is left out until `pumphouse load --resync {table}` has ended: run it again"
+            error.hint = f"{again}; {error.hint}" if error.hint else again
+        raise
 
 
 def _require_new(
@@ -176,11 +221,12 @@ def _require_new(
         log.warning("target_not_compared", target=connection.name, note=unknown)
 
 
-def _since(found: Checkpoint | None, opened: Plan | None, repeat: Tso | None) -> Tso | None:
+def _since(standing: Standing, repeat: Tso | None) -> Tso | None:
     """Where the ranges of this run may begin; None = at genesis."""
+    found, plan = standing.checkpoint, standing.plan
     if found is None or is_beginning(found):
         return None
-    return min(found.ts, found.ts if repeat is None else repeat, found.ts if opened is None else opened.from_ts)
+    return min(found.ts, found.ts if repeat is None else repeat, found.ts if plan is None else plan.from_ts)
 
 
 def _require_covered(view: ArchiveView, to: Tso | None) -> None:

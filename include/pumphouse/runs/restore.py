@@ -7,18 +7,21 @@ import structlog
 from pumphouse.archive.view import ArchiveView, read_view
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import RestoreError
+from pumphouse.executor.executor import Executor
+from pumphouse.executor.own import own_target
+from pumphouse.loader import state
 from pumphouse.loader.failed import noting
 from pumphouse.loader.names import passing_own
-from pumphouse.loader.report import Progress, silent
+from pumphouse.loader.report import LoadReport, Progress, silent
 from pumphouse.loader.rules import Rules
-from pumphouse.loader.run import Loader, own_target
-from pumphouse.loader.state import reach
+from pumphouse.loader.state import Standing
+from pumphouse.loader.steps import Given
 from pumphouse.loader.target import TargetConnection, address
 from pumphouse.model.tso import Tso, compose, show
 from pumphouse.parts import Parts
-from pumphouse.restore.check import Into, check_target, named_target
+from pumphouse.restore.check import Into, check_target, named_target, places_beside
 from pumphouse.restore.plan import plan_restore
-from pumphouse.restore.run import RestoreReport, ShownPlan, restore
+from pumphouse.restore.report import RestoreReport, ShownPlan
 from pumphouse.runs.load import check_mode, new_run_id
 from pumphouse.settings import Settings
 
@@ -37,6 +40,7 @@ def run(
     take_over: bool = False,
     accept_losses: bool = False,
     replace: str = "",
+    anew: bool = False,
     plan_only: bool = False,
     progress: Progress = silent,
 ) -> RestoreReport:
@@ -57,6 +61,7 @@ def run(
         take_over: end another run that holds the target.
         accept_losses: restore although something in the range was declared lost; without it that is a RestoreError.
         replace: the target's name, as ``check.server`` of the report says it: its data may go.
+        anew: a restore to the same moment that did not end begins anew, in place of going on where it stopped.
         plan_only: a dry run that does not look at the target.
         progress: told of each step.
 
@@ -79,45 +84,40 @@ def run(
             )
         if plan.losses:
             log.warning("restore_has_losses", to=int(plan.to), losses=plan.losses.lines())
+        ruled = Rules.of(rules, Tso(0))
+        given = Given(view=view, standing=Standing(), rules=ruled, settings=load, task=task, target=target)
+        report = LoadReport.of(given)
         if dry_run and plan_only:
-            return RestoreReport(plan=plan, target=address(target), dry_run=True)
+            report = report.planned(plan.steps(given))
+            return RestoreReport(plan=plan, target=address(target), dry_run=True, load=report)
         check = check_target(settings, into, plan, view)
         if check.notes:
             log.warning("restore_target_not_compared", target=address(target), notes=check.notes)
-        if dry_run:
-            return RestoreReport(plan=plan, target=address(target), dry_run=True, check=check)
-        plan.require_accepted(accept_losses)
-        check.require_named(replace)
-        with TargetConnection.open(target, owner=True) as connection:
-            owner, _ = own_target(
-                connection,
-                task=task,
-                cluster_id=view.genesis.cluster_id,
-                run=run_id or new_run_id(),
-                take_over=take_over,
-                any_task=True,
-            )
-            if shown is not None:
-                _require_no_later(connection, view)
-            loader = Loader(
-                view=view,
-                archive_settings=settings.archive,
-                connection=connection,
-                owner=owner,
-                settings=load,
-                task=task,
-                engine=parts.engine,
-                progress=progress,
-                rules=Rules.of(rules, Tso(0)),
-            )
-            with noting(connection, task):  # what a load before it failed by is over
-                done = restore(loader, plan)
-    return RestoreReport(plan=plan, target=address(target), dry_run=False, check=check, load=done)
+        if not dry_run:
+            plan.require_accepted(accept_losses)
+            check.require_named(replace)
+        with TargetConnection.open(target, owner=not dry_run) as connection:
+            owner = None
+            if not dry_run:
+                run_id, cluster_id = run_id or new_run_id(), view.genesis.cluster_id
+                owner = own_target(
+                    connection, task=task, cluster_id=cluster_id, run=run_id, take_over=take_over, any_task=True
+                )
+                if shown is not None:
+                    _require_no_later(connection, view)
+            steps = plan.steps(given, places_beside(connection, plan, view))
+            if owner is None:
+                report = report.planned(steps, state.recorded(connection, task))
+            else:
+                executor = Executor(given, connection, owner, parts.engine, settings.archive, progress)
+                with noting(connection, task):  # what a load before it failed by is over
+                    report = executor.carry_out(steps, again=anew)
+    return RestoreReport(plan=plan, target=address(target), dry_run=dry_run, check=check, load=report)
 
 
 def _require_no_later(connection: TargetConnection, view: ArchiveView) -> None:
     """RestoreError when the target has what came after the plan was shown: the plan does not know what to drop."""
-    reached = reach(connection, view.genesis.cluster_id)
+    reached = state.reach(connection, view.genesis.cluster_id)
     if reached > view.end:
         raise RestoreError(
             f"target {connection.name} went on to {show(reached)} since the plan was shown, which saw the archive up "

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,16 @@ from pumphouse.archive.genesis import Genesis
 from pumphouse.archive.manifest import DdlEntry, Declaration, Manifest, SegmentEntry
 from pumphouse.archive.view import ArchiveView, first_base
 from pumphouse.errors import RestoreError, TargetUnreachable, UsageError
+from pumphouse.loader.rules import Rules
+from pumphouse.loader.state import Standing
+from pumphouse.loader.steps import Given, Steps, kind_of
 from pumphouse.model.table import Job
 from pumphouse.model.tso import Tso, compose
 from pumphouse.restore.plan import RestorePlan, parse_moment
 from pumphouse.restore.plan import plan_restore as plan_of_view
 from pumphouse.schema.timeline import Timeline
 from pumphouse.schema.versions import TimedJob
-from pumphouse.settings import LoadSettings
+from pumphouse.settings import LoadRule, LoadSettings, TargetSettings
 from tests.support.madearchive import column, table_info
 
 G = Tso(1000)
@@ -39,12 +43,15 @@ def window(start: int, end: int) -> Manifest:
     )  # fmt: skip
 
 
+def view_of(genesis: Genesis, chain: Sequence[Manifest], timeline: Timeline) -> ArchiveView:
+    view = ArchiveView(genesis=genesis, windows=tuple(chain), timeline=timeline)
+    return dataclasses.replace(view, bases=first_base(view))
+
+
 def plan_restore(
     genesis: Genesis, chain: Sequence[Manifest], to: Tso | None, timeline: Timeline, *, wall: Tso | None = None
 ) -> RestorePlan:
-    view = ArchiveView(genesis=genesis, windows=tuple(chain), timeline=timeline)
-    view = dataclasses.replace(view, bases=first_base(view))
-    return plan_of_view(view, to, task="main", settings=LoadSettings(), wall=wall)
+    return plan_of_view(view_of(genesis, chain, timeline), to, task="main", settings=LoadSettings(), wall=wall)
 
 
 CHAIN = [window(1000, 2000), window(2000, 3000), window(3000, 4000)]
@@ -131,3 +138,30 @@ def test_a_loss_counts_for_the_moments_that_lie_behind_its_beginning() -> None:
         plan.require_accepted(True)
         with pytest.raises(RestoreError, match="its disk died"):
             plan.require_accepted(False)
+
+
+def steps_of(chain: Sequence[Manifest], to: int, timeline: Timeline, *rules: dict[str, Any]) -> Steps:
+    settings = LoadSettings(max_plan_bytes=1, rules=tuple(LoadRule(why="a test", **rule) for rule in rules))
+    view = view_of(genesis(), chain, timeline)
+    given = Given(
+        view=view, standing=Standing(), rules=Rules.of(settings.rules, Tso(0)), settings=settings, task="main",
+        target=TargetSettings(),
+    )  # fmt: skip
+    return plan_of_view(view, Tso(to), task="main", settings=settings).steps(given)
+
+
+@pytest.mark.row("R2", "L6")
+def test_steps_are_the_same_for_the_same_moment_whatever_the_archive_has_behind_it() -> None:
+    kinds = [kind_of(step) for step in steps_of(CHAIN, 2500, with_table(900)).all]
+    assert kinds == ["reset", "build", "apply", "foreign_keys", "apply", "apply", "ready"]
+    digests = {steps_of(CHAIN[:count], 2000, with_table(900)).digest() for count in (1, 2, 3)}
+    assert len(digests) == 1
+    others = [
+        steps_of(CHAIN, 2001, with_table(900)),
+        steps_of(CHAIN, 2000, with_table(901)),
+        steps_of(CHAIN, 2000, Timeline.empty()),
+        steps_of(CHAIN, 2000, with_table(900), {"do": "skip", "table": "d.t"}),
+        steps_of(CHAIN, 2000, with_table(900), {"do": "route", "database": "d", "to": "e"}),
+    ]
+    found = {each.digest() for each in others} | digests
+    assert len(found) == 5, "when the table was made is no part of it; all else is"

@@ -30,7 +30,7 @@ _IDLE_S = 240.0
 Job = list[list[Change]]
 
 
-class Executor:
+class Rounds:
     """Runs one round at a time, in a thread of its own, while the caller makes the next.
 
     Args:

@@ -1,0 +1,120 @@
+"""What makes databases, tables, views and foreign keys on a target; each may run a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pumphouse.errors import DdlRefused
+from pumphouse.loader.begin import there
+from pumphouse.loader.ddl import forget_ddl, forget_ddl_of
+from pumphouse.loader.rules import Rules
+from pumphouse.loader.steps import Build
+from pumphouse.loader.target import NO_SUCH_EXPRESSION, StatementFailed, TargetConnection
+from pumphouse.schema.dialect import Dialect
+from pumphouse.schema.generated import notes_of
+from pumphouse.schema.ident import qualified, quote
+from pumphouse.schema.table_sql import create_database, create_object, foreign_keys
+from pumphouse.schema.versions import TableVersion
+
+
+def build(connection: TargetConnection, task: str, rules: Rules, step: Build) -> list[str]:
+    """Drop what the step names, make what it makes; DdlRefused names an object. Returns notes on what is otherwise."""
+    dialect = connection.dialect
+    if step.ddls is None:
+        forget_ddl(connection)
+    else:
+        forget_ddl_of(connection, task, step.ddls)
+    for name in there(connection, step.drop):
+        connection.execute(f"DROP DATABASE IF EXISTS {quote(name)}")
+    for info in step.databases:
+        connection.execute(create_database(info, dialect))
+    make_databases(connection, rules)
+    for table in step.drop_tables:
+        connection.execute(f"DROP TABLE IF EXISTS {qualified(*table)}")
+    notes: list[str] = []
+    objects = [each for each in step.objects if not (each.table.is_sequence and dialect is Dialect.MYSQL)]
+    for version in objects:
+        if not version.table.is_view:
+            notes += _create(connection, version)
+    return notes + _create_views(connection, [each for each in objects if each.table.is_view])
+
+
+def make_databases(connection: TargetConnection, rules: Rules) -> None:
+    """Those that rules of tables name, which no DDL of the source makes."""
+    for name in sorted(rules.routes.beside):
+        connection.execute(f"CREATE DATABASE IF NOT EXISTS {quote(name)}")
+
+
+def _create(connection: TargetConnection, version: TableVersion) -> list[str]:
+    """Create a table or sequence. Returns notes on generated columns that are otherwise there."""
+    dialect, bare = connection.dialect, False
+    statement = create_object(version.db, version.table, dialect)
+    plainer = create_object(version.db, version.table, dialect, bare=True)
+    try:
+        try:
+            connection.execute(statement)
+        except StatementFailed as error:
+            if error.code not in NO_SUCH_EXPRESSION or plainer == statement:
+                raise
+            bare = True
+            connection.execute(plainer)
+    except StatementFailed as error:
+        if error.condition:
+            raise
+        raise DdlRefused(
+            f"target {connection.name} refused to create {qualified(*version.name)}: {error.message}",
+            code=error.code,
+            statement=error.statement,
+            table=".".join(version.name),
+        ) from error
+    return notes_of(version.table, dialect, bare=bare)
+
+
+def _create_views(connection: TargetConnection, views: Sequence[TableVersion]) -> list[str]:
+    """Create views whatever the order they read each other in; returns a note on each that had to be left out.
+
+    Age says little: CREATE OR REPLACE gives a view a new id, and those that read it keep their older ones. A source
+    also keeps views whose tables are gone; no server would create them, and nothing that can be read is lost.
+    """
+    refused: dict[tuple[str, str], str] = {}
+    waiting = list(views)
+    while waiting:
+        refused = {}
+        for view in waiting:
+            try:
+                connection.execute(create_object(view.db, view.table, connection.dialect))
+            except StatementFailed as error:
+                if error.of_the_server:
+                    raise
+                refused[view.name] = error.message
+        if len(refused) == len(waiting):
+            break
+        waiting = [view for view in waiting if view.name in refused]
+    return [f"the view {qualified(*name)} is left out: {reason}" for name, reason in refused.items()]
+
+
+def create_foreign_keys(connection: TargetConnection, objects: Sequence[TableVersion]) -> list[str]:
+    """Those that are not there yet; returns a note on each that had to be left out."""
+    notes = []
+    for version in objects:
+        keys = foreign_keys(version.db, version.table, connection.dialect).values()
+        have = _keys_of(connection, version.name) if keys else set()
+        for key in keys:
+            if key.name.lower() in have:  # of this step, which was killed
+                continue
+            try:
+                connection.execute(f"ALTER TABLE {qualified(*version.name)} ADD {key.sql}")
+            except StatementFailed as error:
+                if error.condition:
+                    raise
+                notes.append(f"a foreign key of {qualified(*version.name)} is left out: {error.message}")
+    return notes
+
+
+def _keys_of(connection: TargetConnection, table: tuple[str, str]) -> set[str]:
+    rows = connection.query(
+        "SELECT constraint_name FROM information_schema.table_constraints"
+        " WHERE table_schema = %s AND table_name = %s AND constraint_type = 'FOREIGN KEY'",
+        table,
+    )
+    return {str(name).lower() for (name,) in rows}

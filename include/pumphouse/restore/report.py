@@ -1,0 +1,49 @@
+"""What a restore tells: the plan, what was found of the target, the steps, what was done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pumphouse.loader.report import LoadReport
+from pumphouse.model.tso import Tso
+from pumphouse.restore.check import TargetCheck
+from pumphouse.restore.plan import RestorePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPlan:
+    """Which plan somebody saw: enough to make it again from the archive, whatever was published since."""
+
+    to: Tso
+    end: Tso
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What was planned, what was found of the target (None: nobody looked), and the steps, done or to do."""
+
+    plan: RestorePlan
+    target: str
+    dry_run: bool
+    load: LoadReport
+    check: TargetCheck | None = None
+
+    @property
+    def shown(self) -> ShownPlan:
+        """What has to be said for exactly this plan to be carried out."""
+        return ShownPlan(to=self.plan.to, end=self.plan.end, digest=self.plan.digest())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Small JSON: the plan's totals and the load's."""
+        plan = self.plan.to_dict()
+        windows = plan.pop("windows")
+        return {
+            "to": int(self.plan.to),
+            "target": self.target,
+            "dry_run": self.dry_run,
+            "check": None if self.check is None else self.check.to_dict(),
+            "plan": {**plan, "windows": len(windows), "last_window_cut": any(w["cut"] for w in windows)},
+            "load": self.load.to_dict(),
+        }
