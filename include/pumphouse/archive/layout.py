@@ -16,7 +16,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Iterable
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from pumphouse.errors import CorruptionError
 from pumphouse.model.tso import Tso, name20
@@ -55,11 +55,6 @@ def short_name(name: str) -> str:
         return text
     kept = re.sub(r"%.?$", "", text[: _SHORT - _DIGEST - 1])
     return f"{kept}~{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]}"
-
-
-def plain_name(part: str) -> str:
-    """The name again."""
-    return unquote(part)
 
 
 def window_key(start: Tso) -> str:

@@ -142,9 +142,8 @@ class SchemaParts:
         return self.parts[-1].upto if self.parts else 0
 
     def precedes(self, jobs: Iterable[TimedJob]) -> bool:
-        """Whether these come after all that is stored, which so stays as it reads; version 0 changes nothing."""
-        versions = (each.job.schema_version for each in jobs)
-        return all(version == 0 or version > self.schema_version for version in versions)
+        """Whether these come after all that is stored, which so stays as it reads."""
+        return all(each.job.schema_version > self.schema_version for each in jobs)
 
     def to_json(self) -> bytes:
         """Bytes as stored."""

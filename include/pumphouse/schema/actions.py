@@ -23,11 +23,10 @@ class Effect(Enum):
     CREATE = auto()
     CREATE_EACH = auto()
     DROP = auto()
-    TRUNCATE = auto()
+    RENUMBER = auto()  # the table goes on under a new id
     RENAME = auto()
     RENAME_EACH = auto()
     EXCHANGE = auto()
-    REPARTITION = auto()
     REPLACE = auto()  # the job carries the table as it is now
     FLASHBACK = auto()
     UNKNOWN = auto()
@@ -137,7 +136,7 @@ class Action(DdlType):
     DROP_INDEX = 8, _ALTER
     ADD_FOREIGN_KEY = 9, _ALTER
     DROP_FOREIGN_KEY = 10, _ALTER
-    TRUNCATE_TABLE = 11, Facts(Effect.TRUNCATE, Reach.TABLES, Rows.RENEW, Form.TRUNCATE, True, _ALL)
+    TRUNCATE_TABLE = 11, Facts(Effect.RENUMBER, Reach.TABLES, Rows.RENEW, Form.TRUNCATE, True, _ALL)
     MODIFY_COLUMN = 12, _ALTER
     REBASE_AUTO_ID = 13, _ALTER
     RENAME_TABLE = 14, Facts(Effect.RENAME, Reach.TABLES, Rows.STAY, Form.RENAME, False, _ALL)
@@ -198,8 +197,8 @@ class Action(DdlType):
     CREATE_RESOURCE_GROUP = 68, _SILENT
     ALTER_RESOURCE_GROUP = 69, _SILENT
     DROP_RESOURCE_GROUP = 70, _SILENT
-    PARTITION_BY = 71, Facts(Effect.REPARTITION, Reach.TABLES, Rows.STAY, Form.REPARTITION, False, _ALL)
-    REMOVE_PARTITIONING = 72, Facts(Effect.REPARTITION, Reach.TABLES, Rows.STAY, Form.REPARTITION, False, _ALL)
+    PARTITION_BY = 71, Facts(Effect.RENUMBER, Reach.TABLES, Rows.STAY, Form.REPARTITION, False, _ALL)
+    REMOVE_PARTITIONING = 72, Facts(Effect.RENUMBER, Reach.TABLES, Rows.STAY, Form.REPARTITION, False, _ALL)
 
 
 # Nothing of these schemas is replicated.

@@ -88,7 +88,6 @@ class _Folder:
         self._versions = {key: list(value) for key, value in timeline.versions.items()}
         self._databases = {key: list(value) for key, value in timeline.databases.items()}
         self._partitions = dict(timeline.partitions)
-        self._truncated = set(timeline.truncated)
         # Table ids alive now -> schema id, and schemas alive now.
         self._live: dict[int, int] = {}
         self._dbs: dict[int, DbInfo] = {1: DbInfo(id=1, name="mysql", charset="utf8mb4", collate="utf8mb4_bin", raw={})}
@@ -168,7 +167,6 @@ class _Folder:
             versions={key: tuple(value) for key, value in self._versions.items()},
             databases={key: tuple(value) for key, value in self._databases.items()},
             partitions=self._partitions,
-            truncated=frozenset(self._truncated),
         )
 
     # -- one table or database
@@ -310,11 +308,6 @@ class _Folder:
             raise SchemaError(f"DDL job {job.id} drops the unknown table id {job.table_id}", job_id=job.id)
         self._changes.append(Change(before, None))
 
-    def _truncate(self, job: Job) -> None:
-        before = self._end(job.table_id)
-        self._truncated.add(job.table_id)
-        self._changes.append(Change(before, self._put(job.schema_id, self._info(job))))
-
     def _rename(self, job: Job) -> None:
         info = self._info(job)
         self._changes.append(Change(self._now(info.id), self._put(job.schema_id, info)))
@@ -376,8 +369,8 @@ class _Folder:
         self._changes += [pt_change, Change(plain, self._put(schema_id, moved))]
         self._partitions[plain.table.id] = after.id
 
-    def _repartition(self, job: Job) -> None:
-        """The rows stay, and the table goes on under a new id."""
+    def _renumber(self, job: Job) -> None:
+        """The table goes on under a new id."""
         info = self._info(job)
         schema_id = self._live.get(job.table_id, job.schema_id)
         before = self._now(info.id) if info.id == job.table_id else self._end(job.table_id)
@@ -430,11 +423,10 @@ _EFFECTS: Mapping[Effect, Callable[[_Folder, Job], None]] = {
     Effect.CREATE: _Folder._create,  # noqa: SLF001
     Effect.CREATE_EACH: _Folder._create_batch,  # noqa: SLF001
     Effect.DROP: _Folder._drop,  # noqa: SLF001
-    Effect.TRUNCATE: _Folder._truncate,  # noqa: SLF001
     Effect.RENAME: _Folder._rename,  # noqa: SLF001
     Effect.RENAME_EACH: _Folder._rename_tables,  # noqa: SLF001
     Effect.EXCHANGE: _Folder._exchange,  # noqa: SLF001
-    Effect.REPARTITION: _Folder._repartition,  # noqa: SLF001
+    Effect.RENUMBER: _Folder._renumber,  # noqa: SLF001
     Effect.REPLACE: _Folder._replace,
     Effect.FLASHBACK: _Folder._flashback,  # noqa: SLF001
     Effect.UNKNOWN: _Folder._unknown,  # noqa: SLF001

@@ -31,11 +31,6 @@ def literal(text: str) -> str:
     return "'" + text.translate(_ESCAPES) + "'"
 
 
-def hex_literal(data: bytes) -> str:
-    """Bytes literal ``x'…'``."""
-    return f"x'{data.hex()}'"
-
-
 def unquote(text: str) -> str:
     """What a literal says, as servers print one; ``text``: without its quotes."""
     return _ESCAPED.sub(lambda m: "'" if m[1] is None else _PRINTED.get(m[1], m[1]), text)

@@ -163,7 +163,6 @@ class Versions:
     versions: Mapping[int, tuple[TableVersion, ...]] = field(default_factory=dict)
     databases: Mapping[int, tuple[DbVersion, ...]] = field(default_factory=dict)
     partitions: Mapping[int, int] = field(default_factory=dict)
-    truncated: frozenset[int] = frozenset()
 
     @property
     def schema_version(self) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from pumphouse.errors import SchemaError
 from pumphouse.schema.dialect import Dialect
-from pumphouse.schema.ident import columns, hex_literal, literal, qualified, quote
+from pumphouse.schema.ident import columns, literal, qualified, quote
 from pumphouse.schema.rename import Renamed, parse_rename
 from pumphouse.schema.render import render
 from tests.support.schemajobs import Source, int_col, key
@@ -17,7 +17,6 @@ def test_names_and_texts_cannot_break_out() -> None:
     assert qualified("d.x", "t") == "`d.x`.`t`"
     assert columns(["a", "b c"]) == "`a`,`b c`"
     assert literal("it's \\ \n\0") == "'it\\'s \\\\ \\n\\0'"
-    assert hex_literal(b"\x00\xff") == "x'00ff'"
 
 
 @pytest.mark.row("S2")
