@@ -21,6 +21,7 @@ from pumphouse.schema.related import is_whole, touched
 from pumphouse.schema.render import render
 from pumphouse.settings import LoadSettings
 from tests.support.madearchive import MadeSource
+from tests.support.randomhistory import RandomHistory
 from tests.support.schemajobs import int_col
 from tests.support.serialfold import serial_fold
 
@@ -119,3 +120,18 @@ def test_a_type_is_known_everywhere_by_its_entry_alone(tmp_path: Path, monkeypat
     view = read_view(made.archive)
     (work,) = works_between(view, view.genesis.ts, view.end, "load", LoadSettings())
     assert [event.action for event in work.events] == [grow]
+
+
+@pytest.mark.row("S2", "L6")
+def test_a_statement_is_repeatable_as_the_facts_of_its_type_say() -> None:
+    seen = set()
+    for seed in range(12):
+        history = RandomHistory(seed)
+        history.run(120)
+        for event in history.timeline().events:
+            plain = not (event.kept or event.returning or event.problem)
+            statements = [each for each in render(event, Dialect.MARIADB) if not each.optional] if plain else []
+            if len(statements) == 1 and event.facts.form is not Form.ALTER:
+                assert statements[0].repeatable == event.facts.repeatable, statements[0].sql
+                seen.add(event.action)
+    assert len(seen) > 10, seen
