@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from pump_service.door.http2.frames import MAX_WINDOW
-from pump_service.door.http2.table import MALFORMED, NO_TIMEOUT, Table, read_block
+from pump_service.door.http2.table import MALFORMED, NO_TIMEOUT, Table, read_block, read_one
 from pumphouse.codec.jit import Bytes, Ints, kernel, primitive
 
 # Columns of the calls: stream ids, where the messages begin among all bytes that were taken, how long they are,
@@ -135,9 +135,8 @@ def take_calls(  # noqa: C901, PLR0912, PLR0915 - one loop over frames
 
 
 def warm() -> None:
-    """Load the kernel."""
-    nothing, table = np.frombuffer(b"", np.uint8), Table()
-    take_calls(
-        nothing, nothing, table.arena, table.entries, table.numbers, np.empty(0, np.uint8),
-        np.empty((COLUMNS, 0), np.int64), np.zeros(TABLE, np.int64),
-    )  # fmt: skip
+    """Load the kernels that read requests."""
+    nothing, out, peer = np.frombuffer(b"", np.uint8), np.empty(0, np.uint8), Table()
+    columns = np.empty((COLUMNS, 0), np.int64)
+    take_calls(nothing, nothing, peer.arena, peer.entries, peer.numbers, out, columns, np.zeros(TABLE, np.int64))
+    read_one(nothing, peer.arena, peer.entries, peer.numbers, out, 0)
