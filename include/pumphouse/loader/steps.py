@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -278,26 +278,19 @@ def _identity(step: Step) -> Any:
         case Reset(checkpoint=checkpoint, rules=rules):
             return [checkpoint.ts, checkpoint.reason, checkpoint.cluster_id, _rules(rules or ())]
         case Build(databases=databases, objects=objects, ddls=ddls):
-            return [[each.raw | {"there": each.name} for each in databases], [_object(each) for each in objects], ddls]
+            made = [[version.name, version.table.raw] for version in objects]
+            return [[each.raw | {"there": each.name} for each in databases], made, ddls]
         case Apply(work=work):
-            plan = work.plan
+            # Not the buckets: those of a plan that was begun are in its row.
+            plan, ruled = work.plan, _rules(work.rulings.values())
             return [
                 str(plan.mode), plan.from_ts, plan.to_ts, plan.archive, plan.boundaries, plan.touched,
-                _numbers(plan.buckets), sorted(plan.skipped), plan.without, plan.ruled, plan.only,
-                _rules(work.rulings.values()),
+                sorted(plan.skipped), plan.without, plan.ruled, plan.only, ruled,
             ]  # fmt: skip
         case ForeignKeys(objects=objects):
             return [version.name for version in objects]
         case _:
             return str(step)
-
-
-def _object(version: TableVersion) -> Any:
-    return [version.name, version.table.raw]
-
-
-def _numbers(buckets: Mapping[int, int]) -> Any:
-    return sorted(buckets.items())
 
 
 def _rules(rules: Iterable[LoadRule]) -> list[Any]:
