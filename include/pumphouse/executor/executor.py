@@ -14,7 +14,7 @@ from dataclasses import replace
 import structlog
 
 from pumphouse.clock import SYSTEM_CLOCK, Clock
-from pumphouse.errors import CorruptionError, DdlRefused, LoadError
+from pumphouse.errors import CorruptionError, DdlRefused
 from pumphouse.executor.build import build, create_foreign_keys, make_databases
 from pumphouse.loader import fence, state
 from pumphouse.loader.context import LoadContext
@@ -208,12 +208,8 @@ class Executor:
     # -- plans
 
     def _discard(self, plan: Plan) -> None:
-        if plan.only:
-            self._owner = state.discard_resync(self._connection, self._owner, plan)
-        elif state.discard_untouched(self._connection, self._owner, plan):
-            log.info("plan_discarded", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
-        else:
-            raise LoadError(f"plan {plan.number} of task {plan.task} has begun meanwhile", hint="run this again")
+        self._owner = state.discard(self._connection, self._owner, plan)
+        log.info("plan_discarded", task=plan.task, number=plan.number, from_ts=plan.from_ts, to_ts=plan.to_ts)
 
     def _apply(self, work: Work, number: int | None) -> None:
         """Begin a plan or go on with it, carry it out, close it."""

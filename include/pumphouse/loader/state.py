@@ -312,9 +312,7 @@ def close_plan(connection: TargetConnection, owner: Ownership, plan: Plan, step:
             f"DELETE FROM {connection.table('applied')} WHERE task = %s AND plan = %s",
             (plan.task, plan.number),
         )
-        raised = replace(owner, number=owner.number + 1)
-        connection.execute(f"UPDATE {connection.table('fence')} SET number = %s", (raised.number,))
-    return raised
+        return _raised(connection, owner)
 
 
 def set_state(connection: TargetConnection, owner: Ownership, task: str, state: TargetState, reason: str) -> None:
@@ -328,36 +326,34 @@ def set_state(connection: TargetConnection, owner: Ownership, task: str, state: 
             connection.execute(f"DELETE FROM {connection.table('step')}")
 
 
-def discard_untouched(connection: TargetConnection, owner: Ownership, plan: Plan) -> bool:
-    """Give up an open plan of which nothing was applied: no unit, and no DDL of its range was begun; whether it was so.
+def discard(connection: TargetConnection, owner: Ownership, plan: Plan) -> Ownership:
+    """Give an open plan up: of which nothing was applied, or of a resync, whose table is left out as before.
 
     Under the exclusive fence no unit is under way. Statements that were written down for its DDLs go too.
     """
-    ddl, reach = connection.table("ddl"), "task = %s AND commit_ts > %s AND commit_ts <= %s"
-    args = (plan.task, plan.from_ts, plan.to_ts)
+    args = (plan.task, plan.number)
     with fenced(connection, owner):
-        if _touched(plan, begun(connection, plan)):
-            return False
+        if not plan.only and _touched(plan, begun(connection, plan)):
+            raise LoadError(f"plan {plan.number} of task {plan.task} has begun meanwhile", hint="run this again")
+        if plan.only:
+            connection.execute(f"DELETE FROM {connection.table('step')}")
         if plan.mode is Mode.MERGE:
-            connection.execute(f"DELETE FROM {ddl} WHERE {reach} AND state = 'planned'", args)
-        connection.execute(
-            f"UPDATE {connection.table('plan')} SET state = 'discarded' WHERE task = %s AND number = %s",
-            (plan.task, plan.number),
-        )
-    return True
-
-
-def discard_resync(connection: TargetConnection, owner: Ownership, plan: Plan) -> Ownership:
-    """Forget a resync that did not end: its table is left out as before, and the next one makes it anew."""
-    with fenced(connection, owner):
-        args = (plan.task, plan.number)
+            connection.execute(
+                f"DELETE FROM {connection.table('ddl')}"
+                " WHERE task = %s AND commit_ts > %s AND commit_ts <= %s AND state = 'planned'",
+                (plan.task, plan.from_ts, plan.to_ts),
+            )
         connection.execute(f"DELETE FROM {connection.table('applied')} WHERE task = %s AND plan = %s", args)
         connection.execute(
             f"UPDATE {connection.table('plan')} SET state = 'discarded' WHERE task = %s AND number = %s", args
         )
-        connection.execute(f"DELETE FROM {connection.table('step')}")
-        raised = replace(owner, number=owner.number + 1)
-        connection.execute(f"UPDATE {connection.table('fence')} SET number = %s", (raised.number,))
+        return _raised(connection, owner)
+
+
+def _raised(connection: TargetConnection, owner: Ownership) -> Ownership:
+    """What we own when the fence is raised, in a transaction that has it: units of before apply themselves no more."""
+    raised = replace(owner, number=owner.number + 1)
+    connection.execute(f"UPDATE {connection.table('fence')} SET number = %s", (raised.number,))
     return raised
 
 
