@@ -5,7 +5,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 # Directories that volumes are mounted on take their owner from here.
 RUN useradd --uid 50000 --create-home pumphouse \
- && install -d -o pumphouse -g pumphouse /app /application /cluster /var/lib/airflow /var/cache/pumphouse
+ && install -d -o pumphouse -g pumphouse /app /cluster /var/lib/airflow /var/cache/pumphouse
 WORKDIR /app
 COPY locks locks
 RUN pip install --no-cache-dir --no-deps --require-hashes -r locks/airflow.lock \

@@ -1,7 +1,7 @@
 """What docker-compose.yaml runs beside the product itself: ``python -m deploy.containers VERB``.
 
-``secrets`` makes each password once, as a file of a volume; ``source`` makes the demo's source, ``begin`` the archive,
-``airflow`` Airflow's database, login and connections. Each may be run again and changes nothing then.
+``secrets`` makes each password once, as a file of a volume; ``begin`` the archive; ``airflow`` Airflow's database,
+login and connections. Each may be run again and changes nothing then.
 ``answers`` and ``alive`` are health checks: they import as little as they can.
 """
 
@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Volumes of the compose file; below the first there is one for each group of readers.
-SECRETS, APPLICATION, BUCKET = Path("/run/pumphouse"), Path("/application"), "pumphouse"
+# Where the compose file's volumes are: one for each group of readers.
+SECRETS = Path("/run/pumphouse")
 PASSWORDS = ("s3", "source", "target", "restore", "postgres", "admin")
 DATABASE_URL = "postgresql+psycopg://airflow:{}@postgres:5432/airflow"
 # What master and workers read; drivers have the secret as spark.secret.
@@ -55,59 +55,42 @@ def secrets(options: argparse.Namespace) -> int:
     return 0
 
 
-def source(options: argparse.Namespace) -> int:
-    """Make the demo's databases, and the cluster, where they are not there."""
-    from pumphouse.demo.beginning import prepare
-    from pumphouse.mysql.dsn import Dsn
-    from pumphouse.registry.open import open_cluster
-    from pumphouse.settings import Settings
-
-    if (options.directory / "begun").exists():
-        return 0
-    cluster = open_cluster(Settings.read().cluster, create=True)
-    rows = prepare(options.directory, Dsn.of_environment("PUMPHOUSE_DEMO_SOURCE"), cluster, share=0.2)
-    cluster.close()
-    (options.directory / "begun").touch()
-    print(f"{rows} rows in the demo's source")
-    return 0
-
-
 def begin(options: argparse.Namespace) -> int:
-    """Make the bucket and begin the archive, with the rows of the demo, if any; waits for what is not there yet."""
+    """Make the bucket and begin the archive, with a dump of the shop, if any; waits for what is not there yet."""
+    del options
+    import pymysql
+
     from pumphouse.errors import BinlogError
 
     end = time.monotonic() + _WAIT_S
     while True:
         try:
-            return _begin(options.directory)
-        except (BinlogError, OSError) as error:
+            return _begin()
+        except (BinlogError, OSError, pymysql.MySQLError) as error:
             if time.monotonic() > end:
                 raise
             print(f"not yet: {error}", file=sys.stderr)
             time.sleep(3)
 
 
-def _begin(directory: Path) -> int:
+def _begin() -> int:
+    from deploy.shop.store import is_open
     from pumphouse.archive.init import init_archive
-    from pumphouse.demo.dump import SourceDump
+    from pumphouse.dump.run import take_dump
     from pumphouse.errors import ConfigError
-    from pumphouse.model.tso import show
-    from pumphouse.mysql.dsn import Dsn
+    from pumphouse.model.tso import MAX_TSO, show
     from pumphouse.parts import Parts
     from pumphouse.settings import Settings
 
     settings = Settings.read()
     _bucket(settings.archive)
-    demo = bool(os.environ.get("PUMPHOUSE_DEMO_SOURCE"))
-    if demo and not (directory / "begun").exists():
-        raise ConfigError("the demo's source has not begun")
+    shop = bool(os.environ.get("SHOP_HOST"))
+    if shop and not is_open():
+        raise ConfigError("the shop has not opened")
     with Parts(settings) as parts:
-        dump = SourceDump(directory, Dsn.of_environment("PUMPHOUSE_DEMO_SOURCE")) if demo else None
-        try:
-            genesis = init_archive(parts.archive, parts.cluster, parts.history, dump=dump, settings=settings)
-        finally:
-            if dump is not None:
-                dump.close()
+        genesis = init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
+        if shop and not parts.archive.bases(MAX_TSO):
+            take_dump(parts.archive, parts.cluster, parts.history, settings)
         print(f"the archive at {parts.archive.url} begins at {show(genesis.ts)}")
     return 0
 
@@ -178,10 +161,13 @@ def answers(options: argparse.Namespace) -> int:
 
 
 def alive(options: argparse.Namespace) -> int:
-    """Whether the demo's writer wrote its counts of late, or its resolver is registered."""
+    """Whether the shop has sold something of late, or its resolver is registered."""
     if options.what == "writer":
-        found = (path.stat().st_mtime for path in (options.directory / "writers").glob("*.json"))
-        return int(time.time() - max(found, default=0.0) > _FRESH_S)
+        from deploy.shop.store import connect, query
+        from pumphouse.model.tso import Tso, physical_ms
+
+        (row,) = query(connect(), "SELECT MAX(commit_ts) AS newest FROM history.outcome")
+        return int(time.time() - physical_ms(Tso(row["newest"] or 0)) / 1000 > _FRESH_S)
     from pumphouse.registry.open import open_cluster
     from pumphouse.registry.resolvers import is_live
     from pumphouse.settings import Settings
@@ -203,13 +189,12 @@ def main(argv: list[str] | None = None) -> int:
         return made
 
     verb(secrets, SECRETS).add_argument("--own", action="append", default=[], metavar="DIRECTORY=UID")
-    verb(source, APPLICATION)
-    verb(begin, APPLICATION)
+    verb(begin)
     verb(airflow)
     asked = verb(answers)
     asked.add_argument("url")
     asked.add_argument("part", nargs="?")
-    verb(alive, APPLICATION).add_argument("what", choices=("writer", "resolver"))
+    verb(alive).add_argument("what", choices=("writer", "resolver"))
     options = parser.parse_args(argv)
     return int(options.run(options))
 

@@ -1,1 +1,1 @@
-"""Pumphouse: a library that knows nothing of Airflow, Spark or the Pump server; above it, command line and demo."""
+"""Pumphouse: a library that knows nothing of Airflow, Spark or the Pump server; above it, the command line."""

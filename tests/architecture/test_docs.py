@@ -200,7 +200,7 @@ def test_every_page_is_reachable_from_the_readme() -> None:
 
 # -- the map of the code ------------------------------------------------------------------------------------------
 
-CODE = ("include/pumphouse", "pump_service", "spark_tasks", "plugins", "dags")
+CODE = ("include/pumphouse", "pump_service", "spark_tasks", "plugins", "dags", "deploy")
 
 
 def _modules(*folders: str) -> list[Path]:

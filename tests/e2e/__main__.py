@@ -38,7 +38,7 @@ def main() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    configure_logging("info")
+    configure_logging("warning")
 
 
 @contextmanager

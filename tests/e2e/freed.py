@@ -15,7 +15,6 @@ from pymysql.connections import Connection
 
 from pump_service.store import frame
 from pumphouse.archive.archive import Archive
-from pumphouse.demo.store import STATUS
 from pumphouse.model.tso import Tso
 from tests.stack.pumps import PumpProcess
 
@@ -94,7 +93,7 @@ def check_freed(files: list[Path], archive: Archive, source: Connection[Any]) ->
                 starts.add(meta.start_ts)
     committed: dict[int, int] = {}
     with source.cursor() as cursor:
-        cursor.execute(f"SELECT start_ts, commit_ts FROM {STATUS} WHERE commit_ts > 0")
+        cursor.execute("SELECT start_ts, commit_ts FROM history.outcome WHERE commit_ts > 0")
         committed = {int(start): int(commit) for start, commit in cursor.fetchall() if int(start) in starts}
     genesis = archive.genesis().ts
     wanted = {(start, commit) for start, commit in committed.items() if commit > genesis}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
-from pumphouse.demo.catalog import Catalog
-from pumphouse.demo.gate import Gate
-from pumphouse.demo.rows import SourceTable, connect
 from pumphouse.model.tso import Tso
 from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.base import Cluster
@@ -24,28 +21,22 @@ class Mark:
     rows: int
 
 
-def take_mark(directory: Path, source: Dsn, cluster: Cluster, *, name: str = "mark") -> Mark:
-    """Stop all writers for the moment, take a TSO, copy everything."""
-    gate = Gate(directory)
-    connection = connect(source)
-    try:
-        with gate.exclusive(), connection.cursor() as cursor:
-            ts = cluster.tso()
-            catalog = Catalog.load(directory / "catalog.json")
-            schemas = {f"{name}_{db}": db for db in catalog.dbs}
-            for copy in schemas:
-                cursor.execute(f"CREATE DATABASE {quote(copy)}")
-            rows = 0
-            tables = catalog.all_tables()
-            for db, info in tables:
-                table = SourceTable.of(db, info)
-                copy = qualified(f"{name}_{db}", info.name)
-                names = ", ".join(quote(column.name) for column in table.stored)
-                cursor.execute(f"CREATE TABLE {copy} LIKE {table.name}")
-                cursor.execute(f"INSERT INTO {copy} ({names}) SELECT {names} FROM {table.name}")
-                rows += cursor.rowcount
-            connection.commit()
-        return Mark(ts=ts, schemas=schemas, tables=len(tables), rows=rows)
-    finally:
-        connection.close()
-        gate.close()
+def take_mark(source: Dsn, cluster: Cluster, *, name: str = "mark") -> Mark:
+    """Close the shop's gate for the moment, take a TSO, copy everything."""
+    copy = f"{name}_shop"
+    with (
+        closing(source.connect()) as gate,
+        closing(source.connect(autocommit=True)) as connection,
+        gate.cursor() as gated,
+        connection.cursor() as cursor,
+    ):
+        gated.execute("SELECT version FROM history.gate FOR UPDATE")
+        ts = cluster.tso()
+        cursor.execute(f"CREATE DATABASE {quote(copy)}")
+        cursor.execute("SHOW FULL TABLES FROM shop WHERE Table_type = 'BASE TABLE'")
+        tables = [table for table, _ in cursor.fetchall()]
+        rows = 0
+        for table in tables:
+            cursor.execute(f"CREATE TABLE {qualified(copy, table)} LIKE {qualified('shop', table)}")
+            rows += cursor.execute(f"INSERT INTO {qualified(copy, table)} SELECT * FROM {qualified('shop', table)}")
+    return Mark(ts=ts, schemas={copy: "shop"}, tables=len(tables), rows=rows)

@@ -111,9 +111,9 @@ class Point:
 _KINDS: tuple[tuple[Stage, str, float], ...] = (
     (Stage.OWNED, "", 0.1),
     (Stage.BEGUN, "", 0.05),
-    (Stage.MAKING, "objects", 14),
+    (Stage.MAKING, "objects", 7),
     (Stage.BASE_PLANNED, "", 10.0),
-    (Stage.BASE_UNITS, "units", 8),
+    (Stage.BASE_UNITS, "units", 5),
     (Stage.BASE_CLOSED, "", 0.05),
     (Stage.READY, "", 0.1),
     (Stage.MERGE_PLANNED, "", 6.0),

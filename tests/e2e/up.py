@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pumphouse.archive.archive import Archive
-from pumphouse.archive.init import init_archive
-from pumphouse.demo.beginning import prepare
-from pumphouse.demo.dump import SourceDump
-from pumphouse.model.tso import show
-from pumphouse.schema.history import open_history
-from pumphouse.settings import Settings
 from tests.e2e import airflow_watch as watch
 from tests.e2e.say import Say
 from tests.e2e.story import write_up
@@ -57,24 +49,19 @@ def start(stack: LocalStack, say: Say, up_file: Path) -> dict[str, Any]:
     if names:
         say(f"{', '.join(names)} run and are left alone; what is missing starts")
     stack.start_stores()
-    workload = Workload(stack, processes=1, threads=2, rate=RATE)
-    if not (workload.directory / "catalog.json").exists():
-        prepare(workload.directory, stack.dsn("source"), stack.cluster, share=0.2)
+    workload = Workload(stack, processes=1, threads=2, rate=RATE, troubled=False)
     stack.start_spark()
     say(f"databases are up, and a Spark Connect server: {stack.spark.url}")
     stack.start_pumps()
+    workload.open()
     workload.start_resolver()
     workload.start_writers()
     say(
         f"Pumps are up: {', '.join(pump.addr for pump in stack.pumps)}; a writer makes {RATE:.0f} transactions a second"
     )
-    settings = Settings.read(stack.config)
-    archive = Archive.open(settings.archive, stack.cluster.cluster_id())
-    with closing(SourceDump(workload.directory, stack.dsn("source"))) as dump:
-        genesis = init_archive(
-            archive, stack.cluster, open_history(settings.history, settings.tls), dump=dump, settings=settings
-        )
-    say(f"the archive at {archive.url} begins at {show(genesis.ts)}")
+    report = stack.begin_archive()
+    if report is not None:
+        say(f"the archive has begun, with a dump of {report.rows:,} rows")
     say("Airflow starts: half a minute, on a busy machine two")
     stack.start_airflow()
     api = stack.airflow.api()

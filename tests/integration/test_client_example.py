@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
+import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pymysql
 import pytest
 from click.testing import CliRunner
 
+from deploy.shop.seller import customer_of
+from deploy.shop.store import Shop, answer, connect
 from pumphouse.cli import cli
 from pumphouse.client.pump_client import PumpClient
-from pumphouse.client.resolver import PENDING, ROLLED_BACK, ResolverServer
+from pumphouse.client.resolver import PENDING, ROLLED_BACK
+from pumphouse.diff.compare import compare
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.node import NodeKind
+from pumphouse.mysql.dsn import Dsn
 from pumphouse.registry.file import FileCluster
 from pumphouse.settings import TargetSettings
 from tests.support import mariadb
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "client.md").read_text()
 FILES = dict(re.findall(r"^```\w+ file=(\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 
 
@@ -39,8 +43,8 @@ def servers() -> Iterator[tuple[TargetSettings, TargetSettings]]:
 
 
 @pytest.mark.row("O3", "W7", "S1")
-@pytest.mark.timeout(180)
-def test_the_example_for_applications_brings_its_rows_to_the_target(
+@pytest.mark.timeout(300)
+def test_the_shop_brings_its_rows_to_the_target(
     servers: tuple[TargetSettings, TargetSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop, target = servers
@@ -56,104 +60,95 @@ def test_the_example_for_applications_brings_its_rows_to_the_target(
         f'[target]\nhost = "127.0.0.1"\nport = {target.port}\nuser = "root"\n'
         f'password = "{target.password.get_secret_value()}"\n[load]\nengine = "local"\n{more}port = {shop.port}\nuser = "root"\n'
     )
-    (tmp_path / "shop.py").write_text(FILES["shop.py"])
     monkeypatch.chdir(tmp_path)
     for name, value in {"HOST": "127.0.0.1", "PORT": str(shop.port), "PASSWORD": password}.items():
         monkeypatch.setenv(f"SHOP_{name}", value)
     monkeypatch.setenv("PUMPHOUSE_SOURCE__PASSWORD", password)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "include")]))
 
     def run(line: str) -> str:
         words = shlex.split(line.split(" #")[0].replace("/srv/pumphouse", str(tmp_path)))
         if words[0] == "pumphouse":
-            answer = CliRunner().invoke(cli, words[1:])
-            assert answer.exit_code == 0, f"{line}: {answer.output} {answer.exception}"
-            return answer.output
-        if words[0] == "mariadb":
-            source.execute(words[2])
-            return ""
-        done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=60)
+            said = CliRunner().invoke(cli, words[1:])
+            assert said.exit_code == 0, f"{line}: {said.output} {said.exception}"
+            return said.output
+        done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, f"{line}: {done.stderr[-2000:]}"
         return done.stdout
 
-    schema, init, program, dump, snapshot, load = FILES["commands"].splitlines()
-    ddl, imported = FILES["ddl"].splitlines()
-    with TargetConnection.open(shop) as source, PumpServer(tmp_path, cluster):
-        for statement in FILES["shop.sql"].strip().split("\n"):
-            source.execute(statement.rstrip(";"))
-        assert "2 DDL jobs written (without binlogs" in run(schema)
+    opened, init, sell, dump, snapshot, load = FILES["commands"].splitlines()
+    with TargetConnection.open(shop) as source, PumpServer(tmp_path, cluster), answering(cluster, tmp_path):
+        assert "7 DDL jobs written (without binlogs" in run(opened)
+        assert run(opened) == ""
         run(init)
-        assert run(program) == "rolled back: Duplicate entry '1' for key 'PRIMARY'\n"
-        lose_a_commit(cluster, tmp_path, monkeypatch)
+        assert "added_ms" in run(sell)
+        lose_a_commit(cluster)
         run(dump)
         run(snapshot)
         run(load)
-        run(ddl)
-        assert "1 DDL jobs written (with binlogs)" in run(imported)
-        assert "nothing changed: no DDL job" in run(imported)
-        assert cluster.resolvers() == [] or {each.resolver_id for each in cluster.resolvers()} == {"shop"}
-        write_with_the_new_column(cluster, monkeypatch)
+        assert "1 DDL jobs written (with binlogs)" in run(FILES["ddl"].strip())
+        assert "nothing changed: no DDL job" in run("pumphouse schema import")
+        write_with_the_new_column(cluster)
         run(snapshot)
         run(load)
-        orders = source.query("SELECT id, note, state, city FROM shop.orders ORDER BY id")
         shown = source.query("SHOW CREATE TABLE shop.orders")
     with TargetConnection.open(target) as held:
-        loaded = held.query("SELECT id, note, state, city FROM shop.orders ORDER BY id")
         assert held.query("SHOW CREATE TABLE shop.orders") == shown
+        assert held.query("SELECT city FROM shop.orders WHERE id = 7000") == [("Ulm",)]
         assert held.query("SHOW DATABASES LIKE 'history'") == []
-    assert [row[0] for row in orders] == [1, 2, *range(10, 110), 200, 300]
-    assert orders[-1][3] == "Ulm"
-    assert loaded == orders
+    sides = [Dsn(port=each.port, password=each.password.get_secret_value()) for each in servers]
+    report = compare(*sides, ignore={"history"})
+    assert report.differences == []
+    assert report.rows > 1500
 
 
-def shop_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The program as a module, with the tables as they are now."""
-    monkeypatch.syspath_prepend(str(directory))
-    monkeypatch.setitem(sys.modules, "shop", None)  # so that it is taken out again at the end
-    del sys.modules["shop"]
-    return importlib.import_module("shop")
+@contextmanager
+def answering(cluster: FileCluster, directory: Path) -> Iterator[None]:
+    """The shell of its own in which the shop answers the Pumps."""
+    command = [sys.executable, "-m", "deploy.shop", "answer", f"file://{directory}/cluster"]
+    with subprocess.Popen(command) as process:
+        try:
+            eventually(lambda: len(cluster.resolvers()) == 1, what="the shop answers")
+            yield
+        finally:
+            process.terminate()
 
 
-def write_with_the_new_column(cluster: FileCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop = shop_again(Path.cwd(), monkeypatch)
-    row = {**shop.order(300, "cake"), "city": "Ulm"}
-    with (
-        ResolverServer(cluster, "shop", [shop.PREFIX], shop.answer),
-        PumpClient(cluster) as client,
-        closing(shop.connect()) as connection,
-    ):
-        start_ts = cluster.tso()
-        client.write_prewrite(shop.binlog_of(start_ts, [row]).prewrite(), start_ts)
-        with connection.cursor() as cursor:
-            cursor.execute("INSERT INTO shop.orders VALUES (%(id)s, %(note)s, %(state)s, %(city)s)", row)
-        commit_ts = cluster.tso()
-        shop.Orders(connection, start_ts, []).commit(commit_ts)
-        client.write_commit(shop.binlog_of(start_ts, [row]).commit(commit_ts), start_ts)
+def write_with_the_new_column(cluster: FileCluster) -> None:
+    with PumpClient(cluster) as client, closing(connect()) as connection:
+        shop = Shop(client)
+        with shop.transaction(connection) as begin:
+            transaction = begin()
+            row = {"id": 7000, "customer": 1, "state": "new", "placed": "2026-11-27 10:00:00.000", "total": "1.00"}
+            transaction.insert("orders", {**row, "note": None, "city": "Ulm"})
+            shop.runner.run(transaction.binlog(), transaction)
+        shop.runner.close()
 
 
-def lose_a_commit(cluster: FileCluster, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def lose_a_commit(cluster: FileCluster) -> None:
     """A transaction commits and its C never comes; another one is decided by the resolver and then cannot commit."""
-    shop = shop_again(directory, monkeypatch)
-    with (
-        ResolverServer(cluster, "shop", [shop.PREFIX], shop.answer),
-        PumpClient(cluster) as client,
-        closing(shop.connect()) as connection,
-    ):
-        start_ts, order = cluster.tso(), [shop.order(200, "lost")]
-        client.write_prewrite(shop.binlog_of(start_ts, order).prewrite(), start_ts)
-        assert shop.answer(start_ts, b"shop/1", False) == PENDING
-        store = shop.Orders(connection, start_ts, order)
-        store.prewrite()
-        store.commit(cluster.tso())
-        client.forget(start_ts)
-
-        decided = cluster.tso()
-        assert shop.answer(decided, b"shop/2", True) == ROLLED_BACK
-        late = shop.Orders(connection, decided, [shop.order(201, "late")])
-        late.prewrite()
-        with pytest.raises(pymysql.IntegrityError):
-            late.commit(cluster.tso())
-        late.rollback()
+    with PumpClient(cluster) as client, closing(connect()) as connection:
+        shop = Shop(client)
+        with shop.transaction(connection) as begin:
+            lost = begin()
+            lost.insert("customers", customer_of(lost.start_ts))
+            client.write_prewrite(lost.binlog().prewrite(), lost.start_ts)
+            assert answer(lost.start_ts, b"", False) == PENDING
+            lost.prewrite()
+            lost.commit(cluster.tso())
+            client.forget(lost.start_ts)
+        with shop.transaction(connection) as begin:
+            late = begin()
+            late.insert("customers", customer_of(late.start_ts))
+            client.write_prewrite(late.binlog().prewrite(), late.start_ts)
+            assert answer(late.start_ts, b"", True) == ROLLED_BACK
+            late.prewrite()
+            with pytest.raises(pymysql.IntegrityError):
+                late.commit(cluster.tso())
+            late.rollback()
+            client.forget(late.start_ts)
+        shop.runner.close()
         eventually(
-            lambda: all(node.max_commit_ts > decided for node in cluster.nodes(NodeKind.PUMP)),
-            what="the Pump has asked for the outcome",
+            lambda: all(node.max_commit_ts > late.start_ts for node in cluster.nodes(NodeKind.PUMP)),
+            what="the Pump has asked for the outcomes",
         )

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pumphouse.demo.store import create_bookkeeping
 from pumphouse.loader.target import TargetConnection
 from pumphouse.model.table import MysqlType
 from pumphouse.registry.open import open_cluster
 from pumphouse.runs import load
+from pumphouse.schema.history import MysqlTableSource
+from pumphouse.schema_import.write import HistoryTable
 from pumphouse.settings import Settings, TargetSettings
 from tests.support import formats, mariadb
 from tests.support.madearchive import Churn, MadeSource, column
@@ -80,13 +81,16 @@ def test_tables_of_ours_are_those_of_the_page_and_no_others(target: TargetConnec
     target.execute("DROP DATABASE documented")
 
 
-def test_the_history_table_of_a_mysql_source_is_that_of_the_page(target: TargetConnection) -> None:
-    create_bookkeeping(target._connection)
+def test_the_history_table_of_a_mysql_source_is_that_of_the_page(
+    server: TargetSettings, target: TargetConnection
+) -> None:
+    with HistoryTable.open(MysqlTableSource(server, "history", "jobs")) as table:
+        table.create()
     target.execute("DROP DATABASE IF EXISTS documented")
     target.execute("CREATE DATABASE documented")
-    text = formats.blocks("table")["ddl_history"].replace("`pumphouse_source`.", "`documented`.")
+    text = formats.blocks("table")["ddl_history"].replace("`history`.`jobs`", "`documented`.`jobs`")
     target.execute(text.rstrip().rstrip(";"))
-    assert _definition(target, "pumphouse_source", "ddl_history") == _definition(target, "documented", "ddl_history")
+    assert _definition(target, "history", "jobs") == _definition(target, "documented", "jobs")
     target.execute("DROP DATABASE documented")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,21 +12,14 @@ from pydantic import SecretStr
 from pymysql.connections import Connection
 
 from pumphouse.client import named_row, tables
-from pumphouse.codec.datum import Value
 from pumphouse.codec.row import decode_delete, decode_insert, decode_update, encode_delete, encode_insert, encode_update
-from pumphouse.demo.catalog import Catalog
-from pumphouse.demo.ddl import Change
-from pumphouse.demo.values import ValueMaker, unique_columns
-from pumphouse.demo.world import BEFORE_GENESIS
 from pumphouse.errors import ConfigError, SchemaError, UsageError
 from pumphouse.loader.begin import databases_of, in_creation_order
 from pumphouse.loader.ddl import DdlExecutor
 from pumphouse.loader.fence import Ownership
 from pumphouse.loader.target import TargetConnection
-from pumphouse.model.table import TableInfo
 from pumphouse.model.tso import MAX_TSO
 from pumphouse.registry.file import FileCluster
-from pumphouse.schema.actions import Action
 from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema.table_sql import create_database, create_object
 from pumphouse.schema.timeline import Timeline
@@ -36,11 +28,11 @@ from pumphouse.schema_import.changes import Asked
 from pumphouse.schema_import.run import ImportReport, import_schema
 from pumphouse.settings import ServerSettings, TargetSettings, TlsSettings
 from tests.stack.mariadb import MariaDbServer
-from tests.support import mariadb
+from tests.support import everytype, mariadb
 from tests.support.kind import is_mysql
 from tests.support.loading import drop_all
 
-# What one CREATE can say beyond the demo's tables.
+# What one CREATE can say beyond `everytype.TABLES`.
 RICH = (
     "CREATE DATABASE rich CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
     "CREATE SEQUENCE rich.numbers START WITH 5 INCREMENT BY 2 MINVALUE 1 MAXVALUE 1000 NOCACHE",
@@ -222,33 +214,9 @@ def sides(servers: tuple[MariaDbServer, TargetSettings], tmp_path: Path) -> Iter
         found.connection.close()
 
 
-class Hand:
-    """The demo's DDL by its own SQL alone: a catalog that lives in memory, and no job of the demo's."""
-
-    def __init__(self, sides: Any) -> None:
-        self.sides, self.catalog = sides, Catalog()
-
-    def run(self, step: Any) -> Change:
-        change: Change = step(self.catalog)
-        if change.action not in (Action.CREATE_SCHEMA, Action.DROP_SCHEMA):
-            self.sides.sql(f"USE `{change.db}`")
-        self.sides.sql(*change.sql)
-        for key, raw in change.tables.items():
-            self.catalog.tables.pop(key, None)
-            if raw is not None:
-                self.catalog.tables[key] = raw
-        for name, info in change.dbs.items():
-            self.catalog.dbs.pop(name, None)
-            if info is not None:
-                self.catalog.dbs[name] = info
-        return change
-
-
 @pytest.mark.row("S1", "S2", "O8")
-def test_the_demos_tables_by_their_own_sql_become_equal_tables(sides: Sides) -> None:
-    hand = Hand(sides)
-    for step in BEFORE_GENESIS:
-        hand.run(step)
+def test_tables_by_their_own_sql_become_equal_tables(sides: Sides) -> None:
+    sides.sql(*everytype.TABLES)
     report = sides.import_()
     assert report.created and not report.binlogs
     assert {kind for _, kind, _ in report.jobs} == {"CREATE_SCHEMA", "CREATE_TABLE"}
@@ -524,20 +492,14 @@ def test_what_is_left_out_is_named(sides: Sides) -> None:
 
 @pytest.mark.row("S1", "P3")
 def test_rows_of_every_type_are_encoded_with_the_imported_tables_and_read_back(sides: Sides) -> None:
-    hand = Hand(sides)
-    for step in BEFORE_GENESIS:
-        hand.run(step)
+    sides.sql(*everytype.TABLES)
     sides.import_()
     found = tables(sides.history)
     assert found.schema_version == len(list(sides.history.jobs()))
-    rng = random.Random(5)
-    maker = ValueMaker(rng, 100)
-    for (db, name), raw in hand.catalog.tables.items():
-        table = found[db, name]
-        assert [c.name for c in table.columns] == [c["name"]["O"] for c in raw["cols"]]
+    for table in found.values():
         handle = None if table.pk_is_handle or table.is_common_handle else 7
-        for _ in range(50):
-            old, new = _row(maker, table), _row(maker, table)
+        for number in range(50):
+            old, new = everytype.row(table, number), everytype.row(table, number + 1)
             by_name = {table.columns[k - 1].name: v for k, v in old.items()}
             given = named_row(table, by_name)
             assert given == old
@@ -545,12 +507,6 @@ def test_rows_of_every_type_are_encoded_with_the_imported_tables_and_read_back(s
             assert _plain(decode_delete(table, encode_delete(table, given, handle=handle)), old) == old
             both = decode_update(table, encode_update(table, given, new, handle=handle))
             assert (_plain(both[0], old), _plain(both[1], new)) == (old, new)
-
-
-def _row(maker: ValueMaker, table: TableInfo) -> dict[int, Value]:
-    unique = unique_columns(table)
-    given = [c for c in table.public_columns if not c.generated]
-    return {c.id: maker.unique(c) if c.id in unique else maker.value(c) for c in given}
 
 
 def _plain(row: dict[int, Any], given: dict[int, Any]) -> dict[int, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from contextlib import closing
@@ -22,16 +21,13 @@ from pumphouse.client import (
     tables,
 )
 from pumphouse.client.resolver import PENDING
-from pumphouse.demo.rows import SourceTable, connect
-from pumphouse.demo.values import ValueMaker, unique_columns
-from pumphouse.demo.world import BEFORE_GENESIS
 from pumphouse.diff.compare import compare
 from pumphouse.model.node import NodeKind
 from pumphouse.registry.file import FileCluster
 from pumphouse.schema_import.write import RESOLVER_ID
-from tests.integration.test_schema_import import Hand, shown
+from tests.integration.test_schema_import import shown
 from tests.stack.mariadb import MariaDbServer
-from tests.support import mariadb
+from tests.support import everytype, mariadb
 from tests.support.pumpserver import PumpServer
 from tests.support.waiting import eventually
 
@@ -52,7 +48,7 @@ main()
 
 
 class _Server:
-    """What `Hand` needs of a side."""
+    """A server that takes statements."""
 
     def __init__(self, server: MariaDbServer) -> None:
         self._connection = server.connect(autocommit=True)
@@ -82,18 +78,16 @@ def test_rows_of_every_type_and_ddl_of_killed_imports_reach_the_target(
         (tmp_path / "pumphouse.toml").write_text(config_of(tmp_path, source=source, target=target))
         monkeypatch.chdir(tmp_path)
         server = _Server(source)
-        hand = Hand(server)
-        for step in BEFORE_GENESIS:
-            hand.run(step)
+        server.sql(*everytype.TABLES)
         with PumpServer(tmp_path, cluster), ResolverServer(cluster, "app", [b"app/"], lambda *_: PENDING):
             run("schema", "import")
             run("archive", "init", "--dump")
             write_rows(cluster, source, seed=1)
             for at, ddl in (
-                ("before", "ADD COLUMN city VARCHAR(20) DEFAULT 'Ulm' AFTER name"),
+                ("before", "ADD COLUMN city VARCHAR(20) DEFAULT 'Ulm' AFTER branch"),
                 ("after", "ADD KEY (at)"),
             ):
-                server.sql(f"ALTER TABLE legacy.{'customers' if at == 'before' else 'ledger'} {ddl}")
+                server.sql(f"ALTER TABLE every.composite {ddl}")
                 killed = subprocess.run([sys.executable, "-c", KILLED, at], check=False, capture_output=True, text=True)
                 assert killed.returncode == 9, killed.stderr
                 eventually(
@@ -195,22 +189,21 @@ def run(*words: str) -> str:
 def write_rows(cluster: FileCluster, source: MariaDbServer, *, seed: int) -> None:
     """Some rows into each table, with binlogs of the tables that the history has."""
     found = tables(f"mysql://root@127.0.0.1:{source.port}/history.jobs", source.password)
-    maker = ValueMaker(random.Random(seed), seed * 1000)
-    with PumpClient(cluster) as client, closing(connect(source.dsn)) as connection:
-        for (db, _), info in sorted(found.items()):
-            table = SourceTable.of(db, info)
-            unique = unique_columns(info)
-            rows = [
-                {c.id: maker.unique(c) if c.id in unique else maker.value(c) for c in table.stored} for _ in range(40)
-            ]
+    with PumpClient(cluster) as client, closing(source.connect(init_command="SET time_zone = '+00:00'")) as connection:
+        for (db, name), info in sorted(found.items()):
+            rows = [everytype.row(info, seed * 1000 + number) for number in range(40)]
             start_ts = cluster.tso()
             value = PrewriteValueBuilder(found.schema_version)
-            for row in rows:
-                value.insert(info.id, encode_insert(info, row, handle=table.handle(row)))
+            for handle, row in enumerate(rows, seed * 1000):
+                hidden = not (info.pk_is_handle or info.is_common_handle)
+                value.insert(info.id, encode_insert(info, row, handle=handle if hidden else None))
             key = b"app/" + str(start_ts).encode()
             binlog = TransactionBinlog(start_ts=start_ts, key=key, prewrite_value=value.build())
             client.write_prewrite(binlog.prewrite(), start_ts)
+            names = ", ".join(f"`{column.name}`" for column in info.columns if column.id in rows[0])
             with connection.cursor() as cursor:
-                cursor.executemany(table.insert("INSERT", 1), [table.cells(row) for row in rows])
+                marks = ", ".join(["%s"] * len(rows[0]))
+                sql = f"INSERT INTO `{db}`.`{name}` ({names}) VALUES ({marks})"
+                cursor.executemany(sql, [tuple(row.values()) for row in rows])
             connection.commit()
             client.write_commit(binlog.commit(cluster.tso()), start_ts)

@@ -17,10 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pumphouse.archive.init import init_archive
+from pumphouse.dump.run import DumpReport, take_dump
 from pumphouse.durable import write_atomic
+from pumphouse.model.tso import MAX_TSO
 from pumphouse.mysql.dsn import Dsn
+from pumphouse.parts import Parts
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
+from pumphouse.settings import Settings
 from tests.stack.airflow import AirflowServer
 from tests.stack.mariadb import MariaDbServer
 from tests.stack.pumps import PumpProcess
@@ -28,7 +33,7 @@ from tests.stack.s3 import S3Server
 from tests.stack.spark import SparkConnectServer
 from tests.stack.supervisor import StackError, Supervisor
 
-HISTORY_TABLE = "pumphouse_source.ddl_history"
+HISTORY_TABLE = "history.jobs"
 DATABASES = ("source", "target", "restore")
 UP_FORMAT = 1
 
@@ -126,6 +131,15 @@ class LocalStack:
         with ThreadPoolExecutor(max(1, len(missing))) as pool:
             for future in [pool.submit(pump.start) for pump in missing]:
                 future.result()
+
+    def begin_archive(self) -> DumpReport | None:
+        """As ``pumphouse archive init --dump``; None where there is a dump already."""
+        settings = Settings.read(self.config)
+        with Parts(settings) as parts:
+            init_archive(parts.archive, parts.cluster, parts.history, settings=settings)
+            if parts.archive.bases(MAX_TSO):
+                return None
+            return take_dump(parts.archive, parts.cluster, parts.history, settings)
 
     def start_spark(self) -> None:
         """A Spark Connect server, which every load uses from now on. One that runs is left alone."""

@@ -1,15 +1,19 @@
 """The parts of docs/ that are written from the code: `make docs`, or `python -m tests.support.generated_docs`.
 
 docs/configuration.md from the settings, docs/cli.md from the commands' help, docs/errors.md from the error tree,
-docs/metrics.md from the Pump's registry, and the table of refusals inside docs/formats.md. A test holds each file
+docs/metrics.md from the Pump's registry, the table of refusals inside docs/formats.md, and the parts of the shop
+(deploy/shop) inside docs/client.md. A test holds each file
 against what is made here, so a page that drifted fails.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import sys
 import tempfile
+import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -297,11 +301,27 @@ def formats(current: str) -> str:
     return f"{head}{begin}\n{refusals()}\n{end}{tail}"
 
 
+def client(current: str) -> str:
+    """docs/client.md with its blocks ``from=FILE NAME``: a file, or one class or function of it, as they stand there."""
+
+    def block(found: re.Match[str]) -> str:
+        source = (ROOT / found[2]).read_text()
+        if found[3]:
+            nodes = [each for each in ast.walk(ast.parse(source)) if getattr(each, "name", "") == found[3].strip()]
+            source = textwrap.dedent(ast.get_source_segment(source, nodes[0], padded=True) or "") + "\n"
+        return f"{found[1]}{source}```"
+
+    return re.sub(r"^(```\w+ from=(\S+)( \w+)?\n).*?^```", block, current, flags=re.MULTILINE | re.DOTALL)
+
+
+# Pages of which only parts are made here.
+PARTS = {"formats.md": formats, "client.md": client}
+
+
 def stale() -> list[str]:
     """Pages that are not what the code says."""
     found = [name for name, make in PAGES.items() if _read(DOCS / name) != make()]
-    text = _read(DOCS / "formats.md")
-    return found + (["formats.md"] if formats(text) != text else [])
+    return found + [name for name, make in PARTS.items() if make(_read(DOCS / name)) != _read(DOCS / name)]
 
 
 def _read(path: Path) -> str:
@@ -313,8 +333,8 @@ def main() -> None:
     configure_logging("error")
     for name, make in PAGES.items():
         (DOCS / name).write_text(make())
-    path = DOCS / "formats.md"
-    path.write_text(formats(path.read_text()))
+    for name, part in PARTS.items():
+        (DOCS / name).write_text(part((DOCS / name).read_text()))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,9 @@ from typing import Any
 import pytest
 
 from pumphouse.archive.archive import Archive
-from pumphouse.archive.init import init_archive
-from pumphouse.demo.beginning import prepare
-from pumphouse.demo.dump import SourceDump
 from pumphouse.diff.compare import DiffReport, compare, user_schemas
 from pumphouse.model import tso
 from pumphouse.mysql import DUMP, connect
-from pumphouse.schema.history import open_history
 from pumphouse.settings import Settings
 from tests.e2e import airflow_watch as watch
 from tests.e2e.marks import take_mark
@@ -54,16 +49,13 @@ class User:
     def __init__(self, stack: LocalStack) -> None:
         self.stack = stack
         self.workload = Workload(stack, processes=1, threads=2, rate=6)
-        prepare(self.workload.directory, stack.dsn("source"), stack.cluster, share=0.02)
         stack.start_pumps()
+        self.workload.open(customers=80)
         self.workload.start_resolver()
         self.workload.start_writers()
         settings = Settings.read(stack.config)
         self.archive = Archive.open(settings.archive, stack.cluster.cluster_id())
-        with closing(SourceDump(self.workload.directory, stack.dsn("source"))) as dump:
-            init_archive(
-                self.archive, stack.cluster, open_history(settings.history, settings.tls), dump=dump, settings=settings
-            )
+        stack.begin_archive()
         stack.airflow.parts = PARTS
         stack.start_airflow()
         self.api = stack.airflow.api()
@@ -162,7 +154,7 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
 
         user.wait(lambda: watch.scheduled_windows(api), "a scheduled window")
         user.wait(lambda: user.workload.counts()["transactions"] > 50, "transactions")
-        mark = take_mark(user.workload.directory, stack.dsn("source"), stack.cluster)
+        mark = take_mark(stack.dsn("source"), stack.cluster)
         user.wait(lambda: user.archive.end() > mark.ts, "a window over the mark")
         # The first run is skipped where the archive began after its interval.
         made = (run["dag_run_id"] for run in api.runs(watch.SNAPSHOT))
@@ -221,7 +213,7 @@ def test_a_new_user_walks_from_the_first_window_to_a_restore_and_a_backfill(user
             assert len(runs) == (last - first) // tso.compose(_MINUTE_MS) + 1
             assert watch.read_checkpoint(stack.dsn("restore")) == end
             for name in ("restore", "target"):
-                report = compare(stack.dsn("source"), stack.dsn(name), ignore=set(mark.schemas))
+                report = compare(stack.dsn("source"), stack.dsn(name), ignore={*mark.schemas, "history"})
                 assert report.equal, _differences(report)
         pages.open(f"/dags/{watch.APPLY}")
         pages.says("backfill (* * * * *)")

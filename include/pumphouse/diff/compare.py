@@ -23,8 +23,8 @@ from pumphouse.mysql.dsn import Dsn
 from pumphouse.schema.dialect import Dialect, charset_sql
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"})
-# Schemas of the product itself: bookkeeping on a target, and on the demo's source.
-OWN_SCHEMAS = frozenset({"pumphouse", "pumphouse_source"})
+# Bookkeeping on a target.
+OWN_SCHEMAS = frozenset({"pumphouse"})
 _MODULUS = 1 << 128
 # Schema and table.
 _Name = tuple[str, str]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
@@ -47,13 +46,6 @@ class Dsn:
             password=unquote(parts.password or ""),
             schema=parts.path.lstrip("/"),
         )
-
-    @classmethod
-    def of_environment(cls, name: str) -> Self:
-        """The line in that variable, with the password in the file that ``<name>_PASSWORD_FILE`` names, if any."""
-        found = cls.parse(os.environ.get(name, ""))
-        path = os.environ.get(f"{name}_PASSWORD_FILE")
-        return replace(found, password=Path(path).read_text().strip()) if path else found
 
     def __str__(self) -> str:
         """The line with the password: for files that only the owner reads."""

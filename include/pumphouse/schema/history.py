@@ -92,7 +92,7 @@ class TidbStatusSource:
 
 
 class MysqlTableSource:
-    """A table ``(job_id bigint primary key, job longtext)`` on a MySQL server, as the demo's source keeps it."""
+    """A table ``(job_id bigint primary key, job longtext)`` on a MySQL server, as `schema import` makes it."""
 
     def __init__(self, server: ServerSettings, schema: str, table: str) -> None:
         self.url = f"mysql://{server.user}@{server.host}:{server.port}/{schema}.{table}"

@@ -1,15 +1,22 @@
-"""A pump client whose network is bad on purpose: lost commits, and prewrites whose answer comes too late."""
+"""The shop with a network that is bad on purpose: lost commits, and prewrites whose answer comes too late.
+
+``python -m tests.e2e.trouble`` takes what ``python -m deploy.shop`` takes.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from typing import Any
 
+from deploy.shop.__main__ import main
 from pumphouse.client.pump import PumpConnection
 from pumphouse.client.pump_client import PumpClient
 from pumphouse.errors import BinlogError
 from pumphouse.registry.base import Cluster
+
+LOST = TWICE = 0.01
 
 
 class TroubledClient(PumpClient):
@@ -19,11 +26,8 @@ class TroubledClient(PumpClient):
     C, the other one must ask.
     """
 
-    def __init__(self, cluster: Cluster, *, lost: float, twice: float, seed: int, **options: Any) -> None:
+    def __init__(self, cluster: Cluster, **options: Any) -> None:
         super().__init__(cluster, **options)
-        self._lost_share = lost
-        self._twice_share = twice
-        self._rng = random.Random(seed)  # noqa: S311 - no secret
         self._trouble = threading.Lock()
         self._second: dict[str, PumpConnection] = {}
         self.lost_on_purpose = 0
@@ -32,14 +36,14 @@ class TroubledClient(PumpClient):
     def write_prewrite(self, payload: bytes, start_ts: int) -> str:
         """As the parent; now and then another Pump has stored it as well."""
         node_id = super().write_prewrite(payload, start_ts)
-        if self._chance(self._twice_share) and self._write_elsewhere(payload, node_id):
+        if random.random() < TWICE and self._write_elsewhere(payload, node_id):
             with self._trouble:
                 self.stored_twice += 1
         return node_id
 
     def write_commit(self, payload: bytes, start_ts: int) -> None:
         """As the parent, or never sent."""
-        if self._chance(self._lost_share):
+        if random.random() < LOST:
             self.forget(start_ts)
             with self._trouble:
                 self.lost_on_purpose += 1
@@ -51,10 +55,7 @@ class TroubledClient(PumpClient):
         super().close(flush_s)
         for connection in self._second.values():
             connection.close()
-
-    def _chance(self, share: float) -> bool:
-        with self._trouble:
-            return self._rng.random() < share
+        print(json.dumps({"lost commits": self.lost_on_purpose, "stored twice": self.stored_twice}), flush=True)
 
     def _write_elsewhere(self, payload: bytes, taken_by: str) -> bool:
         for pump in self.available():
@@ -70,3 +71,7 @@ class TroubledClient(PumpClient):
                     return False
                 return True
         return False
+
+
+if __name__ == "__main__":
+    main(new_client=TroubledClient)
