@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pump_service.door.http2.frames import COMPRESSION_ERROR, ConnectionFault
-from pump_service.door.http2.table import FAULTS, MALFORMED, NO_TIMEOUT, Table, read_one
+from pump_service.door.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
+from pump_service.door.http2.table import FAULTS, MALFORMED, NO_TIMEOUT, TOO_LONG, Table, read_one
 
 Field = tuple[bytes, bytes]
 Fields = tuple[Field, ...]
@@ -26,8 +26,8 @@ class HeaderReader(Generic[H]):
 
     Args:
         make: what a request's fields (without grpc-timeout) mean; called once for equal fields, the result is shared.
-        most: RFC 9113, 6.5.2. Above it `make` gets the fields up to the one that is too much (a byte may stand for
-            4 KiB of the table), for it to refuse.
+        most: RFC 9113, 6.5.2. Above it `make` gets the fields up to the one that is too much, for it to refuse; more
+            than twice as much ends the connection.
         scratch: of the server (`table.scratch`).
     """
 
@@ -70,7 +70,8 @@ class HeaderReader(Generic[H]):
 def refuse(fault: int) -> None:
     """Raise what a fault of `table.FAULTS` is for the connection: nobody knows the table behind it."""
     if fault:
-        raise ConnectionFault(COMPRESSION_ERROR, f"header block: {FAULTS[fault]}")
+        code = ENHANCE_YOUR_CALM if fault == TOO_LONG else COMPRESSION_ERROR
+        raise ConnectionFault(code, f"header block: {FAULTS[fault]}")
 
 
 def timeout_s(timeout_ns: int) -> float | None:

@@ -39,9 +39,9 @@ COUNT, SIZE, LIMIT, NEWEST, END, NUMBERS = range(6)
 FAULTS = (
     "", "an index that the table does not have", "an integer of more than 32 bits, or without its end",
     "a string that is longer than its block", "no Huffman code", "a table size above the limit, or behind a field",
-    "more than fits",
+    "more than fits", "a header list of more than twice the limit",
 )  # fmt: skip
-_INDEX, _INTEGER, _STRING, _HUFFMAN, _UPDATE, _ROOM = range(1, len(FAULTS))
+_INDEX, _INTEGER, _STRING, _HUFFMAN, _UPDATE, _ROOM, TOO_LONG = range(1, len(FAULTS))
 
 
 def _static() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -233,7 +233,7 @@ def read_block(  # noqa: C901, PLR0911, PLR0912 - one loop over the representati
     """Read a block into ``out``: the size of its section, the timeout in nanoseconds, a fault of `FAULTS` or 0.
 
     ``most``: names, values and 32 a field that are kept; behind the first field that is above it only the table is
-    kept up, for whoever asked to refuse the block.
+    kept up, for whoever asked to refuse the block. A byte may stand for all of the table, so twice as much is a fault.
     """
     size, timeout, left = 0, NO_TIMEOUT, most
     first = True
@@ -293,6 +293,8 @@ def read_block(  # noqa: C901, PLR0911, PLR0912 - one loop over the representati
                 out[size + 4 + each] = value >> 24 - 8 * each & 0xFF
             size = to
         left -= name + value + 32
+        if left < -most:
+            return size, timeout, TOO_LONG
     return size, timeout, 0
 
 

@@ -12,7 +12,7 @@ from hpack.exceptions import HPACKError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump_service.door.http2.frames import COMPRESSION_ERROR, ConnectionFault
+from pump_service.door.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 from pump_service.door.http2.headers import Fields, HeaderReader, timeout_s
 from pump_service.door.http2.replies import HEADERS, TRAILERS, ReplyBlocks, fields, literal, percent_encoded
 from pump_service.door.http2.table import MALFORMED, TIMEOUT, scratch
@@ -156,13 +156,16 @@ def test_long_metadata_is_read_by_the_library(key: str, value: bytes) -> None:
     assert base64.b64decode(found[1] + b"=" * (-len(found[1]) % 4)) == value
 
 
-def test_references_to_large_entries_are_not_followed_above_the_limit() -> None:
+def test_references_to_large_entries_are_not_followed_far_above_the_limit() -> None:
     routes = Routes(32 << 10)
     ours = reader(routes.head, 32 << 10)
     start = b"\x83\x86\x84\x40\x01a\x7f" + bytes([4000 - 127 & 0x7F | 0x80, 4000 - 127 >> 7]) + b"v" * 4000
     assert ours.read(start)[0].http_status != 431
-    fields = ours.fields(b"\x83\x86\x84" + b"\xbe" * 32_000 + b"\x40\x01b\x01c")
+    fields = ours.fields(b"\x83\x86\x84" + b"\xbe" * 12 + b"\x40\x01b\x01c")
     assert sum(len(name) + len(value) + 32 for name, value in fields) < (32 << 10) + 4033
     assert len(fields) < 20  # the table is kept up all the same
     assert ours.fields(b"\xbe\xbf") == ((b"b", b"c"), (b"a", b"v" * 4000))
-    assert ours.read(b"\x83\x86\x84" + b"\xbf" * 32_000)[0].http_status == 431
+    assert ours.read(b"\x83\x86\x84" + b"\xbf" * 12)[0].http_status == 431
+    with pytest.raises(ConnectionFault, match="twice the limit") as refused:
+        ours.read(b"\x83\x86\x84" + b"\xbf" * 32_000)
+    assert refused.value.code == ENHANCE_YOUR_CALM
