@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import structlog
 
@@ -11,9 +11,11 @@ from pumphouse.archive.manifest import Declaration
 from pumphouse.loader.losses import Losses, Range
 from pumphouse.loader.rules import Rules
 from pumphouse.loader.state import NOTHING_RECORDED, Recorded
-from pumphouse.loader.steps import Given, Steps
 from pumphouse.loader.target import address
 from pumphouse.model.tso import Tso
+
+if TYPE_CHECKING:  # with it comes Arrow, which a Pump's progress bar does not need
+    from pumphouse.loader.steps import Given, Steps
 
 log = structlog.get_logger()
 
