@@ -29,7 +29,8 @@ from pump_service.door.limits import Limits
 from pump_service.door.routes import Group, Head
 
 _HEAD = frames.HEAD.unpack_from
-_NOTHING = np.frombuffer(b"", np.uint8)
+# Like no section: the shortest has no field and no byte, the next one eight of its sizes alone.
+_LIKE_NONE = np.frombuffer(b"?", np.uint8)
 
 
 class Http2:
@@ -72,7 +73,7 @@ class Http2:
         )  # fmt: skip
         self._prefaced = False
         self._rest = frames.Rest()
-        self._like = _NOTHING  # section of the last call of a group method, which the next ones are expected to have
+        self._like = _LIKE_NONE  # section of the last call of a group method, which the next ones are expected to have
         self._group: Group | None = None  # and whose it is
         self._largest = limits.frame << 8 | 0xFF
 

@@ -17,6 +17,7 @@ import pytest
 from pump_service.door.calls import Call
 from pump_service.door.group import Answer, Refusal, Requests
 from pump_service.door.http2 import runs as door_runs
+from pump_service.door.http2.frames import PROTOCOL_ERROR
 from pump_service.door.http2.lean import take_calls
 from pump_service.door.http2.streams import Stream
 from pump_service.door.limits import Limits
@@ -31,6 +32,7 @@ from tests.support.doorkit import (
     answers,
     frame,
     prefixed,
+    resets,
     statuses,
     still,
 )
@@ -510,6 +512,19 @@ def test_calls_with_window_updates_inside_as_grpc_core_writes_them_are_taken_in_
         assert taken == [20]
         assert peer.connection.http2.output.window == window + 40 * 45 - sum(5 + 3 for _ in range(20))
         assert set(answers(await peer.settle())) == set(range(11, 51, 2))
+
+    check()
+
+
+@pytest.mark.parametrize("block", [b"", with_timeout(b"", b"5S")])
+def test_a_first_call_without_any_field_is_refused_and_not_taken_for_one_like_the_last(block: bytes) -> None:
+    @run
+    async def check() -> None:
+        peer = Peer(limits=LIMITS).greet()
+        peer.send(call(1, block, b"nothing"))
+        assert resets(await peer.settle()) == {1: PROTOCOL_ERROR}
+        assert not peer.echo.groups
+        assert not peer.server.runs._runs
 
     check()
 
