@@ -32,7 +32,6 @@ from pump_service.drain import drained
 from pump_service.footprint import share_heaps
 from pump_service.horizon import BELIEVED_S
 from pump_service.lifecycle import Action, must_notify
-from pump_service.loop_syncs import loop_syncs
 from pump_service.push import push
 from pump_service.rights import Rights, exposed
 from pump_service.stages import Stages, build_stages
@@ -217,11 +216,8 @@ class PumpApp:
         data_dir = self._settings.data_dir
         known = registrar.found.extra if registrar.found is not None else None
         elsewhere = await asyncio.to_thread(_elsewhere, registrar, data_dir, addr, stored=stored_id)
-        syncs = loop_syncs()
-        if syncs is not None:
-            undo.callback(syncs.close)
         store = await asyncio.to_thread(
-            Store.open, self._settings, clock=self._clock, registered=known, elsewhere=elsewhere, syncs=syncs
+            Store.open, self._settings, clock=self._clock, registered=known, elsewhere=elsewhere
         )
         undo.push_async_callback(asyncio.to_thread, store.close)
         await asyncio.to_thread(identity.keep_cluster, data_dir, cluster_id)

@@ -1,8 +1,8 @@
 """From many callers on the event loop to the store's one writer, and the bytes that may wait for it.
 
-A caller waits for room before its items are handed over, or stops reading when it is told to. The store answers from
-the thread that wrote: that crosses over to the event loop, which owns all of this, by one wake-up for all answers that
-are there.
+A caller waits for room before its items are handed over, or stops reading when it is told to. What one turn of the loop
+brings is written in the next, on the loop's thread where that is short. Where the store's thread wrote, its answers
+cross over to the event loop, which owns all of this, by one wake-up for all that are there.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Submitter:
         self._answers: deque[tuple[_Sent, Statuses | None]] = deque()
         self._told = False
         self._sending = False
+        self._writes = False  # `_write` is called soon
         self._pause: Callable[[], None] = lambda: None
         self._resume: Callable[[], None] = lambda: None
 
@@ -161,13 +162,20 @@ class Submitter:
         self._sent.add(sent)
         self._sending = True  # a store that is closing answers at once
         try:
-            self._store.submit(records, partial(self._cross_over, sent))
+            self._store.submit(records, partial(self._cross_over, sent), here=True)
         except BaseException:  # whoever called answers; nothing of it is queued
             self._sent.discard(sent)
             self._give_back(size)
             raise
         finally:
             self._sending = False
+        if not self._writes:
+            self._writes = True
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._writes = False
+        self._store.write_here()
 
     def _cross_over(self, sent: _Sent, statuses: Statuses | None) -> None:
         """Writer thread, or this one: one wake-up of the loop for all that it finds."""

@@ -11,7 +11,6 @@ EXTRA_OF = {
     "prometheus_client": "archive",
     "pyarrow": "archive",
     "aiohttp": "pump",
-    "caio": "pump",
     "hpack": "pump",
     "plyvel": "pump",
     "uvloop": "pump",

@@ -12,7 +12,7 @@ import structlog
 from pump_service.store.disk import NO_FILES, NO_SPACE, DiskGuard
 from pump_service.store.groups import Group, Left, refuse, rows_of, written
 from pump_service.store.logfile import SyncFailed
-from pump_service.store.valuelog import Appended, Begun, ValueLog
+from pump_service.store.valuelog import Appended, ValueLog
 from pumphouse.errors import PumpUnavailable, WriterFailed
 
 log = structlog.get_logger(__name__)
@@ -24,34 +24,11 @@ class Appender:
     def __init__(self, valuelog: ValueLog, guard: DiskGuard) -> None:
         self._valuelog = valuelog
         self._guard = guard
-        # Something may lie behind the last good record: a group that was begun, and is to be written again or refused.
-        self._left_behind = False
         self.failed: WriterFailed | None = None
-
-    def begin(self, group: Group) -> Begun | None:
-        """Write a group without its sync; None, and nothing is written, where that cannot be. Raises OSError.
-
-        A full disk is the business of `append`, which writes it again; what else is raised ends writing (`fail`).
-        """
-        self._left_behind = True
-        begun = self._valuelog.begin([request.records for request in group if len(request.records)])
-        self._left_behind = begun is not None
-        return begun
-
-    def finish(self, group: Group, begun: Begun) -> Appended:
-        """What was begun is durable."""
-        stored = self._valuelog.finish(begun)
-        self._left_behind = False
-        for request in group:
-            request.durable = True
-        return stored
 
     def append(self, group: Group, stored: Appended) -> None:
         """Append what may be appended, and say so in ``stored``; sets all statuses that are known."""
         left: Left = [(request, np.arange(len(request.records))) for request in group if len(request.records)]
-        if self.failed is None and self._left_behind:
-            # What is refused now must not be found later, and a footer does not go over it.
-            self._cut()
         if self.failed is not None:
             refuse(left, self.failed)
             return
@@ -101,8 +78,6 @@ class Appender:
             self._valuelog.cut_partial()
         except OSError as error:
             self.fail(error)
-        else:
-            self._left_behind = False
 
     def _after_full(self, attempt: int, left: Left) -> Left:
         """What may be tried once more on a full disk: first everything, then what may use the other reserve."""

@@ -10,10 +10,9 @@ import contextlib
 import fcntl
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from pumphouse import durable
 
@@ -21,26 +20,6 @@ from pumphouse import durable
 _IOV_MAX = 1024
 # Small records are joined into one buffer, which costs less than many iovecs; large ones are not copied.
 _JOIN_BYTES = 4 << 20
-
-
-# Told of the end of a sync that was begun: None = data and size are on the medium.
-SyncDone = Callable[[OSError | None], None]
-
-
-class Syncs(Protocol):
-    """Runs fdatasyncs beside an event loop, and tells its thread when they are done."""
-
-    def mine(self) -> bool:
-        """Whether the caller is that thread."""
-        ...
-
-    def begin(self, fd: int, done: SyncDone) -> bool:
-        """Begin an fdatasync; ``done`` is called on that thread, later. False: nothing was begun. That thread only."""
-        ...
-
-    def call(self, action: Callable[[], None]) -> bool:
-        """Run something on that thread soon. False: it has ended, and nothing will be called any more. Any thread."""
-        ...
 
 
 class LogHandle:
@@ -98,10 +77,6 @@ class LogHandle:
     def sync(self) -> None:
         """Return when data and size are on the medium. Raises OSError."""
         os.fdatasync(self.fd)
-
-    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
-        """As `sync`, but ``done`` is called later, on the thread of ``syncs``. False: not begun."""
-        return syncs.begin(self.fd, done)
 
     def truncate(self, size: int) -> None:
         """Cut the file."""

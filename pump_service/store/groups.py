@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import structlog
 
 from pump_service.store.block import I64
+from pump_service.store.frame import HEADER_BYTES
 from pump_service.store.records import Records
 from pumphouse.errors import BinlogError, WriterFailed
 
 log = structlog.get_logger(__name__)
 
-# Payload bytes of a group for which a change of thread is dearer than that the event loop does its work meanwhile.
+# Bytes of a group for which a change of thread is dearer than that an event loop stands still meanwhile.
 SMALL_BYTES = 512 << 10
 # And the requests, each of which costs more than its rows.
 SMALL_REQUESTS = 64
@@ -35,6 +36,11 @@ class Request:
     own: bool = False
     durable: bool = False  # all of it
     statuses: list[Status] | None = None  # where not all rows went the same way: None = durable
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log."""
+        return self.records.bytes + HEADER_BYTES * len(self.records)
 
     def set(self, rows: I64, status: Status) -> None:
         """What became of some rows."""
@@ -61,24 +67,28 @@ Left = list[tuple[Request, I64]]
 
 
 class RequestQueue:
-    """What waits to be written: any thread puts, the owner of the writer takes."""
+    """What waits to be written: any thread puts, who has the write lock takes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: deque[Request] = deque()
         self.closed = False
-        self._put = self._taken = 0  # payload bytes
+        self._put = self._taken = 0
 
     @property
     def bytes(self) -> int:
-        """Payload bytes that wait."""
+        """What waits, in bytes of the log."""
         return self._put - self._taken
+
+    def is_small(self, most: int) -> bool:
+        """Whether an event loop may write all of it, as one group of so many bytes at most."""
+        return len(self._requests) <= SMALL_REQUESTS and self.bytes <= min(SMALL_BYTES, most)
 
     def put(self, request: Request) -> bool:
         """Queue it; False, and it is not, when nothing more is taken."""
         with self._lock:
             if not self.closed:
-                self._put += request.records.bytes
+                self._put += request.size
                 self._requests.append(request)
             return not self.closed
 
@@ -91,21 +101,11 @@ class RequestQueue:
         """Everything that waits, in order, up to so many bytes; one request at least where there is one."""
         group: Group = []
         size = 0
-        while self._requests and (not group or size + self._requests[0].records.bytes <= most):
+        while self._requests and (not group or size + self._requests[0].size <= most):
             group.append(self._requests.popleft())
-            size += group[-1].records.bytes
+            size += group[-1].size
         self._taken += size
         return group
-
-
-def size_of(group: Group) -> int:
-    """Payload bytes."""
-    return sum(request.records.bytes for request in group)
-
-
-def is_small(group: Group) -> bool:
-    """Whether its own event loop may write it."""
-    return len(group) <= SMALL_REQUESTS and size_of(group) <= SMALL_BYTES
 
 
 def rows_of(left: Left) -> list[Records]:

@@ -63,26 +63,17 @@ class LogFile:
         if seal:
             self.trim()
             self.handle.write_at(self.end, [*chunks, frame.encode_footer(max(max_ts, self.max_ts))])
-        else:
-            self.write(chunks, end, limit=limit if sync else 0)
+        elif not (end > self._laid_end and self._laid_ahead(chunks, end, limit if sync else 0)):
+            self.handle.write_at(self.end, chunks)
         if sync:
             try:
                 self.handle.sync()
             except OSError as error:
                 raise SyncFailed(*error.args) from error
-        self.synced(end, max_ts)
-        self.sealed = seal
-
-    def write(self, chunks: Sequence[bytes | memoryview], end: int, *, limit: int) -> None:
-        """Write records that end at ``end`` without a sync, as `append` does; `synced` is for after that."""
-        if not (end > self._laid_end and self._laid_ahead(chunks, end, limit)):
-            self.handle.write_at(self.end, chunks)
-
-    def synced(self, end: int, max_ts: int) -> None:
-        """What was written up to ``end`` is durable."""
         self.end = end
         self.synced_end = end
         self.max_ts = max(max_ts, self.max_ts)
+        self.sealed = seal
 
     def _laid_ahead(self, chunks: Sequence[bytes | memoryview], end: int, limit: int) -> bool:
         """Write records, and zeros behind them; False when the records are still to be written."""

@@ -22,7 +22,7 @@ from pump_service.store import identity
 from pump_service.store.batch import PullBatch
 from pump_service.store.chaser import Chaser
 from pump_service.store.disk import give_back_at_start, is_full
-from pump_service.store.fs import REAL_FS, FileSystem, Syncs
+from pump_service.store.fs import REAL_FS, FileSystem
 from pump_service.store.gc import Gc, GcReport
 from pump_service.store.groups import Done, Status
 from pump_service.store.index import IndexFailed
@@ -98,7 +98,6 @@ class Store:
         fs: FileSystem,
         clock: Clock,
         lock: int,
-        syncs: Syncs | None,
     ) -> None:
         self._settings = settings
         self._fs = fs
@@ -119,7 +118,7 @@ class Store:
         )  # fmt: skip
         self._writer = Writer(
             valuelog=self._valuelog, guard=self._guard, next_stage=self._chaser, clock=clock,
-            group_bytes=settings.group_commit_bytes, syncs=syncs,
+            group_bytes=settings.group_commit_bytes,
         )  # fmt: skip
         self._chaser.write_lock = self._writer.lock
         self.stream = Stream(
@@ -148,15 +147,13 @@ class Store:
         clock: Clock = SYSTEM_CLOCK,
         registered: PumpExtra | None = None,
         elsewhere: Elsewhere | None = None,
-        syncs: Syncs | None = None,
     ) -> Store:
         """Open a data directory: recovery is done and threads run on return.
 
         ``registered`` is what the registry holds of this node: a value log that ends before the registered synced end
         of the same incarnation has lost answered binlogs, and the store takes a new incarnation. ``elsewhere`` is
         where what is registered runs at this moment, None = it does not. Where it does, such a directory is a copy;
-        where it answers there, so is any of its incarnation. ``syncs``: its event loop owns the writer and must live
-        until `close` is through; None = the writer's own thread.
+        where it answers there, so is any of its incarnation.
 
         Raises ConfigError when another process has it, or has what this one is a copy of; BadRecord when bytes
         that may have been answered are damaged.
@@ -165,12 +162,12 @@ class Store:
         lock = _lock(settings.data_dir / ".lock")
         try:
             try:
-                return cls._opened(settings, fs, clock, lock, registered, elsewhere, syncs)
+                return cls._opened(settings, fs, clock, lock, registered, elsewhere)
             except (OSError, IndexFailed) as error:
                 if not is_full(error) or not give_back_at_start(fs, settings.data_dir / "pumphouse"):
                     raise
                 log.warning("started_on_a_full_disk", error=str(error))
-            return cls._opened(settings, fs, clock, lock, registered, elsewhere, syncs)
+            return cls._opened(settings, fs, clock, lock, registered, elsewhere)
         except BaseException:
             os.close(lock)
             raise
@@ -184,10 +181,9 @@ class Store:
         lock: int,
         registered: PumpExtra | None,
         elsewhere: Elsewhere | None,
-        syncs: Syncs | None,
     ) -> Store:
         begun = clock.monotonic()
-        store = cls(settings, Opening(settings, fs, clock, registered, elsewhere), fs, clock, lock, syncs)
+        store = cls(settings, Opening(settings, fs, clock, registered, elsewhere), fs, clock, lock)
         log.info(
             "store_opened", data_dir=str(settings.data_dir), incarnation=store.incarnation,
             start_count=store.start_count, watermark=store.watermark, unresolved=store.prewrites.count,
@@ -205,11 +201,7 @@ class Store:
         self._fault_listeners.append(listener)
 
     def close(self) -> None:
-        """Write and index what is queued, persist positions, close files. A second call does nothing.
-
-        Never on the thread of the event loop that writes.
-        """
-        self._writer.refuse_loop()
+        """Write and index what is queued, persist positions, close files. A second call does nothing."""
         with self._closing:  # a second one comes back when the first is through
             if not self._closed:
                 self._closed = True
@@ -235,13 +227,18 @@ class Store:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def submit(self, records: Records, done: Done) -> None:
+    def submit(self, records: Records, done: Done, *, here: bool = False) -> None:
         """Store binlogs; never blocks. Arrays and buffer belong to the store until ``done`` is called.
 
-        It is called once, never in this call, by the thread that wrote: None = all are durable, else a status a record:
-        PumpReadOnly (prewrites on a full disk; anything when not even the reserve is left), WriterFailed.
+        It is called once, by the thread that wrote, in this call only where the store is closing: None = all are
+        durable, else a status a record: PumpReadOnly (prewrites on a full disk; anything when not even the reserve is
+        left), WriterFailed. ``here``: the caller calls `write_here` next, and is not answered before.
         """
-        self._writer.submit(records, done)
+        self._writer.submit(records, done, here=here)
+
+    def write_here(self) -> None:
+        """Write and answer what was submitted on this thread, where that is short: for an event loop."""
+        self._writer.write_here()
 
     def publish_unpersisted(self, ts: int) -> bool:
         """Move the watermark by a fake that is on no file, when nothing can be written.

@@ -47,14 +47,6 @@ class Appended:
         self.bytes += more.bytes
 
 
-@dataclass(slots=True)
-class Begun:
-    """A group that is written and not synced yet: `ValueLog.finish` is for after the sync of its file."""
-
-    file: LogFile
-    write: Write
-
-
 class ValueLog:
     """All files of ``<data_dir>/value``."""
 
@@ -142,29 +134,10 @@ class ValueLog:
         result.prewrites += write.prewrites
         result.bytes += write.size
 
-    def begin(self, parts: Sequence[Records]) -> Begun | None:
-        """Write records as `append` does, but without the sync. Raises OSError; the caller decides what it means.
-
-        None, and nothing is written, where more than one write and one sync would be needed. Between this and `finish`
-        nothing else may be appended; without it, the next append goes to the same place.
-        """
-        file = self._active
-        if file is None or not self._sync or not parts:
-            return None
-        place = Place()
-        write, end = self._framed(file, parts, place)
-        if place.part < len(parts) or end > self._limit:
-            return None
-        file.write(write.chunks, end, limit=self._limit)
-        return Begun(file, write)
-
-    def finish(self, begun: Begun) -> Appended:
-        """What was begun is durable."""
-        file, write = begun.file, begun.write
-        file.synced(file.end + write.size, write.max_ts)
-        result = Appended()
-        self._account(file, write, result)
-        return result
+    @property
+    def room(self) -> int:
+        """Bytes that may still be appended before the next file begins."""
+        return 0 if self._active is None else self._limit - self._active.end
 
     def _create(self) -> LogFile:
         self.summaries.remove(self._next_fid)  # one of that name belongs to another life of the directory

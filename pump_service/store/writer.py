@@ -1,24 +1,18 @@
 """Who writes the value log: group commit, answers after the sync, then the hand-over to the index (row P3).
 
 Everything that waits goes into one write and one fdatasync; answers leave after that. One group is under way at a
-time. One thread, the *owner*, decides what becomes of each: it takes the group from the queue, writes it itself or
-gives it to the writer thread, and takes the next when this one is answered.
+time, and whoever has the write lock takes it from the queue: so the order of the queue is the order of the log.
 
-The owner is the event loop, where there is one that learns of the end of an fdatasync (`fs.Syncs`): for a group of few
-calls, a change of thread costs more than everything else. The loop writes a group itself when it is small and nothing
-can be in the way: into the page cache at once, then the sync, for which nothing waits; at its end the answers and the
-hand-over. Every other group is the thread's: a large one, one that ends a file, the first of each half second (which
-looks at the disk), all of them while the disk is full or slow, the index has no room, somebody has the write lock, or a
-write has failed. So whatever may wait long, and whatever answers for failures, is on the thread. Without such a loop
-the thread is its own owner.
+The thread `pump-writer` can write anything. An event loop that has submitted something may write it on its own thread
+instead (`Writer.write_here`): for a group of few calls, a change of thread costs more than everything else. It does so
+only where that is short: not for a large group or one that may end a file, not for the first of each half second (which
+looks at the disk), and not while the disk is full or slow, the index has no room, or somebody has the write lock.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -26,11 +20,10 @@ import structlog
 
 from pump_service.store.appender import Appender
 from pump_service.store.block import Block
-from pump_service.store.disk import NO_SPACE, DiskGuard
-from pump_service.store.fs import Syncs
-from pump_service.store.groups import Done, Group, Request, RequestQueue, answer, is_small, size_of
+from pump_service.store.disk import DiskGuard
+from pump_service.store.groups import Done, Group, Request, RequestQueue, answer
 from pump_service.store.records import Records
-from pump_service.store.valuelog import Appended, Begun, ValueLog
+from pump_service.store.valuelog import Appended, ValueLog
 from pump_service.store.writelock import WriteLock
 from pumphouse.clock import Clock
 from pumphouse.errors import WriterFailed
@@ -38,8 +31,8 @@ from pumphouse.errors import WriterFailed
 log = structlog.get_logger(__name__)
 
 SAVE_SUMMARY_EVERY = 64 << 20
-# A sync that took longer than this is a disk on which a write into the page cache may wait as well, and where a change
-# of thread is nothing. For so long every group is the thread's.
+# A group that took longer than this is one of a disk where a change of thread is nothing. For so long every group is
+# the thread's.
 SLOW_S = 0.02
 AWAY_S = 1.0
 _SOON_S = 0.05
@@ -57,55 +50,11 @@ class HandOver(Protocol):
         ...
 
 
-class _Thread:
-    """Runs what it is given, one after the other."""
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="pump-writer", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def mine(self) -> bool:
-        """Whether the caller is it."""
-        return threading.get_ident() == self._thread.ident
-
-    def call(self, action: Callable[[], None]) -> bool:
-        """Run something soon."""
-        self._work.put(action)
-        return True
-
-    def end(self) -> None:
-        """Nothing more comes."""
-        self._work.put(None)
-
-    def join(self) -> None:
-        if self._thread.is_alive():
-            self._thread.join()
-
-    @property
-    def runs(self) -> bool:
-        return self._thread.is_alive()
-
-    def _run(self) -> None:
-        while (action := self._work.get()) is not None:
-            action()
-            action = None  # the buffers of a group are answered
-
-
 class Writer:
-    """The queue, and the one group that is under way. What is said to be the owner's is done on its thread alone."""
+    """The queue, the write lock, and the thread that writes what nobody else does."""
 
     def __init__(
-        self,
-        *,
-        valuelog: ValueLog,
-        guard: DiskGuard,
-        next_stage: HandOver,
-        clock: Clock,
-        group_bytes: int,
-        syncs: Syncs | None = None,
+        self, *, valuelog: ValueLog, guard: DiskGuard, next_stage: HandOver, clock: Clock, group_bytes: int
     ) -> None:
         self._valuelog = valuelog
         self._appender = Appender(valuelog, guard)
@@ -113,21 +62,15 @@ class Writer:
         self._next = next_stage
         self._clock = clock
         self._group_bytes = group_bytes
-        self._thread = _Thread()
-        self._syncs = syncs
-        self._owner: _Thread | Syncs = self._thread if syncs is None else syncs
+        self._thread = threading.Thread(target=self._run, name="pump-writer", daemon=True)
+        self._calls: SimpleQueue[None] = SimpleQueue()
         # ---- any thread
         self.queue = RequestQueue()
-        self._asked = False  # the owner was told that something waits, and has not looked yet
-        # ---- the owner's
-        self.busy = False  # a group is under way, here or on the thread
-        self._under_way: Group | None = None  # here, until its sync ends
-        self._began = 0.0
-        self._away_until = float("-inf")
-        self._ending = False
-        # ---- who writes
-        self._unsaved = 0
+        self._called = False  # the thread was told that something waits, and has not looked yet
+        # ---- who has the lock
         self.lock = WriteLock()
+        self._away_until = float("-inf")
+        self._unsaved = 0
         self.groups = 0
         self.prewrites = 0  # written ones
         self.records = 0
@@ -145,195 +88,109 @@ class Writer:
         """What ended writing in this process."""
         return self._appender.failed
 
-    def submit(self, records: Records, done: Done, *, own: bool = False) -> None:
-        """Queue records; never blocks. ``done`` is called once, when they are durable, from the thread that wrote them.
-
-        That is never in this call, but may be on this thread, where it is the owner's. What comes when its event loop
-        has ended, which it should not before the store is closed, is written by `stop`.
+    def submit(self, records: Records, done: Done, *, own: bool = False, here: bool = False) -> None:
+        """Queue records; never blocks. ``done`` is called once, when they are durable, by the thread that wrote them.
 
         ``own``: outcomes that the store settles. They may use the bookkeeping's reserve: a prewrite without an outcome
         on file keeps every file behind it, and then a full disk would stay full.
+        ``here``: the caller calls `write_here` next. If it does not, `stop` writes them.
         """
         if not self.queue.put(Request(records, done, own)):
             done([WriterFailed("the store is closing", hint="send it to another Pump")] * len(records))
-        elif self._owner.mine():
-            self._step()
-        elif not self._asked:
-            self._asked = True
-            self._owner.call(self._step)
+        elif not here:
+            self._call()
+
+    def write_here(self) -> None:
+        """Write what waits on the caller's thread where that is short; else the writer's thread does."""
+        written = False
+        try:
+            if self.lock.try_for_group():
+                try:
+                    written = self._write_short()
+                finally:
+                    self.lock.release()
+        finally:
+            if not written:
+                self._call()
 
     def try_lock(self) -> bool:
-        """Take the write lock, on any thread; False where it is not free soon, or is that of a group of the loop's."""
-        return self.lock.try_for(_SOON_S if self._under_way is None else 0)
-
-    def refuse_loop(self) -> None:
-        """RuntimeError on the event loop's thread: what waits for the last groups must not be what they wait for."""
-        if self._syncs is not None and self._syncs.mine() and self._thread.runs:
-            raise RuntimeError("stopped on the event loop's thread, which its last groups need")
+        """Take the write lock, on any thread; False where it is not free soon."""
+        return self.lock.try_for(_SOON_S)
 
     def stop(self) -> None:
-        """Write what is queued, then end. Not on the event loop's thread, which the group under way needs."""
-        self.refuse_loop()
+        """Write what is queued, then end."""
         self.queue.close()
-        if not self._owner.call(self._end):
-            self._loop_ended()
-        self._thread.join()
+        self._calls.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
 
-    def _loop_ended(self) -> None:
-        """The loop is gone, which should have outlived the store: the thread is the owner from here on."""
-        group = self._under_way
-        if group is not None:
-            # It may be durable or not, and nothing may follow it: it is refused, and all behind it.
-            self._appender.fail(RuntimeError("the event loop ended while a group was written"))
-            self.lock.release()
-        self._owner, self._syncs = self._thread, None
-        self._thread.call(partial(self._take_over, group))
-
-    def _take_over(self, group: Group | None) -> None:
-        """The thread is the owner, and what was its own is done; a group that was under way on the loop is refused."""
-        if group is not None:
-            self._write_there(group)
-        self.busy = False
-        self._end()
-
-    # -- the owner -----------------------------------------------------------------------------------------------------
-
-    def _end(self) -> None:
-        """Nothing more is submitted."""
-        self._ending = True
-        self._step()
-
-    def _step(self) -> None:
-        """Begin the next group, if none is under way."""
-        self._asked = False
-        while not self.busy:
-            group = self.queue.take(self._group_bytes)
-            if not group:
-                if self._ending:
-                    self._thread.end()
-                return
-            self.busy = True
-            begun = False
-            with contextlib.suppress(Exception):  # writing has failed and even that could not be said: the thread does
-                begun = self._begin(group)
-            if begun:
-                return
-            if self._thread.mine():
-                self._write_there(group)
-            else:
-                self._thread.call(partial(self._write_there, group))
-
-    def _free(self) -> None:
-        """The group under way is answered."""
-        self.busy = False
-        self._step()
-
-    def _begin(self, group: Group) -> bool:
-        """Write a group here, where nothing can be in the way and nothing blocks for long.
-
-        False, and nothing is answered, where it is for the thread.
-        """
-        size = size_of(group)
-        self._began = self._clock.monotonic()
-        if (
-            self._syncs is None
-            or self._began < self._away_until
-            or not is_small(group)
-            or self.failed is not None
-            or self._unsaved + size >= SAVE_SUMMARY_EVERY
-            or not self._guard.at_ease()
-            or not self.lock.try_for_group()
-        ):
-            return False
-        begun = False
-        self._under_way = group
-        try:
-            written = self._appender.begin(group) if self._next.ready() else None
-            if written is not None:
-                begun = written.file.handle.begin_sync(self._syncs, partial(self._synced, group, written))
-                if not begun:
-                    self._stay_away()  # or each group would be written twice
-        except OSError as error:
-            if error.errno not in NO_SPACE:  # of a full disk the thread takes care, and writes it again
-                self._appender.fail(error)
-        except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
-            self._stopped_by(error)
-        finally:
-            if not begun:
-                self._under_way = None
-                self.lock.release()
-        return begun
-
-    def _synced(self, group: Group, written: Begun, error: OSError | None) -> None:
-        """The sync of the group under way has ended."""
-        answered = False
-        try:
-            if error is not None:
-                self._appender.fail(error)
-                return
-            stored = self._appender.finish(group, written)
-            self.prewrites += stored.prewrites  # before the answer, as in `_write_group`
-            answered = True
-            answer(group)
-            if stored.blocks:
-                self._next.hand_over(Block.concat(stored.blocks))  # at once: `ready` spoke for one
-            self._after(stored)
-        except BaseException as fault:  # noqa: BLE001 - reported, and it ends writing
-            self._stopped_by(fault)
-        finally:
-            self.lock.release()
-            self._under_way = None
-            if self._clock.monotonic() - self._began > SLOW_S:
-                self._stay_away()
-            if answered:
-                self._free()
-            else:  # writing has failed, and the thread is to say so
-                self._thread.call(partial(self._write_there, group))
-
-    def _stay_away(self) -> None:
-        """For a while every group goes to the thread."""
-        self._away_until = self._clock.monotonic() + AWAY_S
+    def _call(self) -> None:
+        if not self._called:
+            self._called = True
+            self._calls.put(None)
 
     # -- the writer thread ---------------------------------------------------------------------------------------------
 
-    def _write_there(self, group: Group) -> None:
-        try:
-            self._write_group(group)
-        except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
-            self._stopped_by(error)
-        finally:
-            if self._owner is self._thread:
-                self.busy = False  # its `_step` goes on
-            else:
-                self._owner.call(self._free)
+    def _run(self) -> None:
+        closed = False
+        while not closed:
+            self._calls.get()
+            self._called = False
+            closed = self.queue.closed  # looked at before the queue, which nothing enters behind it
+            more = True
+            while more:
+                with self.lock:
+                    more = self._write_next()
 
-    def _write_group(self, group: Group) -> None:
-        with self.lock:
-            stored = Appended()
+    # -- who has the write lock ----------------------------------------------------------------------------------------
+
+    def _write_short(self) -> bool:
+        """Write what waits. False, and nothing is written, where that may take long."""
+        began, size = self._clock.monotonic(), self.queue.bytes
+        short = (
+            self.queue.is_small(self._group_bytes)
+            and began >= self._away_until
+            and self._unsaved + size < SAVE_SUMMARY_EVERY
+            and size <= self._valuelog.room
+            and self._guard.at_ease()
+            and self._next.ready()
+        )
+        if short:
+            self._write_next()
+            if (now := self._clock.monotonic()) - began > SLOW_S:
+                self._away_until = now + AWAY_S
+        return short
+
+    def _write_next(self) -> bool:
+        """Write and answer the next group. False: nothing waits."""
+        group = self.queue.take(self._group_bytes)
+        if group:
             try:
-                self._appender.append(group, stored)
-            except BaseException as error:
-                self._appender.fail(error)
-                raise
-            finally:
-                # Counted before the answer: who has it must find the prewrite among the unresolved.
-                self.prewrites += stored.prewrites
-                answer(group)
-            for block in stored.blocks:
-                self._next.hand_over(block)
-        self._after(stored)
-        if self._unsaved >= SAVE_SUMMARY_EVERY:
-            self._unsaved = 0
-            self._valuelog.save_active_summary()
+                self._write(group)
+            except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
+                self._stopped_by(error)
+        return bool(group)
 
-    # -- whoever wrote -------------------------------------------------------------------------------------------------
-
-    def _after(self, stored: Appended) -> None:
+    def _write(self, group: Group) -> None:
+        stored = Appended()
+        try:
+            self._appender.append(group, stored)
+        except BaseException as error:
+            self._appender.fail(error)
+            raise
+        finally:
+            # Counted before the answer: who has it must find the prewrite among the unresolved.
+            self.prewrites += stored.prewrites
+            answer(group)
         self.groups += 1
         if stored.blocks:
+            self._next.hand_over(Block.concat(stored.blocks))  # at once: `ready` speaks for one
             self.on_written()
             self.records += stored.records
             self._unsaved += stored.bytes
+        if self._unsaved >= SAVE_SUMMARY_EVERY:
+            self._unsaved = 0
+            self._valuelog.save_active_summary()
 
     def _stopped_by(self, error: BaseException) -> None:
         # A bug, not a disk: fail like a disk that cannot be trusted. Said last: nothing may depend on a log.

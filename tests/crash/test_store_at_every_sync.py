@@ -35,9 +35,9 @@ def tmp_path() -> Iterator[Path]:
         yield directory
 
 
-@pytest.fixture(scope="module", params=["thread", "loop"])
+@pytest.fixture(scope="module", params=["thread", "here"])
 def crashed(request: pytest.FixtureRequest) -> tuple[list[Image], History]:
-    """The same history, written by the writer thread alone and beside an event loop."""
+    """The same history, written by the writer's thread alone, and by whoever submits."""
     return crashed_store(request.param)
 
 

@@ -39,7 +39,7 @@ def indexes(images: list[Image], upto: Image) -> Iterator[tuple[str, Image]]:
 
 
 @pytest.mark.row("P3", "P5", "P1")
-@pytest.mark.parametrize("how", ["thread", "loop"])
+@pytest.mark.parametrize("how", ["thread", "here"])
 @pytest.mark.parametrize("every", [pytest.param(5, id="sample"), pytest.param(1, id="all", marks=pytest.mark.slow)])
 def test_every_sync_opens_with_the_index_as_of_every_earlier_one_and_without(
     every: int, how: str, tmp_path: Path

@@ -31,11 +31,11 @@ from pathlib import Path
 import pytest, structlog
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 from tests.support.storekit import commit, open_store, prewrite, rollback, submit
-from tests.support.syncs import attached_stores
+from tests.support.writers import written_here
 data_dir, first = Path(sys.argv[1]), int(sys.argv[2])
 stack = contextlib.ExitStack()
-if sys.argv[3] == "loop":
-    stack.enter_context(attached_stores(pytest.MonkeyPatch()))
+if sys.argv[3] == "here":
+    stack.enter_context(written_here(pytest.MonkeyPatch()))
 store = open_store(data_dir, value_log_file_bytes=1 << 16)
 clock, room, out = [first], threading.Semaphore(64), threading.Lock()
 
@@ -73,7 +73,7 @@ threading.Event().wait()
 
 
 @pytest.mark.row("P3", "P5")
-@pytest.mark.parametrize("who", ["thread", "loop"])
+@pytest.mark.parametrize("who", ["thread", "here"])
 def test_no_answered_binlog_is_lost_over_kills(who: str, tmp_path: Path) -> None:
     chance = random.Random(int(os.environ.get("KILL_SEED", "3")))
     prewrites: set[int] = set()

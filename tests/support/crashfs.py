@@ -14,11 +14,10 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pump_service.store.fs import FileSystem, LogHandle, SyncDone, Syncs
+from pump_service.store.fs import FileSystem, LogHandle
 
 SECTOR = 512
 PAGE = 4096
@@ -198,19 +197,6 @@ class _CrashHandle(LogHandle):
     def sync(self) -> None:
         self._fs._becomes_durable(self._path, "sync", super().sync)
 
-    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
-        with self._fs._lock:
-            self._fs._take(f"sync {self._path.name}")
-            data = self._path.read_bytes()
-
-        def ended(error: OSError | None) -> None:
-            if error is None:
-                with self._fs._lock:
-                    self._fs._durable[self._fs._name(self._path)] = data
-            done(error)
-
-        return super().begin_sync(syncs, ended)
-
     def truncate(self, size: int) -> None:
         with self._fs._lock:
             super().truncate(size)
@@ -282,14 +268,6 @@ class _FaultyHandle(LogHandle):
         self._fs.check("sync", self._path)
         self._fs.syncs += 1
         super().sync()
-
-    def begin_sync(self, syncs: Syncs, done: SyncDone) -> bool:
-        try:
-            self._fs.check("sync", self._path)
-        except OSError as error:
-            return syncs.call(partial(done, error))
-        self._fs.syncs += 1
-        return super().begin_sync(syncs, done)
 
     def truncate(self, size: int) -> None:
         self._fs.check("truncate", self._path)

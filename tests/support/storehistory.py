@@ -34,7 +34,7 @@ from tests.support.storekit import (
     stream,
     write,
 )
-from tests.support.syncs import attached_stores
+from tests.support.writers import written_here
 
 TAILS = ("nothing", "half", "all", "holes")
 INDEXES = ("kept", "lost", "behind", "holes")
@@ -152,11 +152,11 @@ def _collect_across(store: Store, history: History) -> None:
 
 
 def crashed_store(how: str) -> tuple[list[Image], History]:
-    """The same history, written by the writer ``thread`` alone or beside an event ``loop``."""
+    """The same history, written by the writer ``thread`` alone or ``here``, as an event loop does."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(quick_directory())
-        if how == "loop":
-            stack.enter_context(attached_stores(stack.enter_context(pytest.MonkeyPatch.context())))
+        if how == "here":
+            stack.enter_context(written_here(stack.enter_context(pytest.MonkeyPatch.context())))
         return run(directory / "data", seed=7)
 
 

@@ -45,7 +45,7 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
         assert node is not None
         return node.state
 
-    def submit(writer: Writer, records: Records, done: Done, *, own: bool = False) -> None:
+    def submit(writer: Writer, records: Records, done: Done, *, own: bool = False, here: bool = False) -> None:
         if (records.columns.tp == 0).any():
             held.set()
 
@@ -56,7 +56,7 @@ def test_a_prewrite_that_was_taken_is_on_disk_before_anybody_reads_closing(
 
             threading.Thread(target=later).start()
         else:
-            real(writer, records, done, own=own)
+            real(writer, records, done, own=own, here=here)
 
     monkeypatch.setattr(Writer, "submit", submit)  # a disk that takes its time
 

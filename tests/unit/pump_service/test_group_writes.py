@@ -226,7 +226,7 @@ def test_an_answer_that_fails_keeps_no_other_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("broken", ["the clock", "the store"])
 def test_a_stream_of_batches_ends_with_an_error_that_nobody_expects(tmp_path: Path, broken: str) -> None:
     async def test(bench: Bench) -> None:
-        def fail(*args: object) -> Tso:
+        def fail(*args: object, **named: object) -> Tso:
             raise RuntimeError("nobody expects this")
 
         if broken == "the clock":
@@ -253,7 +253,7 @@ def test_a_stream_of_batches_ends_with_an_error_that_nobody_expects(tmp_path: Pa
 @pytest.mark.row("W1")
 def test_a_store_that_fails_in_its_own_way_refuses_what_was_handed_over(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
-        def fail(*args: object) -> None:
+        def fail(*args: object, **named: object) -> None:
             raise RuntimeError("nobody expects this")
 
         bench.store.submit = fail  # type: ignore[method-assign,assignment]
@@ -339,7 +339,7 @@ def test_a_refusal_that_cannot_be_told_is_an_answer_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes
 ) -> None:
     async def test(bench: Bench) -> None:
-        def submit(records: Records, done: Done) -> None:
+        def submit(records: Records, done: Done, *, here: bool) -> None:
             # As the path of a data directory that is no UTF-8 has it.
             asyncio.get_running_loop().call_soon(done, [WriterFailed("EIO on /data/\udcff")] * len(records))
 
@@ -394,7 +394,7 @@ def test_settled_waits_for_the_groups_that_were_sent_before_it_and_for_no_later_
         held: list[Callable[[], None]] = []
         real = bench.store.submit
 
-        def submit(*args: Any) -> None:
+        def submit(*args: Any, here: bool) -> None:
             held.append(lambda: real(*args))
 
         await bench.write(prewrite(9).payload)  # the cluster's clock was asked

@@ -42,12 +42,12 @@ class Bench(Intake):
         self.hold = False
         real = store.submit
 
-        def submit(records: Records, done: Done) -> None:
+        def submit(records: Records, done: Done, *, here: bool) -> None:
             self.groups.append(len(records))
             if self.hold:
                 self.held.append(lambda: real(records, done))
             else:
-                real(records, done)
+                real(records, done, here=here)
 
         store.submit = submit  # type: ignore[method-assign]
         super().__init__(store, cluster, queue_bytes)

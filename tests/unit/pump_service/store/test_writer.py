@@ -58,13 +58,13 @@ from tests.support.storekit import (
     write,
     write_lock,
 )
-from tests.support.syncs import attached_stores
+from tests.support.writers import written_here
 
 
-@pytest.fixture(params=["thread", "loop"], autouse=True)
+@pytest.fixture(params=["thread", "here"], autouse=True)
 def _who_writes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the thread decides is decided the same beside an event loop."""
-    with attached_stores(monkeypatch) if request.param == "loop" else contextlib.nullcontext():
+    """What the thread decides is decided the same by an event loop."""
+    with written_here(monkeypatch) if request.param == "here" else contextlib.nullcontext():
         yield
 
 
