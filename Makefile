@@ -26,7 +26,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  $(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .; \
 	fi
 	@echo "compiling the kernels of the Pump: a minute, so that the first Pump starts at once" >&2
-	@$(BIN)/python -m pump_service.compiler
+	@$(BIN)/python -m pump_service.process.compiler
 	@touch $@
 
 install: $(STAMP) ## Virtual environment from the lock (hashes checked)

@@ -5,7 +5,7 @@ import sys
 from pumphouse.extras import way_out
 
 try:
-    from pump_service.cli import main
+    from pump_service.command.cli import main
 except ModuleNotFoundError as error:
     sys.exit(way_out(error) or f"{error}")
 

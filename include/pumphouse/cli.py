@@ -157,7 +157,7 @@ def _cluster_url(text: str) -> str:
     scheme, sep, _ = text.strip().partition("://")
     if sep and scheme.isalnum() and scheme.lower() not in ("http", "https", "unix", "unixs"):
         return text  # who opens it says what is wrong with it
-    from pump_service.go_options import pd_cluster
+    from pump_service.command.go_options import pd_cluster
 
     return pd_cluster(text)
 

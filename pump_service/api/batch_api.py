@@ -15,13 +15,13 @@ import structlog
 
 from pump_service.api.ending import ender
 from pump_service.api.frame import frame_message
+from pump_service.api.operations import Operations
+from pump_service.api.rights import Rights, caller_of
 from pump_service.api.writes import BatchWrites
 from pump_service.door.group import Messages
-from pump_service.ingest import Ingest
+from pump_service.intake.ingest import Ingest
 from pump_service.metrics import PumpMetrics
-from pump_service.operations import Operations
-from pump_service.pulls import Pulls
-from pump_service.rights import Rights, caller_of
+from pump_service.pulls.pulls import Pulls
 from pump_service.store.batch import PullBatch
 from pumphouse.errors import BinlogError
 from pumphouse.model.tso import Tso

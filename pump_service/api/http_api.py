@@ -2,7 +2,7 @@
 
 Always 200, as there: wrong methods answer 405 and unknown paths 404, everything else is said in the body. With
 ``tls.cert_allowed_cn`` set a client certificate is checked exactly as on gRPC (row W6). Who may do what is the table's
-(`pump_service.rights`), and what a web page has made a browser send is refused (`browsers`): 403, or 421 for the name.
+(`rights`), and what a web page has made a browser send is refused (`browsers`): 403, or 421 for the name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from pump_service.api.browsers import Names
+from pump_service.api.operations import Operations
+from pump_service.api.rights import Caller, Rights
 from pump_service.door.server import peer_of
 from pump_service.metrics import PumpMetrics
-from pump_service.operations import Operations
-from pump_service.rights import Caller, Rights
 from pumphouse.errors import BinlogError, PeerRefused
 from pumphouse.model.node import NodeState
 from pumphouse.model.tso import physical_ms

@@ -1,7 +1,7 @@
 """Writes as they come from the wire: groups of ``WriteBinlog`` calls, and batches of ``WriteBinlogs`` streams.
 
 Nearly all of them pass as they are, by columns. What does not goes through the same checks one by one
-(`pump_service.ingest`), which give each its own refusal.
+(`pump_service.intake.ingest`), which give each its own refusal.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from pump_service.door.group import Answer, AnswerGroup, Refusal, Requests
-from pump_service.ingest import Ingest
-from pump_service.intake import Intake, read_batch, read_group
+from pump_service.intake.ingest import Ingest
+from pump_service.intake.payloads import Intake, read_batch, read_group
+from pump_service.intake.submit import Statuses, Submitter
 from pump_service.metrics import PumpMetrics
 from pump_service.store.groups import Done
-from pump_service.submit import Statuses, Submitter
 from pumphouse.errors import BadBinlog, BinlogError
 from pumphouse.proto.pump_pb2 import WriteBinlogReq, WriteBinlogResp
 from pumphouse.proto.pumphouse_pb2 import WriteBinlogsRequest, WriteBinlogsResponse

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import structlog
 
-from pump_service.horizon import Horizon, Timestamps
 from pump_service.metrics import PumpMetrics
+from pump_service.node.horizon import Horizon, Timestamps
 from pump_service.resolve.base import Fate, NoAnswer, Outcome, Resolver
 from pump_service.store.store import Status, Store, Unresolved
 from pumphouse.clock import Clock

@@ -2,7 +2,7 @@
 
 The Go Pump stores what its own serializer makes of a payload. For bytes that are that already, but for trailing
 ``ddl_job_id`` and ``ddl_schema_state`` of 0, which some writers leave out, the kernel says so, and they are stored as
-they came. Everything else is `OTHER` and is decided one by one by `pump_service.api.convert.item_of`.
+they came. Everything else is `OTHER` and is decided one by one by `pump_service.intake.convert.item_of`.
 """
 
 # mypy: disable-error-code="arg-type, assignment, return-value"

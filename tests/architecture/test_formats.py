@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pump_service.api import arrow as pull_frame
-from pump_service.lifecycle import TABLE, Action
+from pump_service.node.lifecycle import TABLE, Action
 from pump_service.store import frame
 from pumphouse.archive import ddl, layout, segment
 from pumphouse.codec import key

@@ -24,7 +24,12 @@ def test_it_applies_to_the_code_as_it_is(mutant: mutants.Mutant) -> None:
 
 def test_a_text_that_is_not_there_once_is_named_with_the_nearest_line() -> None:
     mutant = mutants.Mutant(
-        row="P1", broken="-", file="pump_service/lifecycle.py", text="self.state = the_following", becomes="", tests=()
+        row="P1",
+        broken="-",
+        file="pump_service/node/lifecycle.py",
+        text="self.state = the_following",
+        becomes="",
+        tests=(),
     )
     assert "there 0 times; near line" in mutant.problem()
     assert "self.state = following" in mutant.problem()

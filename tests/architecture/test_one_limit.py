@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.api import convert
+from pump_service.intake import convert
 from pump_service.store import parse
 from pumphouse.client import pump as client
 from pumphouse.model import binlog

@@ -40,9 +40,9 @@ def _requests(cluster_id: int, first: int, count: int, size: int) -> list[bytes]
 def run_here(work: Path, size: int, group: int, seconds: float) -> dict[str, float]:
     """Write for some seconds in this process; records, seconds, CPU seconds."""
     from pump_service.door.group import Requests
-    from pump_service.intake import read_group
+    from pump_service.intake.payloads import read_group
+    from pump_service.process.warm import warm
     from pump_service.store.store import Store
-    from pump_service.warm import warm
     from pumphouse.settings import PumpSettings
 
     warm()

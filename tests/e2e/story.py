@@ -35,7 +35,7 @@ RESTORE_CONNECTION = "pumphouse_restore"
 # Compiled once, beside everything else, where this copy of the code has no cache of them yet.
 PUMP_KERNELS, BATCH_KERNELS = "kernels-pump", "kernels-batch"
 _KERNELS = {
-    PUMP_KERNELS: "from pump_service.compiler import compile_apart; compile_apart()",
+    PUMP_KERNELS: "from pump_service.process.compiler import compile_apart; compile_apart()",
     BATCH_KERNELS: "from pumphouse.codec.warm import warm; warm(); from spark_tasks.daemon import warm; warm()",
 }
 

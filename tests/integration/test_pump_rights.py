@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pump_service.rights import TABLE, Right
+from pump_service.api.rights import TABLE, Right
 from pumphouse.archive.puller import BatchPuller
 from pumphouse.client.admin import ask_state, trigger_gc
 from pumphouse.errors import PeerRefused, UsageError

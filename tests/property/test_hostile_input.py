@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pump_service import go_options
+from pump_service.command import go_options
 from pumphouse.archive import document
 from pumphouse.archive.base import Base, BaseBegun, BaseChunk
 from pumphouse.archive.declare import read_declared, read_settled

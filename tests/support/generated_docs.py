@@ -1,9 +1,9 @@
 """The parts of docs/ that are written from the code: `make docs`, or `python -m tests.support.generated_docs`.
 
 docs/configuration.md from the settings, docs/cli.md from the commands' help, docs/errors.md from the error tree,
-docs/metrics.md from the Pump's registry, the table of refusals inside docs/formats.md, and the parts of the shop
-(deploy/shop) inside docs/client.md. A test holds each file
-against what is made here, so a page that drifted fails.
+docs/metrics.md from the Pump's registry, docs/map.md from the docstrings of all modules, the table of refusals inside
+docs/formats.md, and the parts of the shop (deploy/shop) inside docs/client.md. A test holds each file against what is
+made here, so a page that drifted fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from pump_service.go_options import go_names
+from pump_service.command.go_options import go_names
 from pumphouse import errors
 from pumphouse.log import configure_logging
 from pumphouse.rpc.status import TABLE, code_and_reason
@@ -242,8 +242,8 @@ def metrics() -> str:
     from prometheus_client import CollectorRegistry
 
     from pump_service.metrics import PumpMetrics
+    from pump_service.process.store_samples import store_samples
     from pump_service.store.store import Store
-    from pump_service.store_samples import store_samples
     from pumphouse.settings import PumpSettings
 
     found = PumpMetrics()
@@ -269,7 +269,7 @@ def metrics() -> str:
             store.close()
     out = [
         "# Metrics\n",
-        NOTE.format(source="pump_service/metrics.py and pump_service/store_samples.py"),
+        NOTE.format(source="pump_service/metrics.py and pump_service/process/store_samples.py"),
         """`GET /metrics` on a Pump's HTTP port, Prometheus text format 0.0.4. A metric with the same meaning
 has the Go Pump's name. Gauges of timestamps (`…_ts`) carry milliseconds since 1970, as in the Go Pump. Watch `binlog_pump_unanswered_prewrites`
 above 0 (the archive is held), `binlog_pump_late_commits` and `binlog_pump_orphan_commits` above 0,
@@ -288,7 +288,51 @@ gateway does not answer, this is logged and counted; nothing else happens. The G
 
 # -- files --------------------------------------------------------------------------------------------------------
 
-PAGES = {"configuration.md": configuration, "cli.md": command_line, "errors.md": error_tree, "metrics.md": metrics}
+# -- the map of the code ------------------------------------------------------------------------------------------
+
+# In the order of ARCHITECTURE.md, from what people start to what everything stands on.
+CODE = ("dags", "plugins", "spark_tasks", "pump_service", "include/pumphouse", "deploy", "tests/stack", "tests/e2e")
+
+
+def modules(*folders: str) -> list[Path]:
+    """Files with code of these folders, without generated ones."""
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in found if "_pb2" not in path.name and "__pycache__" not in path.parts]
+
+
+def _says(path: Path) -> str:
+    """The first line of a module's docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return text.split("\n", 1)[0].replace("|", "\\|")
+
+
+def code_map() -> str:
+    """docs/map.md."""
+    out = [
+        "# The map of the code\n",
+        NOTE.format(source="the first line of each module's docstring"),
+        """Every room, and what each of its files owns. [ARCHITECTURE](../ARCHITECTURE.md) says which room to look into;
+[inside the Pump](pump.md) follows a write, a pull and a start through its files.
+""",
+    ]
+    for folder in CODE:
+        rooms: dict[Path, list[Path]] = {}
+        for path in modules(folder):
+            rooms.setdefault(path.parent, []).append(path)
+        for room, paths in sorted(rooms.items()):
+            out.append(f"## {room.relative_to(ROOT)}\n")
+            if (room / "__init__.py").exists() and (said := _says(room / "__init__.py")):
+                out.append(f"{said}\n")
+            rows = [f"| `{path.name}` | {_says(path)} |" for path in paths if path.name != "__init__.py"]
+            if rows:
+                out.append("\n".join(["| file | what it owns |", "|---|---|", *rows]) + "\n")
+    return "\n".join(out)
+
+
+PAGES = {
+    "configuration.md": configuration, "cli.md": command_line, "errors.md": error_tree, "metrics.md": metrics,
+    "map.md": code_map,
+}  # fmt: skip
 _BEGIN, _END = "<!-- generated: refusals (make docs) -->", "<!-- end of generated -->"
 
 

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from pump_service.horizon import Horizon, Timestamps
-from pump_service.ingest import Ingest
-from pump_service.lifecycle import Action, Lifecycle
+from pump_service.intake.ingest import Ingest
+from pump_service.intake.submit import Submitter
 from pump_service.metrics import PumpMetrics
+from pump_service.node.horizon import Horizon, Timestamps
+from pump_service.node.lifecycle import Action, Lifecycle
 from pump_service.store.store import Store
-from pump_service.submit import Submitter
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.registry.file import FileCluster
 from tests.support.storekit import settings

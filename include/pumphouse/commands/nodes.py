@@ -90,7 +90,7 @@ def pump_dict(status: NodeStatus) -> dict[str, Any]:
 def is_read_only(status: NodeStatus) -> bool | None:
     """Whether a Pump refuses prewrites for want of space: ours says so by its score. None = a Go Pump, which does not.
 
-    `pump_service.score.score` is 0 for nothing else.
+    `pump_service.node.score.score` is 0 for nothing else.
     """
     return None if status.extra is None else status.score == 0
 

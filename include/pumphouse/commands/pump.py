@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import grpc
 
-from pump_service.go_command import GoCommand, go_options, settings_of
+from pump_service.command.go_command import GoCommand, go_options, settings_of
 from pumphouse.ask import confirm
 from pumphouse.cli import Context, pass_context
 from pumphouse.commands.nodes import yes_option
@@ -54,7 +54,7 @@ def run(context: Context, /, config: Path | None, **options: str | None) -> None
     variables beat files.
     """
     settings = settings_of(context.read, config, options)
-    from pump_service.cli import serve
+    from pump_service.command.cli import serve
 
     sys.exit(serve(settings))
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service import cli
-from pump_service.app import PumpApp, Serving, check_clock
+from pump_service.command import cli
+from pump_service.process.app import PumpApp, Serving, check_clock
 from pump_service.store.groups import Done
 from pump_service.store.records import Records
 from pump_service.store.store import Store
@@ -149,7 +149,7 @@ def test_a_pump_starts_behind_one_that_published_while_it_was_starting(
         store_all(store, fake(cluster.tso()))
         store.close()
 
-    monkeypatch.setattr("pump_service.app.warm", warm)
+    monkeypatch.setattr("pump_service.process.app.warm", warm)
 
     async def run() -> int:
         serving: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()

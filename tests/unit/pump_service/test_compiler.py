@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service import compiler
-from pump_service.compiler import compile_apart
+from pump_service.process import compiler
+from pump_service.process.compiler import compile_apart
 from pumphouse.model.node import NodeKind
 from pumphouse.registry.file import FileCluster
 from tests.support.waiting import eventually
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.row("P3")
 
 SCRIPT = """
 from pumphouse.codec import jit
-from pump_service.compiler import compile_apart
-from pump_service.warm import warm
-from pump_service.warm_reads import warm_reads
+from pump_service.process.compiler import compile_apart
+from pump_service.process.warm import warm
+from pump_service.process.warm_reads import warm_reads
 
 print(len(jit.not_on_disk("pump_service")))
 compile_apart()
@@ -48,7 +48,9 @@ def test_with_an_empty_cache_another_process_compiles_and_this_one_only_loads(tm
 
 
 def test_an_installation_compiles_whatever_its_standard_input_is() -> None:
-    done = subprocess.run([sys.executable, "-m", "pump_service.compiler"], stdin=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "pump_service.process.compiler"], stdin=subprocess.DEVNULL, check=False
+    )
     assert done.returncode == 0
 
 
@@ -119,7 +121,7 @@ def _ended_while_compiling(directory: Path, number: signal.Signals) -> tuple[int
             for each in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     mine = str(directory).encode() in (each / "environ").read_bytes()
-                    if mine and b"pump_service.compiler" in (each / "cmdline").read_bytes():
+                    if mine and b"pump_service.process.compiler" in (each / "cmdline").read_bytes():
                         found.append(int(each.name))
             return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pump_service.api.convert import item_of
+from pump_service.intake.convert import item_of
 from pumphouse.errors import BadBinlog
 from pumphouse.model.binlog import MAX_TRANSACTION_BYTES
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType

@@ -17,10 +17,10 @@ from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump_service import debug_page, fields
-from pump_service.debug_page import describe
-from pump_service.fields import Fields, InMemory, Source
-from pump_service.operations import Operations
+from pump_service.api import debug_page, fields
+from pump_service.api.debug_page import describe
+from pump_service.api.fields import Fields, InMemory, Source
+from pump_service.api.operations import Operations
 from pump_service.store.logfile import Stored
 from pumphouse.proto.binlog_pb2 import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from tests.support.storekit import (

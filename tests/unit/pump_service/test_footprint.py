@@ -9,7 +9,7 @@ from pathlib import Path
 # Garbage that is there when it begins to serve is freed, what stays is not looked at again, and what comes later is.
 _FREEZES = """
 import gc, weakref
-from pump_service import cli
+from pump_service.command import cli
 
 class Kept(list):
     pass
@@ -35,9 +35,9 @@ assert later() is None
 _STARTS = """
 import sys
 import pumphouse.commands.pump
-import pump_service.cli
-from pump_service.warm import warm
-from pump_service.warm_reads import warm_reads
+import pump_service.command.cli
+from pump_service.process.warm import warm
+from pump_service.process.warm_reads import warm_reads
 
 warm()
 warm_reads()
@@ -62,9 +62,9 @@ def test_neither_writes_nor_pulls_import_pandas() -> None:
     _succeeds(
         """
 import sys
-import pump_service.app
-from pump_service.warm import warm
-from pump_service.warm_reads import warm_reads
+import pump_service.process.app
+from pump_service.process.warm import warm
+from pump_service.process.warm_reads import warm_reads
 warm()
 warm_reads()
 assert "pandas" not in sys.modules

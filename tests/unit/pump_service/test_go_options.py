@@ -9,8 +9,8 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
-from pump_service import cli as pump_cli
-from pump_service.go_options import (
+from pump_service.command import cli as pump_cli
+from pump_service.command.go_options import (
     GoValues,
     duration_s,
     pd_cluster,

@@ -12,17 +12,18 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service.api import convert, writes
+from pump_service.api import writes
 from pump_service.api.batch_api import PumpBatchApi
+from pump_service.api.rights import Rights
 from pump_service.api.writes import DURABLE, BatchWrites, GroupWrites
 from pump_service.door.group import Answer, Refusal, Requests
-from pump_service.intake import read_group
-from pump_service.lifecycle import Action
-from pump_service.rights import Rights
+from pump_service.intake import convert
+from pump_service.intake.payloads import read_group
+from pump_service.intake.submit import Statuses
+from pump_service.node.lifecycle import Action
 from pump_service.store.groups import Done
 from pump_service.store.records import Records
 from pump_service.store.store import Store
-from pump_service.submit import Statuses
 from pumphouse.errors import WriterFailed
 from pumphouse.model.tso import Tso, compose
 from pumphouse.proto.pump_pb2 import WriteBinlogReq

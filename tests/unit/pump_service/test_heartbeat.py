@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service.heartbeat import Registrar, Report, Superseded, beat
 from pump_service.metrics import PumpMetrics
+from pump_service.node.heartbeat import Registrar, Report, Superseded, beat
 from pump_service.store.store import Elsewhere
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus, PumpExtra, Replaced

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.horizon import BELIEVED_S, Horizon, Timestamps
+from pump_service.node.horizon import BELIEVED_S, Horizon, Timestamps
 from pumphouse.model.tso import Tso, compose
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.file import FileCluster
@@ -103,7 +103,7 @@ def test_what_is_past_is_not_taken_for_what_the_cluster_said() -> None:
 
 
 def test_no_more_of_the_future_is_believed_than_a_start_tolerates() -> None:
-    """A Pump does not start above the cluster's clock by more than this (`pump_service.app`)."""
+    """A Pump does not start above the cluster's clock by more than this (`pump_service.process.app`)."""
     assert PAST_AHEAD_MS <= BELIEVED_S * 1000
 
 

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from pump_service import descriptors, listen
 from pump_service.door.limits import Limits
+from pump_service.process import descriptors, listen
 from pumphouse.settings import TlsSettings
 from tests.support.certs import Authority
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pump_service.identity import check_cluster, keep_cluster, node_id_of
+from pump_service.node.node_id import check_cluster, keep_cluster, node_id_of
 from pumphouse.errors import ClusterMismatch, ConfigError, CorruptionError
 
 pytestmark = pytest.mark.row("W3")

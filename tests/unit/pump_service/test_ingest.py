@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pump_service.intake import read_batch, read_group
-from pump_service.lifecycle import Action
+from pump_service.intake.payloads import read_batch, read_group
+from pump_service.node.lifecycle import Action
 from pump_service.store.groups import Done
 from pump_service.store.records import Records
 from pump_service.store.store import Store

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from pump_service.api.convert import item_of
-from pump_service.intake import Intake, read_batch, read_group
+from pump_service.intake.convert import item_of
+from pump_service.intake.payloads import Intake, read_batch, read_group
 from pump_service.store.parse import GOOD
 from pumphouse.errors import BadBinlog
 from pumphouse.proto.pump_pb2 import WriteBinlogReq

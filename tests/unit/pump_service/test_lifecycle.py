@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pump_service.lifecycle import Action, Lifecycle, must_notify
+from pump_service.node.lifecycle import Action, Lifecycle, must_notify
 from pumphouse.errors import PumpDraining
 from pumphouse.model.node import NodeState
 

@@ -7,8 +7,8 @@ import asyncio
 import grpc
 import pytest
 
-from pump_service import listen
-from pump_service.rights import Rights
+from pump_service.api.rights import Rights
+from pump_service.process import listen
 from pumphouse.settings import TlsSettings
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pump_service import notify
+from pump_service.node import notify
 from pumphouse.errors import PumpUnavailable
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
 from pumphouse.proto.cistern_pb2 import NotifyReq, NotifyResp

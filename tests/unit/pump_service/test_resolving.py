@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pump_service.horizon import Horizon, Timestamps
 from pump_service.metrics import PumpMetrics
+from pump_service.node.horizon import Horizon, Timestamps
 from pump_service.resolve import application as application_module
 from pump_service.resolve.application import ApplicationResolver, _outcome, choose
 from pump_service.resolve.asker import Asker

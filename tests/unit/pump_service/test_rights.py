@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pump_service.api.browsers import Names
-from pump_service.rights import TABLE, Caller, Right, Rights, exposed
+from pump_service.api.rights import TABLE, Caller, Right, Rights, exposed
 from pumphouse.settings import Settings, TlsSettings
 
 pytestmark = pytest.mark.row("W8")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pump_service.horizon import Horizon, Timestamps
+from pump_service.api.operations import Operations
 from pump_service.metrics import PumpMetrics
-from pump_service.operations import Operations
+from pump_service.node.horizon import Horizon, Timestamps
+from pump_service.node.shared import Shared
 from pump_service.resolve.asker import Asker
-from pump_service.shared import Shared
 from pump_service.store.store import Store
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import ClusterUnavailable

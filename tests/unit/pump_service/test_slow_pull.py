@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
-from pump_service import listen
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.grpc_api import PumpApi
+from pump_service.api.rights import Rights
 from pump_service.door.server import Server
 from pump_service.metrics import PumpMetrics
-from pump_service.pullroom import PullRoom
-from pump_service.pulls import Pulls
-from pump_service.rights import Rights
+from pump_service.process import listen
+from pump_service.pulls.pullroom import PullRoom
+from pump_service.pulls.pulls import Pulls
 from pump_service.store.store import Store
 from pumphouse.errors import BinlogError, PullTooSlow
 from pumphouse.proto.pump_pb2 import PullBinlogReq

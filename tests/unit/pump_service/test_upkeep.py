@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from pump_service import drain
-from pump_service.collector import Collector, checkpoints
 from pump_service.door.group import Messages
-from pump_service.fakes import FakeWriter
-from pump_service.heartbeat import Registrar
-from pump_service.horizon import Timestamps
-from pump_service.lifecycle import Action
-from pump_service.listen import bind_http, split_address
+from pump_service.intake.fakes import FakeWriter
+from pump_service.intake.submit import Submitter
 from pump_service.metrics import PumpMetrics
-from pump_service.pulls import Pulls
-from pump_service.score import score
-from pump_service.stages import build_stages
+from pump_service.node.collector import Collector, checkpoints
+from pump_service.node.heartbeat import Registrar
+from pump_service.node.horizon import Timestamps
+from pump_service.node.lifecycle import Action
+from pump_service.node.score import score
+from pump_service.process import drain
+from pump_service.process.listen import bind_http, split_address
+from pump_service.process.stages import build_stages
+from pump_service.process.store_samples import store_samples
+from pump_service.pulls.pulls import Pulls
 from pump_service.store.batch import PullBatch
 from pump_service.store.store import GcReport, Store
-from pump_service.store_samples import store_samples
-from pump_service.submit import Submitter
 from pumphouse.clock import SYSTEM_CLOCK
 from pumphouse.errors import BadRecord, BinlogError, ConfigError, PositionCollected, PumpUnavailable
 from pumphouse.model.node import NodeKind, NodeState, NodeStatus
@@ -88,7 +88,7 @@ def test_a_fake_is_written_in_each_interval_in_which_nothing_else_moves_the_wate
             began.release()
             await interval.acquire()
 
-        monkeypatch.setattr("pump_service.fakes.asyncio", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr("pump_service.intake.fakes.asyncio", SimpleNamespace(sleep=sleep))
         task = asyncio.create_task(fakes.run(3.0))
         await began.acquire()
 
@@ -492,8 +492,10 @@ def test_a_heartbeat_weighs_what_the_value_log_holds(
     tmp_path: Path, cluster: FileCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two Pumps on one disk, which look the same but for their value logs."""
-    monkeypatch.setattr("pump_service.stages.shutil.disk_usage", lambda _: SimpleNamespace(free=50_000, total=100_000))
-    monkeypatch.setattr("pump_service.stages.os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr(
+        "pump_service.process.stages.shutil.disk_usage", lambda _: SimpleNamespace(free=50_000, total=100_000)
+    )
+    monkeypatch.setattr("pump_service.process.stages.os.getloadavg", lambda: (0.0, 0.0, 0.0))
 
     async def reported(name: str, *payloads: bytes) -> int:
         given = settings(tmp_path / name)

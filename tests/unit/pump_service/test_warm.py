@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 SCRIPT = """
-from pump_service import intake as requests
+from pump_service.intake import payloads
 from pump_service.store import crc, framing, order, summary
-from pump_service.warm import warm
+from pump_service.process.warm import warm
 
 warm()
-for module in (requests, framing, summary, order):
+for module in (payloads, framing, summary, order):
     for name, kernel in vars(module).items():
         own = getattr(kernel, "__module__", "") == module.__name__ and hasattr(kernel, "py_func")
         if own and not kernel.targetoptions.get("forceinline"):

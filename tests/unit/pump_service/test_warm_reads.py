@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pump_service.api.debug_page import describe
+from pump_service.api.fields import count_fields
 from pump_service.api.frame import binlog_messages, frame_message
-from pump_service.debug_page import describe
-from pump_service.fields import count_fields
+from pump_service.process.warm_reads import warm_reads
 from pump_service.store import gather, scan
 from pump_service.store.logfile import Stored
-from pump_service.warm_reads import warm_reads
 from pumphouse.codec.wire import read_field
 from tests.support.storekit import commit, open_store, prewrite, store_all
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import structlog
 
-from pump_service.go_options import pd_cluster, read_flags
+from pump_service.command.go_options import pd_cluster, read_flags
 from pump_service.metrics import PumpMetrics
-from pump_service.push import push
+from pump_service.process.push import push
 from pumphouse.errors import ConfigError
 from pumphouse.registry.open import open_cluster
 from pumphouse.registry.pd_members import parse_endpoints

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pump_service.api.convert import item_of
+from pump_service.intake.convert import item_of
 from pump_service.store import frame, parse
 from pump_service.store.records import Records
 from pump_service.store.store import Item

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import structlog.testing
 
+from pump_service.process.store_samples import store_samples
 from pump_service.store.store import Store
-from pump_service.store_samples import store_samples
 from tests.support.storekit import (
     open_store,
     prewrite,

@@ -12,15 +12,15 @@ from typing import Any
 
 import structlog
 
-from pump_service import debug_page
-from pump_service.collector import Collector
-from pump_service.fields import InMemory
-from pump_service.heartbeat import Registrar
-from pump_service.horizon import Timestamps
-from pump_service.lifecycle import OPERATOR_ACTIONS, Action, Lifecycle
+from pump_service.api import debug_page
+from pump_service.api.fields import InMemory
+from pump_service.node.collector import Collector
+from pump_service.node.heartbeat import Registrar
+from pump_service.node.horizon import Timestamps
+from pump_service.node.lifecycle import OPERATOR_ACTIONS, Action, Lifecycle
+from pump_service.node.shared import Shared
 from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import NoAnswer, Resolver
-from pump_service.shared import Shared
 from pump_service.store import store as store_types
 from pump_service.store.batch import PullBatch
 from pump_service.store.frame import Meta, read_meta

@@ -1,11 +1,11 @@
-"""Load every kernel of the read path: pulls and scans. As `pump_service.warm` does for writes."""
+"""Load every kernel of the read path: pulls and scans. As `pump_service.process.warm` does for writes."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from pump_service.api.fields import Fields, InMemory
 from pump_service.api.frame import binlog_messages
-from pump_service.fields import Fields, InMemory
 from pump_service.store import frame, gather
 from pump_service.store.batch import Binlog, Binlogs
 from pump_service.store.scan import walk_records

@@ -20,24 +20,26 @@ from typing import Any
 
 import structlog
 
-from pump_service import front, heartbeat, identity, notify
 from pump_service.api.batch_api import PumpBatchApi
 from pump_service.api.browsers import Names
 from pump_service.api.grpc_api import PumpApi
 from pump_service.api.http_api import HttpApi
+from pump_service.api.rights import Rights, exposed
 from pump_service.api.services import add_services
 from pump_service.api.writes import BatchWrites, GroupWrites
-from pump_service.compiler import Leash, compile_apart
-from pump_service.drain import drained
-from pump_service.footprint import share_heaps
-from pump_service.horizon import BELIEVED_S
-from pump_service.lifecycle import Action, must_notify
-from pump_service.push import push
-from pump_service.rights import Rights, exposed
-from pump_service.stages import Stages, build_stages
+from pump_service.node import heartbeat, notify
+from pump_service.node.horizon import BELIEVED_S
+from pump_service.node.lifecycle import Action, must_notify
+from pump_service.node.node_id import check_cluster, has_node_id, keep_cluster, node_id_of, refuse_second
+from pump_service.process import front
+from pump_service.process.compiler import Leash, compile_apart
+from pump_service.process.drain import drained
+from pump_service.process.footprint import share_heaps
+from pump_service.process.push import push
+from pump_service.process.stages import Stages, build_stages
+from pump_service.process.warm import warm
+from pump_service.process.warm_reads import warm_reads
 from pump_service.store.store import Elsewhere, Store
-from pump_service.warm import warm
-from pump_service.warm_reads import warm_reads
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.errors import CorruptionError
 from pumphouse.model import address, strict
@@ -153,13 +155,13 @@ class PumpApp:
         in_clear = exposed((addr, http_addr), self._tls)
         if in_clear:
             log.warning("listens_in_clear", addr=", ".join(in_clear), operator_token=self._has_token, hint=_IN_CLEAR)
-        advertised, had_id = settings.advertise_addr or address.reachable(addr), identity.has_node_id(settings.data_dir)
-        node_id = identity.node_id_of(settings.data_dir, settings.node_id, advertised)
+        advertised, had_id = settings.advertise_addr or address.reachable(addr), has_node_id(settings.data_dir)
+        node_id = node_id_of(settings.data_dir, settings.node_id, advertised)
 
         registrar = await asyncio.to_thread(heartbeat.Registrar, self._cluster, node_id, advertised, self._clock)
         undo.push_async_callback(registrar.close)
         cluster_id = await asyncio.to_thread(self._cluster.cluster_id)
-        identity.check_cluster(settings.data_dir, cluster_id)
+        check_cluster(settings.data_dir, cluster_id)
         for step in (partial(compile_apart, self._compiler), warm, warm_reads):
             await asyncio.to_thread(step)
             self._go_on()
@@ -220,7 +222,7 @@ class PumpApp:
             Store.open, self._settings, clock=self._clock, registered=known, elsewhere=elsewhere
         )
         undo.push_async_callback(asyncio.to_thread, store.close)
-        await asyncio.to_thread(identity.keep_cluster, data_dir, cluster_id)
+        await asyncio.to_thread(keep_cluster, data_dir, cluster_id)
         # A fresh one: the process before may have published until the store was ours.
         check_clock(await asyncio.to_thread(self._cluster.tso), store.watermark)
         return store
@@ -386,7 +388,7 @@ class PumpApp:
 
 def _elsewhere(registrar: heartbeat.Registrar, data_dir: Path, bound: str, *, stored: bool) -> Elsewhere | None:
     found = registrar.elsewhere(bound)
-    identity.refuse_second(data_dir, found, stored=stored)
+    refuse_second(data_dir, found, stored=stored)
     return found
 
 

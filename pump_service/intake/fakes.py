@@ -10,11 +10,11 @@ import asyncio
 
 import structlog
 
-from pump_service.horizon import Timestamps
+from pump_service.intake.submit import Submitter
 from pump_service.metrics import PumpMetrics
+from pump_service.node.horizon import Timestamps
 from pump_service.store.records import fake
 from pump_service.store.store import Store
-from pump_service.submit import Submitter
 from pumphouse.model import strict
 from pumphouse.model.tso import Tso
 

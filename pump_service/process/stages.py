@@ -1,4 +1,4 @@
-"""The parts of a Pump and how they hang together; built once by `pump_service.app`."""
+"""The parts of a Pump and how they hang together; built once by `pump_service.process.app`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pump_service.collector import Collector
-from pump_service.fakes import FakeWriter
-from pump_service.heartbeat import Registrar, Report
-from pump_service.horizon import Horizon, Timestamps
-from pump_service.ingest import Ingest
-from pump_service.lifecycle import Action, Lifecycle
+from pump_service.api.operations import Operations
+from pump_service.intake.fakes import FakeWriter
+from pump_service.intake.ingest import Ingest
+from pump_service.intake.submit import Submitter
 from pump_service.metrics import PumpMetrics
-from pump_service.operations import Operations
-from pump_service.pulls import Pulls
+from pump_service.node.collector import Collector
+from pump_service.node.heartbeat import Registrar, Report
+from pump_service.node.horizon import Horizon, Timestamps
+from pump_service.node.lifecycle import Action, Lifecycle
+from pump_service.node.score import score
+from pump_service.process.store_samples import store_samples
+from pump_service.pulls.pulls import Pulls
 from pump_service.resolve.application import ApplicationResolver
 from pump_service.resolve.asker import Asker
 from pump_service.resolve.base import Resolver
@@ -23,10 +26,7 @@ from pump_service.resolve.choice import ApplicationFirst
 from pump_service.resolve.gc_hold import GcHold
 from pump_service.resolve.tikv import TikvResolver
 from pump_service.resolve.tikv_calls import TikvCalls
-from pump_service.score import score
 from pump_service.store.store import Store
-from pump_service.store_samples import store_samples
-from pump_service.submit import Submitter
 from pumphouse.clock import Clock
 from pumphouse.model.node import PumpExtra
 from pumphouse.registry.base import Cluster

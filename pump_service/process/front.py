@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from pump_service import descriptors, listen
+from pump_service.api.rights import Caller, Rights
 from pump_service.door.group import Refusal
 from pump_service.door.limits import Limits
 from pump_service.door.routes import Permit
 from pump_service.door.server import Server
 from pump_service.door.tls import AuthContext
-from pump_service.rights import Caller, Rights
+from pump_service.process import descriptors, listen
 from pumphouse.errors import ConfigError, PeerRefused
 from pumphouse.model import address
 from pumphouse.rpc.status import abort_details

@@ -1,6 +1,6 @@
 """Sockets and servers of the two ports. TLS, mutual TLS and allowed names are the same on both (row W6).
 
-Who may do what is the table's (`pump_service.rights`); here it is asked for stock gRPC.
+Who may do what is the table's (`pump_service.api.rights`); here it is asked for stock gRPC.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import grpc
 from aiohttp import web
 
+from pump_service.api.rights import Rights, caller_of
 from pump_service.door.http1 import Factory, Http1
 from pump_service.door.limits import Limits
-from pump_service.rights import Rights, caller_of
 from pumphouse.errors import ConfigError, PeerRefused
 from pumphouse.model import address
 from pumphouse.rpc.channel import SERVER_OPTIONS

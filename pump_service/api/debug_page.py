@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.text_encoding import CEscape
 
-from pump_service.fields import Field, Fields, Source
+from pump_service.api.fields import Field, Fields, Source
 from pumphouse.proto.binlog_pb2 import Binlog, PrewriteValue
 
 # Characters in all; what is said of the rest comes on top.

@@ -11,8 +11,8 @@ import asyncio
 
 import structlog
 
-from pump_service.collector import checkpoints
-from pump_service.fakes import FakeWriter
+from pump_service.intake.fakes import FakeWriter
+from pump_service.node.collector import checkpoints
 from pump_service.store.store import Store
 from pumphouse.model import strict
 from pumphouse.model.tso import Tso, show

@@ -1,6 +1,6 @@
 """States of a Pump as a table (docs/formats.md, "Node states"). Pure: nothing here does I/O.
 
-The order of the steps around a change (gate first, then the registry) is the business of `pump_service.app`.
+The order of the steps around a change (gate first, then the registry) is the business of `pump_service.process.app`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPERATOR_ACTIONS = {"pause": Action.PAUSE, "close": Action.CLOSE}
 def must_notify(previous: NodeState | None) -> bool:
     """Whether online Drainers must have acknowledged the Pump before it takes writes (row P9).
 
-    Also while `pump_service.notify.Unnotified` is there: a registered state can be that of a start that was cut short.
+    Also while `notify.Unnotified` is there: a registered state can be that of a start that was cut short.
     """
     return previous in (None, NodeState.OFFLINE)
 

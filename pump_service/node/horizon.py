@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pump_service.shared import Shared
+from pump_service.node.shared import Shared
 from pumphouse.clock import Clock
 from pumphouse.errors import BinlogError, PumpUnavailable
 from pumphouse.model.tso import Tso, physical_ms

@@ -12,10 +12,10 @@ from typing import Any
 import click
 import uvloop
 
-from pump_service import identity
-from pump_service.app import PumpApp, Serving
-from pump_service.footprint import leave_what_stays
-from pump_service.go_command import GoCommand, go_options, settings_of
+from pump_service.command.go_command import GoCommand, go_options, settings_of
+from pump_service.node.node_id import has_cluster
+from pump_service.process.app import PumpApp, Serving
+from pump_service.process.footprint import leave_what_stays
 from pumphouse.errors import BinlogError, ConfigError, UsageError
 from pumphouse.log import configure_logging
 from pumphouse.registry.open import open_cluster
@@ -33,7 +33,7 @@ def serve(settings: Settings) -> int:
     # A directory that has served knows its cluster: where the URL leads to none, the URL is wrong.
     # Nor is one made where nobody named it: the Pump may have been started in the wrong directory.
     named = "url" in settings.cluster.model_fields_set
-    create = named and not identity.has_cluster(settings.pump.data_dir)
+    create = named and not has_cluster(settings.pump.data_dir)
     try:
         cluster = open_cluster(settings.cluster, settings.tls, create=create, patient=True)
     except ConfigError as error:

@@ -1,17 +1,17 @@
 """Load every kernel of the write path before the first request: compiled code comes from the disk cache in some tenths.
 
-The cache was filled before by `pump_service.compiler`, which goes by the kernels that are not in it: so each of this
-package is loaded, here or in `pump_service.warm_reads`.
+The cache was filled before by `compiler`, which goes by the kernels that are not in it: so each of this package is
+loaded, here or in `warm_reads`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from pump_service.api.convert import item_of, refuse_unreadable
 from pump_service.door.group import Requests
 from pump_service.door.http2 import lean
-from pump_service.intake import read_batch, read_group
+from pump_service.intake.convert import item_of, refuse_unreadable
+from pump_service.intake.payloads import read_batch, read_group
 from pump_service.store.block import Block
 from pump_service.store.crc import crc32c_of
 from pump_service.store.framing import Framer, Place

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import click
 import structlog
 
-from pump_service.go_options import (
+from pump_service.command.go_options import (
     BOOLEAN_FLAGS,
     DEFAULT_PD_URLS,
     LOG_LEVEL,

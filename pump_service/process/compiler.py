@@ -17,8 +17,8 @@ from pathlib import Path
 import structlog
 
 import pumphouse
-from pump_service.warm import warm
-from pump_service.warm_reads import warm_reads
+from pump_service.process.warm import warm
+from pump_service.process.warm_reads import warm_reads
 from pumphouse.codec.jit import not_on_disk
 
 log = structlog.get_logger()

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from pump_service.api.convert import item_of, refuse_unreadable
-from pump_service.horizon import Horizon
-from pump_service.intake import Intake
-from pump_service.lifecycle import Lifecycle
+from pump_service.intake.convert import item_of, refuse_unreadable
+from pump_service.intake.payloads import Intake
+from pump_service.intake.submit import Statuses, Submitter
+from pump_service.node.horizon import Horizon
+from pump_service.node.lifecycle import Lifecycle
 from pump_service.store.groups import Done
 from pump_service.store.store import Item, Store
-from pump_service.submit import Statuses, Submitter
 from pumphouse.errors import BadBinlog, BinlogError, ClusterMismatch, PumpDraining, PumpUnavailable
 from pumphouse.model.binlog import BinlogType
 from pumphouse.model.tso import show

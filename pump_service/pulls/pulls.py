@@ -17,7 +17,7 @@ import structlog
 
 from pump_service.door.group import Messages
 from pump_service.metrics import PumpMetrics
-from pump_service.pullroom import PullRoom
+from pump_service.pulls.pullroom import PullRoom
 from pump_service.store.batch import LargeBinlog, PullBatch
 from pump_service.store.store import Store
 from pumphouse.errors import CorruptionError, PullTooSlow, PumpUnavailable

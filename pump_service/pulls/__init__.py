@@ -1,0 +1,1 @@
+"""Pull streams: what each has sent and waits for, and the memory that all of them share (`pullroom`)."""
