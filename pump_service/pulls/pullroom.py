@@ -5,8 +5,8 @@ somebody else holds: when little is left, streams get small batches, never none.
 `LEAST` a batch.
 
 A transaction that is larger than that cannot be made smaller. Such ones have the same limit once more, together; one
-that exceeds it alone is sent alone. Who waits for them ends a stream that does not take its own within `PATIENCE_S`,
-and the stream says so.
+that exceeds it alone is sent alone. A stream has one of them at a time. Who waits for room ends a stream that does not
+take its own within `PATIENCE_S` and the time that `LEAST_RATE` gives it, and the stream says so.
 Owned by the event loop.
 """
 
@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 LEAST = 128 << 10
 PATIENCE_S = 60.0
+LEAST_RATE = 4 << 20  # bytes a second: a peer on a slow line that takes them all the time is none to be ended
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,10 +38,11 @@ class _Holder:
 class PullRoom:
     """Bytes that are granted to batches between the disk and their peers."""
 
-    def __init__(self, limit: int, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, limit: int, *, patience_s: float = PATIENCE_S, least_rate: int = LEAST_RATE) -> None:
         self.limit = limit
         self.taken = 0
         self._patience_s = patience_s
+        self._least_rate = least_rate
         self._large: list[_Holder] = []
         self._freed = asyncio.Event()
 
@@ -75,7 +77,7 @@ class PullRoom:
         now = asyncio.get_running_loop().time()
         for each in self._large:
             held_s = round(now - each.since)
-            if now - each.since > self._patience_s:
+            if now - each.since > self._patience_s + each.size / self._least_rate:
                 log.warning("slow_puller_ended", transaction_bytes=each.size, seconds=held_s)
                 each.end(
                     PullTooSlow(

@@ -52,6 +52,7 @@ class _Read:
     last: Tso
     size: int
     more: bool
+    large: bool  # it holds the room of large transactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class _Ahead:
             _release(task)
             raise
         async with held:
-            if read.more:
+            if read.more and not read.large:  # the next may be large too, and would wait for this one's room
                 self._task = self._begin(read.last)
             yield read
 
@@ -235,7 +236,7 @@ class Pulls:
 
     def _pull(self, want: _Want, max_bytes: int, most: int | None) -> _Read:
         batch = self._store.stream.pull(want.after, max_bytes=max_bytes, most=most, strict=want.strict)
-        return _Read(want.render(batch), batch.last, batch.size, batch.more)
+        return _Read(want.render(batch), batch.last, batch.size, batch.more, large=most is None)
 
     async def _tail(self) -> None:
         """Wait until the watermark moves, or for a second."""

@@ -21,6 +21,7 @@ from pump_service.pulls.pullroom import PullRoom
 from pump_service.pulls.pulls import Pulls
 from pump_service.store.store import Store
 from pumphouse.errors import BinlogError, PullTooSlow
+from pumphouse.model.tso import Tso
 from pumphouse.proto.pump_pb2 import PullBinlogReq
 from pumphouse.proto.pump_pb2_grpc import PumpStub, add_PumpServicer_to_server
 from pumphouse.proto.pumphouse_pb2 import PullBatchesRequest, PullBatchesResponse
@@ -96,3 +97,62 @@ def test_a_pull_that_does_not_read_is_ended_with_its_reason_when_another_needs_i
         assert isinstance(told, PullTooSlow)
         assert told.size > 8 * _MIB
         assert told.retryable
+
+
+@pytest.mark.row("P7", "P17")
+def test_a_pull_that_takes_its_time_over_large_transactions_is_not_ended_by_its_own_next_one(tmp_path: Path) -> None:
+    store = Store.open(settings(tmp_path / "data"))
+    for start in (100, 200, 300):
+        store_all(store, prewrite(start, bytes(8 * _MIB)), commit(start, start + 10))
+    ended: list[PullTooSlow] = []
+
+    async def run() -> list[int]:
+        pulls = Pulls(store, PumpMetrics(), memory_bytes=_MIB)
+        pulls.room = PullRoom(_MIB, patience_s=0.2)
+        taken: list[int] = []
+        async for sent in pulls.follow(
+            Tso(0), lambda batch: [batch.size], max_bytes=_MIB, strict=False, end=ended.append
+        ):
+            await asyncio.sleep(0.5)  # longer than the patience, and it moves all the time
+            taken.append(int(sent.complete_to))
+            if sent.complete_to >= 310:
+                break
+        pulls.stop()
+        pulls.close()
+        return taken
+
+    try:
+        taken = asyncio.run(asyncio.wait_for(run(), 60))
+    finally:
+        store.close()
+    assert ended == []
+    assert taken == [110, 210, 310]
+
+
+@pytest.mark.row("P7", "P17")
+def test_the_larger_a_transaction_the_longer_others_wait_until_its_pull_is_ended() -> None:
+    ended: list[int] = []
+
+    async def waits(size: int) -> float:
+        room = PullRoom(_MIB, patience_s=0.1, least_rate=size * 2)
+        loop = asyncio.get_running_loop()
+        gone = asyncio.Event()
+
+        def end(error: PullTooSlow) -> None:
+            ended.append(error.size or 0)
+            gone.set()
+
+        async def hold() -> None:
+            async with room.large(size, end):
+                await gone.wait()
+
+        holder = loop.create_task(hold())
+        await asyncio.sleep(0)
+        began = loop.time()
+        async with room.large(size, end):
+            waited = loop.time() - began
+        await holder
+        return waited
+
+    assert asyncio.run(asyncio.wait_for(waits(8 * _MIB), 20)) >= 0.6
+    assert ended == [8 * _MIB]
