@@ -219,6 +219,8 @@ def _applied(*row: Any) -> pa.RecordBatch:
 class _Passed(BinlogError):
     """An error of an earlier stage, on its way."""
 
+    data: bytes = b""
+
 
 def _checked(blobs: Iterable[Blob]) -> Iterator[Blob]:
     for blob in blobs:

@@ -19,8 +19,9 @@ BinlogError
 └─ RestoreError └─ TargetUnreachable
                                                                   * = retryable
 
-Each error carries its facts as public attributes (keyword arguments of the constructor), says in one sentence what,
-where and what to type next (`hint`), and survives pickling, because Spark and Airflow pickle errors.
+Each error carries its facts as public attributes (keyword arguments of the constructor; None where they were not
+given), says in one sentence what, where and what to type next (`hint`), and survives pickling, because Spark and
+Airflow pickle errors. A fact that somebody reads is declared in its class.
 """
 
 from __future__ import annotations
@@ -44,12 +45,6 @@ class BinlogError(Exception):
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
-    def __getattr__(self, name: str) -> Any:
-        # Only reached when a fact was not given: facts are optional for callers.
-        if name.startswith("__") or name in {"facts", "message", "hint"}:
-            raise AttributeError(name)
-        return self.__dict__.get("facts", {}).get(name)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.hint, self.facts)
 
@@ -66,9 +61,13 @@ def _rebuild(cls: type[BinlogError], message: str, hint: str, facts: dict[str, A
 class ConfigError(BinlogError):
     """A setting is missing, misspelled or impossible."""
 
+    missing: bool | None = None
+
 
 class AccessDenied(ConfigError):
-    """A server answers, and does not let the user in, or does not let it do something. Facts: server."""
+    """A server answers, and does not let the user in, or does not let it do something."""
+
+    server: str | None = None
 
 
 class UsageError(BinlogError):
@@ -76,13 +75,19 @@ class UsageError(BinlogError):
 
 
 class ClusterUnavailable(BinlogError):
-    """No answer from PD, etcd or TiKV within the time given. Facts: url."""
+    """No answer from PD, etcd or TiKV within the time given."""
 
     retryable = True
+    url: str | None = None
+    sent: bool | None = None  # the question may have arrived
 
 
 class CorruptionError(BinlogError):
-    """Bytes are not what was written. Facts: path, offset, reason."""
+    """Bytes are not what was written."""
+
+    path: str | None = None
+    offset: int | None = None
+    reason: str | None = None
 
 
 class TornTail(CorruptionError):
@@ -106,77 +111,117 @@ class PumpError(BinlogError):
 
 
 class ClusterMismatch(PumpError):
-    """The caller has another cluster id than this Pump. Facts: got, want."""
+    """The caller has another cluster id than this Pump."""
+
+    got: int | None = None
+    want: int | None = None
 
 
 class BadBinlog(PumpError):
     """A payload does not parse as a Binlog or uses obsolete fields."""
 
+    size: int | None = None
+    limit: int | None = None
+
 
 class PumpUnavailable(PumpError):
-    """No answer from the Pump. Facts: node_id."""
+    """No answer from the Pump."""
 
     retryable = True
+    node_id: str | None = None
+    code: str | None = None  # the name of gRPC's
 
 
 class PumpReadOnly(PumpError):
-    """The Pump refuses prewrites because disk space is low. Facts: available, limit."""
+    """The Pump refuses prewrites because disk space is low."""
 
     retryable = True
+    available: int | None = None
+    limit: int | None = None
 
 
 class PumpDraining(PumpError):
-    """The Pump is not online and takes no prewrites. Facts: state."""
+    """The Pump is not online and takes no prewrites."""
 
     retryable = True
+    state: str | None = None
 
 
 class PositionCollected(PumpError):
-    """A pull asked for binlogs below the GC point. Facts: start_from, gc_point."""
+    """A pull asked for binlogs below the GC point."""
+
+    start_from: int | None = None
+    gc_point: int | None = None
 
 
 class PullTooSlow(PumpError):
-    """A pull that did not read held room that others waited for, and is ended. Facts: size, seconds."""
+    """A pull that did not read held room that others waited for, and is ended."""
 
     retryable = True
+    size: int | None = None
+    seconds: float | None = None
 
 
 class OrphanCommit(PumpError):
-    """A commit whose prewrite is in no file. Facts: start_ts, commit_ts."""
+    """A commit whose prewrite is in no file."""
+
+    start_ts: int | None = None
+    commit_ts: int | None = None
 
 
 class LateCommit(PumpError):
-    """A commit at or below the published watermark. Facts: start_ts, commit_ts, watermark."""
+    """A commit at or below the published watermark."""
+
+    start_ts: int | None = None
+    commit_ts: int | None = None
+    watermark: int | None = None
 
 
 class WriterFailed(PumpError):
-    """A write or fsync failed: this process writes nothing more. Facts: path."""
+    """A write or fsync failed: this process writes nothing more."""
+
+    path: str | None = None
 
 
 class ResolverOverlap(PumpError):
-    """A resolver's key prefixes overlap another live resolver's. Facts: resolver_id, other."""
+    """A resolver's key prefixes overlap another live resolver's."""
+
+    resolver_id: str | None = None
+    other: str | None = None
 
 
 class PeerRefused(PumpError):
-    """The caller's certificate carries none of the allowed names, or the call is for operators. Facts: peer."""
+    """The caller's certificate carries none of the allowed names, or the call is for operators."""
+
+    peer: str | None = None
 
 
 class GapError(BinlogError):
-    """A range of history is missing. Facts: node_id, from_ts, to_ts."""
+    """A range of history is missing."""
+
+    node_id: str | None = None
+    from_ts: int | None = None
+    to_ts: int | None = None
 
 
 class WindowHeld(GapError):
-    """The window cannot be completed yet. Facts: holders (list of who and why)."""
+    """The window cannot be completed yet."""
 
     retryable = True
+    holders: list[dict[str, Any]] | None = None
 
 
 class CodecError(BinlogError):
     """Bytes of a row, datum or key do not decode."""
 
+    txn: int | None = None
+
 
 class MissingColumn(CodecError):
-    """A row image lacks a column of the key. Facts: row, column."""
+    """A row image lacks a column of the key."""
+
+    row: int | None = None
+    column: str | None = None
 
 
 class SchemaError(BinlogError):
@@ -184,17 +229,24 @@ class SchemaError(BinlogError):
 
 
 class UnknownTable(SchemaError):
-    """A row names a table id that the timeline does not know. Facts: table_id, schema_version."""
+    """A row names a table id that the timeline does not know."""
+
+    table_id: int | None = None
+    schema_version: int | None = None
 
 
 class UnknownDdl(SchemaError):
-    """A DDL job has a type that is unknown or unsupported. Facts: job_id, type."""
+    """A DDL job has a type that is unknown or unsupported."""
+
+    job_id: int | None = None
+    type: int | None = None
 
 
 class HistoryUnavailable(SchemaError):
-    """The source of the DDL job history does not answer. Facts: url."""
+    """The source of the DDL job history does not answer."""
 
     retryable = True
+    url: str | None = None
 
 
 class ColumnMismatch(SchemaError):
@@ -206,11 +258,15 @@ class StoreError(BinlogError):
 
 
 class ObjectNotFound(StoreError):
-    """No such object. Facts: key."""
+    """No such object."""
+
+    key: str | None = None
 
 
 class ObjectExists(StoreError):
-    """A conditional put found an existing object. Facts: key."""
+    """A conditional put found an existing object."""
+
+    key: str | None = None
 
 
 class UnsafeStore(StoreError):
@@ -230,23 +286,33 @@ class StoreUnavailable(StoreError):
 
 
 class SourceFailed(BinlogError):
-    """The source of a dump does not answer, or its answer makes no sense. Facts: source."""
+    """The source of a dump does not answer, or its answer makes no sense."""
 
     retryable = True
+    source: str | None = None
 
 
 class LoadError(BinlogError):
     """Loading a target failed."""
 
+    target: str | None = None
+    table: str | None = None
+    job_id: int | None = None
+
 
 class TargetBusy(LoadError):
-    """Another run holds the target. Facts: target, holder."""
+    """Another run holds the target."""
 
     retryable = True
+    holder: str | None = None
 
 
 class TargetAhead(LoadError):
-    """The target is beyond the archive's end, or beyond the moment asked for. Facts: checkpoint, archive_end or to."""
+    """The target is beyond the archive's end, or beyond the moment asked for."""
+
+    checkpoint: int | None = None
+    archive_end: int | None = None
+    to: int | None = None
 
 
 class TargetIncomplete(LoadError):
@@ -254,37 +320,52 @@ class TargetIncomplete(LoadError):
 
 
 class RowRejected(LoadError):
-    """The target cannot store the rows unchanged. Facts: table, rows."""
+    """The target cannot store the rows unchanged."""
+
+    rows: int | None = None
 
 
 class DuplicateKey(LoadError):
-    """Two rows of the source have the same key: the source did not enforce it. Facts: table, key, rows."""
+    """Two rows of the source have the same key: the source did not enforce it."""
+
+    key: str | None = None
+    rows: int | None = None
 
 
 class TargetUnavailable(LoadError):
-    """The target does not answer, or closed the connection. Facts: target."""
+    """The target does not answer, or closed the connection."""
 
     retryable = True
 
 
 class FenceLost(LoadError):
-    """Another owner raised the target's fence: this run must change nothing more. Facts: target, have, found."""
+    """Another owner raised the target's fence: this run must change nothing more."""
+
+    have: int | None = None
+    found: int | None = None
 
 
 class DdlRefused(LoadError):
-    """The target refused a DDL and ran nothing of it. Facts: code, statement; job_id, where it is of the log."""
+    """The target refused a DDL and ran nothing of it."""
+
+    code: int | None = None
+    statement: str | None = None
 
 
 class ConversionUnknown(LoadError):
-    """A DDL changes a type, and it is not known how TiDB converts the rows' values. Facts: table, job_id."""
+    """A DDL changes a type, and it is not known how TiDB converts the rows' values."""
 
 
 class PartitionUnsettled(LoadError):
-    """Rows were written into a partition while it was dropped; some may have stayed. Facts: table, job_id, row."""
+    """Rows were written into a partition while it was dropped; some may have stayed."""
+
+    row: str | None = None
 
 
 class DdlUncertain(LoadError):
-    """A DDL may have run before a crash, and the target does not show whether it did. Facts: statement."""
+    """A DDL may have run before a crash, and the target does not show whether it did."""
+
+    statement: str | None = None
 
 
 class RestoreError(BinlogError):
@@ -292,4 +373,8 @@ class RestoreError(BinlogError):
 
 
 class TargetUnreachable(RestoreError):
-    """The requested moment is outside the restorable range. Facts: target, have_from, have_to."""
+    """The requested moment is outside the restorable range."""
+
+    target: int | None = None
+    have_from: int | None = None
+    have_to: int | None = None

@@ -213,6 +213,8 @@ a class without its own row there has the answer of its nearest ancestor.
         meaning = " ".join((cls.__doc__ or "").split())
         if cls is errors.BinlogError:
             meaning = "Base of the tree."
+        facts = [name for name in vars(cls).get("__annotations__", {}) if name != "retryable"]
+        meaning += f" Facts: {', '.join(facts)}." if facts else ""
         out.append(f"| {'&emsp;' * depth}`{cls.__name__}` | {again} | {code.name} | {reason} | {_cell(meaning)} |")
     return "\n".join([*out, ""])
 

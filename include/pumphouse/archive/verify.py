@@ -205,7 +205,7 @@ def _check_newest(
         if head is not None and head.manifest not in broken:
             head.check(objects.get(head.manifest))
     except BinlogError as error:
-        report.problems.append(Problem(key=str(error.path or layout.HEAD), what=str(error)))
+        report.problems.append(Problem(key=str(error.facts.get("path") or layout.HEAD), what=str(error)))
     if checkpoint is not None and checkpoint > report.end:
         what = f"the checkpoint on the Pumps is {show(checkpoint)}, the archive ends at {show(report.end)}"
         report.problems.append(Problem(key=layout.WINDOWS, what=what))
@@ -495,7 +495,7 @@ def _check_window(archive: Archive, manifest: Manifest) -> list[Problem]:
         try:
             problems.extend(Problem(key=manifest.key, what=what) for what in check(archive, manifest))
         except BinlogError as error:
-            problems.append(Problem(key=error.path or manifest.key, what=str(error)))
+            problems.append(Problem(key=error.facts.get("path") or manifest.key, what=str(error)))
     return problems
 
 

@@ -474,7 +474,7 @@ def _nobody_took(start_ts: int, last: str | BinlogError) -> PumpUnavailable:
         f"no Pump took the prewrite of transaction {start_ts}; the last error: {last or 'no Pump is online'}",
         hint="see `pumphouse pumps`; the transaction must not commit",
         start_ts=start_ts,
-        node_id=last.node_id if isinstance(last, BinlogError) else "",
+        node_id=last.facts.get("node_id", "") if isinstance(last, BinlogError) else "",
     )
     error.__cause__ = last if isinstance(last, BinlogError) else None
     return error

@@ -113,7 +113,7 @@ class Decoder:
         try:
             found = walk(batch.column("payload"))
         except CodecError as error:
-            at = int(error.txn or 0)
+            at = error.txn or 0
             raise CodecError(
                 f"transaction (start {txns.start_ts[at]}, commit {txns.commit_ts[at]}): {error}", **error.facts
             ) from error

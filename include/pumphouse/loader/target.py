@@ -154,12 +154,16 @@ class Loaded:
 
 
 class StatementFailed(LoadError):
-    """The server refused a statement. Facts: code, statement, condition (whether of the server, not of a statement)."""
+    """The server refused a statement. ``condition``: for its own state, and not for what the statement says."""
+
+    code: int | None = None
+    statement: str | None = None
+    condition: bool | None = None
 
     @property
     def of_a_row(self) -> bool:
         """Whether it did so for the data in it."""
-        return is_of_a_row(int(self.code or 0), self.message)
+        return is_of_a_row(self.code or 0, self.message)
 
     @property
     def of_the_server(self) -> bool:

@@ -271,4 +271,4 @@ def _status(kv: KeyValue) -> NodeStatus:
         return NodeStatus.from_json(kv.value)
     except BinlogError as error:
         key = kv.key.decode("utf-8", "replace")
-        raise CorruptionError(f"etcd key {key}: {error.message}", path=key, reason=error.reason) from error
+        raise CorruptionError(f"etcd key {key}: {error.message}", path=key, reason=error.facts.get("reason")) from error

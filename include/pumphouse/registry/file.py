@@ -50,7 +50,6 @@ class FileCluster:
                     hint="check the setting cluster.url, and that its storage is there. A Pump makes one at its first "
                     "start, not on a data directory that belongs to a cluster already",
                     path=str(self._dir),
-                    missing=True,
                 )
             _create(self._dir)
         self._cluster_id = _read_cluster_id(self._dir / "cluster.json")
@@ -201,7 +200,7 @@ def _read_status(path: Path) -> NodeStatus | None:
     try:
         return NodeStatus.from_json(data)
     except BinlogError as error:
-        raise CorruptionError(f"{path}: {error.message}", path=str(path), reason=error.reason) from error
+        raise CorruptionError(f"{path}: {error.message}", path=str(path), reason=error.facts.get("reason")) from error
 
 
 def _remove(path: Path) -> None:

@@ -78,7 +78,7 @@ class Images:
         try:
             found = walk(rows.column("payload"))
         except CodecError as error:
-            txn = int(error.txn or 0)
+            txn = error.txn or 0
             raise CodecError(
                 f"transaction (start {start_ts[txn]}, commit {txn_ts[txn]}): {error}", **error.facts
             ) from error
