@@ -66,10 +66,9 @@ class DiskGuard:
     def read_only(self) -> bool:
         """Whether prewrites are refused."""
         with self._lock:
-            now = self._clock.monotonic()
-            if now - self._checked >= CHECK_EVERY_S:
-                self._checked = now
+            if self._clock.monotonic() - self._checked >= CHECK_EVERY_S:
                 self._look()
+                self._checked = self._clock.monotonic()  # behind the look: until then nobody is at ease
             return self._read_only
 
     def at_ease(self) -> bool:

@@ -20,7 +20,7 @@ from pumphouse.codec.raw import copy_bytes
 
 _MAGIC = np.uint64(frame.RECORD_MAGIC)
 _SMALLEST = 64 << 10
-_LONGEST_TAIL = max(TAILS)
+LONGEST_TAIL = max(TAILS)
 # Most bytes of one write of many records, which are put together in a buffer; a larger record is written as it is.
 WRITE_BYTES = 8 << 20
 
@@ -110,10 +110,10 @@ class Framer:
         if begin > limit:
             return Write()
         records = parts[place.part]
-        first = frame.HEADER_BYTES + int(records.sizes[place.row]) + _LONGEST_TAIL
+        first = frame.HEADER_BYTES + int(records.sizes[place.row]) + LONGEST_TAIL
         if first > WRITE_BYTES:
             return self._large(records, place, fid, begin)
-        longest = sum(each.bytes + (frame.HEADER_BYTES + _LONGEST_TAIL) * len(each) for each in parts[place.part :])
+        longest = sum(each.bytes + (frame.HEADER_BYTES + LONGEST_TAIL) * len(each) for each in parts[place.part :])
         out = self._room(max(min(longest, WRITE_BYTES), first))
         write = Write()
         facts = np.zeros(_FACTS, np.int64)

@@ -11,6 +11,7 @@ import structlog
 
 from pump_service.store.block import I64
 from pump_service.store.frame import HEADER_BYTES
+from pump_service.store.framing import LONGEST_TAIL
 from pump_service.store.records import Records
 from pumphouse.errors import BinlogError, WriterFailed
 
@@ -39,8 +40,8 @@ class Request:
 
     @property
     def size(self) -> int:
-        """Bytes of the log."""
-        return self.records.bytes + HEADER_BYTES * len(self.records)
+        """Bytes of the log, at most."""
+        return self.records.bytes + (HEADER_BYTES + LONGEST_TAIL) * len(self.records)
 
     def set(self, rows: I64, status: Status) -> None:
         """What became of some rows."""
@@ -77,7 +78,7 @@ class RequestQueue:
 
     @property
     def bytes(self) -> int:
-        """What waits, in bytes of the log."""
+        """What waits, in bytes of the log at most."""
         return self._put - self._taken
 
     def is_small(self, most: int) -> bool:

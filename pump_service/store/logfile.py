@@ -1,4 +1,4 @@
-"""One append-only file of the value log. The writer thread writes it; any thread reads below `synced_end`."""
+"""One append-only file of the value log. Who has the write lock writes it; any thread reads below `synced_end`."""
 
 from __future__ import annotations
 

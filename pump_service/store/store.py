@@ -197,7 +197,7 @@ class Store:
             listener(error)
 
     def on_fault(self, listener: Callable[[BaseException], None]) -> None:
-        """Call this when a thread of the store ended by an unexpected error; the process should stop then."""
+        """Call this when a stage of the store was stopped by an unexpected error; the process should stop then."""
         self._fault_listeners.append(listener)
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class Store:
 
         It is called once, by the thread that wrote, in this call only where the store is closing: None = all are
         durable, else a status a record: PumpReadOnly (prewrites on a full disk; anything when not even the reserve is
-        left), WriterFailed. ``here``: the caller calls `write_here` next, and is not answered before.
+        left), WriterFailed. ``here``: the caller calls `write_here` next; the thread of the store may be quicker.
         """
         self._writer.submit(records, done, here=here)
 

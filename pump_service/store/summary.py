@@ -58,7 +58,7 @@ def sum_up(
 
 
 class FileSummary:
-    """Growing summary of one file. The writer thread adds, GC reads, which gets a copy.
+    """Growing summary of one file. Who has the write lock adds, GC reads, which gets a copy.
 
     What is added is summed up a thousand records at a time, or by the next who reads: most groups of writes need not
     wait for it.

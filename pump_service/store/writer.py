@@ -5,12 +5,14 @@ time, and whoever has the write lock takes it from the queue: so the order of th
 
 The thread `pump-writer` can write anything. An event loop that has submitted something may write it on its own thread
 instead (`Writer.write_here`): for a group of few calls, a change of thread costs more than everything else. It does so
-only where that is short: not for a large group or one that may end a file, not for the first of each half second (which
-looks at the disk), and not while the disk is full or slow, the index has no room, or somebody has the write lock.
+only where that looks short: not for a large group or one that ends a file, not for the first of each half second (which
+looks at the disk), and not while the disk is full or was slow a moment ago, the index has no room, or somebody has the
+write lock or waits for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -139,17 +141,20 @@ class Writer:
             closed = self.queue.closed  # looked at before the queue, which nothing enters behind it
             more = True
             while more:
-                with self.lock:
+                self.lock.wait_for_group()
+                try:
                     more = self._write_next()
+                finally:
+                    self.lock.release()
 
     # -- who has the write lock ----------------------------------------------------------------------------------------
 
     def _write_short(self) -> bool:
         """Write what waits. False, and nothing is written, where that may take long."""
-        began, size = self._clock.monotonic(), self.queue.bytes
+        size = self.queue.bytes
         short = (
             self.queue.is_small(self._group_bytes)
-            and began >= self._away_until
+            and self._clock.monotonic() >= self._away_until
             and self._unsaved + size < SAVE_SUMMARY_EVERY
             and size <= self._valuelog.room
             and self._guard.at_ease()
@@ -157,30 +162,33 @@ class Writer:
         )
         if short:
             self._write_next()
-            if (now := self._clock.monotonic()) - began > SLOW_S:
-                self._away_until = now + AWAY_S
         return short
 
     def _write_next(self) -> bool:
-        """Write and answer the next group. False: nothing waits."""
-        group = self.queue.take(self._group_bytes)
-        if group:
-            try:
-                self._write(group)
-            except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
-                self._stopped_by(error)
+        """Write and answer the next group; raises nothing. False: nothing waits."""
+        group: Group = []
+        try:
+            stored = Appended()
+            group = self.queue.take(self._group_bytes)
+            if group:
+                self._write(group, stored)
+        except BaseException as error:  # noqa: BLE001 - reported, and it ends writing
+            self._stopped_by(error)
         return bool(group)
 
-    def _write(self, group: Group) -> None:
-        stored = Appended()
+    def _write(self, group: Group, stored: Appended) -> None:
+        began = self._clock.monotonic()
         try:
             self._appender.append(group, stored)
         except BaseException as error:
-            self._appender.fail(error)
+            with contextlib.suppress(Exception):  # of a log
+                self._appender.fail(error)
             raise
         finally:
             # Counted before the answer: who has it must find the prewrite among the unresolved.
             self.prewrites += stored.prewrites
+            if (now := self._clock.monotonic()) - began > SLOW_S:
+                self._away_until = now + AWAY_S
             answer(group)
         self.groups += 1
         if stored.blocks:
@@ -193,9 +201,10 @@ class Writer:
             self._valuelog.save_active_summary()
 
     def _stopped_by(self, error: BaseException) -> None:
-        # A bug, not a disk: fail like a disk that cannot be trusted. Said last: nothing may depend on a log.
-        try:
+        # A bug, not a disk: fail like a disk that cannot be trusted. What cannot be said keeps nobody from an answer.
+        with contextlib.suppress(Exception):
             self._appender.fail(error)
-        finally:
+        with contextlib.suppress(Exception):
             self.on_fault(error)
-        log.error("writer_stopped", exc_info=error)
+        with contextlib.suppress(Exception):
+            log.error("writer_stopped", exc_info=error)

@@ -20,6 +20,7 @@ import pytest
 from pump_service.store import writer
 from pump_service.store.chaser import Chaser
 from pump_service.store.frame import HEADER_BYTES
+from pump_service.store.framing import LONGEST_TAIL
 from pump_service.store.groups import SMALL_BYTES, SMALL_REQUESTS
 from pump_service.store.records import Records
 from pump_service.store.store import Item, Status, Store
@@ -50,6 +51,7 @@ from tests.support.storekit import (
     write_lock,
     writer_of,
 )
+from tests.support.writers import nothing_is_short
 
 HERE, THREAD = "here", "thread"
 FIRST = 1  # start ts of what the thread wrote before the test begins
@@ -187,7 +189,7 @@ def test_a_large_group_goes_to_the_thread_and_a_small_one_behind_it_is_written_h
 ) -> None:
     with opened(tmp_path, group_commit_bytes=4096 if what == "more_than_a_group" else 1 << 20) as pump:
         if what == "bytes":
-            most = 2 * SMALL_BYTES - len(prewrite(10, bytes(SMALL_BYTES)).payload) - HEADER_BYTES
+            most = 2 * SMALL_BYTES - len(prewrite(10, bytes(SMALL_BYTES)).payload) - HEADER_BYTES - LONGEST_TAIL
             assert pump.goes(prewrite(10, bytes(most))) == HERE
             assert pump.goes(prewrite(11, bytes(most + 1))) == THREAD
             assert pump.goes(prewrite(12, bytes(most // 2)), prewrite(13, bytes(most // 2))) == THREAD
@@ -208,10 +210,10 @@ def test_a_large_group_goes_to_the_thread_and_a_small_one_behind_it_is_written_h
 def test_a_group_that_ends_a_file_goes_to_the_thread_and_the_first_of_the_next_file_too(tmp_path: Path) -> None:
     with opened(tmp_path, value_log_file_bytes=4096) as pump:
         assert pump.goes(prewrite(10, b"v" * 1000)) == HERE
-        left = 4096 - pump.store.synced_end.offset - 2 * HEADER_BYTES
+        left = 4096 - pump.store.synced_end.offset - 2 * (HEADER_BYTES + LONGEST_TAIL)
         left -= sum(len(prewrite(start, b"v" * 1000).payload) for start in (11, 12)) - 2000
         assert pump.goes(prewrite(11, bytes(left // 2)), prewrite(12, bytes(left - left // 2))) == HERE
-        assert pump.store.synced_end.offset == 4096
+        assert 4096 - pump.store.synced_end.offset <= 2 * LONGEST_TAIL
         assert len(value_files(tmp_path)) == 1
         assert pump.goes(prewrite(13)) == THREAD
         assert pump.goes(prewrite(14)) == THREAD, "which makes the file"
@@ -599,16 +601,59 @@ def test_an_answer_that_raises_keeps_nobody_from_theirs_and_does_not_end_writing
 
 
 @pytest.mark.row("P15")
-def test_a_log_that_cannot_be_written_keeps_no_answer_back(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("who", [HERE, THREAD])
+def test_a_log_that_cannot_be_written_keeps_no_answer_back_and_ends_no_thread(
+    who: str, pump: Pump, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ValueLog, "append", a_bug)
-    pump.submit(prewrite(10))
-    with logs_cannot_be_written("writer"), pytest.raises(BrokenPipeError):
-        pump.store.write_here()
-    assert pump.answers == [failed(10)]
+    if who == THREAD:
+        nothing_is_short(monkeypatch)
+    with logs_cannot_be_written("writer", "appender"):
+        for start in (10, 11, 12):
+            pump.submit(prewrite(start))
+            assert pump.come(1) == [failed(start, who)]
     assert [type(each) for each in pump.faults] == [ZeroDivisionError]
     assert write_lock(pump.store).try_for(0), "the lock is free again"
     write_lock(pump.store).release()
     monkeypatch.undo()
+
+
+@pytest.mark.row("P15")
+def test_while_somebody_looks_at_the_disk_nobody_here_waits_for_it(pump: Pump) -> None:
+    looking, go_on = threading.Event(), threading.Event()
+
+    def look(_path: Path) -> int:
+        looking.set()
+        go_on.wait(20)
+        return 1 << 40
+
+    pump.clock.at += 0.5
+    pump.fs.free_bytes = look  # type: ignore[method-assign]
+    other = threading.Thread(target=pump.look_at_disk, daemon=True)
+    other.start()
+    assert looking.wait(20)
+    pump.submit(prewrite(10))
+    pump.store.write_here()
+    assert pump.answers == []
+    go_on.set()
+    assert pump.come(1) == [durable(10, THREAD)]
+    other.join(20)
+
+
+@pytest.mark.row("P3")
+def test_a_slow_group_of_the_thread_counts_too(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(_path: Path) -> None:
+        pump.clock.at += writer.SLOW_S + 0.001
+
+    pump.fs.faults["sync"] = slow
+    with monkeypatch.context() as patch:
+        nothing_is_short(patch)
+        assert pump.goes(prewrite(10)) == THREAD
+    pump.fs.faults.clear()
+    assert pump.goes(prewrite(11)) == THREAD
+    pump.clock.at += writer.AWAY_S
+    pump.look_at_disk()
+    assert pump.goes(prewrite(12)) == HERE
 
 
 @pytest.mark.row("P3")

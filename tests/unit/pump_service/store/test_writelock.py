@@ -104,7 +104,8 @@ def test_who_gives_up_waiting_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.row("P3")
-def test_one_at_a_time_is_inside_and_nobody_starves() -> None:
+@pytest.mark.parametrize("who", ["the loop", "the thread"])
+def test_one_at_a_time_is_inside_and_nobody_starves(who: str) -> None:
     lock = WriteLock()
     inside = 0
     most = 0
@@ -122,7 +123,9 @@ def test_one_at_a_time_is_inside_and_nobody_starves() -> None:
     def write() -> None:
         nonlocal inside, most, groups
         while not stop.is_set():
-            if lock.try_for_group():
+            if who == "the thread":
+                lock.wait_for_group()
+            if who == "the thread" or lock.try_for_group():
                 inside += 1
                 most = max(most, inside)
                 groups += 1
@@ -141,4 +144,27 @@ def test_one_at_a_time_is_inside_and_nobody_starves() -> None:
     stop.set()
     writer.join(10)
     assert most == 1
-    assert lock.waiting == 0
+    assert not lock.waiting
+
+
+@pytest.mark.row("P3", "P4")
+def test_a_thread_that_writes_group_after_group_lets_who_waits_in_before_the_next() -> None:
+    lock = WriteLock()
+    done = threading.Event()
+    groups = 0
+
+    def wait() -> None:
+        with lock:
+            done.set()
+
+    other = threading.Thread(target=wait, daemon=True)
+    lock.wait_for_group()
+    other.start()
+    until(lambda: lock.waiting == 1)
+    while not done.is_set() and groups < 1000:
+        lock.release()
+        lock.wait_for_group()
+        groups += 1
+    lock.release()
+    other.join(20)
+    assert groups <= 2
