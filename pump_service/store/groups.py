@@ -1,4 +1,4 @@
-"""Requests to write, and the groups that they are written in: who is durable, who is refused, who was told."""
+"""Requests to write and their groups: what is small, who is durable, who is refused, who was told."""
 
 from __future__ import annotations
 

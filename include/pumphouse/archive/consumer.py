@@ -1,4 +1,4 @@
-"""The archive as a consumer of the Pumps: its checkpoint holds their GC and lets closing Pumps go.
+"""The archive as a consumer of the Pumps: whose genesis counts, and the checkpoint that holds their GC.
 
 It is registered as a Drainer in state ``paused``, so that no starting Pump tries to notify it. Its checkpoint is the
 archive's end, moved by each snapshot. Where GC follows the load a snapshot moves nothing, and GC publishes what every

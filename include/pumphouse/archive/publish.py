@@ -1,4 +1,4 @@
-"""The put that decides: manifests, genesis and declarations appear by one conditional put, or not at all."""
+"""The put that decides: manifests and declarations appear by one conditional put, or not at all."""
 
 from __future__ import annotations
 

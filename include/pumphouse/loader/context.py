@@ -1,6 +1,6 @@
-"""What every worker of one plan needs: where the archive is, the plan, its tables' history. Picklable, small.
+"""What every worker of one plan needs: its reads of the archive, cut to the plan's bounds, and its tables' history.
 
-Holds the archive's secret: it travels in a closure or a partition, never in an option, a log or a plan row.
+Picklable and small. Holds the archive's secret: it travels in a closure or a partition, never in an option, a log or a plan row.
 """
 
 from __future__ import annotations
