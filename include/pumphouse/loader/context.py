@@ -1,6 +1,7 @@
 """What every worker of one plan needs: its reads of the archive, cut to the plan's bounds, and its tables' history.
 
-Picklable and small. Holds the archive's secret: it travels in a closure or a partition, never in an option, a log or a plan row.
+Picklable and small. Holds the archive's secret, which travels in a closure or a partition, never in an option, a log or
+a plan row.
 """
 
 from __future__ import annotations
