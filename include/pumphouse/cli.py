@@ -93,6 +93,10 @@ class Context:
         self._overrides = overrides
         self._settings: Settings | None = None
 
+    def override(self, name: str, value: Any) -> None:
+        """Set ``section.name`` for this call, before the settings are read."""
+        self._overrides = {**self._overrides, name: value}
+
     @property
     def settings(self) -> Settings:
         """The settings of this call."""
@@ -119,6 +123,22 @@ class Context:
 
 
 pass_context = click.make_pass_decorator(Context)
+
+
+def _at_root(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    found = ctx.find_object(Context)
+    if value is not None and found is not None:
+        found.override("archive.root", value)
+
+
+# Of commands that only read the archive: they need nothing else where the cluster is gone.
+archive_option = click.option(
+    "--archive",
+    metavar="URL",
+    callback=_at_root,
+    expose_value=False,
+    help="Where the archive is, as s3://bucket/prefix or file:///dir (the setting archive.root).",
+)
 
 
 @click.command(cls=LazyGroup)

@@ -1,6 +1,8 @@
 """The composition root of the batch side: every part that settings name, opened in one way, TLS included.
 
-Commands, DAG tasks and Spark jobs take their cluster, archive, DDL history and engine from here.
+Commands, DAG tasks and Spark jobs take their cluster, archive, DDL history and engine from here. Who writes to the
+archive or to the cluster takes `archive` and `cluster`. Who only reads takes `readable_archive` and `now`, which are
+there without a cluster too.
 """
 
 from __future__ import annotations
@@ -8,15 +10,23 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from pumphouse.archive.archive import Archive
+import structlog
+
+from pumphouse.archive.archive import Archive, clusters_at
+from pumphouse.clock import SYSTEM_CLOCK
+from pumphouse.errors import ClusterUnavailable, ConfigError
+from pumphouse.model.tso import Tso, compose
 from pumphouse.once import once
 from pumphouse.registry.base import Cluster
 from pumphouse.registry.open import open_cluster
+from pumphouse.rpc.shown import without_secrets
 from pumphouse.schema.history import JobSource, open_history
 from pumphouse.settings import Settings
 
 if TYPE_CHECKING:
     from pumphouse.loader.engine import Engine
+
+log = structlog.get_logger()
 
 
 class Parts:
@@ -33,7 +43,51 @@ class Parts:
     @once
     def archive(self) -> Archive:
         """The archive of that cluster."""
-        return Archive.open(self.settings.archive, self.cluster.cluster_id())
+        cluster_id, chosen = self.cluster.cluster_id(), self.settings.archive.cluster_id
+        if chosen not in (0, cluster_id):
+            raise ConfigError(
+                f"archive.cluster_id is {chosen}, and the cluster at {self.cluster.url} is {cluster_id}",
+                hint="leave archive.cluster_id out; to read the archive of another cluster, leave cluster.url out",
+            )
+        return Archive.open(self.settings.archive, cluster_id)
+
+    @once
+    def cluster_if_there(self) -> Cluster | None:
+        """The cluster that ``cluster.url`` names, for who only reads: None where it names none, or none answers."""
+        if "url" not in self.settings.cluster.model_fields_set:
+            return None
+        try:
+            return self.cluster
+        except (ClusterUnavailable, ConfigError) as error:
+            if isinstance(error, ConfigError) and not error.missing:
+                raise
+            log.warning("cluster_not_asked", url=without_secrets(self.settings.cluster.url), reason=error.message)
+            return None
+
+    @once
+    def readable_archive(self) -> Archive:
+        """The archive of that cluster where there is one; else the one that lies under ``archive.root``."""
+        settings = self.settings.archive
+        if self.cluster_if_there is None:
+            return Archive.alone(settings)
+        archive = self.archive
+        if not archive.begun() and (others := clusters_at(settings)):
+            raise ConfigError(
+                f"there is no archive of cluster {archive.cluster_id} at {settings.root}, which has those of "
+                f"{Archive.told(settings, others)}",
+                hint="is cluster.url right? Without it, the archive is read whatever its cluster is; "
+                "`pumphouse archive init` begins one",
+                missing=True,
+            )
+        return archive
+
+    def now(self) -> Tso:
+        """The cluster's clock; this machine's where there is no cluster, which is logged."""
+        if self.cluster_if_there is not None:
+            return self.cluster_if_there.tso()
+        at = compose(int(SYSTEM_CLOCK.now() * 1000))
+        log.warning("clock_of_this_machine", now=int(at), reason="no cluster is asked")
+        return at
 
     @once
     def history(self) -> JobSource | None:

@@ -283,6 +283,12 @@ class ArchiveSettings(Section):
     archive_id: str = Field(
         "main", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="name of this archive; it registers as pumphouse-<id>"
     )
+    cluster_id: int = Field(
+        0,
+        ge=0,
+        description="cluster whose archive is read, where `root` has several and no cluster is asked; 0 = that of "
+        "`cluster.url`, or the only one there",
+    )
     s3_endpoint: str = Field("", description="endpoint of an S3 server, without keys; empty = AWS")
     s3_region: str = Field("us-east-1", description="region")
     s3_access_key: str = Field("", description="access key; empty = the SDK's default chain")

@@ -214,7 +214,7 @@ def plan_restore(to: str, conn_id: str) -> dict[str, Any]:
 
     settings, into = _restore_settings(conn_id)
     with _parts(settings) as parts:
-        moment = parse_moment(to, parts.cluster.tso)
+        moment = parse_moment(to, parts.now)
     report = restore.run(settings, into=into, to=moment, dry_run=True)
     log.info("restore_moment", asked=to, moment=tso.show(report.plan.to), archive_end=moment is None)
     found = report.to_dict()
@@ -269,7 +269,7 @@ def apply_interval(end: datetime, conf: dict[str, Any], run_id: str) -> dict[str
 
     settings = settings_from(downstream=str(conf["target"]))
     with _parts(settings) as parts:
-        stop = tso.parse_time(str(conf["stop"]), parts.cluster.tso) if conf.get("stop") else tso.MAX_TSO
+        stop = tso.parse_time(str(conf["stop"]), parts.now) if conf.get("stop") else tso.MAX_TSO
     upto = tso.Tso(min(tso.from_datetime(end), stop))
     with TargetConnection.open(settings.target) as connection:
         found = state.read(connection, settings.load.task)

@@ -63,6 +63,10 @@ class MemoryStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return iter([ObjectInfo(k, len(v)) for k, v in sorted(self.objects.items()) if k.startswith(prefix)])
 
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        rest = (key[len(prefix) :] for key in self.objects if key.startswith(prefix))
+        return iter(sorted({key.partition("/")[0] for key in rest if "/" in key}))
+
     def delete(self, key: str) -> None:
         check_key(key)
         self.objects.pop(key, None)

@@ -65,7 +65,6 @@ def pumphouse(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     [
         ("pumps",),
         ("archive", "init"),
-        ("archive", "ls"),
         ("snapshot",),
         ("gc",),
         ("tso",),
@@ -81,6 +80,18 @@ def test_in_a_directory_without_settings_nothing_is_made_and_the_file_that_was_l
     said = done.stdout + done.stderr
     assert "there is no cluster at" in said
     assert f"there is no {tmp_path}/pumphouse.toml" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.row("R7")
+@pytest.mark.parametrize("args", [("ls",), ("verify",), ("show", "genesis")])
+def test_what_only_reads_an_archive_asks_for_no_cluster_and_names_the_root_and_the_file(
+    tmp_path: Path, args: tuple[str, ...]
+) -> None:
+    done = pumphouse(tmp_path, "archive", *args)
+    assert done.returncode == 2, done.stderr
+    assert f"there is no archive at file://{tmp_path}/build/archive" in done.stderr
+    assert f"there is no {tmp_path}/pumphouse.toml" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

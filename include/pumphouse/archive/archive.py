@@ -20,7 +20,7 @@ from pumphouse.archive.head import Head, missing_head
 from pumphouse.archive.manifest import Manifest, SegmentEntry, check_chain, check_link
 from pumphouse.archive.publish import put_once
 from pumphouse.archive.segment import COLUMNS, read_segment
-from pumphouse.errors import BadManifest, ConfigError, ObjectNotFound
+from pumphouse.errors import BadManifest, BinlogError, ConfigError, ObjectNotFound
 from pumphouse.model.tso import Tso, show
 from pumphouse.objectstore.base import ObjectStore
 from pumphouse.objectstore.open import open_store
@@ -28,6 +28,11 @@ from pumphouse.objectstore.prefix import PrefixStore
 from pumphouse.settings import ArchiveSettings
 
 _READERS = 8
+
+
+def clusters_at(settings: ArchiveSettings) -> list[int]:
+    """Ids of the clusters that have an archive under the root, ascending."""
+    return sorted(int(name) for name in open_store(settings).folders() if name.isdecimal())
 
 
 class Archive:
@@ -44,6 +49,48 @@ class Archive:
     def open(cls, settings: ArchiveSettings, cluster_id: int) -> Self:
         """The archive of a cluster where the settings say that it lies."""
         return cls(open_store(settings), cluster_id, archive_id=settings.archive_id)
+
+    @classmethod
+    def alone(cls, settings: ArchiveSettings) -> Self:
+        """The archive that lies where the settings say, whatever became of its cluster.
+
+        ConfigError where there is none, and where there are several and ``archive.cluster_id`` names none of them.
+        """
+        found = clusters_at(settings)
+        chosen = [each for each in found if settings.cluster_id in (0, each)]
+        if len(chosen) == 1:
+            return cls.open(settings, chosen[0])
+        store = open_store(settings)
+        if not found:
+            above, _, last = store.url.rpartition("/")
+            inside = last.isdecimal() and any(store.list(layout.GENESIS))
+            raise ConfigError(
+                f"there is no archive at {store.url}",
+                hint=f"it is that of cluster {last} itself: give the folder above it, {above}"
+                if inside
+                else "is archive.root right? It is the folder that holds one folder for each cluster, named by its id",
+                missing=True,
+            )
+        told = cls.told(settings, found)
+        raise ConfigError(
+            f"there is no archive of cluster {settings.cluster_id} at {store.url}; there are: {told}"
+            if settings.cluster_id
+            else f"{len(found)} clusters have archives at {store.url}: {told}",
+            hint=f"choose one: archive.cluster_id in the settings, or --set archive.cluster_id={found[0]}",
+            clusters=found,
+        )
+
+    @classmethod
+    def told(cls, settings: ArchiveSettings, clusters: Iterable[int]) -> str:
+        """Each cluster's id, and from when to when its archive reaches."""
+        said = []
+        for cluster_id in clusters:
+            try:
+                archive = cls.open(settings, cluster_id)
+                said.append(f"{cluster_id} ({show(archive.genesis().ts)} to {show(archive.end())})")
+            except BinlogError as error:  # it is named all the same
+                said.append(f"{cluster_id} ({error.message})")
+        return ", ".join(said)
 
     @property
     def url(self) -> str:

@@ -29,7 +29,7 @@ from pumphouse.archive.verify import verify
 from pumphouse.archive.view import read_view
 from pumphouse.archive.window import ProgressSink, PullProgress
 from pumphouse.ask import confirm
-from pumphouse.cli import Context, pass_context
+from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.client.admin import is_running
 from pumphouse.clock import SYSTEM_CLOCK, Clock
 from pumphouse.commands.nodes import clock_time
@@ -256,13 +256,18 @@ def _print_dump(report: DumpReport) -> None:
 
 
 @archive.command("ls")
+@archive_option
 @json_option
 @pass_context
 def ls_command(context: Context, *, as_json: bool) -> None:
-    """Show what the archive covers: genesis, windows, declared losses, its checkpoint on the Pumps."""
-    opened, cluster = _open(context.settings)
+    """Show what the archive covers: genesis, windows, declared losses, its checkpoint on the Pumps.
+
+    It needs no cluster: without one, only the checkpoint is not known.
+    """
+    parts = Parts(context.settings)
+    opened, cluster = parts.readable_archive, parts.cluster_if_there
     genesis, windows, lost = opened.genesis(), opened.chain(), declarations(opened)
-    checkpoint = consumer.checkpoint(cluster, opened.archive_id)
+    checkpoint = None if cluster is None else consumer.checkpoint(cluster, opened.archive_id)
     end = windows[-1].end if windows else genesis.ts
     bases = read_view(opened).bases
     if as_json:
@@ -291,7 +296,9 @@ def ls_command(context: Context, *, as_json: bool) -> None:
             click.echo(f"dump {show(base.ts)}: {len(base.tables)} tables, {base.rows:,} rows")
         for left_out in base.without:
             click.echo(f"dump {show(base.ts)}: NOT in it, by dump.without: {left_out.name} ({left_out.why})")
-    if checkpoint is None:
+    if cluster is None:
+        click.echo("no cluster is asked: its checkpoint on the Pumps is not known")
+    elif checkpoint is None:
         click.echo("the archive is not registered as a consumer: the Pumps' GC does not wait for it")
     elif checkpoint < end:
         follows = context.settings.airflow.gc_follows == "load"
@@ -350,15 +357,17 @@ def _window_dict(manifest: Manifest) -> dict[str, Any]:
 
 @archive.command("show")
 @click.argument("which", metavar="genesis|TIME")
+@archive_option
 @pass_context
 def show_command(context: Context, *, which: str) -> None:
     """Show one object as stored: genesis, or the manifest of the window that holds a moment (or begins after it)."""
-    opened, cluster = _open(context.settings)
+    parts = Parts(context.settings)
+    opened = parts.readable_archive
     opened.genesis()  # says what to do where there is none
     if which == "genesis":
         click.echo(opened.store.get(GENESIS), nl=False)
         return
-    ts = parse_time(which, cluster.tso)
+    ts = parse_time(which, parts.now)
     for each in opened.chain():
         if each.start <= ts < each.end or each.end == ts == opened.end():
             click.echo(opened.store.get(window_key(each.start)), nl=False)
@@ -370,12 +379,17 @@ def show_command(context: Context, *, which: str) -> None:
 
 @archive.command("verify")
 @click.option("--quick", is_flag=True, help="Check names, chain, coverage and sizes only; do not read contents.")
+@archive_option
 @json_option
 @pass_context
 def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
-    """Prove coverage and content: every window, every object, every row. Exit 1 if anything is wrong."""
-    opened, cluster = _open(context.settings)
-    checkpoint = consumer.checkpoint(cluster, opened.archive_id)
+    """Prove coverage and content: every window, every object, every row. Exit 1 if anything is wrong.
+
+    It needs no cluster. With one, the result is noted in the archive, for `status`.
+    """
+    parts = Parts(context.settings)
+    opened, cluster = parts.readable_archive, parts.cluster_if_there
+    checkpoint = None if cluster is None else consumer.checkpoint(cluster, opened.archive_id)
     with _bars() as shown:
         task = shown.add_task("verify", total=None, note="") if shown is not None else None
 
@@ -384,7 +398,7 @@ def verify_command(context: Context, *, quick: bool, as_json: bool) -> None:
                 shown.update(task, completed=done, total=total, note=f"{done} of {total} {what}")
 
         report = verify(opened, checkpoint=checkpoint, deep=not quick, tick=tick)
-    if report.sound and report.deep:
+    if report.sound and report.deep and cluster is not None:
         write_verified(opened, report.end)
     if as_json:
         _print_json(report.to_dict())

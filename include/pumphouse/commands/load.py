@@ -83,7 +83,7 @@ def load(
     from pumphouse.runs import load as job
 
     settings = context.settings.aimed(target)
-    asked = parse_moment(to, lambda: cluster_now(settings))
+    asked = parse_moment(to, lambda: now(settings))
     if len(resync) > 1:
         raise UsageError("--resync takes one table", hint="run it once for each table")
     (table,) = resync or (None,)
@@ -168,11 +168,11 @@ def print_losses(losses: Losses) -> None:
 
 
 def moment(settings: Settings, text: str | None) -> Tso | None:
-    """A TIME option; None when it was not given. ``now`` asks the cluster's clock."""
-    return None if text is None else parse_time(text, lambda: cluster_now(settings))
+    """A TIME option; None when it was not given. ``now`` is `now`."""
+    return None if text is None else parse_time(text, lambda: now(settings))
 
 
-def cluster_now(settings: Settings) -> Tso:
-    """The cluster's clock."""
+def now(settings: Settings) -> Tso:
+    """The cluster's clock, or this machine's where there is no cluster."""
     with Parts(settings) as parts:
-        return parts.cluster.tso()
+        return parts.now()

@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from pumphouse.cli import Context, pass_context
-from pumphouse.commands.load import cluster_now, naming, print_losses, print_steps
+from pumphouse.cli import Context, archive_option, pass_context
+from pumphouse.commands.load import naming, now, print_losses, print_steps
 from pumphouse.model.tso import show
 from pumphouse.progress import bar
 from pumphouse.restore.check import Into
@@ -23,6 +23,7 @@ from pumphouse.restore.report import RestoreReport
     required=True,
     help="The moment, inclusive: latest (the archive's end), a TSO or an ISO time (UTC without a zone).",
 )
+@archive_option
 @click.option("--dry-run", is_flag=True, help="Print the plan and the checks of the target; change nothing.")
 @click.option("--plan-only", is_flag=True, help="A dry run that does not look at the target.")
 @click.option(
@@ -63,13 +64,14 @@ def restore(
     """Restore the restore target (settings section restore_target) to a moment in the archive's range.
 
     The databases of the source are dropped there and built again. A server that has any of them needs its name typed.
+    It needs the archive and the target, and neither the cluster nor the source.
     """
     from pumphouse.runs import restore as job
 
     section: Into = "restore_target" if into == "restore_target" else "target"
     settings = context.settings if section == "restore_target" else context.settings.aimed(into)
     with naming(into if section == "target" else "target"):
-        asked = parse_moment(to, lambda: cluster_now(settings))
+        asked = parse_moment(to, lambda: now(settings))
         dry_run = dry_run or plan_only
         planned = job.run(settings, into=section, to=asked, dry_run=True, plan_only=plan_only, task=task)
         # The end that was planned, also when a snapshot moves it while somebody reads the question.

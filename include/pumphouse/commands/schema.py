@@ -9,12 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from pumphouse.archive.archive import Archive
 from pumphouse.archive.schema_store import timeline_of
-from pumphouse.cli import Context, pass_context
+from pumphouse.cli import Context, archive_option, pass_context
 from pumphouse.errors import ConfigError, UnknownTable, UsageError
 from pumphouse.loader.rules import anew_hint
-from pumphouse.model.tso import Tso, parse_time, show
+from pumphouse.model.tso import parse_time, show
 from pumphouse.parts import Parts
 from pumphouse.runs import schema as schema_run
 from pumphouse.schema.dialect import Dialect
@@ -22,7 +21,7 @@ from pumphouse.schema.history import MysqlTableSource
 from pumphouse.schema.render import render
 from pumphouse.schema.table_sql import create_object
 from pumphouse.schema.versions import DdlEvent, TableVersion
-from pumphouse.settings import ServerSettings, Settings
+from pumphouse.settings import ServerSettings
 
 
 @click.group()
@@ -40,7 +39,8 @@ def rebuild_command(context: Context, upto: str | None, spark: bool, as_json: bo
     settings = context.settings
     if not spark:
         settings = settings.model_copy(update={"load": settings.load.model_copy(update={"engine": "local"})})
-    _, ts = _archive(settings, upto)
+    with Parts(settings) as parts:
+        ts = None if upto is None else parse_time(upto, parts.cluster.tso)
     report = schema_run.run(settings, ts)
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2))
@@ -152,6 +152,7 @@ def source_of(settings: ServerSettings, url: str | None) -> tuple[ServerSettings
 
 @schema.command("show")
 @click.argument("table", required=False, metavar="[DB.TABLE]")
+@archive_option
 @click.option(
     "--at", "at_text", metavar="TIME", help="TSO, ISO time (UTC without a zone) or now; default: the archive's end."
 )
@@ -170,7 +171,8 @@ def show_command(
     context: Context, table: str | None, at_text: str | None, sql: bool, history: bool, dialect: str, as_json: bool
 ) -> None:
     """Show tables as they were at a moment: columns, CREATE statements, or their history."""
-    archive, ts = _archive(context.settings, at_text)
+    with Parts(context.settings) as parts:
+        archive, ts = parts.readable_archive, None if at_text is None else parse_time(at_text, parts.now)
     timeline = timeline_of(archive, ts)
     at = ts if ts is not None else archive.end()
     if history and table is None:
@@ -189,11 +191,6 @@ def show_command(
             click.echo(create_object(version.db, version.table, Dialect(dialect)) + ";\n")
         else:
             click.echo(_line(version))
-
-
-def _archive(settings: Settings, time: str | None) -> tuple[Archive, Tso | None]:
-    with Parts(settings) as parts:
-        return parts.archive, None if time is None else parse_time(time, parts.cluster.tso)
 
 
 def _line(version: TableVersion) -> str:

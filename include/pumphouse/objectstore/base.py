@@ -62,6 +62,10 @@ class ObjectStore(Protocol):
         """Objects whose key starts with prefix, sorted by key."""
         ...
 
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """Names of the folders directly below a prefix (``""`` or ``…/``), sorted; what lies in them is not listed."""
+        ...
+
     def delete(self, key: str) -> None:
         """Remove; a missing object is no error."""
         ...

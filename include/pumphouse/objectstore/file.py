@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pumphouse.durable import PRIVATE_DIR, PRIVATE_FILE, create_exclusive, fsync_dir, make_dirs, write_atomic
@@ -99,6 +99,12 @@ class FileStore:
                     except FileNotFoundError:
                         continue  # deleted while we looked
         return iter(sorted(found, key=lambda each: each.key))
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """Directories directly below a prefix, by name."""
+        with suppress(ObjectNotFound), self._errors(prefix):
+            return iter(sorted(each.name for each in (self._root / prefix).iterdir() if each.is_dir()))
+        return iter(())
 
     def delete(self, key: str) -> None:
         """Remove; a missing object is no error."""

@@ -53,6 +53,10 @@ class PrefixStore:
         for each in self._store.list(self._prefix + prefix):
             yield ObjectInfo(each.key[len(self._prefix) :], each.size)
 
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """Names of the folders directly below a prefix."""
+        return self._store.folders(self._prefix + prefix)
+
     def delete(self, key: str) -> None:
         """Remove."""
         self._store.delete(self._prefix + key)

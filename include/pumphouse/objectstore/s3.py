@@ -107,6 +107,16 @@ class S3Store:
                 for item in page.get("Contents", ()):
                     yield ObjectInfo(item["Key"][len(self._prefix) :], int(item["Size"]))
 
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """Names of the folders directly below a prefix: S3 puts what lies in them together."""
+        with self._errors(prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix + prefix, Delimiter="/"
+            )
+            for page in pages:
+                for item in page.get("CommonPrefixes", ()):
+                    yield item["Prefix"][len(self._prefix) + len(prefix) : -1]
+
     def delete(self, key: str) -> None:
         """Remove; a missing object is no error."""
         with self._errors(key):

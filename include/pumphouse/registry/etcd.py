@@ -108,6 +108,7 @@ class EtcdCluster:
                     hint="check the setting cluster.url, and that its storage is there. A Pump makes one at its first "
                     "start, not on a data directory that belongs to a cluster already",
                     url=self.url,
+                    missing=True,
                 )
             wanted = {"format_version": FORMAT_VERSION, "cluster_id": secrets.randbelow((1 << 62) - 1) + 1}
             value = json.dumps(wanted, separators=(",", ":")).encode()

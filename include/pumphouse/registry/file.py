@@ -50,6 +50,7 @@ class FileCluster:
                     hint="check the setting cluster.url, and that its storage is there. A Pump makes one at its first "
                     "start, not on a data directory that belongs to a cluster already",
                     path=str(self._dir),
+                    missing=True,
                 )
             _create(self._dir)
         self._cluster_id = _read_cluster_id(self._dir / "cluster.json")

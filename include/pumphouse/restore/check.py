@@ -148,8 +148,11 @@ def _tell_apart(
 ) -> Iterator[str]:
     """RestoreError when the target has what must stay; a note for each server that it could not be compared with."""
     check = f"correct [{into}] (in Airflow: the connection)"
-    for what, source in sources(settings):
+    known = list(sources(settings))
+    for what, source in known:
         yield from _refuse(connection, what, source, same_server(connection, source), check)
+    if not known and not settings.cluster.url.startswith("pd://"):  # of that one, `is_cluster` knows the servers
+        yield "the source: no settings name it ([source], or a table as schema.history)"
     others: list[tuple[str, NamedTarget, str]] = []
     if into == "restore_target" and "host" in settings.target.model_fields_set | _socket(settings.target):
         means = f"{check}; to build what loads keep up to date anew: `pumphouse restore --into target`"
@@ -157,6 +160,8 @@ def _tell_apart(
     for name, each in settings.targets.items():
         section = "target" if name == "target" else f"targets.{name}"
         others.append((f"another target of loads, [{section}]", each, check))
+    if not others and into == "restore_target":
+        yield "the targets of loads: no settings name one"
     dropped = [*plan.dropped(connection.settings.schema_name), *places_beside(connection, plan, view)]
     for what, other, hint in others:
         shared = shared_with(

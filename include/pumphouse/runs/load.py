@@ -73,7 +73,7 @@ def run(
     target, task = target or settings.target, task or settings.load.task
     check_mode(settings)
     with Parts(settings) as parts:
-        archive = parts.archive
+        archive = parts.readable_archive
         archive.genesis()
 
         def seen(since: Tso | None) -> ArchiveView:

@@ -72,7 +72,7 @@ def run(
     check_mode(settings)
     with Parts(settings) as parts:
         to = to if shown is None else shown.to
-        view = read_view(parts.archive, end=None if shown is None else shown.end, upto=to)
+        view = read_view(parts.readable_archive, end=None if shown is None else shown.end, upto=to)
         rules = passing_own(settings.load.rules, view, target.schema_name)
         load = settings.load.model_copy(update={"rules": rules})
         wall = compose(int(SYSTEM_CLOCK.now() * 1000))

@@ -37,7 +37,7 @@ from pumphouse.rpc.shown import without_secrets
 from pumphouse.schema.actions import SYSTEM_SCHEMAS
 from pumphouse.schema.dialect import Dialect
 from pumphouse.schema.history import MysqlTableSource
-from pumphouse.settings import LoadRule, Settings, TargetSettings, TlsSettings
+from pumphouse.settings import ArchiveSettings, LoadRule, Settings, TargetSettings, TlsSettings
 from pumphouse.status.findings import findings
 from pumphouse.status.range import restorable_from
 from pumphouse.status.report import ArchiveStatus, ConsumerStatus, HeldBy, PumpState, Status, TargetStatus
@@ -45,6 +45,8 @@ from pumphouse.status.report import ArchiveStatus, ConsumerStatus, HeldBy, PumpS
 # All answers together: a look takes less than two seconds, with the start of a Python process before it.
 WITHIN_S = 1.2
 _ONE_S = 0.9
+# A cluster that has not answered by then: the archive is looked at without it.
+_ALONE_S = 0.5
 
 T = TypeVar("T")
 
@@ -75,16 +77,19 @@ def look(
 
     rules = {name: getattr(each, "rules", settings.load.rules) for name, each in targets.items()}
     asked = {name: _Asked(partial(_target, name, each, rules[name], now)) for name, each in targets.items()}
-    registry = _Asked(partial(_registry, parts)).answer(left())
-    archive = _Asked(partial(_archive, parts, now))
+    asked_registry = _Asked(partial(_registry, parts))
+    alone = _Asked(partial(_alone, asked_registry, settings.archive, now))
+    registry = asked_registry.answer(left())
     known = registry if isinstance(registry, tuple) else None
+    archive = _Asked(lambda: _archive(parts.archive, parts.cluster, now)) if known else alone
     nodes = known[1] if known else []
     pumps = [
         (node, _Asked(partial(_ask, node, known[0] if known else 0, settings.tls))) for node in nodes if not node.left
     ]
-    found = archive.answer(left()) if known else registry
+    found = archive.answer(left())
     if not isinstance(found, ArchiveStatus):
-        found = ArchiveStatus(url=without_secrets(settings.archive.root), problem=_why(found))
+        problem = _why(found if known else registry)
+        found = ArchiveStatus(url=without_secrets(settings.archive.root), problem=problem)
     if found.begin is None and known:
         found = replace(found, next=_Asked(partial(_before_init, parts, nodes)).answer(left()) or "")
     stale_s = settings.archive.consumer_stale_s
@@ -135,14 +140,20 @@ def _registry(parts: Parts) -> tuple[int, list[NodeStatus], list[NodeStatus]]:
     return cluster.cluster_id(), cluster.readable_nodes(NodeKind.PUMP), cluster.readable_nodes(NodeKind.DRAINER)
 
 
-def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
-    archive: Archive = parts.archive
+def _alone(registry: _Asked, settings: ArchiveSettings, now: Tso) -> ArchiveStatus | None:
+    """What the archive says by itself, where the cluster has not answered after a while; it cannot be waited for."""
+    if isinstance(registry.answer(_ALONE_S), tuple):
+        return None
+    return _archive(Archive.alone(settings), None, now)
+
+
+def _archive(archive: Archive, cluster: Cluster | None, now: Tso) -> ArchiveStatus:
     try:
         genesis = archive.genesis()
     except ConfigError as error:
         return ArchiveStatus(url=archive.url, problem=error.message)
     last, begin = archive.last(), restorable_from(archive)
-    verified, doubts = _doubts(archive, parts.cluster)
+    verified, doubts = _doubts(archive, cluster)
     end, known = (genesis.ts, genesis.pumps) if last is None else (last.end, last.pumps)
     declared = declarations(archive)
     return ArchiveStatus(
@@ -154,8 +165,8 @@ def _archive(parts: Parts, now: Tso) -> ArchiveStatus:
         age_s=_behind(end, now),
         verified_to=verified,
         doubts=doubts,
-        checkpoint=consumer.checkpoint(parts.cluster, archive.archive_id),
-        held_by=_held_by(parts.cluster, known, declared, end),
+        checkpoint=None if cluster is None else consumer.checkpoint(cluster, archive.archive_id),
+        held_by=() if cluster is None else _held_by(cluster, known, declared, end),
         declared_lost=len(declared),
         interval_s=None if last is None else (physical_ms(last.end) - physical_ms(last.start)) / 1000,
         failed=_failed(archive, last),
@@ -190,11 +201,12 @@ def _failed(archive: Archive, last: Manifest | None) -> dict[str, str]:
     return found
 
 
-def _doubts(archive: Archive, cluster: Cluster) -> tuple[Tso | None, tuple[str, ...]]:
+def _doubts(archive: Archive, cluster: Cluster | None) -> tuple[Tso | None, tuple[str, ...]]:
     """Up to where the archive was verified, as far as that is known, and why it cannot be relied on as it is."""
     noted, doubts = None, list(archive.store.losing())
     try:
-        consumer.require(archive, cluster)
+        if cluster is not None:
+            consumer.require(archive, cluster)
     except BinlogError as error:
         doubts.append(error.message)
     try:

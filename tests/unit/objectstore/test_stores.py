@@ -68,6 +68,15 @@ def test_an_object_comes_back_whole_by_range_and_as_a_file(store, tmp_path):
     assert store.get("a/b.bin") == b"new"
 
 
+def test_folders_are_named_without_what_lies_in_them(store):
+    assert list(store.folders()) == []
+    for key in ("top", "2/a", "10/a", "10/b/c", "10/d/e", "x/HEAD"):
+        store.put(f"folders/{key}", b"x")
+    assert list(store.folders("folders/")) == ["10", "2", "x"]
+    assert list(PrefixStore(store, "folders/").folders("10/")) == ["b", "d"]
+    assert "folders" in set(store.folders())
+
+
 def test_a_missing_object_is_named(store, tmp_path):
     for call in (
         lambda: store.get("no/such"),
